@@ -1,0 +1,38 @@
+# Every target that needs the environment makes it first; `make setup` alone is for a first look around.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test slow demo clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY) ## leave everything the pipeline needs in .venv (Python packages, Delta's JARs, Spark's settings)
+
+$(READY): pyproject.toml pipeline/lake/jars.py pipeline/lake/settings.py
+	@$(PYTHON) -c 'import sys; sys.exit("pgdelta needs Python 3.10 or newer: make setup PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
+	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,notebook,dev]'
+	@$(VENV)/bin/python -m pipeline.lake.jars
+	@touch $@
+
+check: $(READY) ## lint, types and the pure tests: seconds
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/pytest -q -m "not spark and not postgres and not slow"
+
+test: $(READY) ## every test but the slow ones
+	$(VENV)/bin/pytest
+
+slow: $(READY) ## the tests that take minutes
+	$(VENV)/bin/pytest -m slow
+
+demo: $(READY) ## a shop in an embedded PostgreSQL, replicated before your eyes and compared at the end
+	$(VENV)/bin/pgdelta demo
+
+clean: ## remove the environment and what the tools left
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,41 @@
+"""The Spark settings that every run of the pipeline needs, in one place.
+
+Two readers: `pipeline.lake.jars` writes them into the environment's own Spark (`conf/spark-defaults.conf`), so
+that `spark-submit jobs/…` needs nothing on its line; `pipeline.lake.session` sets them on the sessions that it
+builds itself. A `--conf` on the line, or a `spark-defaults.conf` of the user's own, overrides them.
+"""
+
+DELTA_VERSION = "4.4.0"
+DELTA_JARS = (
+    ("io.delta", "delta-spark_4.2_2.13", DELTA_VERSION),
+    ("io.delta", "delta-storage", DELTA_VERSION),
+)
+
+SPARK_SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "3g",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # timestamps without a zone in text are UTC, on every host
+    "spark.sql.session.timeZone": "UTC",
+    # a micro-batch is small: Spark's 200 shuffle tasks and Delta's 50 for a log would cost more than the work
+    "spark.sql.shuffle.partitions": "8",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+# fatal, not error: whatever stops a run reaches the user as one sentence of ours, and Spark logs the same failure
+# at error level with its stack trace and sometimes a row's values. --debug asks for more.
+LOG4J_PROPERTIES = """\
+rootLogger.level = ${env:PGDELTA_SPARK_LOG:-fatal}
+rootLogger.appenderRef.stderr.ref = stderr
+# without a level of its own this one makes Spark announce, and use, WARN
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = ${env:PGDELTA_SPARK_LOG:-fatal}
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
