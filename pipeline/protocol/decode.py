@@ -1,0 +1,262 @@
+"""Bytes of one pgoutput message in, the message out; malformed bytes raise ProtocolError and nothing else.
+
+Follows "Logical Replication Message Formats", in its order, one `read_` function for each message; `_LAYOUTS`
+at the end says which type byte is read by which. A message is read to its last byte: one that ends early has
+a field that is cut short, one that goes on is refused. Whether the bytes stand inside a streamed transaction,
+where most messages carry an xid, is not on the wire: the caller knows it.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+from pipeline.errors import ProtocolError
+from pipeline.protocol.lsn import LSN
+from pipeline.protocol.messages import (
+    CASCADE,
+    RESTART_IDENTITY,
+    UNSENT,
+    Begin,
+    Binary,
+    Cell,
+    Column,
+    Commit,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    OldKind,
+    Origin,
+    Relation,
+    Truncate,
+    Tuple,
+    Type,
+    Update,
+)
+
+_INT8 = struct.Struct(">B")
+_INT16 = struct.Struct(">H")
+_INT32 = struct.Struct(">I")
+_INT64 = struct.Struct(">Q")
+_SIGNED_INT32 = struct.Struct(">i")
+_BEGIN = struct.Struct(">QqI")
+_COMMIT = struct.Struct(">BQQq")
+
+
+def decode(data: bytes | memoryview, *, in_stream: bool = False) -> Message:
+    """Return the message that `data` holds, from its type byte to its last; else raise ProtocolError."""
+    data = bytes(data)
+    if not data:
+        raise ProtocolError("an empty message has no type byte")
+    layout = _LAYOUTS.get(chr(data[0]))
+    if layout is None:
+        raise ProtocolError(f"message type byte 0x{data[0]:02X} is not one that this protocol version has")
+    reader = Reader(data, layout.name)
+    xid = reader.read_int32("xid") if in_stream and layout.has_stream_xid else None
+    message = layout.read(reader, xid)
+    reader.finish()
+    return message
+
+
+class Reader:
+    """A place in the bytes of one message; every read names its field, for the error if it is cut short."""
+
+    __slots__ = ("_data", "_message", "offset")
+
+    def __init__(self, data: bytes, message: str) -> None:
+        """Stand behind the type byte of `data`, which errors call a `message`."""
+        self._data = data
+        self._message = message
+        self.offset = 1
+
+    def error(self, field: str, offset: int, fault: str) -> ProtocolError:
+        """Return the sentence for a `fault` of `field`, which begins at `offset`."""
+        return ProtocolError(f"{self._message} message: {field} at byte {offset}: {fault}")
+
+    def read_struct(self, layout: struct.Struct, field: str) -> tuple[Any, ...]:
+        """Read all of `layout` at once."""
+        offset = self.offset
+        end = offset + layout.size
+        if end > len(self._data):
+            raise self.error(field, offset, f"{layout.size} bytes wanted, {len(self._data) - offset} left")
+        self.offset = end
+        return layout.unpack_from(self._data, offset)
+
+    def read_int8(self, field: str) -> int:
+        """Read one byte."""
+        return cast(int, self.read_struct(_INT8, field)[0])
+
+    def read_int16(self, field: str) -> int:
+        """Read an unsigned 16-bit integer."""
+        return cast(int, self.read_struct(_INT16, field)[0])
+
+    def read_int32(self, field: str) -> int:
+        """Read an unsigned 32-bit integer: an oid, an xid, a length."""
+        return cast(int, self.read_struct(_INT32, field)[0])
+
+    def read_lsn(self, field: str) -> LSN:
+        """Read a position."""
+        return LSN(self.read_struct(_INT64, field)[0])
+
+    def read_tag(self, field: str, legal: str) -> str:
+        """Read one byte that must be one of the ASCII letters in `legal`."""
+        offset = self.offset
+        tag = chr(self.read_int8(field))
+        if tag not in legal:
+            raise self.error(field, offset, f"0x{ord(tag):02X} is none of {', '.join(legal)}")
+        return tag
+
+    def read_flags(self, field: str, known: int) -> int:
+        """Read a byte of flags, of which only the bits in `known` may be set."""
+        offset = self.offset
+        flags = self.read_int8(field)
+        if flags & ~known:
+            raise self.error(field, offset, f"flags 0x{flags:02X} have a meaning that is not known")
+        return flags
+
+    def read_string(self, field: str) -> str:
+        """Read up to a NUL; bytes that are not UTF-8 become lone surrogates."""
+        offset = self.offset
+        end = self._data.find(b"\0", offset)
+        if end < 0:
+            raise self.error(field, offset, "no NUL before the message ends")
+        self.offset = end + 1
+        return self._data[offset:end].decode("utf-8", "surrogateescape")
+
+    def read_bytes(self, field: str) -> bytes:
+        """Read a 32-bit length and that many bytes."""
+        length = self.read_int32(f"length of {field}")
+        offset = self.offset
+        end = offset + length
+        if end > len(self._data):
+            raise self.error(field, offset, f"{length} bytes wanted, {len(self._data) - offset} left")
+        self.offset = end
+        return self._data[offset:end]
+
+    def read_tuple(self, field: str) -> Tuple:
+        """Read TupleData: a number of columns and, for each, its kind and value."""
+        count = self.read_int16(f"number of columns of the {field}")
+        return tuple([self._read_cell(f"column {column} of the {field}") for column in range(1, count + 1)])
+
+    def _read_cell(self, field: str) -> Cell:
+        match self.read_tag(f"kind of {field}", "nutb"):
+            case "n":
+                return None
+            case "u":
+                return UNSENT
+            case "t":
+                return self.read_bytes(field)
+            case _:
+                return Binary(self.read_bytes(field))
+
+    def finish(self) -> None:
+        """Raise ProtocolError if the message goes on behind its last field."""
+        if self.offset != len(self._data):
+            raise self.error("end", self.offset, f"{len(self._data) - self.offset} bytes too many")
+
+
+def read_begin(reader: Reader, _: int | None) -> Begin:
+    """Read the body of `B`."""
+    final_lsn, commit_time, xid = reader.read_struct(_BEGIN, "final_lsn, commit_time and xid")
+    return Begin(LSN(final_lsn), commit_time, xid)
+
+
+def read_logical_message(reader: Reader, xid: int | None) -> LogicalMessage:
+    """Read the body of `M`."""
+    transactional = reader.read_flags("flags", 1) == 1
+    lsn = reader.read_lsn("lsn")
+    prefix = reader.read_string("prefix")
+    return LogicalMessage(transactional, lsn, prefix, reader.read_bytes("content"), xid)
+
+
+def read_commit(reader: Reader, _: int | None) -> Commit:
+    """Read the body of `C`; its flags are unused and must be 0."""
+    offset = reader.offset
+    flags, commit_lsn, end_lsn, commit_time = reader.read_struct(
+        _COMMIT, "flags, commit_lsn, end_lsn and commit_time"
+    )
+    if flags:
+        raise reader.error("flags", offset, f"flags 0x{flags:02X} have a meaning that is not known")
+    return Commit(flags, LSN(commit_lsn), LSN(end_lsn), commit_time)
+
+
+def read_origin(reader: Reader, _: int | None) -> Origin:
+    """Read the body of `O`, which has no xid even inside a stream."""
+    return Origin(reader.read_lsn("commit_lsn"), reader.read_string("name"))
+
+
+def read_relation(reader: Reader, xid: int | None) -> Relation:
+    """Read the body of `R`."""
+    oid = reader.read_int32("oid")
+    namespace = reader.read_string("namespace")
+    name = reader.read_string("name")
+    replica_identity = reader.read_tag("replica_identity", "dnfi")
+    count = reader.read_int16("number of columns")
+    columns = tuple([_read_column(reader, f"column {column}") for column in range(1, count + 1)])
+    return Relation(oid, namespace, name, replica_identity, columns, xid)
+
+
+def _read_column(reader: Reader, field: str) -> Column:
+    is_key = reader.read_flags(f"flags of {field}", 1) == 1
+    name = reader.read_string(f"name of {field}")
+    type_oid = reader.read_int32(f"type_oid of {field}")
+    return Column(is_key, name, type_oid, reader.read_struct(_SIGNED_INT32, f"type_modifier of {field}")[0])
+
+
+def read_type(reader: Reader, xid: int | None) -> Type:
+    """Read the body of `Y`."""
+    oid = reader.read_int32("oid")
+    return Type(oid, reader.read_string("namespace"), reader.read_string("name"), xid)
+
+
+def read_insert(reader: Reader, xid: int | None) -> Insert:
+    """Read the body of `I`."""
+    oid = reader.read_int32("oid")
+    reader.read_tag("tag", "N")
+    return Insert(oid, reader.read_tuple("new tuple"), xid)
+
+
+def read_update(reader: Reader, xid: int | None) -> Update:
+    """Read the body of `U`: perhaps a key or an old row, then the new row."""
+    oid = reader.read_int32("oid")
+    tag = reader.read_tag("tag", "KON")
+    if tag == "N":
+        return Update(oid, None, None, reader.read_tuple("new tuple"), xid)
+    old = reader.read_tuple("old tuple")
+    reader.read_tag("tag of the new tuple", "N")
+    return Update(oid, cast(OldKind, tag), old, reader.read_tuple("new tuple"), xid)
+
+
+def read_delete(reader: Reader, xid: int | None) -> Delete:
+    """Read the body of `D`."""
+    oid = reader.read_int32("oid")
+    old_kind = cast(OldKind, reader.read_tag("tag", "KO"))
+    return Delete(oid, old_kind, reader.read_tuple("old tuple"), xid)
+
+
+def read_truncate(reader: Reader, xid: int | None) -> Truncate:
+    """Read the body of `T`."""
+    count = reader.read_int32("number of relations")
+    options = reader.read_flags("options", CASCADE | RESTART_IDENTITY)
+    oids = tuple([reader.read_int32(f"oid {number} of {count}") for number in range(1, count + 1)])
+    return Truncate(oids, options, xid)
+
+
+class _Layout(NamedTuple):
+    name: str
+    read: Callable[[Reader, int | None], Message]
+    has_stream_xid: bool
+
+
+_LAYOUTS: dict[str, _Layout] = {
+    "B": _Layout("Begin", read_begin, has_stream_xid=False),
+    "M": _Layout("Logical decoding", read_logical_message, has_stream_xid=True),
+    "C": _Layout("Commit", read_commit, has_stream_xid=False),
+    "O": _Layout("Origin", read_origin, has_stream_xid=False),
+    "R": _Layout("Relation", read_relation, has_stream_xid=True),
+    "Y": _Layout("Type", read_type, has_stream_xid=True),
+    "I": _Layout("Insert", read_insert, has_stream_xid=True),
+    "U": _Layout("Update", read_update, has_stream_xid=True),
+    "D": _Layout("Delete", read_delete, has_stream_xid=True),
+    "T": _Layout("Truncate", read_truncate, has_stream_xid=True),
+}
