@@ -1,9 +1,9 @@
 """The configuration: a YAML file in, validated frozen values out.
 
 `load_config` is the only door: a `Config` that exists is complete and valid. Unknown keys, wrong types, unset
-variables and what is not built yet are `ConfigError`s with file, line and key. Secrets stay outside: a password
-written into `conninfo` is refused, one that comes from a variable is kept out of `repr`. Keys, defaults and
-meanings are those of the README's reference; nothing here connects to anything.
+variables and what is not built yet are `ConfigError`s with file, line and key. Secrets stay outside: a
+password written into `conninfo` is refused, one that comes from a variable is kept out of `repr`. Keys,
+defaults and meanings are those of the README's reference; nothing here connects to anything.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ def _read_type(value: Value) -> str:
     match = _SCALAR_TYPE.fullmatch(element)
     if match is None:
         raise value.error(
-            "unknown type; write BOOLEAN, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, "
-            "TIMESTAMP, TIMESTAMP_NTZ or ARRAY<one of these>"
+            "unknown type; write BOOLEAN, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, "
+            "BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ or ARRAY<one of these>"
         )
     if match["precision"] is not None:
         precision, scale = int(match["precision"]), int(match["scale"])

@@ -1,9 +1,9 @@
 """A YAML file whose every value knows its file, line and key.
 
-In: the text of a YAML file and an environment. Out: a `Section` that is asked for its keys one by one, and that
-says which keys nobody asked for. Every mistake is a `ConfigError` of the form `file:line: key: sentence`.
-`${VAR}` and `${VAR:-default}` are expanded in strings only, never in keys. A value is never shown where it could
-hold a secret: messages speak of keys, types and allowed words.
+In: the text of a YAML file and an environment. Out: a `Section` that is asked for its keys one by one, and
+that says which keys nobody asked for. Every mistake is a `ConfigError` of the form `file:line: key:
+sentence`. `${VAR}` and `${VAR:-default}` are expanded in strings only, never in keys. A value is never shown
+where it could hold a secret: messages speak of keys, types and allowed words.
 """
 
 from __future__ import annotations

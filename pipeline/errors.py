@@ -1,8 +1,8 @@
 """What can go wrong, as sentences for people.
 
-Every failure a user can meet is one of these. `str(error)` is one sentence that says what is wrong, where, and
-what to do about it; it never holds a row's values or a secret. `exit_code` is what the command ends with when
-nothing handles the error: 1 for a failure, 2 for a mistake in the command line or the configuration.
+Every failure a user can meet is one of these. `str(error)` is one sentence that says what is wrong, where,
+and what to do about it; it never holds a row's values or a secret. `exit_code` is what the command ends with
+when nothing handles the error: 1 for a failure, 2 for a mistake in the command line or the configuration.
 """
 
 
@@ -31,4 +31,4 @@ class GapError(SourceError):
 
 
 class LakeError(PgdeltaError):
-    """Name what is wrong on the Delta side: a commit that is not ours, storage that cannot be read or written."""
+    """Name what is wrong on the Delta side: a foreign commit, storage that cannot be used."""

@@ -1,9 +1,9 @@
-"""Make the environment's own Spark ready for Delta: `python -m pipeline.lake.jars`, the last step of `make setup`.
+"""Make the environment's own Spark ready for Delta: `python -m pipeline.lake.jars`, run by `make setup`.
 
-Places Delta's two JARs beside Spark's own, writes `conf/spark-defaults.conf` and `conf/log4j2.properties` there,
-and makes `bin/spark-submit` find this environment without activating it. The JARs come from Maven Central
-through the Ivy that Spark ships. Safe to repeat: what is in place is left alone. It never touches a Spark outside
-this environment.
+Places Delta's two JARs beside Spark's own, writes `conf/spark-defaults.conf` and `conf/log4j2.properties`
+there, and makes `bin/spark-submit` find this environment without activating it. The JARs come from Maven
+Central through the Ivy that Spark ships. Safe to repeat: what is in place is left alone. It never touches a
+Spark outside this environment.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def check_java() -> Path:
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     match = re.search(r'version "(\d+)', done.stderr)
     if match is None or int(match[1]) < _OLDEST_JAVA:
-        raise LakeError(f"the Java on the PATH is not Java {_OLDEST_JAVA}; install it, or point JAVA_HOME at it")
+        raise LakeError(
+            f"the Java on the PATH is not Java {_OLDEST_JAVA}; install it, or point JAVA_HOME at it"
+        )
     return Path(java)
 
 
@@ -84,7 +86,9 @@ def retrieve_jar(spark_home: Path, group: str, artifact: str, version: str, jar:
     """Fetch one JAR into place, or raise LakeError; a damaged Ivy cache is passed by."""
     ivy = next((spark_home / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
-        raise LakeError("this Spark ships no Ivy to fetch JARs with; reinstall pyspark and run make setup again")
+        raise LakeError(
+            "this Spark ships no Ivy to fetch JARs with; reinstall pyspark and run make setup again"
+        )
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder, "ivysettings.xml")
         settings.write_text(_IVY_SETTINGS)
@@ -93,7 +97,8 @@ def retrieve_jar(spark_home: Path, group: str, artifact: str, version: str, jar:
         command += ["-types", "jar", "-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
         fetched = Path(folder, jar.name)
         said = ""
-        # the user's own cache first, which may hold the JAR already; then none, should that one be half-filled
+        # the user's own cache first, which may hold the JAR already; then none, should that one be
+        # half-filled
         for cache in ([], ["-cache", f"{folder}/cache"]):
             done = subprocess.run([*command, *cache], capture_output=True, text=True, check=False)
             if _is_jar(fetched):
@@ -104,8 +109,8 @@ def retrieve_jar(spark_home: Path, group: str, artifact: str, version: str, jar:
                 return
             said = next((line.strip() for line in done.stdout.splitlines()[::-1] if "ERROR" in line), "")
         raise LakeError(
-            f"{group}:{artifact}:{version} could not be fetched from Maven Central{f' ({said})' if said else ''}; "
-            "check this machine's access to it and run make setup again"
+            f"{group}:{artifact}:{version} could not be fetched from Maven Central"
+            f"{f' ({said})' if said else ''}; check this machine's access to it and run make setup again"
         )
 
 

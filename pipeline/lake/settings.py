@@ -1,8 +1,8 @@
 """The Spark settings that every run of the pipeline needs, in one place.
 
-Two readers: `pipeline.lake.jars` writes them into the environment's own Spark (`conf/spark-defaults.conf`), so
-that `spark-submit jobs/…` needs nothing on its line; `pipeline.lake.session` sets them on the sessions that it
-builds itself. A `--conf` on the line, or a `spark-defaults.conf` of the user's own, overrides them.
+Two readers: `pipeline.lake.jars` writes them into the environment's own Spark (`conf/spark-defaults.conf`),
+so that `spark-submit jobs/…` needs nothing on its line; `pipeline.lake.session` sets them on the sessions
+that it builds itself. A `--conf` on the line, or a `spark-defaults.conf` of the user's own, overrides them.
 """
 
 DELTA_VERSION = "4.4.0"
@@ -25,8 +25,8 @@ SPARK_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-# fatal, not error: whatever stops a run reaches the user as one sentence of ours, and Spark logs the same failure
-# at error level with its stack trace and sometimes a row's values. --debug asks for more.
+# fatal, not error: whatever stops a run reaches the user as one sentence of ours, and Spark logs the same
+# failure at error level with its stack trace and sometimes a row's values. --debug asks for more.
 LOG4J_PROPERTIES = """\
 rootLogger.level = ${env:PGDELTA_SPARK_LOG:-fatal}
 rootLogger.appenderRef.stderr.ref = stderr

@@ -1,0 +1,16 @@
+"""Capture PostgreSQL's changes into bronze: `spark-submit jobs/ingest.py --config conf/pipeline.yaml`.
+
+Takes the arguments of `pgdelta ingest` and does the same; needs nothing else on the line, and runs from any
+folder.
+"""
+
+import sys
+from pathlib import Path
+
+# the code of this checkout, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pipeline.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["ingest", *sys.argv[1:]]))

@@ -1,0 +1,138 @@
+"""What stands between a command and the shell: signals in, sentences and exit codes out.
+
+A guarded function gets a `stop` event, which SIGTERM or SIGINT sets; it finishes the commit under way and
+returns its exit code. An exception becomes one sentence on stderr: a `PgdeltaError` says its own, any other
+is reduced to its kind and place, because its text could hold a row's values. Stack traces are for `debug`
+only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+from pipeline.errors import PgdeltaError
+from pipeline.lake.launcher import end_with_launcher, forward_signals
+
+# a stop must have ended within 60 s; what is cut off then is a commit that did not happen, and the next run
+# does it
+_GRACE_SECONDS = 50.0
+_AGAIN = "run again with --debug for the stack trace"
+_SPARK_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+
+def main_guard(function: Callable[[threading.Event], int], *, debug: bool = False) -> int:
+    """Run a function and return its exit code; every failure leaves one sentence on stderr.
+
+    The function runs on a thread of its own: signals are then heard at once, whatever it waits for, and
+    Spark, which takes over SIGINT where it is started on the main thread, leaves it to us.
+    """
+    stop = _Stop()
+    if debug:
+        os.environ.setdefault("PGDELTA_SPARK_LOG", "warn")
+    else:
+        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+        logging.getLogger("pyspark").setLevel(logging.CRITICAL + 1)
+    outcome: list[int] = []
+
+    def work() -> None:
+        try:
+            forward_signals(stop.ask)
+            end_with_launcher()
+            outcome.append(function(stop.event))
+        except SystemExit as error:
+            outcome.append(error.code if isinstance(error.code, int) else 1)
+        except BaseException as error:
+            if debug:
+                traceback.print_exception(error)
+            _say(sentence_of(error))
+            outcome.append(error.exit_code if isinstance(error, PgdeltaError) else 1)
+
+    previous = {number: signal.signal(number, stop.hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        worker = threading.Thread(target=work, name="pgdelta", daemon=True)
+        worker.start()
+        while worker.is_alive():
+            worker.join(0.2)
+            if stop.is_overdue():
+                _say(
+                    "stopped before the commit under way had ended; nothing is lost, the next run repeats it"
+                )
+                with contextlib.suppress(OSError, ValueError):
+                    sys.stdout.flush()
+                os._exit(0)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return outcome[0] if outcome else 1
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return the one sentence that a user gets for an exception, without row values."""
+    if isinstance(error, PgdeltaError):
+        return str(error)
+    family = type(error).__module__.partition(".")[0]
+    if family == "py4j" and "Py4JJavaError" not in type(error).__name__:
+        return f"the connection to Spark's JVM broke (killed, or out of memory?); start again, or {_AGAIN}"
+    if family in ("pyspark", "py4j"):
+        return f"Spark failed: {_spark_sentence(error)}; {_AGAIN}"
+    if isinstance(error, OSError) and error.strerror:
+        file = f"{error.filename}: " if error.filename else ""
+        return f"{file}{error.strerror}; {_AGAIN}"
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" in {os.path.basename(frames[-1].filename)} line {frames[-1].lineno}" if frames else ""
+    return f"unexpected {type(error).__name__}{place}; {_AGAIN}"
+
+
+def _spark_sentence(error: BaseException) -> str:
+    java = getattr(error, "java_exception", None)
+    text = str(error if java is None else java.toString())
+    lines = (line.strip() for line in text.splitlines())
+    line = next((line for line in lines if line and not line.startswith("at ")), type(error).__name__)
+    # an analysis error, or one of Delta's, speaks of names and paths; at run time the quoted parts are values
+    if type(error).__name__ == "AnalysisException" or "[DELTA_" in line or "[PATH_" in line:
+        return line.rstrip(".;")
+    return _SPARK_VALUE.sub("…", line).rstrip(".;")
+
+
+def _say(sentence: str) -> None:
+    # stderr may be a pipe that nobody reads any more
+    with contextlib.suppress(OSError, ValueError):
+        print(f"pgdelta: {sentence}", file=sys.stderr, flush=True)
+
+
+class _Stop:
+    """Remember that and when somebody asked for the end."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._asked_at = 0.0
+
+    def ask(self) -> None:
+        """Ask for the end; asking again more than a second later ends the process without waiting."""
+        now = time.monotonic()
+        if not self.event.is_set():
+            self._asked_at = now
+            self.event.set()
+        elif now - self._asked_at > 1.0:
+            # one Ctrl-C can arrive twice, from the terminal and through Spark's JVM: hence the second between
+            _say("stopped at once; nothing is lost, the next run goes on from the last commit")
+            os._exit(130)
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """Take one signal."""
+        del number, frame
+        self.ask()
+
+    def is_overdue(self) -> bool:
+        """Tell whether the time to end in good order has run out."""
+        return self.event.is_set() and time.monotonic() - self._asked_at > _GRACE_SECONDS
