@@ -1,0 +1,86 @@
+"""The inverse of `decode`, for tests only: a message in, its bytes out."""
+
+import struct
+
+from pipeline.protocol.messages import (
+    UNSENT,
+    Begin,
+    Binary,
+    Column,
+    Commit,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Origin,
+    Relation,
+    Truncate,
+    Tuple,
+    Type,
+    Update,
+)
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of the message; one that has an xid is as it stands inside a stream."""
+    match message:
+        case Begin(final_lsn, commit_time, xid):
+            return b"B" + struct.pack(">QqI", final_lsn, commit_time, xid)
+        case LogicalMessage(transactional, lsn, prefix, content, xid):
+            head = struct.pack(">BQ", transactional, lsn)
+            return b"M" + _xid(xid) + head + _string(prefix) + _bytes(content)
+        case Commit(flags, commit_lsn, end_lsn, commit_time):
+            return b"C" + struct.pack(">BQQq", flags, commit_lsn, end_lsn, commit_time)
+        case Origin(commit_lsn, name):
+            return b"O" + struct.pack(">Q", commit_lsn) + _string(name)
+        case Relation(oid, namespace, name, replica_identity, columns, xid):
+            names = _string(namespace) + _string(name) + replica_identity.encode()
+            described = struct.pack(">H", len(columns)) + b"".join(map(_column, columns))
+            return b"R" + _xid(xid) + _oid(oid) + names + described
+        case Type(oid, namespace, name, xid):
+            return b"Y" + _xid(xid) + _oid(oid) + _string(namespace) + _string(name)
+        case Insert(oid, new, xid):
+            return b"I" + _xid(xid) + _oid(oid) + b"N" + _tuple(new)
+        case Update(oid, old_kind, old, new, xid):
+            before = b"" if old_kind is None or old is None else old_kind.encode() + _tuple(old)
+            return b"U" + _xid(xid) + _oid(oid) + before + b"N" + _tuple(new)
+        case Delete(oid, old_kind, old, xid):
+            return b"D" + _xid(xid) + _oid(oid) + old_kind.encode() + _tuple(old)
+        case Truncate(oids, options, xid):
+            return b"T" + _xid(xid) + struct.pack(">IB", len(oids), options) + b"".join(map(_oid, oids))
+
+
+def _xid(xid: int | None) -> bytes:
+    return b"" if xid is None else struct.pack(">I", xid)
+
+
+def _oid(oid: int) -> bytes:
+    return struct.pack(">I", oid)
+
+
+def _string(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape") + b"\0"
+
+
+def _bytes(value: bytes) -> bytes:
+    return struct.pack(">I", len(value)) + value
+
+
+def _column(column: Column) -> bytes:
+    return (
+        bytes([column.is_key])
+        + _string(column.name)
+        + struct.pack(">Ii", column.type_oid, column.type_modifier)
+    )
+
+
+def _tuple(cells: Tuple) -> bytes:
+    encoded = struct.pack(">H", len(cells))
+    for cell in cells:
+        if cell is None:
+            encoded += b"n"
+        elif cell is UNSENT:
+            encoded += b"u"
+        else:
+            encoded += (b"b" if isinstance(cell, Binary) else b"t") + _bytes(cell)
+    return encoded

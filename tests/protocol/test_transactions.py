@@ -1,0 +1,286 @@
+"""The assembler: legal moves give events, illegal ones break the session for good."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ProtocolError
+from pipeline.protocol.lsn import LSN
+from pipeline.protocol.messages import (
+    UNSENT,
+    Begin,
+    Column,
+    Commit,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Origin,
+    Relation,
+    Truncate,
+    Type,
+    Update,
+)
+from pipeline.protocol.transactions import (
+    MOVES,
+    Assembler,
+    Began,
+    Change,
+    Committed,
+    Described,
+    Emitted,
+    Event,
+    State,
+    Truncation,
+)
+from tests.protocol.encode import encode
+from tests.protocol.golden import CAPTURES, Capture
+
+T = Relation(7, "public", "t", "d", (Column(True, "id", 23, -1),))
+U = Relation(8, "public", "u", "f", (Column(True, "id", 23, -1),))
+BEGIN = Begin(LSN(100), 5, 731)
+COMMIT = Commit(0, LSN(100), LSN(148), 5)
+INSERT = Insert(7, (b"1",))
+UPDATE = Update(7, None, None, (UNSENT,))
+DELETE = Delete(8, "O", (b"1",))
+ORIGIN = Origin(LSN(9), "north")
+INSIDE = LogicalMessage(True, LSN(90), "p", b"x")
+OUTSIDE = LogicalMessage(False, LSN(90), "p", b"x")
+TYPE = Type(99, "public", "mood")
+
+OF_EACH_TYPE: dict[str, Message] = {
+    "B": BEGIN,
+    "C": COMMIT,
+    "O": ORIGIN,
+    "R": T,
+    "Y": TYPE,
+    "I": INSERT,
+    "U": UPDATE,
+    "D": DELETE,
+    "T": Truncate((7,), 0),
+    "M": INSIDE,
+}
+LEGAL = {State.IDLE: "BM", State.IN_TRANSACTION: "CORYIUDTM", State.BROKEN: ""}
+
+
+def receive_all(assembler: Assembler, *messages: Message) -> list[Event | None]:
+    return [assembler.receive(encode(message)) for message in messages]
+
+
+def assembler_in(state: State) -> Assembler:
+    """Return an assembler that knows both tables and stands in this state."""
+    assembler = Assembler()
+    receive_all(assembler, Begin(LSN(10), 1, 1), T, U, Commit(0, LSN(10), LSN(20), 1))
+    if state is not State.IDLE:
+        receive_all(assembler, BEGIN)
+    if state is State.BROKEN:
+        with pytest.raises(ProtocolError):
+            receive_all(assembler, BEGIN)
+    assert assembler.state is state
+    return assembler
+
+
+def test_table_of_moves_is_the_protocols() -> None:
+    assert {state: "".join(sorted(moves)) for state, moves in MOVES.items()} == {
+        state: "".join(sorted(kinds)) for state, kinds in LEGAL.items()
+    }
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("kind", OF_EACH_TYPE)
+def test_every_move_is_made_or_breaks_the_session(state: State, kind: str) -> None:
+    assembler = assembler_in(state)
+    message = OUTSIDE if (state, kind) == (State.IDLE, "M") else OF_EACH_TYPE[kind]
+    if kind in LEGAL[state]:
+        receive_all(assembler, message)
+        assert assembler.state is {"B": State.IN_TRANSACTION, "C": State.IDLE}.get(kind, state)
+        assert assembler.in_transaction is (assembler.state is State.IN_TRANSACTION)
+    else:
+        with pytest.raises(ProtocolError):
+            receive_all(assembler, message)
+        assert assembler.state is State.BROKEN
+        assert not assembler.in_transaction
+
+
+@pytest.mark.parametrize("kind", OF_EACH_TYPE)
+def test_message_that_is_cut_short_breaks_the_session(kind: str) -> None:
+    for length in range(len(encode(OF_EACH_TYPE[kind]))):
+        assembler = assembler_in(State.IN_TRANSACTION)
+        if kind in "IUD" and length >= 5:
+            continue  # handed on undecoded: who decodes it finds it
+        with pytest.raises(ProtocolError):
+            assembler.receive(encode(OF_EACH_TYPE[kind])[:length])
+        assert assembler.state is State.BROKEN
+
+
+def test_broken_is_for_good() -> None:
+    assembler = assembler_in(State.BROKEN)
+    for message in [COMMIT, BEGIN, T, INSERT, OUTSIDE, *OF_EACH_TYPE.values()] * 2:
+        with pytest.raises(ProtocolError, match="start a new one"):
+            receive_all(assembler, message)
+        assert assembler.state is State.BROKEN
+
+
+def test_events_of_a_transaction_in_order() -> None:
+    events = receive_all(Assembler(), BEGIN, TYPE, T, INSERT, U, DELETE, UPDATE, COMMIT)
+    assert events == [
+        Began(731, LSN(100), 5),
+        None,
+        Described(T),
+        Change(0, T, None, encode(INSERT)),
+        Described(U),
+        Change(1, U, None, encode(DELETE)),
+        Change(2, T, None, encode(UPDATE)),
+        Committed(731, LSN(100), LSN(148), 5, 3),
+    ]
+    assert [type(event) for event in events if event] == [
+        Began, Described, Change, Described, Change, Change, Committed,
+    ]  # fmt: skip
+
+
+def test_ordinals_do_not_count_relations_types_origins_and_messages() -> None:
+    def numbered(*messages: Message) -> list[int]:
+        assembler = assembler_in(State.IN_TRANSACTION)
+        events = receive_all(assembler, *messages)
+        return [event.ordinal for event in events if isinstance(event, Change | Truncation)]
+
+    assert numbered(INSERT, UPDATE, DELETE) == [0, 1, 2]
+    assert numbered(T, TYPE, INSERT, ORIGIN, T, UPDATE, INSIDE, U, TYPE, INSIDE, DELETE) == [0, 1, 2]
+
+
+def test_truncate_counts_once_for_each_relation() -> None:
+    assembler = assembler_in(State.IN_TRANSACTION)
+    events = receive_all(assembler, INSERT, ORIGIN, Truncate((8, 7), 3), INSERT, Truncate((7,), 0), COMMIT)
+    assert events[2] == Truncation(1, (U, T), 3, ORIGIN)
+    assert isinstance(events[3], Change)
+    assert events[3].ordinal == 3
+    assert events[4] == Truncation(4, (T,), 0, ORIGIN)
+    assert isinstance(events[5], Committed)
+    assert events[5].change_count == 5
+
+
+def test_transaction_without_changes_has_a_commit() -> None:
+    assert receive_all(Assembler(), BEGIN, COMMIT)[1] == Committed(731, LSN(100), LSN(148), 5, 0)
+
+
+def test_ordinals_and_sequences_begin_again_with_each_transaction() -> None:
+    assembler = assembler_in(State.IN_TRANSACTION)
+    receive_all(assembler, INSERT, INSIDE, INSIDE, COMMIT, BEGIN)
+    assert receive_all(assembler, INSERT, INSIDE) == [
+        Change(0, T, None, encode(INSERT)),
+        Emitted(0, INSIDE, in_transaction=True),
+    ]
+
+
+def test_origin_is_the_latest_of_the_transaction_and_ends_with_it() -> None:
+    assembler = assembler_in(State.IN_TRANSACTION)
+    south = Origin(LSN(10), "south")
+    events = receive_all(
+        assembler, INSERT, ORIGIN, INSERT, south, INSERT, Truncate((7,), 0), COMMIT, BEGIN, INSERT
+    )
+    origins = [event.origin for event in events if isinstance(event, Change | Truncation)]
+    assert origins == [None, ORIGIN, south, south, None]
+
+
+def test_messages_have_a_sequence_of_their_own() -> None:
+    assembler = assembler_in(State.IN_TRANSACTION)
+    events = receive_all(assembler, INSIDE, INSERT, INSIDE, COMMIT, OUTSIDE, OUTSIDE)
+    assert [event for event in events if isinstance(event, Emitted)] == [
+        Emitted(0, INSIDE, in_transaction=True),
+        Emitted(1, INSIDE, in_transaction=True),
+        Emitted(0, OUTSIDE, in_transaction=False),
+        Emitted(0, OUTSIDE, in_transaction=False),
+    ]
+
+
+def test_changes_have_the_relation_as_it_was_described_last() -> None:
+    wider = Relation(7, "public", "t", "d", (*T.columns, Column(False, "v", 25, -1)))
+    assembler = assembler_in(State.IN_TRANSACTION)
+    events = receive_all(assembler, INSERT, wider, INSERT, COMMIT, BEGIN, INSERT)
+    assert [event.relation for event in events if isinstance(event, Change)] == [T, wider, wider]
+
+
+def test_repeated_relation_is_told_again_as_the_same_object() -> None:
+    assembler = assembler_in(State.IN_TRANSACTION)
+    first, again, change = receive_all(assembler, T, T, INSERT)
+    assert isinstance(first, Described)
+    assert isinstance(again, Described)
+    assert isinstance(change, Change)
+    assert first.relation is again.relation is change.relation
+
+
+def test_relations_last_for_one_session_only() -> None:
+    receive_all(assembler_in(State.IN_TRANSACTION), INSERT, COMMIT)
+    with pytest.raises(ProtocolError, match="relation 7, which no Relation message described"):
+        receive_all(Assembler(), BEGIN, INSERT)
+
+
+def test_change_is_handed_on_as_the_bytes_that_came() -> None:
+    assembler = assembler_in(State.IN_TRANSACTION)
+    data = encode(INSERT)
+    event = assembler.receive(data)
+    assert isinstance(event, Change)
+    assert event.data is data
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ((INSERT,), "Insert is not legal between transactions (before the first transaction)"),
+        ((BEGIN, BEGIN), "Begin is not legal in a transaction (in transaction 731, committed at 0/64)"),
+        (
+            (BEGIN, COMMIT, COMMIT),
+            "Commit is not legal between transactions (after the transaction that ended at 0/94)",
+        ),
+        (
+            (BEGIN, Truncate((7,), 0)),
+            "Truncate names relation 7, which no Relation message described "
+            "(in transaction 731, committed at 0/64)",
+        ),
+        (
+            (BEGIN, Commit(0, LSN(101), LSN(148), 5)),
+            "Commit is at 0/65, its Begin said 0/64 (in transaction 731, committed at 0/64)",
+        ),
+        (
+            (BEGIN, Commit(0, LSN(100), LSN(99), 5)),
+            "Commit at 0/64 ends before that, at 0/63 (in transaction 731, committed at 0/64)",
+        ),
+        (
+            (BEGIN, OUTSIDE),
+            "a non-transactional LogicalMessage is not legal in a transaction "
+            "(in transaction 731, committed at 0/64)",
+        ),
+        (
+            (INSIDE,),
+            "a transactional LogicalMessage is not legal between transactions (before the first transaction)",
+        ),
+    ],
+)
+def test_error_says_what_and_where_and_what_to_do(messages: tuple[Message, ...], sentence: str) -> None:
+    assembler = Assembler()
+    receive_all(assembler, *messages[:-1])
+    with pytest.raises(ProtocolError) as caught:
+        receive_all(assembler, messages[-1])
+    assert str(caught.value) == f"{sentence}; this replication session is broken, start a new one"
+    assert assembler.state is State.BROKEN
+
+
+def test_malformed_change_of_an_unknown_relation_is_named_as_malformed() -> None:
+    with pytest.raises(ProtocolError, match="Insert message: tag at byte 5"):
+        assembler_in(State.IN_TRANSACTION).receive(b"I\0\0\0\x63X")
+
+
+@given(st.sampled_from(CAPTURES), st.lists(st.integers(0, 40), max_size=5))
+def test_split_or_whole_the_events_are_the_same(capture: Capture, cuts: list[int]) -> None:
+    stream = [row.data for row in capture.messages]
+    whole = Assembler()
+    expected = [whole.receive(data) for data in stream]
+    split = Assembler()
+    places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    batches = [stream[start:end] for start, end in pairwise(places)]
+    # Each batch's bytes are its own, as those of another read from the connection are.
+    events = [split.receive(bytes(bytearray(data))) for batch in batches for data in batch]
+    assert events == expected
+    assert split.state is whole.state is State.IDLE
