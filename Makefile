@@ -15,7 +15,7 @@ $(READY): pyproject.toml pipeline/lake/jars.py pipeline/lake/settings.py
 	@$(PYTHON) -c 'import sys; sys.exit("pgdelta needs Python 3.10 or newer: make setup PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,notebook,dev]'
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[demo,notebook,dev]'
 	@$(VENV)/bin/python -m pipeline.lake.jars
 	@touch $@
 

@@ -207,6 +207,7 @@ def _read_tables(value: Value | None, mode: str) -> tuple[TableRule, ...]:
     if value is None:
         return (TableRule("public.*", mode=mode),)
     rules: list[TableRule] = []
+    targets: list[Value] = []
     for item in value.items():
         section = item.section()
         source = section.get("source")
@@ -232,6 +233,13 @@ def _read_tables(value: Value | None, mode: str) -> tuple[TableRule, ...]:
             )
         )
         section.finish()
+        if target is not None:
+            targets.append(target)
+    # a Delta table cannot hold the folders of others
+    schemas = {rule.source.partition(".")[0] for rule in rules if rule.target is None}
+    for target in targets:
+        if target.text() in schemas:
+            raise target.error("this is a schema's folder in silver; choose another name")
     return tuple(rules)
 
 

