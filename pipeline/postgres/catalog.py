@@ -1,0 +1,141 @@
+"""What the stream does not carry about a relation's columns, looked up in the catalog as it is NOW.
+
+The catalog may be ahead of the stream. Facts are returned only where every column of the Relation message
+still stands there under its name, type and modifier and in the same order; else, or when the table is gone,
+there are none (None), and nothing is guessed. The message may lack columns: column lists and generated
+columns leave some out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import psycopg
+
+from pipeline.errors import SourceError
+from pipeline.postgres.connection import Connection, describe
+from pipeline.protocol.messages import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """One column: its type, the type beneath its domains, the element of an array, the fast default.
+
+    `type_kind` and `element_kind` are pg_type.typtype. `missing_value` is the text that rows from before the
+    column read for it, None when `has_missing` is false or, before 11, cannot be known.
+    """
+
+    attribute_number: int
+    type_schema: str
+    type_name: str
+    type_kind: str
+    base_oid: int
+    base_modifier: int
+    element_oid: int | None
+    element_kind: str | None
+    element_base_oid: int | None
+    has_missing: bool
+    missing_value: str | None
+    not_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RelationFacts:
+    """The columns of a Relation message in its order, the table's primary key, and when that was seen."""
+
+    columns: tuple[ColumnFacts, ...]
+    primary_key: tuple[str, ...]
+    looked_up_at: datetime
+
+
+# A domain is followed down to its base type; a modifier stands on the innermost domain at most, or on the
+# column. A true array is what array_out writes: int2vector and oidvector have elements but no braces.
+_COLUMNS = """
+WITH RECURSIVE attribute AS (
+    SELECT attnum, attname, atttypid, atttypmod, attnotnull, {missing}
+    FROM pg_catalog.pg_attribute
+    WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
+), unrolled (attnum, is_element, type_oid, modifier, depth) AS (
+    SELECT attnum, false, atttypid, atttypmod, 0 FROM attribute
+    UNION ALL
+    SELECT u.attnum, u.is_element OR t.typtype <> 'd',
+           CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.typelem END,
+           CASE WHEN t.typtype = 'd' AND u.modifier = -1 THEN t.typtypmod ELSE u.modifier END,
+           u.depth + 1
+    FROM unrolled u JOIN pg_catalog.pg_type t ON t.oid = u.type_oid
+    WHERE t.typtype = 'd'
+       OR NOT u.is_element AND t.typelem <> 0 AND t.typoutput = 'pg_catalog.array_out'::pg_catalog.regproc
+), base AS (
+    SELECT DISTINCT ON (attnum) attnum, type_oid, modifier
+    FROM unrolled WHERE NOT is_element ORDER BY attnum, depth DESC
+), element AS (
+    SELECT DISTINCT ON (attnum) attnum,
+           pg_catalog.first_value(type_oid) OVER (PARTITION BY attnum ORDER BY depth) AS type_oid,
+           pg_catalog.first_value(type_oid) OVER (PARTITION BY attnum ORDER BY depth DESC) AS base_oid
+    FROM unrolled WHERE is_element
+)
+SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnum::integer, n.nspname::text, t.typname::text,
+       t.typtype::text, base.type_oid::bigint, base.modifier, element.type_oid::bigint, kind.typtype::text,
+       element.base_oid::bigint, a.has_missing, a.missing_value, a.attnotnull
+FROM attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+JOIN base ON base.attnum = a.attnum
+LEFT JOIN element ON element.attnum = a.attnum
+LEFT JOIN pg_catalog.pg_type kind ON kind.oid = element.type_oid
+ORDER BY a.attnum
+"""
+_MISSING_SINCE_11 = (
+    "atthasmissing AS has_missing, pg_catalog.array_to_string(attmissingval, '') AS missing_value"
+)
+_NO_MISSING = "false AS has_missing, NULL::text AS missing_value"
+
+_PRIMARY_KEY = """
+SELECT a.attname::text
+FROM pg_catalog.pg_index i
+CROSS JOIN LATERAL pg_catalog.unnest(i.indkey::pg_catalog.int2[]) WITH ORDINALITY AS k (attnum, place)
+JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %(oid)s AND i.indisprimary
+ORDER BY k.place
+"""
+
+
+def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
+    """Return the facts about the columns of a Relation message, None where the catalog contradicts it.
+
+    A query that the server refuses gives None as well; a lost connection is a SourceError.
+    """
+    missing = _MISSING_SINCE_11 if connection.info.server_version >= 110000 else _NO_MISSING
+    parameters = {"oid": relation.oid}
+    looked_up_at = datetime.now(timezone.utc)
+    try:
+        # One snapshot for both, so that the key is that of the same shape.
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            rows = connection.execute(_COLUMNS.format(missing=missing), parameters).fetchall()
+            key = connection.execute(_PRIMARY_KEY, parameters).fetchall()
+    except psycopg.Error as error:
+        if connection.broken:
+            raise SourceError(f"Lost the connection to the source: {describe(error)}.") from None
+        return None
+    live = {row[0]: (place, row) for place, row in enumerate(rows)}
+    columns: list[ColumnFacts] = []
+    last_place = -1
+    for column in relation.columns:
+        place, row = live.get(column.name, (-1, ()))
+        if place <= last_place or (row[1], row[2]) != (column.type_oid, column.type_modifier):
+            return None
+        last_place = place
+        columns.append(ColumnFacts(*row[3:]))
+    if not rows and not _exists(connection, relation.oid):
+        return None
+    return RelationFacts(tuple(columns), tuple(name for (name,) in key), looked_up_at)
+
+
+def _exists(connection: Connection, oid: int) -> bool:
+    try:
+        query = "SELECT 1 FROM pg_catalog.pg_class WHERE oid = %s"
+        return connection.execute(query, (oid,)).fetchone() is not None
+    except psycopg.Error as error:
+        raise SourceError(f"Lost the connection to the source: {describe(error)}.") from None

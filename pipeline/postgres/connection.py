@@ -1,0 +1,212 @@
+"""Connections to the source, and what a failed one says.
+
+Every session pins the settings that shape a value's text (dates, floats, bytea, money): the server's own
+walsender sets none of them, and a role or database may carry others. They are set by a query after the
+connection stands, which also works behind a session pooler.
+
+Errors come out as SourceError: one sentence, without passwords. libpq never prints one, except from a
+conninfo that it could not parse; such a text is not repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import conninfo as conninfo_syntax
+from psycopg import sql
+
+from pipeline.errors import SourceError
+from pipeline.protocol.lsn import LSN
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+OLDEST_SERVER_VERSION = 100000
+
+#: Settings of every session, by their lower-case names; one that the server does not know is left out.
+SESSION_OPTIONS: Mapping[str, str] = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "search_path": "",
+    "quote_all_identifiers": "off",
+    # Whatever the role is limited to must not cut a long decoding short.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "transaction_timeout": "0",
+    "idle_session_timeout": "0",
+    # PostgreSQL 18 reports a publication that it cannot find as a warning only.
+    "client_min_messages": "warning",
+}
+
+_CONNECTION_DEFAULTS = {
+    "connect_timeout": "30",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+_SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which server this is, and how far its log reaches."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    server_version: int
+    wal_flush_lsn: LSN
+    encoding: str
+
+
+def connect(conninfo: str, *, application_name: str = "pgdelta") -> Connection:
+    """Open a session with pinned settings, in autocommit mode and client encoding UTF8."""
+    return _open(conninfo, {"application_name": application_name})
+
+
+def connect_replication(conninfo: str, *, application_name: str = "pgdelta") -> Connection:
+    """Open a walsender session of the conninfo's database; it takes replication commands and simple queries.
+
+    The client encoding is that of `use_raw_encoding`.
+    """
+    connection = _open(conninfo, {"application_name": application_name, "replication": "database"})
+    use_raw_encoding(connection)
+    return connection
+
+
+def use_raw_encoding(connection: Connection) -> None:
+    """Let an SQL_ASCII database send its bytes as they are; any other goes on converting to UTF8.
+
+    With client encoding UTF8 such a database fails on the first byte that is not UTF-8, for ever.
+    """
+    if connection.pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII":
+        connection.pgconn.exec_(b"SET client_encoding TO 'SQL_ASCII'")
+
+
+def identify(connection: Connection) -> Identity:
+    """Return the server's identity; the flush LSN is that of the moment (on a standby: replayed so far)."""
+    try:
+        row = connection.execute(
+            "SELECT (pg_catalog.pg_control_system()).system_identifier::text,"
+            " (pg_catalog.pg_control_checkpoint()).timeline_id,"
+            " pg_catalog.current_database()::text,"
+            " pg_catalog.current_setting('server_encoding')"
+        ).fetchone()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the identity of the server: {describe(error)}.") from None
+    assert row is not None
+    system_identifier, timeline, database, encoding = row
+    return Identity(
+        system_identifier=system_identifier,
+        timeline=int(timeline),
+        database=database,
+        server_version=connection.info.server_version,
+        wal_flush_lsn=read_flush_lsn(connection),
+        encoding=encoding,
+    )
+
+
+def read_flush_lsn(connection: Connection) -> LSN:
+    """Return how far the server's log can be decoded now."""
+    try:
+        row = connection.execute(
+            "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()"
+            " ELSE pg_catalog.pg_current_wal_flush_lsn() END::text"
+        ).fetchone()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the server's WAL position: {describe(error)}.") from None
+    assert row is not None
+    return LSN.parse(row[0])
+
+
+def describe(error: psycopg.Error | str, conninfo: str = "") -> str:
+    """Return the server's or libpq's text on one line, without a full stop and without secrets."""
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        text = error.diag.message_primary
+    else:
+        text = str(error)
+    for secret in _secrets(conninfo):
+        text = text.replace(secret, "***")
+    text = re.sub(r"\s+", " ", text).strip().rstrip(".")
+    return re.sub(r"^(?:ERROR|FATAL|PANIC): +", "", text)
+
+
+def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
+    try:
+        given = conninfo_syntax.conninfo_to_dict(conninfo)
+        for number in ("port", "connect_timeout"):
+            if not re.fullmatch(r"[\d,\s]*", str(given.get(number) or "")):
+                raise psycopg.ProgrammingError(number)
+    except psycopg.ProgrammingError:
+        raise SourceError(
+            "source.conninfo cannot be parsed: write libpq keywords (host=… dbname=…) or a URI"
+            " (postgresql://user@host/database), with special characters quoted."
+        ) from None
+    settings = {**_CONNECTION_DEFAULTS, **{k: v for k, v in given.items() if v is not None}, **keywords}
+    try:
+        connection = psycopg.connect(
+            conninfo_syntax.make_conninfo("", **settings, client_encoding="UTF8"),
+            autocommit=True,
+            prepare_threshold=None,
+        )
+    except psycopg.Error as error:
+        raise SourceError(_connection_sentence(describe(error, conninfo), given)) from None
+    try:
+        if connection.info.server_version < OLDEST_SERVER_VERSION:
+            raise SourceError(
+                f"The source runs PostgreSQL {connection.info.server_version / 10000:.1f}, which has no"
+                " pgoutput: use a server of version 10 or newer."
+            )
+        _pin_settings(connection)
+    except psycopg.Error as error:
+        connection.close()
+        raise SourceError(f"The session settings were refused: {describe(error, conninfo)}.") from None
+    except SourceError:
+        connection.close()
+        raise
+    return connection
+
+
+def _connection_sentence(text: str, given: Mapping[str, Any]) -> str:
+    # On 16 and newer the second text, before it the first.
+    if "replication role to start walsender" in text or "permission denied to start WAL sender" in text:
+        user = given.get("user") or "in use"
+        return (
+            f"The role {user} may not replicate: run ALTER ROLE … REPLICATION as a superuser"
+            " (on RDS: GRANT rds_replication TO …), or set source.route to sql."
+        )
+    if "max_wal_senders" in text:
+        return "All walsenders of the source are in use: raise max_wal_senders, or end another one."
+    return f"Cannot connect to the source: {text}. Check source.conninfo, and that the server is up."
+
+
+def _pin_settings(connection: Connection) -> None:
+    # One statement without parameters: a walsender takes neither several nor the extended protocol.
+    values = sql.SQL(", ").join(
+        sql.SQL("({}, {})").format(sql.Literal(name), sql.Literal(value))
+        for name, value in SESSION_OPTIONS.items()
+    )
+    connection.execute(
+        sql.SQL(
+            "SELECT pg_catalog.set_config(s.name, v.value, false) FROM pg_catalog.pg_settings s"
+            " JOIN (VALUES {}) AS v (name, value) ON pg_catalog.lower(s.name) = v.name"
+        ).format(values)
+    )
+
+
+def _secrets(conninfo: str) -> list[str]:
+    if not conninfo:
+        return []
+    try:
+        given = conninfo_syntax.conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        return [conninfo]
+    return [str(given[name]) for name in _SECRETS if given.get(name)]

@@ -1,0 +1,152 @@
+"""The publication: what it publishes, which tables the configuration asks for, and its creation.
+
+An existing publication is used as it is and never altered: a table added to it later is published from that
+moment on only, and whether its earlier rows matter is for its owner to decide. `checks` reports what is
+missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import errors as sqlstate
+from psycopg import sql
+
+from pipeline.config import Config
+from pipeline.errors import SourceError
+from pipeline.postgres.connection import Connection, describe
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One row of pg_publication, and the tables it covers at this moment."""
+
+    name: str
+    all_tables: bool
+    operations: frozenset[str]  # of insert, update, delete, truncate
+    via_root: bool
+    generated_columns: bool  # stored ones, on 18 and newer
+    tables: frozenset[tuple[str, str]]
+
+
+def read_publication(connection: Connection, name: str) -> Publication | None:
+    """Return the publication of that name as it is now, or None."""
+    major = connection.info.server_version // 10000
+    truncate = "pubtruncate" if major >= 11 else "false"
+    via_root = "pubviaroot" if major >= 13 else "false"
+    generated = "pubgencols <> 'n'" if major >= 18 else "false"
+    row = _fetch(
+        connection,
+        f"SELECT puballtables, pubinsert, pubupdate, pubdelete, {truncate}, {via_root}, {generated}"
+        " FROM pg_catalog.pg_publication WHERE pubname = %s",
+        name,
+    )
+    if not row:
+        return None
+    all_tables, *operations, publishes_root, publishes_generated = row[0]
+    tables = _fetch(
+        connection,
+        "SELECT schemaname::text, tablename::text FROM pg_catalog.pg_publication_tables WHERE pubname = %s",
+        name,
+    )
+    names = ("insert", "update", "delete", "truncate")
+    return Publication(
+        name=name,
+        all_tables=all_tables,
+        operations=frozenset(n for n, is_published in zip(names, operations, strict=True) if is_published),
+        via_root=publishes_root,
+        generated_columns=publishes_generated,
+        tables=frozenset((schema, table) for schema, table in tables),
+    )
+
+
+def list_configured(connection: Connection, config: Config) -> list[tuple[str, str]]:
+    """Return the tables that can be published and that a rule of the configuration matches, sorted.
+
+    Temporary, unlogged and foreign tables, views and sequences never reach the log; partitioned tables can be
+    named from 13 on.
+    """
+    kinds = "'r', 'p'" if connection.info.server_version >= 130000 else "'r'"
+    rows = _fetch(
+        connection,
+        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        f" WHERE c.relkind IN ({kinds}) AND c.relpersistence = 'p' AND c.oid >= 16384"
+        " AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'"
+        " ORDER BY 1, 2",
+    )
+    return [(schema, table) for schema, table in rows if config.rule_for(schema, table) is not None]
+
+
+def ensure_publication(connection: Connection, config: Config) -> tuple[Publication, bool]:
+    """Return the publication and whether it was created now; create it only where that loses nothing.
+
+    With a slot already there, a publication made now would not exist at the positions that the slot still
+    decodes: PostgreSQL up to 17 then fails, 18 leaves the rows out.
+    """
+    name = config.source.publication
+    publication = read_publication(connection, name)
+    if publication is not None:
+        return publication, False
+    plan = config.source.create_publication
+    if plan == "never":
+        raise SourceError(
+            f"The publication {name} does not exist and source.create.publication is never:"
+            f" run CREATE PUBLICATION {_quote(connection, name)} FOR TABLE …, before the slot is created."
+        )
+    slot = config.source.slot
+    if _fetch(connection, "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", slot):
+        raise SourceError(
+            f"The publication {name} does not exist but the slot {slot} does, and cannot decode what came"
+            " before a publication: name the right one in source.publication, or, if nothing in the slot is"
+            f" needed, run SELECT pg_drop_replication_slot('{slot}') and start again."
+        )
+    tables = [] if plan == "all" else list_configured(connection, config)
+    if plan == "configured" and not tables:
+        raise SourceError(
+            f"The publication {name} would be empty: no table in the database {connection.info.dbname}"
+            f" matches tables in {config.path}; create the tables first, or correct their names."
+        )
+    _create_publication(connection, name, None if plan == "all" else tables)
+    publication = read_publication(connection, name)
+    if publication is None:
+        raise SourceError(f"The publication {name} was dropped by somebody else just now: run again.")
+    return publication, True
+
+
+def plan_publication(name: str, tables: list[tuple[str, str]] | None) -> sql.Composed:
+    """Return the statement that creates the publication, for these tables or (None) for all."""
+    if tables is None:
+        return sql.SQL("CREATE PUBLICATION {} FOR ALL TABLES").format(sql.Identifier(name))
+    targets = sql.SQL(", ").join(sql.Identifier(schema, table) for schema, table in tables)
+    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(name), targets)
+
+
+def _create_publication(connection: Connection, name: str, tables: list[tuple[str, str]] | None) -> None:
+    try:
+        connection.execute(plan_publication(name, tables))
+    except sqlstate.DuplicateObject:
+        # Another run was faster; its publication is as good.
+        return
+    except sqlstate.InsufficientPrivilege as error:
+        need = "a superuser" if tables is None else "a role that owns the tables"
+        hint = plan_publication(name, tables if tables is None else tables[:1]).as_string(connection)
+        raise SourceError(
+            f"The role {connection.info.user} may not create the publication {name} ({describe(error)}):"
+            f" let {need} with CREATE on the database run {hint}{', …' if tables and tables[1:] else ''}"
+        ) from None
+    except psycopg.Error as error:
+        raise SourceError(f"The publication {name} cannot be created: {describe(error)}.") from None
+
+
+def _fetch(connection: Connection, query: str, *parameters: str) -> list[tuple[Any, ...]]:
+    try:
+        return connection.execute(query, parameters).fetchall()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
+
+
+def _quote(connection: Connection, name: str) -> str:
+    return sql.Identifier(name).as_string(connection)

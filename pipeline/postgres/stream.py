@@ -1,0 +1,63 @@
+"""The face that both delivery routes show to ingest: pgoutput messages in, acknowledgements out.
+
+A stream hands over the raw messages of one replication slot, in the order of the server, whole
+transactions in commit order (pgoutput protocol version 1). It never decodes them, but for the one field
+that says how far a transaction reaches: the end LSN in a Commit message.
+
+An acknowledgement tells the slot to forget. It is therefore refused beyond what was received: the server
+would accept it, and lose the rows between for good.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Protocol
+
+from pipeline.protocol.lsn import INVALID, LSN
+
+#: A batch of read() ends at the first of these two.
+BATCH_MESSAGES = 10_000
+BATCH_BYTES = 16 * 1024 * 1024
+
+#: Message byte → offset of the end LSN in it: the messages after which the slot may be moved.
+END_LSN_OFFSETS: dict[int, int] = {ord("C"): 10}
+
+_UINT64 = struct.Struct(">Q")
+
+
+class ChangeStream(Protocol):
+    """The messages of one slot, by either route."""
+
+    @property
+    def sent_through(self) -> LSN:
+        """Everything committed at or before this LSN has been returned by read() already."""
+
+    @property
+    def needs_acknowledgement(self) -> bool:
+        """Nothing more comes until what was read has been acknowledged (the SQL route only)."""
+
+    def read(self, timeout: float) -> list[bytes]:
+        """Return the next messages in order; none once `timeout` seconds passed or sent_through moved."""
+
+    def acknowledge(self, lsn: LSN) -> None:
+        """Let the slot forget what was committed at or before `lsn`; refuse an LSN not yet received."""
+
+    def ping(self) -> None:
+        """Ask the server to say now how far it has read."""
+
+    def confirm(self, timeout: float) -> bool:
+        """Wait until the slot stands at the last acknowledgement; False when `timeout` seconds passed."""
+
+    def close(self) -> None:
+        """End the session; what was not acknowledged is sent again to the next one."""
+
+
+def last_end_lsn(messages: Sequence[bytes]) -> LSN:
+    """Return the end LSN of the last transaction that ends in `messages`, INVALID when none does."""
+    for message in reversed(messages):
+        offset = END_LSN_OFFSETS.get(message[0]) if message else None
+        # A short message is left for the decoder, which names the fault.
+        if offset is not None and len(message) >= offset + 8:
+            return LSN(_UINT64.unpack_from(message, offset)[0])
+    return INVALID

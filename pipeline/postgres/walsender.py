@@ -1,0 +1,326 @@
+"""The walsender route: one replication session, its messages, keepalives and standby status updates.
+
+`read` pulls CopyData from libpq in a tight loop; a thread of its own sends a status update every third of
+wal_sender_timeout, so that neither a long commit nor a long decoding on the reader's side makes the server
+give up. libpq is not thread-safe: every use of the connection holds one lock, and no wait happens under it.
+
+Wire (page "Streaming Replication Protocol"): XLogData `w` start u64 end u64 time i64 payload; keepalive `k`
+wal_end u64 time i64 reply u8; status update `r` written, flushed, applied u64 time i64 reply u8. The LSNs of
+XLogData are not used: they are 0 for some messages.
+"""
+
+from __future__ import annotations
+
+import selectors
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+import psycopg
+from psycopg.errors import Diagnostic
+from psycopg.pq import DiagnosticField, ExecStatus
+
+from pipeline.errors import SourceError
+from pipeline.postgres.connection import Connection, connect, connect_replication, describe
+from pipeline.postgres.plugin import quote_identifier, quote_literal
+from pipeline.postgres.slot import busy_failure, check_source, read_slot, slot_failure
+from pipeline.postgres.stream import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn
+from pipeline.protocol.lsn import INVALID, LSN
+
+_STATUS = struct.Struct(">cQQQqB")
+_KEEPALIVE = struct.Struct(">cQqB")
+_XLOGDATA, _KEEPALIVE_BYTE = ord("w"), ord("k")
+_HEADER_SIZE = 25
+_POSTGRES_EPOCH = 946_684_800
+_LONGEST_INTERVAL = 10.0
+_PENDING_BYTES = 4 * BATCH_BYTES
+_BUSY = b"55006"
+
+
+class Walsender:
+    """A running START_REPLICATION; a ChangeStream. Made by `start_walsender`."""
+
+    def __init__(
+        self, connection: Connection, *, conninfo: str, slot: str, confirmed_lsn: LSN, timeout: float
+    ) -> None:
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._conninfo = conninfo
+        self._slot = slot
+        self._sent_through = self._acknowledged = confirmed_lsn
+        self._failure: SourceError | None = None
+        self._lock = threading.Lock()
+        self._pending: deque[memoryview] = deque()
+        self._pending_bytes = 0
+        self._interval = min(_LONGEST_INTERVAL, timeout / 3) if timeout else _LONGEST_INTERVAL
+        self._status_due = time.monotonic() + self._interval
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pgconn.socket, selectors.EVENT_READ)
+        self._is_closing = threading.Event()
+        connection.add_notice_handler(self._receive_notice)
+        self._thread = threading.Thread(target=self._keep_alive, name="standby status", daemon=True)
+        self._thread.start()
+
+    @property
+    def sent_through(self) -> LSN:
+        """Everything committed at or before this LSN has been returned by read() already."""
+        return self._sent_through
+
+    @property
+    def needs_acknowledgement(self) -> bool:
+        """Never: the server sends on."""
+        return False
+
+    def read(self, timeout: float) -> list[bytes]:
+        """Return the next messages in order; none once `timeout` seconds passed or sent_through moved."""
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._lock:
+                self._raise_failure()
+                messages, wal_end = self._pull()
+                # A warning came in with these bytes: rows were left out, nothing after them may count.
+                self._raise_failure()
+                position = max(self._sent_through, wal_end, last_end_lsn(messages))
+                has_moved = position > self._sent_through
+                self._sent_through = LSN(position)
+                if time.monotonic() >= self._status_due:
+                    self._send_status(reply=False)
+            if messages or has_moved:
+                return messages
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return messages
+            self._selector.select(remaining)
+
+    def acknowledge(self, lsn: LSN) -> None:
+        """Report everything committed at or before `lsn` as flushed; refuse an LSN beyond sent_through.
+
+        The server would take it, and never send what lies between.
+        """
+        with self._lock:
+            self._raise_failure()
+            if lsn > self._sent_through:
+                raise SourceError(
+                    f"Refused to acknowledge {LSN(lsn)} to the slot {self._slot}: only"
+                    f" {self._sent_through} was received; the position does not come from this stream."
+                )
+            if lsn > self._acknowledged:
+                self._acknowledged = LSN(lsn)
+                self._send_status(reply=False)
+
+    def ping(self) -> None:
+        """Ask for a keepalive, which says how far the server has read."""
+        with self._lock:
+            self._raise_failure()
+            self._send_status(reply=True)
+
+    def confirm(self, timeout: float) -> bool:
+        """Wait until the slot stands at the last acknowledgement; False when `timeout` seconds passed.
+
+        Messages that arrive meanwhile are kept for read(), up to a bound: a server that cannot send on
+        reads the status updates instead.
+        """
+        deadline = time.monotonic() + timeout
+        self.ping()
+        with connect(self._conninfo, application_name="pgdelta confirm") as connection:
+            while True:
+                with self._lock:
+                    self._raise_failure()
+                    self._keep_pending()
+                slot = read_slot(connection, self._slot)
+                if slot is not None and slot.confirmed_flush_lsn >= self._acknowledged:
+                    return True
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                time.sleep(min(0.02, remaining))
+
+    def close(self) -> None:
+        """End the session; idempotent."""
+        self._is_closing.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        with self._lock:
+            self._failure = self._failure or SourceError(f"The stream of the slot {self._slot} is closed.")
+            self._selector.close()
+            self._connection.close()
+
+    def _pull(self) -> tuple[list[bytes], int]:
+        """Return payloads without waiting, and the highest WAL end of the keepalives among them."""
+        messages: list[bytes] = []
+        append = messages.append
+        get_copy_data = self._pgconn.get_copy_data
+        pending = self._pending
+        byte_count = 0
+        wal_end = 0
+        has_consumed = False
+        try:
+            while len(messages) < BATCH_MESSAGES and byte_count < BATCH_BYTES:
+                if pending:
+                    data = pending.popleft()
+                    size = len(data)
+                    self._pending_bytes -= size
+                else:
+                    size, data = get_copy_data(1)
+                if size > 0:
+                    if data[0] == _XLOGDATA:
+                        append(bytes(data[_HEADER_SIZE:]))
+                        byte_count += size
+                        has_consumed = False
+                    else:
+                        wal_end = max(wal_end, self._receive_keepalive(data))
+                elif size == 0:
+                    if has_consumed:
+                        break
+                    self._pgconn.consume_input()
+                    has_consumed = True
+                else:
+                    self._receive_end()
+        except psycopg.Error as error:
+            self._fail(self._lost(error))
+        return messages, wal_end
+
+    def _keep_pending(self) -> None:
+        try:
+            self._pgconn.consume_input()
+            while self._pending_bytes < _PENDING_BYTES:
+                size, data = self._pgconn.get_copy_data(1)
+                if size == 0:
+                    return
+                if size < 0:
+                    self._receive_end()
+                self._pending.append(data)
+                self._pending_bytes += size
+        except psycopg.Error as error:
+            self._fail(self._lost(error))
+
+    def _receive_keepalive(self, data: memoryview) -> int:
+        if data[0] != _KEEPALIVE_BYTE or len(data) != _KEEPALIVE.size:
+            self._fail(
+                SourceError(
+                    f"The walsender of the slot {self._slot} sent {len(data)} bytes of an unknown kind"
+                    f" {data[0]:#04x}: no PostgreSQL server does; check what source.conninfo connects to."
+                )
+            )
+        _, wal_end, _, reply = _KEEPALIVE.unpack(data)
+        if reply:
+            self._send_status(reply=False)
+        return int(wal_end)
+
+    def _receive_end(self) -> None:
+        """Fail with what the server said when it ended the stream."""
+        result = self._pgconn.get_result()
+        if result is not None and result.status == ExecStatus.FATAL_ERROR:
+            self._fail(slot_failure(self._slot, result.get_error_message()))
+        self._fail(self._lost("the server ended the stream"))
+
+    def _send_status(self, *, reply: bool) -> None:
+        """Send written, flushed and applied; the lock is held."""
+        now = int((time.time() - _POSTGRES_EPOCH) * 1_000_000)
+        flushed = self._acknowledged
+        status = _STATUS.pack(b"r", max(self._sent_through, flushed), flushed, flushed, now, reply)
+        try:
+            self._pgconn.put_copy_data(status)
+            self._pgconn.flush()
+        except psycopg.Error as error:
+            self._fail(self._lost(error))
+        self._status_due = time.monotonic() + self._interval
+
+    def _keep_alive(self) -> None:
+        while not self._is_closing.wait(max(0.05, self._status_due - time.monotonic())):
+            with self._lock:
+                if self._failure is not None:
+                    return
+                if time.monotonic() >= self._status_due:
+                    try:
+                        self._send_status(reply=False)
+                    except SourceError:
+                        # Kept in _failure: the reader raises it.
+                        return
+
+    def _receive_notice(self, diagnostic: Diagnostic) -> None:
+        text = diagnostic.message_primary or ""
+        if "publication" in text:
+            # From 18 on, rows of a publication that is not found are left out with a warning only.
+            self._failure = slot_failure(self._slot, text)
+
+    def _lost(self, error: psycopg.Error | str) -> SourceError:
+        text = describe(error, self._conninfo)
+        return SourceError(
+            f"Lost the replication session of the slot {self._slot}: {text}. Nothing was acknowledged that is"
+            " not kept; run again to go on from there."
+        )
+
+    def _fail(self, failure: SourceError) -> NoReturn:
+        # After an error in decoding a session is not to be used again: drop it at once.
+        self._failure = failure
+        self._connection.close()
+        raise failure
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def start_walsender(
+    conninfo: str,
+    slot: str,
+    publication: str,
+    *,
+    options: Mapping[str, str],
+    start_lsn: LSN = INVALID,
+    busy_timeout: float = 60.0,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Walsender:
+    """Return the running stream of the slot, from its confirmed position or a later `start_lsn`.
+
+    A slot that another session reads is tried again for `busy_timeout` seconds, or until `should_stop`. What
+    lies between the slot and a later `start_lsn` is left out: the caller holds it already.
+    """
+    command = (
+        f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {LSN(start_lsn)} ("
+        + ", ".join(f"{quote_identifier(name)} {quote_literal(value)}" for name, value in options.items())
+        + ")"
+    ).encode()
+    deadline = time.monotonic() + busy_timeout
+    pause = 0.1
+    while True:
+        with connect(conninfo) as connection:
+            confirmed_lsn = check_source(connection, slot, publication).confirmed_flush_lsn
+        session = connect_replication(conninfo)
+        try:
+            timeout = _read_timeout(session)
+            result = session.pgconn.exec_(command)
+            if result.status == ExecStatus.COPY_BOTH:
+                return Walsender(
+                    session,
+                    conninfo=conninfo,
+                    slot=slot,
+                    confirmed_lsn=max(LSN(start_lsn), confirmed_lsn),
+                    timeout=timeout,
+                )
+        except psycopg.Error as error:
+            session.close()
+            raise slot_failure(slot, describe(error, conninfo)) from None
+        except BaseException:
+            session.close()
+            raise
+        session.close()
+        text = describe(result.get_error_message())
+        if result.error_field(DiagnosticField.SQLSTATE) != _BUSY:
+            raise slot_failure(slot, text)
+        if should_stop() or time.monotonic() + pause > deadline:
+            raise busy_failure(slot, text, busy_timeout)
+        time.sleep(pause)
+        pause = min(2 * pause, 5.0)
+
+
+def _read_timeout(session: Connection) -> float:
+    """Return the session's wal_sender_timeout in seconds, 0 where it is off."""
+    row = session.execute(
+        "SELECT setting::integer FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
+    ).fetchone()
+    return row[0] / 1000 if row else 0.0
