@@ -3,7 +3,15 @@
 Every failure a user can meet is one of these. `str(error)` is one sentence that says what is wrong, where,
 and what to do about it; it never holds a row's values or a secret. `exit_code` is what the command ends with
 when nothing handles the error: 1 for a failure, 2 for a mistake in the command line or the configuration.
+`sentence_of` makes such a sentence of any other exception.
 """
+
+import os
+import re
+import traceback
+
+_AGAIN = "run again with --debug for the stack trace"
+_SPARK_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 class PgdeltaError(Exception):
@@ -32,3 +40,31 @@ class GapError(SourceError):
 
 class LakeError(PgdeltaError):
     """Name what is wrong on the Delta side: a foreign commit, storage that cannot be used."""
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return the one sentence that a user gets for an exception, without row values."""
+    if isinstance(error, PgdeltaError):
+        return str(error)
+    family = type(error).__module__.partition(".")[0]
+    if family == "py4j" and "Py4JJavaError" not in type(error).__name__:
+        return f"the connection to Spark's JVM broke (killed, or out of memory?); start again, or {_AGAIN}"
+    if family in ("pyspark", "py4j"):
+        return f"Spark failed: {_spark_sentence(error)}; {_AGAIN}"
+    if isinstance(error, OSError) and error.strerror:
+        file = f"{error.filename}: " if error.filename else ""
+        return f"{file}{error.strerror}; {_AGAIN}"
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" in {os.path.basename(frames[-1].filename)} line {frames[-1].lineno}" if frames else ""
+    return f"unexpected {type(error).__name__}{place}; {_AGAIN}"
+
+
+def _spark_sentence(error: BaseException) -> str:
+    java = getattr(error, "java_exception", None)
+    text = str(error if java is None else java.toString())
+    lines = (line.strip() for line in text.splitlines())
+    line = next((line for line in lines if line and not line.startswith("at ")), type(error).__name__)
+    # an analysis error, or one of Delta's, speaks of names and paths; at run time the quoted parts are values
+    if type(error).__name__ == "AnalysisException" or "[DELTA_" in line or "[PATH_" in line:
+        return line.rstrip(".;")
+    return _SPARK_VALUE.sub("…", line).rstrip(".;")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -21,13 +20,12 @@ from collections.abc import Callable
 from types import FrameType
 
 from pipeline.errors import PgdeltaError
+from pipeline.errors import sentence_of as sentence_of
 from pipeline.lake.launcher import end_with_launcher, forward_signals
 
 # a stop must have ended within 60 s; what is cut off then is a commit that did not happen, and the next run
 # does it
 _GRACE_SECONDS = 50.0
-_AGAIN = "run again with --debug for the stack trace"
-_SPARK_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def main_guard(function: Callable[[threading.Event], int], *, debug: bool = False) -> int:
@@ -57,6 +55,9 @@ def main_guard(function: Callable[[threading.Event], int], *, debug: bool = Fals
             _say(sentence_of(error))
             outcome.append(error.exit_code if isinstance(error, PgdeltaError) else 1)
 
+    hook = threading.excepthook
+    if not debug:
+        threading.excepthook = _say_of_thread
     previous = {number: signal.signal(number, stop.hear) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         worker = threading.Thread(target=work, name="pgdelta", daemon=True)
@@ -73,41 +74,19 @@ def main_guard(function: Callable[[threading.Event], int], *, debug: bool = Fals
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        threading.excepthook = hook
     return outcome[0] if outcome else 1
-
-
-def sentence_of(error: BaseException) -> str:
-    """Return the one sentence that a user gets for an exception, without row values."""
-    if isinstance(error, PgdeltaError):
-        return str(error)
-    family = type(error).__module__.partition(".")[0]
-    if family == "py4j" and "Py4JJavaError" not in type(error).__name__:
-        return f"the connection to Spark's JVM broke (killed, or out of memory?); start again, or {_AGAIN}"
-    if family in ("pyspark", "py4j"):
-        return f"Spark failed: {_spark_sentence(error)}; {_AGAIN}"
-    if isinstance(error, OSError) and error.strerror:
-        file = f"{error.filename}: " if error.filename else ""
-        return f"{file}{error.strerror}; {_AGAIN}"
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" in {os.path.basename(frames[-1].filename)} line {frames[-1].lineno}" if frames else ""
-    return f"unexpected {type(error).__name__}{place}; {_AGAIN}"
-
-
-def _spark_sentence(error: BaseException) -> str:
-    java = getattr(error, "java_exception", None)
-    text = str(error if java is None else java.toString())
-    lines = (line.strip() for line in text.splitlines())
-    line = next((line for line in lines if line and not line.startswith("at ")), type(error).__name__)
-    # an analysis error, or one of Delta's, speaks of names and paths; at run time the quoted parts are values
-    if type(error).__name__ == "AnalysisException" or "[DELTA_" in line or "[PATH_" in line:
-        return line.rstrip(".;")
-    return _SPARK_VALUE.sub("…", line).rstrip(".;")
 
 
 def _say(sentence: str) -> None:
     # stderr may be a pipe that nobody reads any more
     with contextlib.suppress(OSError, ValueError):
         print(f"pgdelta: {sentence}", file=sys.stderr, flush=True)
+
+
+def _say_of_thread(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_value is not None:
+        _say(sentence_of(arguments.exc_value))
 
 
 class _Stop:

@@ -67,7 +67,7 @@ def test_a_room_imports_only_rooms_to_its_left(path: Path) -> None:
     ("package", "rooms"),
     [
         ("psycopg", {"postgres"}),
-        ("pyspark", {"lake", "operate"}),
+        ("pyspark", {"silver", "lake", "operate"}),
         ("delta", {"lake", "operate"}),
         ("py4j", {"lake", "operate"}),
         ("yaml", {"document"}),
@@ -78,6 +78,13 @@ def test_a_room_imports_only_rooms_to_its_left(path: Path) -> None:
 def test_a_package_stays_in_its_rooms(package: str, rooms: set[str]) -> None:
     users = {room_of(path) for path in FILES if package in {name.split(".")[0] for name in imports(path)}}
     assert users <= rooms
+
+
+def test_sessions_and_delta_tables_stay_in_the_lake() -> None:
+    for path in FILES:
+        if room_of(path) not in ("lake", "operate"):
+            names = {name.rpartition(".")[2] for name in imports(path)}
+            assert not {"SparkSession", "SparkContext", "DeltaTable"} & names, path.name
 
 
 def test_protocol_needs_the_standard_library_only() -> None:

@@ -1,0 +1,313 @@
+"""The command: what it teaches, what it calls, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline import __version__, cli
+from pipeline.errors import ConfigError, GapError, LakeError
+from pipeline.guard import main_guard, sentence_of
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = ("check", "ingest", "apply", "run", "demo")
+
+
+@dataclass
+class Ran:
+    """A summary that remembers how the run was called."""
+
+    called: dict[str, Any]
+
+    def lines(self) -> list[str]:
+        return ["captured 3 changes", "public.t: held"]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"changes": 3}
+
+    def exit_code(self, strict: bool) -> int:
+        return int(strict)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Put stand-ins where the command looks for what does the work; return what they were called with."""
+    seen: list[dict[str, Any]] = []
+
+    def stand_in(module: str, function: str) -> None:
+        def run(config: Any, **keywords: Any) -> Ran:
+            seen.append({"function": function, "pipeline": config.pipeline, **keywords})
+            return Ran(seen[-1])
+
+        place = ModuleType(module)
+        setattr(place, function, run)
+        monkeypatch.setitem(sys.modules, module, place)
+
+    stand_in("pipeline.operate.ingest", "run_ingest")
+    stand_in("pipeline.operate.apply", "run_apply")
+    stand_in("pipeline.operate.run", "run_both")
+    return seen
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "c.yaml"
+    path.write_text("pipeline: shop\n")
+    return str(path)
+
+
+def start(code: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+    """Start Python on some code with the checkout on its path, as a shell would."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_help_teaches_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"\n    {command} " in text for command in COMMANDS)
+    assert "exit codes: 0 done; 1 failed; 2 a mistake" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_json_and_debug(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "--json" in text
+    assert "--debug" in text
+
+
+def test_help_loads_neither_spark_nor_psycopg() -> None:
+    code = (
+        "import sys; from pipeline.cli import make_parser; make_parser().format_help();"
+        "print(sorted({'pyspark', 'psycopg', 'pyarrow', 'yaml', 'rich'} & set(sys.modules)))"
+    )
+    assert start(code).communicate()[0] == "[]\n"
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"pgdelta {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["ingst"], ["ingest"], ["run", "--config", "x", "--trigger", "no"]]
+)
+def test_a_mistake_in_the_command_line_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+
+
+def test_a_mistake_in_the_configuration_is_one_sentence_and_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.yaml").write_text("pipeline: s\nsorce: {}\n")
+    assert cli.main(["ingest", "--config", str(tmp_path / "c.yaml")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"pgdelta: {tmp_path}/c.yaml:2: sorce: unknown key; did you mean source?\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "function"), [("ingest", "run_ingest"), ("apply", "run_apply"), ("run", "run_both")]
+)
+def test_a_run_gets_config_trigger_and_stop_and_says_its_lines(
+    command: str,
+    function: str,
+    config: str,
+    calls: list[dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([command, "--config", config]) == 0
+    assert cli.main([command, "--config", config, "--trigger", "continuous", "--strict"]) == 1
+    assert [call["function"] for call in calls] == [function] * 2
+    assert [call["trigger"] for call in calls] == ["available-now", "continuous"]
+    assert all(isinstance(call["stop"], threading.Event) for call in calls)
+    assert capsys.readouterr().out == "captured 3 changes\npublic.t: held\n" * 2
+
+
+def test_json_is_one_object(
+    config: str, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["ingest", "--config", config, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"changes": 3}
+
+
+def test_check_prints_passes_and_fixes(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = SimpleNamespace(name="wal_level", ok=True, sentence="wal_level is logical", fix=None)
+    bad = SimpleNamespace(name="slot", ok=False, sentence="slot [x] is busy", fix="stop process 17")
+    checks = [good, bad]
+    place = ModuleType("pipeline.postgres.checks")
+    monkeypatch.setattr(place, "run_checks", lambda _: checks, raising=False)
+    monkeypatch.setitem(sys.modules, "pipeline.postgres.checks", place)
+    assert cli.main(["check", "--config", config]) == 1
+    text = capsys.readouterr().out
+    for part in ("✔", "✘", "slot [x] is busy", "stop process 17", "1 of 2 checks failed"):
+        assert part in text
+    assert cli.main(["check", "--config", config, "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"] is False
+    assert said["checks"][1] == {
+        "name": "slot",
+        "ok": False,
+        "sentence": "slot [x] is busy",
+        "fix": "stop process 17",
+    }
+    checks.remove(bad)
+    assert cli.main(["check", "--config", config]) == 0
+    assert "ready" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(GapError("the slot is gone"), 1), (LakeError("x"), 1), (ConfigError("y"), 2)]
+)
+def test_an_error_of_ours_says_its_sentence_and_ends_with_its_code(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(stop: threading.Event) -> int:
+        raise error
+
+    assert main_guard(fail) == code
+    assert capsys.readouterr().err == f"pgdelta: {error}\n"
+
+
+def test_any_other_error_is_named_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(stop: threading.Event) -> int:
+        raise ValueError("the row holds geheim")
+
+    assert main_guard(fail) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("pgdelta: unexpected ValueError in test_cli.py line ")
+    assert said.endswith("run again with --debug for the stack trace\n")
+    assert "geheim" not in said
+    assert said.count("\n") == 1
+
+
+def test_debug_shows_the_stack_trace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGDELTA_SPARK_LOG", "warn")
+
+    def fail(stop: threading.Event) -> int:
+        raise LakeError("no lake")
+
+    assert main_guard(fail, debug=True) == 1
+    said = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in said
+    assert said.endswith("pgdelta: no lake\n")
+
+
+def test_an_error_of_a_side_thread_is_a_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(stop: threading.Event) -> int:
+        side = threading.Thread(target=lambda: 1 // 0)
+        side.start()
+        side.join()
+        return 0
+
+    assert main_guard(run) == 0
+    assert capsys.readouterr().err.startswith("pgdelta: unexpected ZeroDivisionError in test_cli.py line ")
+
+
+def spark_error(name: str, text: str, module: str = "pyspark.errors") -> Exception:
+    """Return an exception as Spark's Python side has it."""
+    error: Exception = type(name, (Exception,), {"__module__": module})(text)
+    return error
+
+
+def test_a_spark_error_is_its_first_line_without_values() -> None:
+    text = "[CAST_INVALID_INPUT] The value 'geheim' of the type \"STRING\" is malformed.\n\tat x.y(Z.scala:1)"
+    sentence = sentence_of(spark_error("SparkRuntimeException", text))
+    assert sentence.startswith(
+        "Spark failed: [CAST_INVALID_INPUT] The value … of the type … is malformed; run"
+    )
+    sentence = sentence_of(spark_error("AnalysisException", "[PATH_NOT_FOUND] Path 'x' does not exist.\nat"))
+    assert "Path 'x' does not exist; run again" in sentence
+    sentence = sentence_of(spark_error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol"))
+    assert sentence.startswith("the connection to Spark's JVM broke")
+    error = spark_error("Py4JJavaError", "", "py4j.protocol")
+    error.__dict__["java_exception"] = SimpleNamespace(
+        toString=lambda: "java.io.IOException: full\n\tat a.b(C)"
+    )
+    assert sentence_of(error).startswith("Spark failed: java.io.IOException: full; run again")
+
+
+WORK = """
+import sys, time
+from pipeline import guard
+guard._GRACE_SECONDS = float(sys.argv[1])
+def work(stop):
+    print("ready", flush=True)
+    stop.wait(60)
+    time.sleep(float(sys.argv[2]))
+    print("committed", flush=True)
+    return 0
+sys.exit(guard.main_guard(work))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.Signals) -> None:
+    process = start(WORK, "50", "0.3")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "committed\n", "")
+
+
+def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:
+    process = start(WORK, "0.5", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "")
+    assert err.startswith("pgdelta: stopped before the commit under way had ended; nothing is lost")
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    process = start(WORK, "50", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    threading.Event().wait(1.3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.startswith("pgdelta: stopped at once; nothing is lost")
+
+
+@pytest.mark.parametrize("job", ["ingest", "apply"])
+def test_a_job_is_its_command_from_any_folder(job: str, tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert run("--help").stdout.startswith(f"usage: pgdelta {job} ")
+    assert run().returncode == 2
+    done = run("--config", "none.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "pgdelta: none.yaml: no such file; give --config the path of a YAML file\n"
