@@ -25,6 +25,14 @@ SPARK_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+# What a session of the pipeline sets on itself, whoever started it: correctness or speed depends on these.
+RUNTIME_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # the source of a MERGE is a local checkpoint already
+    "spark.databricks.delta.merge.materializeSource": "none",
+}
+
 # fatal, not error: whatever stops a run reaches the user as one sentence of ours, and Spark logs the same
 # failure at error level with its stack trace and sometimes a row's values. --debug asks for more.
 LOG4J_PROPERTIES = """\

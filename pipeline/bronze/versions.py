@@ -1,0 +1,78 @@
+"""Relation versions: what a Relation message said, with what the catalog added, under a deterministic id.
+
+The id is a hash of the content, so that the same shape seen by another session, route or host has the same
+id, and a version recorded without any change that names it is harmless.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import pyarrow as pa
+
+from pipeline.bronze.schema import RELATIONS
+from pipeline.postgres.catalog import RelationFacts
+from pipeline.protocol.lsn import LSN
+from pipeline.protocol.messages import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class RelationVersion:
+    """One relation as of one point of the stream; `facts` is None where the catalog did not agree with it."""
+
+    id: int
+    lsn: LSN
+    relation: Relation
+    facts: RelationFacts | None
+
+
+def relation_version(relation: Relation, facts: RelationFacts | None, lsn: LSN) -> RelationVersion:
+    """Give the relation its version id: 63 bits of SHA-256 over its shape and the catalog's facts."""
+    columns = [astuple(column) for column in facts.columns] if facts else None
+    key = facts.primary_key if facts else None
+    shape = (relation.oid, relation.namespace, relation.name, relation.replica_identity)
+    described = tuple(astuple(column) for column in relation.columns)
+    digest = hashlib.sha256(repr((shape, described, columns, key)).encode("utf-8", "surrogatepass")).digest()
+    return RelationVersion(int.from_bytes(digest[:8], "big") >> 1, lsn, relation, facts)
+
+
+def relations_table(versions: Sequence[RelationVersion]) -> pa.Table:
+    """Return the rows of `bronze/relations` for these versions."""
+    return pa.Table.from_pylist([_row(version) for version in versions], RELATIONS)
+
+
+def _row(version: RelationVersion) -> dict[str, object]:
+    relation, facts = version.relation, version.facts
+    columns = []
+    for position, column in enumerate(relation.columns):
+        fact = facts.columns[position] if facts else None
+        columns.append(
+            {
+                "name": column.name,
+                "type_oid": column.type_oid,
+                "type_modifier": column.type_modifier,
+                "is_key": column.is_key,
+                "attribute_number": fact and fact.attribute_number,
+                "type_schema": fact and fact.type_schema,
+                "type_name": fact and fact.type_name,
+                "type_kind": fact and fact.type_kind,
+                "base_oid": fact and fact.base_oid,
+                "base_modifier": fact and fact.base_modifier,
+                "element_oid": fact and fact.element_oid,
+                "element_kind": fact and fact.element_kind,
+                "element_base_oid": fact and fact.element_base_oid,
+                "missing_value": fact and fact.missing_value,
+                "not_null": fact and fact.not_null,
+            }
+        )
+    return {
+        "relation_version": version.id,
+        "lsn": version.lsn,
+        "relation_id": relation.oid,
+        "schema_name": relation.namespace or "pg_catalog",
+        "table_name": relation.name,
+        "replica_identity": relation.replica_identity,
+        "columns": columns,
+        "primary_key": list(facts.primary_key) if facts else None,
+        "looked_up_at": facts.looked_up_at if facts else None,
+    }

@@ -1,0 +1,1 @@
+"""Spark and Delta: sessions, tables with positions, the log of who wrote what."""

@@ -1,0 +1,204 @@
+"""The bronze tables as Delta: landing staged changes, and reading them back for apply."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
+from pipeline.bronze.spool import Staged
+from pipeline.bronze.versions import RelationVersion, relations_table
+from pipeline.lake.tables import Commit, Lake, json_object
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.fold import literal
+from pipeline.silver.plan import Place, Survey
+from pipeline.silver.relation import SourceRelation, source_relation
+
+TableName = tuple[str, str]  # (schema, table)
+
+
+def app_id(pipeline: str, generation: int = 1) -> str:
+    """Return the application id under which a pipeline's positions are recorded."""
+    return f"pgdelta:{pipeline}:{generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A state of bronze: one version of `changes`, complete up to an LSN."""
+
+    version: int
+    lsn: LSN
+
+
+@dataclass(frozen=True, slots=True)
+class TableSurvey:
+    """One relation version of one table in the input, with counts for people."""
+
+    survey: Survey
+    counts: Mapping[str, int]
+    commit_time: Any
+
+
+class Bronze:
+    """`{root}/bronze`: changes and relations."""
+
+    def __init__(self, lake: Lake, pipeline: str) -> None:
+        self.lake = lake
+        self.app_id = app_id(pipeline)
+        self.changes = lake.table("bronze", "changes")
+        self.relations = lake.table("bronze", "relations")
+
+    def ensure(self) -> None:
+        """Create the tables unless they are there."""
+        # Statistics pay on the columns that apply selects by; the rest are arrays and text.
+        statistics = {"delta.dataSkippingStatsColumns": "commit_lsn,end_lsn,ordinal,schema_name,table_name"}
+        self.relations.ensure(spark_ddl(RELATIONS))
+        self.changes.ensure(spark_ddl(CHANGES), statistics)
+
+    def point(self) -> Point | None:
+        """Return how far bronze is complete, None where it holds no position."""
+        version, lsn = self.changes.version_and_position(self.app_id)
+        return None if lsn is None else Point(version, lsn)
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what the newest commit of ours recorded about its source, empty where there is none."""
+        history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier}")
+        mine = history.where(F.col("userMetadata").contains(self.app_id)).orderBy(F.desc("version")).limit(1)
+        rows = mine.select("userMetadata").collect()
+        return json_object(rows[0].userMetadata) if rows else {}
+
+    def record_relations(self, versions: Sequence[RelationVersion]) -> None:
+        """Append relation versions; must be durable before the changes that name them."""
+        self.relations.append(self._frame(relations_table(versions), RELATIONS))
+
+    def known_versions(self) -> set[int]:
+        """Return the ids of all recorded relation versions."""
+        rows = self.relations.frame().select("relation_version").distinct().collect()
+        return {row.relation_version for row in rows}
+
+    def land(self, staged: Staged, paths: Mapping[str, str], commit: Commit) -> None:
+        """Append the staged files in one commit with their position; `paths` says where Spark sees them."""
+        frames = []
+        whole = [paths[str(part.path)] for part in staged.parts if part.end_lsn is None]
+        reader = self.lake.spark.read.schema(spark_ddl(CHANGES))
+        if whole:
+            frames.append(reader.parquet(*whole))
+        for part in staged.parts:
+            if part.end_lsn is not None:
+                frame = reader.parquet(paths[str(part.path)])
+                frames.append(frame.withColumn("end_lsn", F.lit(int(part.end_lsn)).cast("bigint")))
+        if not frames:
+            self.advance(commit)
+            return
+        landed = frames[0]
+        for frame in frames[1:]:
+            landed = landed.unionByName(frame)
+        self.changes.append(landed, commit)
+
+    def advance(self, commit: Commit) -> None:
+        """Record a position without rows."""
+        self.changes.append(self.lake.spark.createDataFrame([], spark_ddl(CHANGES)), commit)
+
+    def _frame(self, table: pa.Table, schema: pa.Schema) -> DataFrame:
+        return self.lake.spark.createDataFrame(table.to_pylist(), spark_ddl(schema))
+
+    def source_relations(self) -> dict[int, SourceRelation]:
+        """Return all relation versions by id."""
+        frame = self.relations.frame().dropDuplicates(["relation_version"])
+        return {row.relation_version: source_relation(row) for row in frame.collect()}
+
+    def survey(
+        self, point: Point, default_floor: LSN, floors: Mapping[TableName, LSN]
+    ) -> dict[TableName, list[TableSurvey]]:
+        """Return what lies between each table's floor and the point, one entry per relation version.
+
+        `floors` names the tables whose floor is not the default one.
+        """
+        special = " ".join(
+            f"WHEN {_names(name)} THEN end_lsn > {int(floor)}" for name, floor in sorted(floors.items())
+        )
+        above = f"CASE {special} ELSE end_lsn > {int(default_floor)} END" if special else "true"
+        lowest = min([default_floor, *floors.values()])
+        frame = self.changes.frame(point.version).where(
+            f"op <> 'M' AND end_lsn > {int(lowest)} AND end_lsn <= {int(point.lsn)} AND {above}"
+        )
+        return _surveys(frame)
+
+    def survey_table(self, point: Point, name: TableName, floor: LSN, below: LSN) -> list[TableSurvey]:
+        """Survey one table between its floor and a commit LSN, that transaction left out."""
+        frame = self.table_changes(point, name, floor, point.lsn).where(F.col("commit_lsn") < int(below))
+        return _surveys(frame).get(name, [])
+
+    def table_changes(self, point: Point, name: TableName, floor: LSN, through: LSN) -> DataFrame:
+        """Return one table's changes in (floor, through]."""
+        return self.changes.frame(point.version).where(
+            f"{_names(name)} AND op <> 'M' AND end_lsn > {int(floor)} AND end_lsn <= {int(through)}"
+        )
+
+
+def between(changes: DataFrame, after: Place, upto: Place) -> DataFrame:
+    """Return the row changes (no truncates) in (after, upto] of places (commit LSN, ordinal)."""
+    return changes.where(
+        "op IN ('I', 'U', 'D') "
+        f"AND (commit_lsn > {after[0]} OR (commit_lsn = {after[0]} AND ordinal > {after[1]})) "
+        f"AND (commit_lsn < {upto[0]} OR (commit_lsn = {upto[0]} AND ordinal <= {upto[1]}))"
+    )
+
+
+def _names(name: TableName) -> str:
+    return f"(schema_name = {literal(name[0])} AND table_name = {literal(name[1])})"
+
+
+def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
+    grouped = frame.groupBy("schema_name", "table_name", "relation_version").agg(
+        F.expr("min(struct(commit_lsn, ordinal))").alias("first"),
+        F.expr("max(struct(commit_lsn, ordinal))").alias("last"),
+        F.expr("max(struct(commit_lsn, ordinal)) FILTER (WHERE op = 'T')").alias("last_truncate"),
+        *(F.count_if(F.col("op") == op).alias(op) for op in "IUDT"),
+        F.expr("count_if(op = 'U' AND old_kind = 'K')").alias("key_tuples"),
+        F.expr("array_distinct(flatten(collect_set(unsent)))").alias("unsent"),
+        F.expr("max_by(commit_time, commit_lsn)").alias("commit_time"),
+    )
+    tables: dict[TableName, list[TableSurvey]] = {}
+    for row in grouped.collect():
+        survey = Survey(
+            version=row.relation_version,
+            first=tuple(row["first"]),
+            last=tuple(row["last"]),
+            last_truncate=tuple(row.last_truncate) if row.last_truncate else None,
+            inserts=row.I,
+            updates=row.U,
+            deletes=row.D,
+            key_tuples=row.key_tuples,
+            unsent=frozenset(row.unsent),
+        )
+        counts = {op: row[op] for op in "IUDT"}
+        found = TableSurvey(survey, counts, row.commit_time)
+        tables.setdefault((row.schema_name, row.table_name), []).append(found)
+    return tables
+
+
+def exact_runs(
+    changes: DataFrame, signatures: Mapping[int, int]
+) -> Iterable[tuple[tuple[int, ...], Place, Place]]:
+    """Return (versions, first, last) of each run of one signature, where versions interleave."""
+    number = "CASE relation_version " + " ".join(f"WHEN {v} THEN {n}" for v, n in signatures.items()) + " END"
+    rows = (
+        changes.selectExpr(
+            "struct(commit_lsn, ordinal) AS place", "relation_version", f"{number} AS signature"
+        )
+        .selectExpr("*", "coalesce(signature <> lag(signature) OVER (ORDER BY place), true) AS begins")
+        .selectExpr("*", "sum(CAST(begins AS INT)) OVER (ORDER BY place) AS run")
+        .groupBy("run")
+        .agg(
+            F.sort_array(F.collect_set("relation_version")).alias("versions"),
+            F.min("place").alias("first"),
+            F.max("place").alias("last"),
+        )
+        .orderBy("run")
+        .collect()
+    )
+    return [(tuple(row.versions), tuple(row["first"]), tuple(row["last"])) for row in rows]

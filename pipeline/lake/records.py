@@ -1,0 +1,162 @@
+"""The pipeline's own Delta tables under `{root}/_pgdelta`: tables, misfits, events, manifests."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.lake.tables import Commit, Lake
+from pipeline.protocol.lsn import LSN
+
+TABLES = (
+    "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
+    "columns ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT>>, updated_at TIMESTAMP"
+)
+MISFITS = (
+    "schema_name STRING, table_name STRING, column_name STRING, key STRING, raw_text STRING, lsn BIGINT, "
+    "policy STRING"
+)
+EVENTS = (
+    "schema_name STRING, table_name STRING, lsn BIGINT, kind STRING, sentence STRING, recorded_at TIMESTAMP"
+)
+MANIFESTS = (
+    "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, tables ARRAY<STRUCT<schema_name: STRING, "
+    "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN>>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A silver table as `_pgdelta/tables` has it; columns are those it ever had, with attribute numbers."""
+
+    schema_name: str
+    table_name: str
+    path: str
+    relation_id: int
+    numbers: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What silver could not follow exactly, or how its shape changed."""
+
+    schema_name: str
+    table_name: str
+    lsn: LSN
+    kind: str  # evolved, refused, held, resync, diverged
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """One silver table as of a manifest's LSN; `is_behind` where it did not get that far."""
+
+    schema_name: str
+    table_name: str
+    path: str
+    version: int
+    applied_lsn: LSN
+    is_behind: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Which version of every silver table shows the source as of one LSN."""
+
+    lsn: LSN
+    commit_time: datetime | None = None
+    entries: tuple[ManifestEntry, ...] = field(default_factory=tuple)
+
+
+class Records:
+    """Reads and writes the pipeline's own tables; safe to use from the threads of an apply."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self._lock = threading.Lock()
+        self._tables = lake.table("_pgdelta", "tables")
+        self._misfits = lake.table("_pgdelta", "misfits")
+        self._events = lake.table("_pgdelta", "events")
+        self._manifests = lake.table("_pgdelta", "manifests")
+
+    def ensure(self) -> None:
+        """Create the tables unless they are there."""
+        for table, ddl in (
+            (self._tables, TABLES),
+            (self._misfits, MISFITS),
+            (self._events, EVENTS),
+            (self._manifests, MANIFESTS),
+        ):
+            if not table.exists():
+                table.ensure(ddl)
+
+    def registered(self) -> dict[tuple[str, str], Registered]:
+        """Return every silver table by (schema, table)."""
+        return {
+            (row.schema_name, row.table_name): Registered(
+                row.schema_name,
+                row.table_name,
+                row.path,
+                row.relation_id,
+                {column.name: column.attribute_number for column in row.columns},
+            )
+            for row in self._tables.frame().collect()
+        }
+
+    def register(self, table: Registered) -> None:
+        """Record a silver table as it is now."""
+        columns = [(name, name, number) for name, number in table.numbers.items()]
+        row = (table.schema_name, table.table_name, table.path, table.relation_id, columns, _now())
+        with self._lock:
+            mine = (F.col("schema_name") == table.schema_name) & (F.col("table_name") == table.table_name)
+            others = self._tables.frame().where(~mine)
+            frame = others.unionByName(self.lake.spark.createDataFrame([row], TABLES))
+            self._tables.overwrite(frame.coalesce(1), None)
+
+    def record_events(self, events: Sequence[Event]) -> None:
+        """Append events that are not there yet."""
+        if not events:
+            return
+        rows = [(e.schema_name, e.table_name, int(e.lsn), e.kind, e.sentence, _now()) for e in events]
+        identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
+        with self._lock:
+            frame = self.lake.spark.createDataFrame(rows, EVENTS).coalesce(1)
+            self._events.append(frame.join(self._events.frame(), identity, "left_anti").select(frame.columns))
+
+    def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
+        """Append misfits under a commit of their own table's: a repeated batch does not repeat them."""
+        recorded = self._misfits.position(commit.app_id)
+        if recorded is not None:
+            frame = frame.where(F.col("lsn") >= int(recorded))
+        with self._lock:
+            self._misfits.append(frame.select([f.split()[0] for f in MISFITS.split(", ")]), commit)
+
+    def record_manifest(self, manifest: Manifest) -> None:
+        """Append a manifest."""
+        entries = [
+            (e.schema_name, e.table_name, e.path, e.version, int(e.applied_lsn), e.is_behind)
+            for e in manifest.entries
+        ]
+        row = (int(manifest.lsn), manifest.commit_time, _now(), entries)
+        self._manifests.append(self.lake.spark.createDataFrame([row], MANIFESTS).coalesce(1))
+
+    def last_manifest(self) -> Manifest | None:
+        """Return the newest manifest."""
+        newest = self._manifests.frame().orderBy(F.desc("lsn"), F.desc("written_at")).limit(1)
+        for row in newest.collect():
+            return Manifest(LSN(row.lsn), row.commit_time, tuple(_entry(e) for e in row.tables))
+        return None
+
+
+def _entry(row: Any) -> ManifestEntry:
+    return ManifestEntry(
+        row.schema_name, row.table_name, row.path, row.version, LSN(row.applied_lsn), row.is_behind
+    )
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

@@ -1,0 +1,187 @@
+"""Delta tables under the storage root, and the position that each carries in its own log.
+
+A position is the `txn` action of a Delta commit: application id → version, the version being an LSN. It is
+written in the same commit as the data, so what a table holds and how far it is complete cannot disagree.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlparse
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pipeline.protocol.lsn import LSN
+
+METADATA_KEY = "pgdelta"
+# Commits of these operations leave every row as it was.
+_HARMLESS = frozenset(
+    {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "FSCK", "REORG"}
+)
+# What a file system or Hadoop's globbing takes for something else than a name.
+_SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a data commit records beside its data: who wrote it and up to which LSN it is complete."""
+
+    app_id: str
+    lsn: LSN
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def user_metadata(self) -> str:
+        """Return the JSON that goes into Delta's commit info."""
+        return json.dumps({METADATA_KEY: 1, "app_id": self.app_id, "lsn": str(self.lsn), **self.metadata})
+
+
+def path_segment(name: str) -> str:
+    """Return the name unchanged where it is a valid path segment, else percent-encoded."""
+    if name in {".", ".."}:
+        return name.replace(".", "%2E")
+    return "".join(c if ord(c) > 0x7E else quote(c, safe=_SAFE) for c in name)
+
+
+def _default_scheme(spark: SparkSession) -> str:
+    session: Any = spark._jsparkSession
+    return str(urlparse(session.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")).scheme)
+
+
+class Lake:
+    """The storage root and the Spark session that writes to it."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
+        parsed = urlparse(root)
+        if not parsed.scheme and _default_scheme(spark) == "file":
+            root = f"file:{os.path.abspath(root)}"
+        self.root = root.rstrip("/")
+
+    @property
+    def local_root(self) -> str | None:
+        """Return the root as a path of this machine's file system, None where it is elsewhere."""
+        parsed = urlparse(self.root)
+        return self.root.removeprefix("file://").removeprefix("file:") if parsed.scheme == "file" else None
+
+    def path(self, *names: str) -> str:
+        """Return the path of what lies under the root, each name one segment."""
+        return "/".join([self.root, *map(path_segment, names)])
+
+    def table(self, *names: str) -> "LakeTable":
+        """Return the Delta table under the root, be it there or not."""
+        return LakeTable(self.spark, self.path(*names))
+
+    def with_session(self, spark: SparkSession) -> "Lake":
+        """Return the same lake seen through another session."""
+        return Lake(spark, self.root)
+
+
+class LakeTable:
+    """One Delta table by path."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.spark = spark
+        self.path = path
+
+    def _snapshot(self) -> Any:
+        jvm: Any = self.spark._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, self.path)
+        none = jvm.scala.Option.empty()
+        return log.update(False, none, none)
+
+    def exists(self) -> bool:
+        """Say whether a Delta table is there."""
+        return int(self._snapshot().version()) >= 0
+
+    def version(self) -> int:
+        """Return the newest version, -1 where there is no table."""
+        return int(self._snapshot().version())
+
+    def position(self, app_id: str) -> LSN | None:
+        """Return the LSN that this application last recorded, None where it recorded none."""
+        found = self._snapshot().transactions().get(app_id)
+        return LSN(found.get()) if found.isDefined() else None
+
+    def version_and_position(self, app_id: str) -> tuple[int, LSN | None]:
+        """Return the newest version and the LSN recorded in it, read from one snapshot."""
+        snapshot = self._snapshot()
+        found = snapshot.transactions().get(app_id)
+        return int(snapshot.version()), LSN(found.get()) if found.isDefined() else None
+
+    def is_empty(self) -> bool:
+        """Say whether the newest version holds no data files."""
+        return int(self._snapshot().numOfFiles()) == 0
+
+    def frame(self, version: int | None = None) -> DataFrame:
+        """Return the table, newest or as of a version."""
+        reader = self.spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(self.path)
+
+    def schema(self) -> StructType:
+        """Return the schema of the newest version."""
+        return self.frame().schema
+
+    def ensure(self, ddl: str, properties: Mapping[str, str] | None = None) -> None:
+        """Create the table empty unless it is there."""
+        writer = self.spark.createDataFrame([], ddl).write.format("delta").mode("ignore")
+        for name, value in (properties or {}).items():
+            writer = writer.option(name, value)
+        writer.save(self.path)
+
+    def append(self, frame: DataFrame, commit: Commit | None = None) -> None:
+        """Append rows; skipped by Delta where the table already records this commit's LSN or a later one."""
+        self._write(frame, "append", commit)
+
+    def overwrite(self, frame: DataFrame, commit: Commit | None) -> None:
+        """Replace all rows in one commit, schema kept."""
+        self._write(frame, "overwrite", commit)
+
+    def _write(self, frame: DataFrame, mode: str, commit: Commit | None) -> None:
+        writer = frame.write.format("delta").mode(mode)
+        if commit:
+            writer = writer.option("txnAppId", commit.app_id).option("txnVersion", str(int(commit.lsn)))
+            writer = writer.option("userMetadata", commit.user_metadata)
+        writer.save(self.path)
+
+    def add_columns(self, ddl: str) -> None:
+        """Add columns behind the last one: `name TYPE, …` in Spark's DDL, names quoted."""
+        self.spark.sql(f"ALTER TABLE {self.identifier} ADD COLUMNS ({ddl})")
+
+    @property
+    def identifier(self) -> str:
+        """Return the table as SQL names it."""
+        return "delta." + quote_identifier(self.path)
+
+    def foreign_commit(self, since_version: int) -> str | None:
+        """Return `OPERATION at version n` of the first commit after a version that changed rows and is not ours."""
+        newest = self.version()
+        if newest <= since_version:
+            return None
+        history = DeltaTable.forPath(self.spark, self.path).history(newest - since_version)
+        columns = history.select("version", "operation", "userMetadata")
+        for row in sorted(columns.collect()):
+            ours = METADATA_KEY in json_object(row.userMetadata)
+            if row.version > since_version and not ours and row.operation not in _HARMLESS:
+                return f"{row.operation} at version {row.version}"
+        return None
+
+
+def json_object(text: str | None) -> dict[str, Any]:
+    """Return the JSON object in a commit's user metadata, empty for anything else."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def quote_identifier(name: str) -> str:
+    """Quote one identifier for Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"

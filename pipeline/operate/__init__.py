@@ -1,0 +1,1 @@
+"""What an operator runs: ingest, apply, both, and what watches over them."""

@@ -1,0 +1,306 @@
+"""Bronze → silver: a Structured Streaming query as the clock, each table from its own position.
+
+A micro-batch says that bronze has grown; what is applied is read from bronze itself, per table from the
+position in the table's own log up to the point that bronze has reached. So a table that failed, was held or
+came later catches up by itself, a lost checkpoint costs nothing, and batches end on transaction boundaries
+whatever the stream reader cut. Tables are applied side by side; one that fails does not stop the others.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.config import Config
+from pipeline.errors import PgdeltaError, sentence_of
+from pipeline.lake.bronze import Bronze, Point, TableName, TableSurvey
+from pipeline.lake.records import Event, Manifest, ManifestEntry, Records, Registered
+from pipeline.lake.session import own_session, start_session
+from pipeline.lake.silver import SilverTable
+from pipeline.lake.tables import Lake, LakeTable
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.relation import SourceRelation
+
+TABLES_AT_ONCE = 3
+RETRY_SECONDS = 10.0
+
+Progress = Callable[["ApplySummary"], None]
+
+
+@dataclass(slots=True)
+class TableState:
+    """One silver table as apply left it."""
+
+    applied: LSN = INVALID
+    changes: int = 0
+    misfits: int = 0
+    held: str | None = None
+    failure: str | None = None
+
+
+@dataclass(slots=True)
+class ApplySummary:
+    """What a run applied so far, by table."""
+
+    pipeline: str
+    position: LSN = INVALID
+    tables: dict[TableName, TableState] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return the closing lines for people."""
+        changes = sum(state.changes for state in self.tables.values())
+        misfits = sum(state.misfits for state in self.tables.values())
+        lines = [
+            f"apply {self.pipeline}: {changes} changes to {len(self.tables)} tables; "
+            f"silver shows {self.position}"
+        ]
+        if misfits:
+            lines.append(
+                f"{misfits} values did not fit their silver type and are NULL there: see _pgdelta/misfits"
+            )
+        for name, state in sorted(self.tables.items()):
+            if state.held:
+                lines.append(f"held: {state.held}")
+            if state.failure:
+                lines.append(f"failed: {'.'.join(name)}: {state.failure}")
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same as data."""
+        return {
+            "pipeline": self.pipeline,
+            "position": str(self.position),
+            "tables": [
+                {
+                    "schema": name[0],
+                    "table": name[1],
+                    "applied": str(state.applied),
+                    "changes": state.changes,
+                    "misfits": state.misfits,
+                    "held": state.held,
+                    "failure": state.failure,
+                }
+                for name, state in sorted(self.tables.items())
+            ],
+        }
+
+    def exit_code(self, strict: bool) -> int:
+        """Return 1 where a table failed, or under `strict` where one is held."""
+        states = self.tables.values()
+        return int(any(s.failure for s in states) or (strict and any(s.held for s in states)))
+
+
+def run_apply(
+    config: Config,
+    *,
+    trigger: str = "available-now",
+    stop: threading.Event | None = None,
+    spark: SparkSession | None = None,
+    progress: Progress | None = None,
+) -> ApplySummary:
+    """Apply all that bronze holds at the start, or go on until `stop`."""
+    stop = stop or threading.Event()
+    spark = spark or start_session(f"pgdelta apply {config.pipeline}")
+    applier = Applier(spark, config, progress)
+    if not applier.bronze.changes.exists():
+        if trigger == "available-now":
+            return applier.summary
+        while not stop.wait(1.0) and not applier.bronze.changes.exists():
+            pass
+        if stop.is_set():
+            return applier.summary
+    changes = (
+        spark.readStream.format("delta").option("skipChangeCommits", "true").load(applier.bronze.changes.path)
+    )
+    writer = changes.writeStream.foreachBatch(applier.apply_batch).option(
+        "checkpointLocation", applier.lake.path("_pgdelta", "checkpoints", "apply")
+    )
+    if trigger == "available-now":
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime="1 second")
+    query = writer.start()
+    while query.isActive and not stop.is_set():
+        query.awaitTermination(1)
+        if trigger == "continuous":
+            applier.retry_when_due()
+    with applier.lock:  # a batch under way is finished first
+        query.stop()
+    if applier.error is not None:
+        raise applier.error
+    failure = query.exception()
+    if failure is not None and not stop.is_set():
+        raise failure
+    if trigger == "available-now" and not stop.is_set():
+        applier.apply_pending()
+    return applier.summary
+
+
+class Applier:
+    """Brings silver tables up to what bronze holds; one pass at a time."""
+
+    def __init__(self, spark: SparkSession, config: Config, progress: Progress | None = None) -> None:
+        self.lake = Lake(spark, config.storage.root)
+        self.bronze = Bronze(self.lake, config.pipeline)
+        self.records = Records(self.lake)
+        self.summary = ApplySummary(config.pipeline)
+        self.lock = threading.Lock()
+        self.error: BaseException | None = None
+        self._spark = spark
+        self._config = config
+        self._progress = progress
+        self._manifest: Manifest | None = None
+        self._is_ready = False
+        self._writers: dict[TableName, SilverTable] = {}
+        self._relations: dict[int, SourceRelation] = {}
+        self._retry = threading.Event()
+
+    def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Take a micro-batch as the sign that bronze has grown."""
+        del batch, batch_id
+        try:
+            self.apply_pending()
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def retry_when_due(self) -> None:
+        """Try tables that are behind again while bronze stands still."""
+
+    def apply_pending(self, upto: Point | None = None) -> ApplySummary:
+        """Apply what bronze holds, or holds up to a point, and return the summary so far."""
+        with self.lock:
+            point = upto or self.bronze.point()
+            if point is not None:
+                self._pass(point)
+        return self.summary
+
+    def _pass(self, point: Point) -> None:
+        if not self._is_ready:
+            self.records.ensure()
+            self._manifest = self.records.last_manifest()
+            self._is_ready = True
+        manifest = self._manifest or Manifest(INVALID)
+        registered = self.records.registered()
+        floors = self._floors(manifest, registered)
+        if point.lsn <= manifest.lsn and not any(floor < point.lsn for floor in floors.values()):
+            self.summary.position = manifest.lsn
+            return
+        surveys = {
+            name: found
+            for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
+            if self._config.rule_for(*name) is not None
+        }
+        if any(s.survey.version not in self._relations for found in surveys.values() for s in found):
+            self._relations = self.bronze.source_relations()
+        versions = {(e.schema_name, e.table_name): e.version for e in manifest.entries}
+
+        def apply(name: TableName) -> TableState:
+            floor = floors.get(name, manifest.lsn)
+            return self._apply_table(
+                name, surveys[name], registered.get(name), point, floor, versions.get(name, -1)
+            )
+
+        with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="apply") as pool:
+            states = dict(zip(surveys, pool.map(apply, surveys), strict=True))
+        for name, state in states.items():
+            before = self.summary.tables.get(name, TableState())
+            state.changes += before.changes
+            state.misfits += before.misfits
+            self.summary.tables[name] = state
+        self._record(point, manifest, surveys)
+        if self._progress:
+            self._progress(self.summary)
+
+    def _floors(self, manifest: Manifest, registered: Mapping[TableName, Registered]) -> dict[TableName, LSN]:
+        """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
+        floors: dict[TableName, LSN] = {}
+        behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
+        for name in self._captured_tables():
+            if name not in registered:
+                position = self._table(name).position()
+                if position > INVALID or manifest.lsn > INVALID:
+                    floors[name] = position
+            elif name in behind or name not in self._writers:
+                position = self._writer(name).position()
+                floor = position if name in behind else max(position, manifest.lsn)
+                if floor != manifest.lsn:
+                    floors[name] = floor
+        return floors
+
+    def _captured_tables(self) -> list[TableName]:
+        """Return the tables that bronze knows and the configuration wants."""
+        rows = self.bronze.relations.frame().select("schema_name", "table_name").distinct().collect()
+        names = [(row.schema_name, row.table_name) for row in rows]
+        return [name for name in names if self._config.rule_for(*name) is not None]
+
+    def _table(self, name: TableName) -> SilverTable:
+        return self._writer(name)
+
+    def _writer(self, name: TableName) -> SilverTable:
+        if name not in self._writers:
+            rule = self._config.rule_for(*name)
+            assert rule is not None
+            path = self.lake.path("silver", rule.target) if rule.target else self.lake.path("silver", *name)
+            self._writers[name] = SilverTable(
+                own_session(self._spark),
+                self.bronze,
+                self.records,
+                name,
+                path,
+                rule.types,
+                metadata_columns=self._config.silver.metadata_columns,
+            )
+        return self._writers[name]
+
+    def _apply_table(
+        self,
+        name: TableName,
+        found: list[TableSurvey],
+        registered: Registered | None,
+        point: Point,
+        floor: LSN,
+        version: int,
+    ) -> TableState:
+        changes = sum(sum(s.counts.values()) for s in found)
+        try:
+            writer = self._writer(name)
+            writer.refuse_foreign_commits(version)
+            written = writer.apply([s.survey for s in found], self._relations, registered, point, floor)
+        except PgdeltaError as error:
+            return TableState(applied=floor, failure=str(error))
+        except Exception as error:
+            return TableState(applied=floor, failure=sentence_of(error))
+        if written.held:
+            self.records.record_events([Event(*name, written.applied, "held", written.held)])
+        return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
+
+    def _record(
+        self, point: Point, manifest: Manifest, surveys: Mapping[TableName, list[TableSurvey]]
+    ) -> None:
+        """Write the manifest of this pass: which version of each table shows which LSN."""
+        entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
+        for name in surveys:
+            state = self.summary.tables[name]
+            table = self._writer(name).table
+            is_behind = bool(state.held or state.failure)
+            entries[name] = ManifestEntry(*name, table.path, table.version(), state.applied, is_behind)
+        carried = [
+            e
+            if e.is_behind
+            else ManifestEntry(e.schema_name, e.table_name, e.path, e.version, point.lsn, False)
+            for e in entries.values()
+        ]
+        times = [s.commit_time for found in surveys.values() for s in found if s.commit_time is not None]
+        commit_time = max(times, default=manifest.commit_time)
+        self._manifest = Manifest(point.lsn, commit_time, tuple(carried))
+        self.records.record_manifest(self._manifest)
+        self.summary.position = point.lsn
+
+
+def table_at(lake: Lake, path: str) -> LakeTable:
+    """Return a silver table by path."""
+    return LakeTable(lake.spark, path)

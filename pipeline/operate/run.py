@@ -1,0 +1,73 @@
+"""Ingest and apply in one Spark session: one after the other, or side by side until told to stop."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipeline.config import Config
+from pipeline.lake.session import start_session
+from pipeline.operate import apply as applying
+from pipeline.operate import ingest as ingesting
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What both halves did."""
+
+    ingest: ingesting.IngestSummary
+    apply: applying.ApplySummary
+
+    def lines(self) -> list[str]:
+        """Return the closing lines for people."""
+        return [*self.ingest.lines(), *self.apply.lines()]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same as data."""
+        return {"ingest": self.ingest.as_json(), "apply": self.apply.as_json()}
+
+    def exit_code(self, strict: bool) -> int:
+        """Return 0 where both halves did what they should."""
+        return max(self.ingest.exit_code(strict), self.apply.exit_code(strict))
+
+
+def run_both(
+    config: Config,
+    *,
+    trigger: str = "available-now",
+    stop: threading.Event | None = None,
+    spark: SparkSession | None = None,
+    ingest_progress: ingesting.Progress | None = None,
+    apply_progress: applying.Progress | None = None,
+) -> RunSummary:
+    """Capture and apply all that is there now, or go on until `stop`; the first failure ends both."""
+    stop = stop or threading.Event()
+    spark = spark or start_session(f"pgdelta {config.pipeline}")
+
+    def ingest() -> ingesting.IngestSummary:
+        try:
+            return ingesting.run_ingest(
+                config, trigger=trigger, stop=stop, spark=spark, progress=ingest_progress
+            )
+        except BaseException:
+            stop.set()
+            raise
+
+    def apply() -> applying.ApplySummary:
+        try:
+            return applying.run_apply(
+                config, trigger=trigger, stop=stop, spark=spark, progress=apply_progress
+            )
+        except BaseException:
+            stop.set()
+            raise
+
+    if trigger == "available-now":
+        captured = ingest()
+        return RunSummary(captured, apply())
+    with ThreadPoolExecutor(1, thread_name_prefix="ingest") as pool:
+        capturing = pool.submit(ingest)
+        applied = apply()
+        return RunSummary(capturing.result(), applied)

@@ -1,0 +1,1 @@
+"""Bronze changes to silver rows: types, shapes, folding and merging, planned as data and SQL."""

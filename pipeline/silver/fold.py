@@ -1,0 +1,187 @@
+"""All changes of a table's input in, at most one row per key out.
+
+A change becomes one or two *steps* at a key: I insert, U update in place, D delete, and for a changed key D
+at the old key and A (arrival) at the new one. The last step of a key says whether its row lives; its values
+are those of the last step that sent each column. A column that no step of the row's life sent is *kept* from
+the silver row; one that an arrival did not send is *inherited* from the row at its old key (see `link`); one
+that an insert did not send is *unknown*. Value, NULL and not-sent stay three things: each column that may be
+unsent carries a state beside its text.
+
+Rows order by `(commit_lsn, ordinal)` and, within a changed key, the departure before the arrival.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.silver.types import SilverType
+
+VALUE, UNKNOWN, INHERITED, FROM_SILVER = 0, 1, 2, 3  # the state of a column; NULL: kept from silver
+
+
+@dataclass(frozen=True, slots=True)
+class FoldColumn:
+    """A column of the silver table, and where each relation version has it."""
+
+    name: str
+    type: SilverType
+    positions: Mapping[int, int]  # relation version → 0-based position in its tuples
+    is_partial: bool = False  # some change may not send it: unchanged TOAST, or a version without it
+    missing_value: str | None = None  # what rows from before ADD COLUMN … DEFAULT hold
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What is needed to fold one run of changes under one key."""
+
+    columns: tuple[FoldColumn, ...]
+    key: tuple[int, ...]  # indexes into columns
+    versions: tuple[int, ...]
+    has_key_changes: bool = True
+
+    @property
+    def partial(self) -> tuple[int, ...]:
+        """Return the indexes of the columns that some change may not send; a key's value is its key text."""
+        return tuple(i for i, c in enumerate(self.columns) if c.is_partial and i not in self.key)
+
+    @property
+    def key_names(self) -> list[str]:
+        """Return the names of the key's texts in the folded frame."""
+        return [f"k{i}" for i in range(len(self.key))]
+
+
+def steps(changes: DataFrame, fold: Fold) -> DataFrame:
+    """Return one row per step: its key's texts k0…, its place (commit_lsn, ordinal, sub), tuple and link.
+
+    `link` is true for the two steps of a changed key, whose common place ties the arrival to its departure.
+    """
+    rows = changes
+    if fold.has_key_changes:
+        rows = rows.withColumn("moved", F.expr(_moved(fold)))
+        rows = rows.withColumn(
+            "step", F.explode(F.expr("CASE WHEN moved THEN array('D', 'A') ELSE array(op) END"))
+        )
+    else:
+        rows = rows.withColumns({"moved": F.lit(False), "step": F.col("op")})
+    keys = {
+        name: F.expr(
+            f"CASE WHEN step = 'D' THEN {_key_text(fold, i, 'old')} ELSE {_key_text(fold, i, 'new')} END"
+        )
+        for name, i in zip(fold.key_names, fold.key, strict=True)
+    }
+    return rows.select(
+        *(expression.alias(name) for name, expression in keys.items()),
+        F.expr("struct(commit_lsn, ordinal, CAST(step = 'A' AS INT) AS sub)").alias("place"),
+        F.col("moved").alias("link"),
+        "step",
+        "commit_lsn",
+        "commit_time",
+        "relation_version",
+        "new",
+        *([] if not fold.partial else ["unsent"]),
+    )
+
+
+def fold_by_key(steps: DataFrame, fold: Fold) -> DataFrame:
+    """Return one row per key: k0…, op (D or U), commit_lsn, commit_time, place, x0… texts, s<i> states."""
+    last = F.expr("max_by(struct(step, commit_lsn, commit_time, relation_version, new, place), place)")
+    partial = [
+        F.expr(f"max_by({state_of(fold, i)}, place) FILTER (WHERE {_has_state(fold, i)})").alias(f"p{i}")
+        for i in fold.partial
+    ]
+    folded = steps.groupBy(*fold.key_names).agg(last.alias("last"), *partial)
+    texts = [F.expr(_text(fold, i)).alias(f"x{i}") for i in range(len(fold.columns))]
+    return folded.select(
+        *fold.key_names,
+        F.expr("CASE WHEN last.step = 'D' THEN 'D' ELSE 'U' END").alias("op"),
+        F.col("last.commit_lsn").alias("commit_lsn"),
+        F.col("last.commit_time").alias("commit_time"),
+        *texts,
+        *(F.col(f"p{i}.state").alias(f"s{i}") for i in fold.partial),
+    )
+
+
+def _text(fold: Fold, i: int) -> str:
+    if i in fold.partial:
+        return f"p{i}.text"
+    if fold.columns[i].is_partial:
+        return f"k{fold.key.index(i)}"
+    return pick(fold, i, "last.new", "last.relation_version")
+
+
+def state_of(fold: Fold, i: int) -> str:
+    """Return SQL for struct(state, text) of column i as a step leaves it."""
+    sent = is_sent(fold, i)
+    text = f"CASE WHEN step <> 'D' AND {sent} THEN {pick(fold, i, 'new')} ELSE {_missing(fold, i)} END"
+    state = (
+        f"CASE WHEN step = 'D' THEN {UNKNOWN} WHEN {sent} THEN {VALUE} "
+        f"WHEN step = 'A' THEN {INHERITED} WHEN {is_present(fold, i)} THEN {UNKNOWN} ELSE {VALUE} END"
+    )
+    return f"struct({state} AS state, {text} AS text)"
+
+
+def _has_state(fold: Fold, i: int) -> str:
+    return f"step <> 'U' OR {is_sent(fold, i)}"
+
+
+def _missing(fold: Fold, i: int) -> str:
+    """Return the text that a row born without the column holds: the default of its ADD COLUMN, or NULL."""
+    value = fold.columns[i].missing_value
+    if value is None:
+        return "CAST(NULL AS STRING)"
+    return f"CASE WHEN step = 'I' AND NOT {is_present(fold, i)} THEN {literal(value)} END"
+
+
+def literal(text: str) -> str:
+    """Return a Spark SQL string literal of any text."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def pick(fold: Fold, i: int, values: str, version: str = "relation_version") -> str:
+    """Return SQL for the text of column i in a tuple of any of the fold's versions."""
+    positions = fold.columns[i].positions
+    # Spark's ANSI mode raises for values[i] beyond the end; get() gives NULL.
+    places = set(positions.values())
+    if len(places) == 1 and len(positions) == len(fold.versions):
+        return f"get({values}, {places.pop()})"
+    if not positions:
+        return "CAST(NULL AS STRING)"
+    cases = " ".join(f"WHEN {v} THEN get({values}, {p})" for v, p in positions.items())
+    return f"CASE {version} {cases} END"
+
+
+def is_present(fold: Fold, i: int) -> str:
+    """Return SQL that is true where the change's relation version has column i."""
+    positions = fold.columns[i].positions
+    if len(positions) == len(fold.versions):
+        return "true"
+    return f"relation_version IN ({', '.join(map(str, positions))})" if positions else "false"
+
+
+def is_sent(fold: Fold, i: int) -> str:
+    """Return SQL that is true where the change's new tuple has a value or NULL for column i."""
+    if not fold.columns[i].is_partial:
+        return "true"
+    cases = " ".join(f"WHEN {v} THEN {p}" for v, p in fold.columns[i].positions.items())
+    if not cases:
+        return "false"
+    position = f"CASE relation_version {cases} END"
+    return f"({is_present(fold, i)} AND NOT coalesce(array_contains(unsent, {position}), false))"
+
+
+def _key_text(fold: Fold, i: int, side: str) -> str:
+    """Return SQL for the key column's text; a key that is itself unchanged TOAST is only in the old tuple."""
+    text = pick(fold, i, side)
+    if side == "new" and fold.columns[i].is_partial:
+        text = f"CASE WHEN {is_sent(fold, i)} THEN {text} ELSE {pick(fold, i, 'old')} END"
+    if fold.columns[i].type.ddl in {"FLOAT", "DOUBLE"}:
+        # PostgreSQL's unique index takes -0 and 0 for the same key.
+        text = f"CASE WHEN {text} = '-0' THEN '0' ELSE {text} END"
+    return text
+
+
+def _moved(fold: Fold) -> str:
+    same = " AND ".join(f"({_key_text(fold, i, 'old')} <=> {_key_text(fold, i, 'new')})" for i in fold.key)
+    return f"op = 'U' AND old_kind IS NOT NULL AND NOT ({same})"

@@ -1,0 +1,109 @@
+"""What an arrival did not send, taken from the row at its old key, through chains of any length.
+
+The life of a row at one key is a *segment*: from an insert, an arrival or the start of the input to a delete,
+a departure or the end. An arrival's segment inherits from the segment that ended with the departure of the
+same change, and so on back to a segment that sent the column or to a row of silver. Segments are joined to
+their predecessors by pointer doubling: each pass halves the distance, so that a chain of 100 000 key changes
+takes 17 joins, all in Spark.
+"""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.silver.fold import FROM_SILVER, INHERITED, UNKNOWN, Fold, is_sent, state_of
+
+_HAS_STATE = "step = 'A' OR step = 'I' OR ({sent} AND step <> 'D')"
+
+
+def base_key_names(fold: Fold) -> list[str]:
+    """Return the names of the texts of the key under which silver has a moved row."""
+    return [f"b{i}" for i in range(len(fold.key))]
+
+
+def link(steps: DataFrame, fold: Fold) -> DataFrame:
+    """Return one row per living arrival: k0…, b0…, s<i>, x<i> with no column left INHERITED.
+
+    A column in state FROM_SILVER has its value in the silver row whose key is b0….
+    """
+    nodes = _segments(steps, fold).localCheckpoint()
+    while _is_unresolved(nodes, fold):
+        nodes = _hop(nodes, fold).localCheckpoint()
+    living = nodes.where("departure IS NULL AND arrived")
+    columns = [c for i in fold.partial for c in (f"s{i}", f"x{i}")]
+    return living.select(*fold.key_names, *base_key_names(fold), *columns)
+
+
+def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
+    """Return the segments that begin or end with a changed key; `prev` is the departure they arrived by."""
+    at_key = Window.partitionBy(*fold.key_names).orderBy("place")
+    starts = F.sum(F.expr("CAST(step IN ('I', 'A') AS INT)")).over(at_key)
+    change = "named_struct('lsn', place.commit_lsn, 'ordinal', place.ordinal)"
+    states = [
+        F.expr(
+            f"max_by({state_of(fold, i)}, place) FILTER (WHERE {_HAS_STATE.format(sent=is_sent(fold, i))})"
+        ).alias(f"p{i}")
+        for i in fold.partial
+    ]
+    segments = (
+        steps.withColumn("segment", starts)
+        .groupBy(*fold.key_names, "segment")
+        .agg(
+            F.expr(f"max(CASE WHEN step = 'A' THEN {change} END)").alias("prev"),
+            F.expr(f"max(CASE WHEN step = 'D' AND link THEN {change} END)").alias("departure"),
+            F.expr("bool_or(step = 'D')").alias("ended"),
+            F.expr("bool_or(step = 'A')").alias("arrived"),
+            F.expr("bool_or(step = 'I')").alias("inserted"),
+            *states,
+        )
+        .where("arrived OR departure IS NOT NULL")
+        .where("departure IS NOT NULL OR NOT ended")
+    )
+    from_silver = "NOT arrived AND NOT inserted"
+    return segments.select(
+        *fold.key_names,
+        "prev",
+        "departure",
+        "arrived",
+        *(
+            F.expr(f"CASE WHEN {from_silver} THEN {k} END").alias(b)
+            for k, b in zip(fold.key_names, base_key_names(fold), strict=True)
+        ),
+        *(F.expr(f"coalesce(p{i}.state, {FROM_SILVER})").alias(f"s{i}") for i in fold.partial),
+        *(F.expr(f"p{i}.text").alias(f"x{i}") for i in fold.partial),
+    )
+
+
+def _is_unresolved(nodes: DataFrame, fold: Fold) -> bool:
+    inherits = reduce(Column.__or__, (F.col(f"s{i}") == INHERITED for i in fold.partial))
+    return not nodes.where(inherits & F.col("prev").isNotNull()).isEmpty()
+
+
+def _hop(nodes: DataFrame, fold: Fold) -> DataFrame:
+    """Take over what the predecessor knows, and point to the predecessor's predecessor."""
+    before = nodes.where("departure IS NOT NULL").select(
+        F.col("departure").alias("at"),
+        F.col("prev").alias("before"),
+        *(F.col(b).alias(f"o{b}") for b in base_key_names(fold)),
+        *(F.col(f"s{i}").alias(f"os{i}") for i in fold.partial),
+        *(F.col(f"x{i}").alias(f"ox{i}") for i in fold.partial),
+    )
+    inherited = [
+        column
+        for i in fold.partial
+        for column in (
+            # A departure that is not in the input cannot be followed: unknown, never NULL by accident.
+            F.expr(f"CASE WHEN s{i} = {INHERITED} AND prev IS NOT NULL THEN coalesce(os{i}, {UNKNOWN}) ELSE s{i} END")
+            .alias(f"s{i}"),
+            F.expr(f"CASE WHEN s{i} = {INHERITED} THEN ox{i} ELSE x{i} END").alias(f"x{i}"),
+        )
+    ]  # fmt: skip
+    return nodes.join(before, F.col("prev") == F.col("at"), "left").select(
+        *fold.key_names,
+        F.col("before").alias("prev"),
+        "departure",
+        "arrived",
+        *(F.expr(f"coalesce({b}, o{b})").alias(b) for b in base_key_names(fold)),
+        *inherited,
+    )

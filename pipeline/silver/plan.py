@@ -1,0 +1,197 @@
+"""What one table's input needs: in which order its changes are cut, folded and written.
+
+The survey says per relation version what lies between the table's position and the point that bronze has
+reached. Planning is pure: it turns that into *cuts*, each of which is one write to silver. There is more than
+one only where the way rows are identified changes under way (another replica identity, another key, a table
+created again under its name). A TRUNCATE makes everything before it irrelevant.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.fold import Fold, FoldColumn
+from pipeline.silver.relation import SourceRelation
+from pipeline.silver.types import SilverType, silver_type
+
+Place = tuple[int, int]  # (commit LSN, ordinal)
+
+
+class Identity(Enum):
+    """How silver finds the row that a change speaks of."""
+
+    KEY = "key"
+    WHOLE_ROW = "whole row"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one relation version has in the input; ops count rows, places are (commit LSN, ordinal)."""
+
+    version: int
+    first: Place
+    last: Place
+    last_truncate: Place | None = None
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    key_tuples: int = 0  # updates that carry the old key: it may have changed
+    unsent: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive changes under one identity."""
+
+    versions: tuple[int, ...]
+    first: Place
+    last: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One write: the changes in (after, upto], replacing the table's rows or merged into them.
+
+    `through` is the LSN up to which the table is complete once it is written. `part` counts the cuts inside
+    the transaction that ends there; 0 means that the cut ends between transactions.
+    """
+
+    identity: Identity
+    versions: tuple[int, ...]
+    after: Place
+    upto: Place
+    replaces: bool
+    through: LSN
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableInput:
+    """One table's changes between two LSNs, surveyed."""
+
+    surveys: tuple[Survey, ...]
+    relations: Mapping[int, SourceRelation]
+    through: LSN
+    runs: tuple[Run, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def relation(self, version: int) -> SourceRelation:
+        """Return the relation of a version."""
+        return self.relations[version]
+
+    @property
+    def in_order(self) -> list[SourceRelation]:
+        """Return the relations in the order of their first change."""
+        return [self.relations[s.version] for s in sorted(self.surveys, key=lambda s: s.first)]
+
+
+def identity_of(relation: SourceRelation) -> Identity:
+    """Say how rows of this version are found; see PostgreSQL's REPLICA IDENTITY."""
+    if relation.replica_identity == "f":
+        return Identity.WHOLE_ROW
+    return Identity.KEY if relation.key else Identity.NONE
+
+
+def signature(relation: SourceRelation) -> tuple[object, ...]:
+    """Return what must stay the same within one fold."""
+    identity = identity_of(relation)
+    if identity is Identity.WHOLE_ROW:
+        return (relation.oid, identity, relation.version)
+    return (relation.oid, identity, relation.key)
+
+
+def plain_runs(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> tuple[Run, ...] | None:
+    """Group the versions into runs; None where versions of different signatures interleave."""
+    runs: list[Run] = []
+    previous: tuple[object, ...] | None = None
+    for survey in sorted(surveys, key=lambda s: s.first):
+        current = signature(relations[survey.version])
+        if runs and current == previous:
+            last = runs[-1]
+            runs[-1] = Run((*last.versions, survey.version), last.first, max(last.last, survey.last))
+        elif runs and survey.first < runs[-1].last:
+            return None
+        else:
+            runs.append(Run((survey.version,), survey.first, survey.last))
+        previous = current
+    return tuple(runs)
+
+
+def plan_cuts(table: TableInput) -> list[Cut]:
+    """Return the writes in order; the last one completes the table up to `table.through`."""
+    truncates = [s.last_truncate for s in table.surveys if s.last_truncate]
+    after: Place = max(truncates, default=(0, -1))
+    replaces = bool(truncates)
+    runs = [run for run in table.runs if run.last >= after]
+    for earlier, later in pairwise(runs):
+        if _oid(table, earlier) != _oid(table, later):
+            # Created again under its name: the old table's rows are not this one's.
+            after, replaces = (later.first[0], later.first[1] - 1), True
+    runs = [run for run in runs if run.last > after or (replaces and run.last == after)]
+    cuts: list[Cut] = []
+    for number, run in enumerate(runs):
+        following = runs[number + 1] if number + 1 < len(runs) else None
+        through, part = table.through, 0
+        if following:
+            through = LSN(following.first[0])
+            if following.first[0] == run.last[0]:
+                part = 1 + sum(cut.part > 0 and cut.through == through for cut in cuts)
+        cuts.append(
+            Cut(
+                identity=identity_of(table.relation(run.versions[0])),
+                versions=run.versions,
+                after=after,
+                upto=run.last,
+                replaces=replaces,
+                through=through,
+                part=part,
+            )
+        )
+        after, replaces = run.last, False
+    return cuts
+
+
+def _oid(table: TableInput, run: Run) -> int:
+    return table.relation(run.versions[0]).oid
+
+
+def plan_fold(
+    table: TableInput, cut: Cut, silver: Mapping[str, SilverType], overrides: Mapping[str, str]
+) -> Fold:
+    """Return the fold of one cut onto silver's columns (name → type as the Delta table has it)."""
+    surveys = [s for s in table.surveys if s.version in cut.versions]
+    relations = [table.relation(s.version) for s in surveys]
+    columns = tuple(_fold_column(name, kind, surveys, relations, overrides) for name, kind in silver.items())
+    key = relations[0].key
+    names = [column.name for column in columns]
+    return Fold(
+        columns=columns,
+        key=tuple(names.index(name) for name in key),
+        versions=cut.versions,
+        has_key_changes=any(s.key_tuples for s in surveys),
+    )
+
+
+def _fold_column(
+    name: str,
+    kind: SilverType,
+    surveys: Sequence[Survey],
+    relations: Sequence[SourceRelation],
+    overrides: Mapping[str, str],
+) -> FoldColumn:
+    positions: dict[int, int] = {}
+    is_unsent = False
+    missing_value = None
+    for survey, relation in zip(surveys, relations, strict=True):
+        position = relation.position(name)
+        if position is not None:
+            positions[relation.version] = position
+            is_unsent |= position in survey.unsent
+            column = relation.columns[position]
+            kind = silver_type(column, overrides.get(name))
+            missing_value = column.missing_value if missing_value is None else missing_value
+    is_partial = is_unsent or len(positions) < len(relations)
+    return FoldColumn(name, kind, positions, is_partial, missing_value)

@@ -1,0 +1,72 @@
+"""Relation versions as apply reads them back from `bronze/relations`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column of one relation version; the catalog's facts fall back to what the message itself says."""
+
+    name: str
+    type_oid: int
+    type_modifier: int
+    is_key: bool
+    attribute_number: int | None = None
+    base_oid: int = 0
+    base_modifier: int = -1
+    element_base_oid: int | None = None
+    missing_value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRelation:
+    """One relation version: the shape and identity of a source table at some point of the stream."""
+
+    version: int
+    oid: int
+    schema_name: str
+    table_name: str
+    replica_identity: str
+    columns: tuple[SourceColumn, ...]
+
+    @property
+    def facts_known(self) -> bool:
+        """Say whether the catalog agreed with the Relation message when it came."""
+        return all(column.attribute_number is not None for column in self.columns)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return the columns that identify a row; empty where whole rows do (full) or nothing does."""
+        if self.replica_identity == "f":
+            return ()
+        return tuple(column.name for column in self.columns if column.is_key)
+
+    def position(self, name: str) -> int | None:
+        """Return the 0-based place of a column in this version's tuples, None where it has none."""
+        return next((i for i, column in enumerate(self.columns) if column.name == name), None)
+
+
+def source_relation(row: Any) -> SourceRelation:
+    """Read one row of `bronze/relations`."""
+    return SourceRelation(
+        version=row.relation_version,
+        oid=row.relation_id,
+        schema_name=row.schema_name,
+        table_name=row.table_name,
+        replica_identity=row.replica_identity,
+        columns=tuple(
+            SourceColumn(
+                name=column.name,
+                type_oid=column.type_oid,
+                type_modifier=column.type_modifier,
+                is_key=column.is_key,
+                attribute_number=column.attribute_number,
+                base_oid=column.type_oid if column.base_oid is None else column.base_oid,
+                base_modifier=column.type_modifier if column.base_modifier is None else column.base_modifier,
+                element_base_oid=column.element_base_oid,
+                missing_value=column.missing_value,
+            )
+            for column in row["columns"]
+        ),
+    )

@@ -1,0 +1,174 @@
+"""PostgreSQL's types to silver's: a column's Delta type, and the SQL that reads PostgreSQL's text into it.
+
+Every parser is a Spark SQL expression over the value's text and returns NULL for a text that the type cannot
+hold; the caller counts `text is not NULL but value is NULL` as a misfit. Nothing here rounds, clamps or
+guesses: Spark's own casts accept more than PostgreSQL prints (`2024`, `now`, a BC date as AD), so dates and
+numbers are guarded before they are cast. Types without a row in the table land as PostgreSQL's own text.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.silver.relation import SourceColumn
+
+Parser = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class SilverType:
+    """A Delta type and how to get there; `is_total` where every text of the source type has a value."""
+
+    ddl: str
+    parse: Parser
+    is_total: bool = False
+    element: "SilverType | None" = None
+
+    def value(self, text: str) -> str:
+        """Return SQL for the value of a text, NULL where it does not fit."""
+        return self.parse(text)
+
+    def misfit(self, text: str, value: str) -> str | None:
+        """Return SQL that is true where the text is not NULL and its value, or an element of it, is lost."""
+        if self.is_total:
+            return None
+        lost = f"({text} IS NOT NULL AND {value} IS NULL)"
+        if self.element is None or self.element.is_total:
+            return lost
+        sent_nulls = f"size(filter({_tokens(text)}, e -> e = 'NULL'))"
+        kept_nulls = f"size(filter({value}, e -> e IS NULL))"
+        return f"({lost} OR {sent_nulls} <> {kept_nulls})"
+
+    def canonical(self, text: str) -> str:
+        """Return SQL for a string that is equal for equal values of this type, and differs for -0 and 0."""
+        if self.element is not None:
+            return f"CASE WHEN {self.parse(text)} IS NOT NULL THEN to_json(array({self.parse(text)})) END"
+        if self.ddl == "STRING":
+            return text
+        if self.ddl == "BINARY":
+            return f"CASE WHEN {self.parse(text)} IS NOT NULL THEN {text} END"
+        return f"CAST({self.parse(text)} AS STRING)"
+
+
+def _cast(ddl: str) -> Parser:
+    return lambda text: f"try_cast({text} AS {ddl})"
+
+
+def _dated(ddl: str) -> Parser:
+    """Guard a date or timestamp: years 1 to 9999, no `infinity`, no BC."""
+    return lambda text: (
+        f"CASE WHEN substr({text}, 5, 1) = '-' AND NOT endswith({text}, ' BC') "
+        f"THEN try_cast({text} AS {ddl}) END"
+    )
+
+
+STRING = SilverType("STRING", lambda text: text, is_total=True)
+BOOLEAN = SilverType("BOOLEAN", lambda text: f"CASE {text} WHEN 't' THEN true WHEN 'f' THEN false END")
+BINARY = SilverType(
+    "BINARY", lambda text: rf"CASE WHEN startswith({text}, r'\x') THEN unhex(substr({text}, 3)) END"
+)
+SMALLINT, INT, BIGINT = (SilverType(name, _cast(name)) for name in ("SMALLINT", "INT", "BIGINT"))
+FLOAT, DOUBLE = (SilverType(name, _cast(name)) for name in ("FLOAT", "DOUBLE"))
+DATE, TIMESTAMP, TIMESTAMP_NTZ = (
+    SilverType(name, _dated(name)) for name in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
+)
+
+# pg_type.dat: the oids of built-in types never change. A type that is not here is STRING.
+_BUILT_IN = {
+    16: BOOLEAN,
+    17: BINARY,
+    20: BIGINT,
+    21: SMALLINT,
+    23: INT,
+    26: BIGINT,  # oid is unsigned
+    700: FLOAT,
+    701: DOUBLE,
+    1082: DATE,
+    1114: TIMESTAMP_NTZ,
+    1184: TIMESTAMP,
+}
+_NUMERIC = 1700
+# Arrays of built-in types → their element, for relations whose catalog facts are unknown.
+_BUILT_IN_ARRAYS = {
+    199: 114, 1000: 16, 1001: 17, 1002: 18, 1003: 19, 1005: 21, 1007: 23, 1009: 25, 1014: 1042, 1015: 1043,
+    1016: 20, 1021: 700, 1022: 701, 1028: 26, 1115: 1114, 1182: 1082, 1183: 1083, 1185: 1184, 1231: 1700,
+    1270: 1266, 2951: 2950, 3807: 3802,
+}  # fmt: skip
+
+
+def decimal(precision: int, scale: int) -> SilverType:
+    """Return DECIMAL(precision, scale); a text with digits beyond the scale does not fit: nothing rounds."""
+    ddl = f"DECIMAL({precision},{scale})"
+    exact = rf"^-?\d*(\.\d{{0,{scale}}}0*)?$"
+    return SilverType(
+        ddl, lambda text: f"CASE WHEN {text} RLIKE r'{exact}' THEN try_cast({text} AS {ddl}) END"
+    )
+
+
+def numeric(type_modifier: int) -> SilverType:
+    """Return the DECIMAL that holds numeric(p,s), STRING where none of 38 digits does or p is not given."""
+    if type_modifier < 4:
+        return STRING
+    packed = type_modifier - 4
+    precision = (packed >> 16) & 0xFFFF
+    scale = ((packed & 0x7FF) ^ 1024) - 1024  # 11 bits, signed
+    if scale < 0:
+        precision, scale = precision - scale, 0
+    precision = max(precision, scale)
+    return decimal(precision, scale) if precision <= 38 else STRING
+
+
+def array_of(element: SilverType) -> SilverType:
+    """Return ARRAY<element>: one dimension, bounds from 1; an element that does not fit is NULL there."""
+
+    def parse(text: str) -> str:
+        item = (
+            r"CASE WHEN startswith(e, '\"') "
+            r"THEN replace(replace(substr(e, 2, length(e) - 2), '\0q', '\"'), '\0b', r'\') "
+            r"WHEN e = 'NULL' THEN NULL ELSE e END"
+        )
+        values = f"transform({_tokens(text)}, e -> {item})"
+        if not element.is_total:
+            values = f"transform({values}, e -> {element.parse('e')})"
+        return f"CASE WHEN startswith({text}, '{{') AND NOT startswith({text}, '{{{{') THEN {values} END"
+
+    return SilverType(f"ARRAY<{element.ddl}>", parse, element=element)
+
+
+def _tokens(text: str) -> str:
+    """Return SQL for the elements of PostgreSQL's array text, quotes kept.
+
+    PostgreSQL escapes only `\"` and `\\` in a quoted element, and text never holds NUL, so NUL can stand for
+    the escape: what remains splits without a regular expression that recurses.
+    """
+    inner = f"substr({text}, 2, length({text}) - 2)"
+    marked = rf"replace(replace({inner}, r'\\', '\0b'), r'\"', '\0q')"
+    return rf"regexp_extract_all({marked}, r'\"[^\"]*\"|[^,]+', 0)"
+
+
+def silver_type(column: SourceColumn, override: str | None = None) -> SilverType:
+    """Return the silver type of a source column, or of its configured override."""
+    if override:
+        return overridden(override)
+    element = column.element_base_oid or _BUILT_IN_ARRAYS.get(column.base_oid)
+    if element is not None:
+        return array_of(_scalar(element, column.base_modifier))
+    return _scalar(column.base_oid, column.base_modifier)
+
+
+def _scalar(oid: int, type_modifier: int) -> SilverType:
+    return numeric(type_modifier) if oid == _NUMERIC else _BUILT_IN.get(oid, STRING)
+
+
+def overridden(ddl: str) -> SilverType:
+    """Return the type that a configuration names."""
+    name = re.sub(r"\s+", "", ddl).upper()
+    if match := re.fullmatch(r"ARRAY<(.*)>", name):
+        return array_of(overridden(match[1]))
+    if match := re.fullmatch(r"(?:DECIMAL|NUMERIC)\((\d+)(?:,(\d+))?\)", name):
+        return decimal(int(match[1]), int(match[2] or 0))
+    scalars = (STRING, BOOLEAN, BINARY, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DATE, TIMESTAMP, TIMESTAMP_NTZ)
+    for scalar in scalars:
+        if scalar.ddl == name:
+            return scalar
+    raise ValueError(f"{ddl} is not a silver type")
