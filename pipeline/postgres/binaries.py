@@ -53,7 +53,7 @@ def find_binaries() -> Path:
 def binaries_of(major: int) -> Path:
     """Return the folder of server binaries of a major (10 to 18), retrieved once into the cache.
 
-    The cache is `$PGDELTA_CACHE` or `~/.cache/pgdelta`. Processes that want the same major wait for the first.
+    The cache is `$PGDELTA_CACHE` or `~/.cache/pgdelta`. Who wants a major that is on its way waits for it.
     """
     release = RELEASES[major]
     home = Path(os.environ.get("PGDELTA_CACHE") or Path.home() / ".cache" / "pgdelta")

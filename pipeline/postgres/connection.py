@@ -122,6 +122,8 @@ def read_flush_lsn(connection: Connection) -> LSN:
             " ELSE pg_catalog.pg_current_wal_flush_lsn() END::text"
         ).fetchone()
     except psycopg.Error as error:
+        if connection.broken:
+            raise SourceError(f"Lost the connection to the source: {describe(error)}; run again.") from None
         raise SourceError(f"Cannot read the server's WAL position: {describe(error)}.") from None
     assert row is not None
     return LSN.parse(row[0])

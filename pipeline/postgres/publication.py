@@ -124,6 +124,62 @@ def plan_publication(name: str, tables: list[tuple[str, str]] | None) -> sql.Com
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(name), targets)
 
 
+def is_covered(connection: Connection, publication: Publication, table: tuple[str, str]) -> bool:
+    """Tell whether a table is published by itself, by its root, or through all of its partitions."""
+    if table in publication.tables:
+        return True
+    if connection.info.server_version < 130000:
+        return False
+    rows = _fetch(
+        connection,
+        "SELECT n.nspname::text, f.relname::text, family.is_leaf FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace AND s.nspname = %s AND c.relname = %s"
+        " CROSS JOIN LATERAL (SELECT relid::oid, true AS is_leaf FROM pg_catalog.pg_partition_tree(c.oid)"
+        "  WHERE isleaf AND relid <> c.oid"
+        "  UNION ALL SELECT relid::oid, false FROM pg_catalog.pg_partition_ancestors(c.oid)) AS family"
+        " JOIN pg_catalog.pg_class f ON f.oid = family.relid"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = f.relnamespace",
+        *table,
+    )
+    leaves = [(schema, name) for schema, name, is_leaf in rows if is_leaf]
+    ancestors = [(schema, name) for schema, name, is_leaf in rows if not is_leaf]
+    if any(ancestor in publication.tables for ancestor in ancestors):
+        return True
+    return bool(leaves) and all(leaf in publication.tables for leaf in leaves)
+
+
+def list_without_identity(connection: Connection) -> list[tuple[str, str]]:
+    """Return the tables of the database on which a published UPDATE or DELETE fails."""
+    rows = _fetch(
+        connection,
+        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.relkind IN ('r', 'p')"
+        " AND (c.relreplident = 'n' OR c.relreplident IN ('d', 'i') AND NOT EXISTS ("
+        "  SELECT 1 FROM pg_catalog.pg_index i"
+        "  WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid"
+        "  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END))",
+    )
+    return [(schema, table) for schema, table in rows]
+
+
+def list_unpublished_generated(connection: Connection, has_stored: bool) -> list[tuple[str, str]]:
+    """Return the tables with REPLICA IDENTITY FULL on which, from 18 on, UPDATE and DELETE fail.
+
+    `has_stored` says whether stored generated columns are published; virtual ones never are.
+    """
+    rows = _fetch(
+        connection,
+        "SELECT DISTINCT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped"
+        " WHERE c.relkind IN ('r', 'p') AND c.relreplident = 'f'"
+        " AND (a.attgenerated = 'v' OR a.attgenerated = 's' AND NOT %s)",
+        has_stored,
+    )
+    return [(schema, table) for schema, table in rows]
+
+
 def _create_publication(connection: Connection, name: str, tables: list[tuple[str, str]] | None) -> None:
     try:
         connection.execute(plan_publication(name, tables))
@@ -141,7 +197,7 @@ def _create_publication(connection: Connection, name: str, tables: list[tuple[st
         raise SourceError(f"The publication {name} cannot be created: {describe(error)}.") from None
 
 
-def _fetch(connection: Connection, query: str, *parameters: str) -> list[tuple[Any, ...]]:
+def _fetch(connection: Connection, query: str, *parameters: object) -> list[tuple[Any, ...]]:
     try:
         return connection.execute(query, parameters).fetchall()
     except psycopg.Error as error:

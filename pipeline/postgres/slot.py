@@ -210,6 +210,11 @@ def slot_failure(name: str, error: psycopg.Error | str) -> SourceError:
             " wal_level = logical (on a managed server, set its parameter for logical replication) and"
             " restart the server."
         )
+    if "to use replication slots" in text:
+        return SourceError(
+            f"The role in use may not read the slot {name}: run ALTER ROLE … REPLICATION as a superuser"
+            " (on RDS: GRANT rds_replication TO …)."
+        )
     if "publication" in text and any(sign in text for sign in _MISSING_PUBLICATION):
         return SourceError(
             f"The slot {name} holds changes from before the publication existed ({text}): they cannot be"

@@ -1,0 +1,3 @@
+"""Fixtures of the whole test suite, by what they need."""
+
+pytest_plugins = ["tests.servers"]
