@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
@@ -27,7 +27,7 @@ def app_id(pipeline: str, generation: int = 1) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A state of bronze: one version of `changes`, complete up to an LSN."""
+    """A state of bronze: `changes` is complete up to an LSN, and was as of this version."""
 
     version: int
     lsn: LSN
@@ -47,9 +47,14 @@ class Bronze:
 
     def __init__(self, lake: Lake, pipeline: str) -> None:
         self.lake = lake
+        self.pipeline = pipeline
         self.app_id = app_id(pipeline)
         self.changes = lake.table("bronze", "changes")
         self.relations = lake.table("bronze", "relations")
+
+    def in_session(self, spark: SparkSession) -> "Bronze":
+        """Return the same tables seen through another session."""
+        return Bronze(Lake(spark, self.lake.root), self.pipeline)
 
     def ensure(self) -> None:
         """Create the tables unless they are there."""
@@ -122,21 +127,21 @@ class Bronze:
         )
         above = f"CASE {special} ELSE end_lsn > {int(default_floor)} END" if special else "true"
         lowest = min([default_floor, *floors.values()])
-        frame = self.changes.frame(point.version).where(
-            f"op <> 'M' AND end_lsn > {int(lowest)} AND end_lsn <= {int(point.lsn)} AND {above}"
-        )
-        return _surveys(frame)
+        return _surveys(self._rows(lowest, point.lsn).where(above))
 
-    def survey_table(self, point: Point, name: TableName, floor: LSN, below: LSN) -> list[TableSurvey]:
-        """Survey one table between its floor and a commit LSN, that transaction left out."""
-        frame = self.table_changes(point, name, floor, point.lsn).where(F.col("commit_lsn") < int(below))
-        return _surveys(frame).get(name, [])
+    def survey_table(self, name: TableName, floor: LSN, through: LSN) -> list[Survey]:
+        """Survey one table's changes in (floor, through]."""
+        found = _surveys(self.table_changes(name, floor, through))
+        return [table.survey for table in found.get(name, [])]
 
-    def table_changes(self, point: Point, name: TableName, floor: LSN, through: LSN) -> DataFrame:
+    def table_changes(self, name: TableName, floor: LSN, through: LSN) -> DataFrame:
         """Return one table's changes in (floor, through]."""
-        return self.changes.frame(point.version).where(
-            f"{_names(name)} AND op <> 'M' AND end_lsn > {int(floor)} AND end_lsn <= {int(through)}"
-        )
+        return self._rows(floor, through).where(_names(name))
+
+    def _rows(self, floor: LSN, through: LSN) -> DataFrame:
+        # Bronze only grows, and by whole transactions: rows up to an LSN it has reached stay the same.
+        bounds = f"op <> 'M' AND end_lsn > {int(floor)} AND end_lsn <= {int(through)}"
+        return self.changes.frame().where(bounds)
 
 
 def between(changes: DataFrame, after: Place, upto: Place) -> DataFrame:

@@ -78,6 +78,7 @@ class Records:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._lock = threading.Lock()
+        self._registered: dict[tuple[str, str], Registered] | None = None  # we are the only writer
         self._tables = lake.table("_pgdelta", "tables")
         self._misfits = lake.table("_pgdelta", "misfits")
         self._events = lake.table("_pgdelta", "events")
@@ -96,6 +97,12 @@ class Records:
 
     def registered(self) -> dict[tuple[str, str], Registered]:
         """Return every silver table by (schema, table)."""
+        with self._lock:
+            if self._registered is None:
+                self._registered = self._read_registered()
+            return dict(self._registered)
+
+    def _read_registered(self) -> dict[tuple[str, str], Registered]:
         return {
             (row.schema_name, row.table_name): Registered(
                 row.schema_name,
@@ -116,6 +123,8 @@ class Records:
             others = self._tables.frame().where(~mine)
             frame = others.unionByName(self.lake.spark.createDataFrame([row], TABLES))
             self._tables.overwrite(frame.coalesce(1), None)
+            if self._registered is not None:
+                self._registered[table.schema_name, table.table_name] = table
 
     def record_events(self, events: Sequence[Event]) -> None:
         """Append events that are not there yet."""

@@ -13,14 +13,23 @@ from urllib.parse import quote, urlparse
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from pipeline.protocol.lsn import LSN
 
 METADATA_KEY = "pgdelta"
 # Commits of these operations leave every row as it was.
 _HARMLESS = frozenset(
-    {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "FSCK", "REORG"}
+    {
+        "ADD COLUMNS",
+        "CREATE TABLE",
+        "FSCK",
+        "OPTIMIZE",
+        "REORG",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "VACUUM END",
+        "VACUUM START",
+    }
 )
 # What a file system or Hadoop's globbing takes for something else than a name.
 _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
@@ -76,10 +85,6 @@ class Lake:
         """Return the Delta table under the root, be it there or not."""
         return LakeTable(self.spark, self.path(*names))
 
-    def with_session(self, spark: SparkSession) -> "Lake":
-        """Return the same lake seen through another session."""
-        return Lake(spark, self.root)
-
 
 class LakeTable:
     """One Delta table by path."""
@@ -117,23 +122,20 @@ class LakeTable:
         """Say whether the newest version holds no data files."""
         return int(self._snapshot().numOfFiles()) == 0
 
-    def frame(self, version: int | None = None) -> DataFrame:
-        """Return the table, newest or as of a version."""
-        reader = self.spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return reader.load(self.path)
+    def frame(self) -> DataFrame:
+        """Return the newest version's rows."""
+        return self.spark.read.format("delta").load(self.path)
 
-    def schema(self) -> StructType:
-        """Return the schema of the newest version."""
-        return self.frame().schema
+    def schema_json(self) -> str:
+        """Return the schema of the newest version as Spark's JSON."""
+        return str(self._snapshot().metadata().schemaString())
 
     def ensure(self, ddl: str, properties: Mapping[str, str] | None = None) -> None:
         """Create the table empty unless it is there."""
         writer = self.spark.createDataFrame([], ddl).write.format("delta").mode("ignore")
         for name, value in (properties or {}).items():
             writer = writer.option(name, value)
-        writer.save(self.path)
+        writer.option("userMetadata", json.dumps({METADATA_KEY: 1, "operation": "create"})).save(self.path)
 
     def append(self, frame: DataFrame, commit: Commit | None = None) -> None:
         """Append rows; skipped by Delta where the table already records this commit's LSN or a later one."""
@@ -160,17 +162,21 @@ class LakeTable:
         return "delta." + quote_identifier(self.path)
 
     def foreign_commit(self, since_version: int) -> str | None:
-        """Return `OPERATION at version n` of the first commit after a version that changed rows and is not ours."""
+        """Name the first commit since a version that changed rows and is not ours (`WRITE at version 7`)."""
         newest = self.version()
         if newest <= since_version:
             return None
         history = DeltaTable.forPath(self.spark, self.path).history(newest - since_version)
-        columns = history.select("version", "operation", "userMetadata")
-        for row in sorted(columns.collect()):
-            ours = METADATA_KEY in json_object(row.userMetadata)
-            if row.version > since_version and not ours and row.operation not in _HARMLESS:
-                return f"{row.operation} at version {row.version}"
-        return None
+        commits = history.select("version", "operation", "operationParameters.version", "userMetadata")
+        foreign = None
+        for version, operation, restored, metadata in sorted(map(tuple, commits.collect())):
+            if version <= since_version or METADATA_KEY in json_object(metadata) or operation in _HARMLESS:
+                continue
+            if operation == "RESTORE" and restored == str(since_version):
+                foreign = None  # whatever came between is undone
+            else:
+                foreign = foreign or f"{operation} at version {version}"
+        return foreign
 
 
 def json_object(text: str | None) -> dict[str, Any]:

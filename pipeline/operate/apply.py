@@ -7,10 +7,9 @@ whatever the stream reader cut. Tables are applied side by side; one that fails 
 """
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,77 +19,13 @@ from pipeline.lake.bronze import Bronze, Point, TableName, TableSurvey
 from pipeline.lake.records import Event, Manifest, ManifestEntry, Records, Registered
 from pipeline.lake.session import own_session, start_session
 from pipeline.lake.silver import SilverTable
-from pipeline.lake.tables import Lake, LakeTable
+from pipeline.lake.tables import Lake
+from pipeline.operate.summaries import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.relation import SourceRelation
 
 TABLES_AT_ONCE = 3
 RETRY_SECONDS = 10.0
-
-Progress = Callable[["ApplySummary"], None]
-
-
-@dataclass(slots=True)
-class TableState:
-    """One silver table as apply left it."""
-
-    applied: LSN = INVALID
-    changes: int = 0
-    misfits: int = 0
-    held: str | None = None
-    failure: str | None = None
-
-
-@dataclass(slots=True)
-class ApplySummary:
-    """What a run applied so far, by table."""
-
-    pipeline: str
-    position: LSN = INVALID
-    tables: dict[TableName, TableState] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        """Return the closing lines for people."""
-        changes = sum(state.changes for state in self.tables.values())
-        misfits = sum(state.misfits for state in self.tables.values())
-        lines = [
-            f"apply {self.pipeline}: {changes} changes to {len(self.tables)} tables; "
-            f"silver shows {self.position}"
-        ]
-        if misfits:
-            lines.append(
-                f"{misfits} values did not fit their silver type and are NULL there: see _pgdelta/misfits"
-            )
-        for name, state in sorted(self.tables.items()):
-            if state.held:
-                lines.append(f"held: {state.held}")
-            if state.failure:
-                lines.append(f"failed: {'.'.join(name)}: {state.failure}")
-        return lines
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
-        return {
-            "pipeline": self.pipeline,
-            "position": str(self.position),
-            "tables": [
-                {
-                    "schema": name[0],
-                    "table": name[1],
-                    "applied": str(state.applied),
-                    "changes": state.changes,
-                    "misfits": state.misfits,
-                    "held": state.held,
-                    "failure": state.failure,
-                }
-                for name, state in sorted(self.tables.items())
-            ],
-        }
-
-    def exit_code(self, strict: bool) -> int:
-        """Return 1 where a table failed, or under `strict` where one is held."""
-        states = self.tables.values()
-        return int(any(s.failure for s in states) or (strict and any(s.held for s in states)))
 
 
 def run_apply(
@@ -99,7 +34,7 @@ def run_apply(
     trigger: str = "available-now",
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
-    progress: Progress | None = None,
+    progress: ApplyProgress | None = None,
 ) -> ApplySummary:
     """Apply all that bronze holds at the start, or go on until `stop`."""
     stop = stop or threading.Event()
@@ -142,7 +77,7 @@ def run_apply(
 class Applier:
     """Brings silver tables up to what bronze holds; one pass at a time."""
 
-    def __init__(self, spark: SparkSession, config: Config, progress: Progress | None = None) -> None:
+    def __init__(self, spark: SparkSession, config: Config, progress: ApplyProgress | None = None) -> None:
         self.lake = Lake(spark, config.storage.root)
         self.bronze = Bronze(self.lake, config.pipeline)
         self.records = Records(self.lake)
@@ -156,7 +91,8 @@ class Applier:
         self._is_ready = False
         self._writers: dict[TableName, SilverTable] = {}
         self._relations: dict[int, SourceRelation] = {}
-        self._retry = threading.Event()
+        self._relations_version = -1
+        self._passed_at = 0.0
 
     def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Take a micro-batch as the sign that bronze has grown."""
@@ -169,6 +105,9 @@ class Applier:
 
     def retry_when_due(self) -> None:
         """Try tables that are behind again while bronze stands still."""
+        is_behind = self._manifest is not None and any(e.is_behind for e in self._manifest.entries)
+        if is_behind and time.monotonic() - self._passed_at >= RETRY_SECONDS:
+            self.apply_pending()
 
     def apply_pending(self, upto: Point | None = None) -> ApplySummary:
         """Apply what bronze holds, or holds up to a point, and return the summary so far."""
@@ -179,6 +118,7 @@ class Applier:
         return self.summary
 
     def _pass(self, point: Point) -> None:
+        self._passed_at = time.monotonic()
         if not self._is_ready:
             self.records.ensure()
             self._manifest = self.records.last_manifest()
@@ -194,8 +134,6 @@ class Applier:
             for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
             if self._config.rule_for(*name) is not None
         }
-        if any(s.survey.version not in self._relations for found in surveys.values() for s in found):
-            self._relations = self.bronze.source_relations()
         versions = {(e.schema_name, e.table_name): e.version for e in manifest.entries}
 
         def apply(name: TableName) -> TableState:
@@ -221,24 +159,26 @@ class Applier:
         behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
         for name in self._captured_tables():
             if name not in registered:
-                position = self._table(name).position()
+                position = self._writer(name).position()
                 if position > INVALID or manifest.lsn > INVALID:
                     floors[name] = position
             elif name in behind or name not in self._writers:
                 position = self._writer(name).position()
-                floor = position if name in behind else max(position, manifest.lsn)
+                # A table that was removed has no position: it is built again from the beginning.
+                is_whole = position > INVALID and name not in behind
+                floor = max(position, manifest.lsn) if is_whole else position
                 if floor != manifest.lsn:
                     floors[name] = floor
         return floors
 
     def _captured_tables(self) -> list[TableName]:
         """Return the tables that bronze knows and the configuration wants."""
-        rows = self.bronze.relations.frame().select("schema_name", "table_name").distinct().collect()
-        names = [(row.schema_name, row.table_name) for row in rows]
-        return [name for name in names if self._config.rule_for(*name) is not None]
-
-    def _table(self, name: TableName) -> SilverTable:
-        return self._writer(name)
+        version = self.bronze.relations.version()
+        if version != self._relations_version:
+            self._relations = self.bronze.source_relations()
+            self._relations_version = version
+        names = {(relation.schema_name, relation.table_name) for relation in self._relations.values()}
+        return [name for name in sorted(names) if self._config.rule_for(*name) is not None]
 
     def _writer(self, name: TableName) -> SilverTable:
         if name not in self._writers:
@@ -299,8 +239,3 @@ class Applier:
         self._manifest = Manifest(point.lsn, commit_time, tuple(carried))
         self.records.record_manifest(self._manifest)
         self.summary.position = point.lsn
-
-
-def table_at(lake: Lake, path: str) -> LakeTable:
-    """Return a silver table by path."""
-    return LakeTable(lake.spark, path)

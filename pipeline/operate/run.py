@@ -11,14 +11,15 @@ from pipeline.config import Config
 from pipeline.lake.session import start_session
 from pipeline.operate import apply as applying
 from pipeline.operate import ingest as ingesting
+from pipeline.operate.summaries import ApplyProgress, ApplySummary, IngestProgress, IngestSummary
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """What both halves did."""
 
-    ingest: ingesting.IngestSummary
-    apply: applying.ApplySummary
+    ingest: IngestSummary
+    apply: ApplySummary
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
@@ -39,14 +40,14 @@ def run_both(
     trigger: str = "available-now",
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
-    ingest_progress: ingesting.Progress | None = None,
-    apply_progress: applying.Progress | None = None,
+    ingest_progress: IngestProgress | None = None,
+    apply_progress: ApplyProgress | None = None,
 ) -> RunSummary:
     """Capture and apply all that is there now, or go on until `stop`; the first failure ends both."""
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta {config.pipeline}")
 
-    def ingest() -> ingesting.IngestSummary:
+    def ingest() -> IngestSummary:
         try:
             return ingesting.run_ingest(
                 config, trigger=trigger, stop=stop, spark=spark, progress=ingest_progress
@@ -55,7 +56,7 @@ def run_both(
             stop.set()
             raise
 
-    def apply() -> applying.ApplySummary:
+    def apply() -> ApplySummary:
         try:
             return applying.run_apply(
                 config, trigger=trigger, stop=stop, spark=spark, progress=apply_progress

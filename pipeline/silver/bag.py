@@ -108,7 +108,7 @@ def added_rows(counted: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
 def kept_rows(
     counted: DataFrame, silver: DataFrame, columns: Sequence[FoldColumn], metadata: MetadataNames
 ) -> DataFrame:
-    """Return the silver rows of reduced images that stay: the MERGE deletes all copies and puts these back."""
+    """Return the silver rows of reduced images that stay: the MERGE deletes all copies, then adds these."""
     reduced = counted.where("wanted < held AND wanted > 0").select("image", "wanted")
     newest = F.col("commit_lsn").desc() if metadata.commit_lsn else F.lit(0)
     rows = silver.alias("t").select(

@@ -94,11 +94,10 @@ def _hop(nodes: DataFrame, fold: Fold) -> DataFrame:
         for i in fold.partial
         for column in (
             # A departure that is not in the input cannot be followed: unknown, never NULL by accident.
-            F.expr(f"CASE WHEN s{i} = {INHERITED} AND prev IS NOT NULL THEN coalesce(os{i}, {UNKNOWN}) ELSE s{i} END")
-            .alias(f"s{i}"),
-            F.expr(f"CASE WHEN s{i} = {INHERITED} THEN ox{i} ELSE x{i} END").alias(f"x{i}"),
+            _taken_over(f"s{i}", f"coalesce(os{i}, {UNKNOWN})", i),
+            _taken_over(f"x{i}", f"ox{i}", i),
         )
-    ]  # fmt: skip
+    ]
     return nodes.join(before, F.col("prev") == F.col("at"), "left").select(
         *fold.key_names,
         F.col("before").alias("prev"),
@@ -107,3 +106,8 @@ def _hop(nodes: DataFrame, fold: Fold) -> DataFrame:
         *(F.expr(f"coalesce({b}, o{b})").alias(b) for b in base_key_names(fold)),
         *inherited,
     )
+
+
+def _taken_over(name: str, before: str, i: int) -> Column:
+    inherits = f"s{i} = {INHERITED} AND prev IS NOT NULL"
+    return F.expr(f"CASE WHEN {inherits} THEN {before} ELSE {name} END").alias(name)

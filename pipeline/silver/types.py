@@ -160,6 +160,14 @@ def _scalar(oid: int, type_modifier: int) -> SilverType:
     return numeric(type_modifier) if oid == _NUMERIC else _BUILT_IN.get(oid, STRING)
 
 
+def stored(ddl: str) -> SilverType:
+    """Return the type of a column as the silver table has it; one that is not ours only takes NULL."""
+    try:
+        return overridden(ddl)
+    except ValueError:
+        return SilverType(ddl, lambda text: f"CAST(NULL AS {ddl})", is_total=True)
+
+
 def overridden(ddl: str) -> SilverType:
     """Return the type that a configuration names."""
     name = re.sub(r"\s+", "", ddl).upper()

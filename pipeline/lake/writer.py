@@ -1,0 +1,175 @@
+"""One cut of a table's input, folded and written to its silver table in one Delta commit.
+
+How depends on how rows are identified: by key one MERGE of at most one row per key; by whole rows one MERGE
+that takes copies away and adds some; without identity an append. Where the cut replaces the table's rows, or
+the table is empty, the rows are written as they are.
+"""
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.errors import LakeError
+from pipeline.lake.records import Records
+from pipeline.lake.session import committing
+from pipeline.lake.tables import Commit, LakeTable
+from pipeline.silver import bag, merge
+from pipeline.silver.fold import INHERITED, Fold, fold_by_key, literal, pick, steps
+from pipeline.silver.link import link
+from pipeline.silver.merge import MetadataNames
+from pipeline.silver.plan import Cut, Identity
+
+
+class CutWriter:
+    """Writes the cuts of one silver table."""
+
+    def __init__(
+        self, spark: SparkSession, table: LakeTable, records: Records, name: tuple[str, str]
+    ) -> None:
+        self._spark = spark
+        self._table = table
+        self._records = records
+        self._name = name
+
+    def write(self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames) -> int:
+        """Write the changes of one cut and return how many values did not fit."""
+        match cut.identity:
+            case Identity.KEY:
+                return self._write_by_key(changes, fold, cut, commit, metadata)
+            case Identity.WHOLE_ROW:
+                return self._write_bag(changes, fold, cut, commit, metadata)
+            case Identity.NONE:
+                return self._append_inserts(changes, fold, cut, commit, metadata)
+
+    def _write_by_key(
+        self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
+    ) -> int:
+        stepped = steps(changes, fold)
+        folded = fold_by_key(stepped, fold)
+        source = _kept(merge.typed(folded, fold))
+        found = _inspect(source, fold)
+        if found.inherits:
+            linked = merge.typed(merge.with_links(folded, link(stepped, fold), fold), fold)
+            source = _kept(merge.from_silver(linked, self._table.frame(), fold))
+            found = _inspect(source, fold)
+        if found.lost_keys:
+            raise LakeError(
+                f"{'.'.join(self._name)}: {found.lost_keys} rows have a key value that its silver type cannot "
+                "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
+            )
+        key = [fold.columns[i].name for i in fold.key]
+        self._record_misfits(source, fold, commit, found.misfits, key)
+        if cut.replaces or self._table.is_empty():
+            self._replace(merge.final_rows(source, fold, metadata), cut, commit)
+        else:
+            self._merge(source, merge.merge_by_key(self._table.identifier, "folded", fold, metadata), commit)
+        return found.misfits
+
+    def _write_bag(
+        self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
+    ) -> int:
+        if fold.has_key_changes:
+            raise LakeError(
+                f"{'.'.join(self._name)}: an update under REPLICA IDENTITY FULL carries a key tuple only"
+            )
+        (version,) = fold.versions
+        plain = _keyless(fold)
+        silver = None if cut.replaces or self._table.is_empty() else self._table.frame()
+        net = bag.net_copies(bag.copies(changes, fold.columns, version), fold.columns)
+        counted = _kept(bag.against_silver(net, silver, fold.columns))
+        added = bag.added_rows(counted, fold.columns).withColumn("op", F.lit("I"))
+        source = merge.typed(added, plain)
+        found = _inspect(source, plain)
+        self._record_misfits(source, plain, commit, found.misfits, [])
+        removed = counted.where("wanted < held").selectExpr("'D' AS op", "image")
+        if silver is None or removed.isEmpty():
+            self._replace(merge.final_rows(source, plain, metadata), cut, commit)
+            return found.misfits
+        kept = bag.kept_rows(counted, silver, fold.columns, metadata).withColumn("op", F.lit("I"))
+        rows = source.drop(*(c for c in source.columns if c.startswith("x")))
+        frame = rows.unionByName(kept.drop("image"), allowMissingColumns=True)
+        frame = frame.unionByName(removed, allowMissingColumns=True)
+        image = bag.image_of_row(fold.columns, "t")
+        statement = merge.merge_by_image(self._table.identifier, "folded", image, fold.columns, metadata)
+        self._merge(_kept(frame), statement, commit)
+        return found.misfits
+
+    def _append_inserts(
+        self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
+    ) -> int:
+        texts = (F.expr(pick(fold, i, "new")).alias(f"x{i}") for i in range(len(fold.columns)))
+        rows = changes.where("op = 'I'").select("op", "commit_lsn", "commit_time", *texts)
+        source = merge.typed(rows, _keyless(fold))
+        found = _inspect(source, _keyless(fold))
+        self._record_misfits(source, _keyless(fold), commit, found.misfits, [])
+        self._replace(merge.final_rows(source, fold, metadata), cut, commit)
+        return found.misfits
+
+    def _replace(self, rows: DataFrame, cut: Cut, commit: Commit) -> None:
+        """Append, or put the rows in place of all others, by what the cut says."""
+        if cut.replaces:
+            self._table.overwrite(rows, commit)
+        else:
+            self._table.append(rows, commit)
+
+    def _merge(self, source: DataFrame, statement: str, commit: Commit) -> None:
+        source.createOrReplaceTempView("folded")
+        with committing(self._spark, commit):
+            self._spark.sql(statement)
+
+    def _record_misfits(
+        self, source: DataFrame, fold: Fold, commit: Commit, count: int, key: list[str]
+    ) -> None:
+        found = merge.misfits(fold)
+        if not count or found is None:
+            return
+        texts = ", ".join(f"{literal(name)}, CAST(k{i} AS STRING)" for i, name in enumerate(key))
+        rows = (
+            source.withColumn("misfit", F.explode(F.expr(found)))
+            .withColumns(
+                {
+                    "schema_name": F.lit(self._name[0]),
+                    "table_name": F.lit(self._name[1]),
+                    "key": F.expr(f"to_json(map({texts}))" if key else "CAST(NULL AS STRING)"),
+                    "lsn": F.col("commit_lsn"),
+                }
+            )
+            .select("schema_name", "table_name", "key", "lsn", "misfit.*")
+        )
+        own = Commit(f"{commit.app_id}/{'.'.join(self._name)}", commit.lsn)
+        self._records.record_misfits(rows, own)
+
+
+def _kept(frame: DataFrame) -> DataFrame:
+    """Compute a frame once, at its first use: a MERGE reads its source twice, and refuses a cached one."""
+    return frame.localCheckpoint(eager=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    inherits: bool
+    misfits: int
+    lost_keys: int
+
+
+def _inspect(source: DataFrame, fold: Fold) -> _Found:
+    """Look once over the folded rows: is there anything to link, and what does not fit."""
+    inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
+    lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
+    misfits = merge.misfits(fold)
+    row = source.agg(
+        F.expr(f"coalesce(bool_or(op = 'U' AND ({inherits})), false)").alias("inherits"),
+        F.expr(f"coalesce(sum(CASE WHEN op <> 'D' THEN size({misfits}) END), 0)" if misfits else "0").alias(
+            "misfits"
+        ),
+        F.expr(f"count_if({lost})").alias("lost_keys"),
+    ).head()
+    assert row is not None
+    return _Found(row.inherits, row.misfits, row.lost_keys)
+
+
+def _keyless(fold: Fold) -> Fold:
+    """Return the fold of rows that are added as they are."""
+    columns = tuple(replace(column, is_partial=False) for column in fold.columns)
+    return Fold(columns, (), fold.versions, has_key_changes=False)
