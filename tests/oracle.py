@@ -339,15 +339,14 @@ def table_faults(
     ignore_left_columns: bool,
 ) -> Iterator[str]:
     from delta.tables import DeltaTable
-    from pyspark.sql import functions
 
     path = silver_path(root, schema, table, target)
     if not DeltaTable.isDeltaTable(spark, path):
         if source:
             yield f"{source.total()} rows at the source and no silver table at {path}"
         return
-    frame = spark.read.format("delta").load(path)
-    found = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+    fields = spark.read.format("delta").load(path).schema.fields
+    found = {field.name: field.dataType.simpleString() for field in fields}
     metadata = METADATA if metadata_columns else {}
     wanted = {column.name: overrides.get(column.name, silver_type(column)) for column in columns}
     shared = [column.name for column in columns if column.name in found]
@@ -360,17 +359,24 @@ def table_faults(
     for name in metadata:
         if name not in found:
             yield f"silver lacks {name}"
-        elif frame.where(functions.col(name).isNull()).limit(1).count():
-            yield f"{name} is NULL in some rows"
     extra = [name for name in found if name not in wanted and name not in metadata]
     if extra and not ignore_left_columns:
         yield f"silver has columns that the source has not: {', '.join(extra)}"
+    ours = [name for name in metadata if name in found]
+    whole = silver_rows(spark, root, schema, table, [*shared, *ours], target=target)
+    for position, name in enumerate(ours, len(shared)):
+        if any(row[position] is None for row in whole):
+            yield f"{name} is NULL in some rows"
     positions = [position for position, column in enumerate(columns) if column.name in found]
+    yield from row_faults(shared, projected(source, positions), projected(whole, range(len(shared))))
+
+
+def projected(rows: Rows, positions: Sequence[int]) -> Rows:
+    """Return the multiset over some positions only."""
     left: Rows = Counter()
-    for row, count in source.items():
+    for row, count in rows.items():
         left[tuple(row[position] for position in positions)] += count
-    right = silver_rows(spark, root, schema, table, shared, target=target)
-    yield from row_faults(shared, left, right)
+    return left
 
 
 def row_faults(names: Sequence[str], source: Rows, silver: Rows) -> Iterator[str]:
