@@ -90,14 +90,13 @@ def _check_wal_level(connection: Connection) -> Check:
 
 def _check_replication_right(connection: Connection) -> Check:
     # RDS keeps the attribute to itself and gives the right through a role.
-    may_replicate = _value(
-        connection,
+    query = (
         "SELECT r.rolsuper OR r.rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles m"
         " WHERE m.rolname = 'rds_replication' AND pg_catalog.pg_has_role(m.oid, 'MEMBER'))"
-        " FROM pg_catalog.pg_roles r WHERE r.rolname = current_user",
+        " FROM pg_catalog.pg_roles r WHERE r.rolname = current_user"
     )
     user = connection.info.user
-    if may_replicate:
+    if _value(connection, query):
         return Check("replication right", True, f"The role {user} may replicate.")
     fix = f"Run ALTER ROLE {quote_identifier(user)} REPLICATION as a superuser."
     return Check("replication right", False, f"The role {user} may not use replication slots.", fix)
@@ -184,9 +183,8 @@ def _find_creation_refusal(connection: Connection, plan: str, tables: list[tuple
     user = connection.info.user
     if _value(connection, "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"):
         return ""
-    if not _value(
-        connection, "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')"
-    ):
+    may_create = "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')"
+    if not _value(connection, may_create):
         return f"{user} has no CREATE on the database"
     if plan == "all":
         return f"FOR ALL TABLES takes a superuser, and {user} is none"
@@ -264,9 +262,8 @@ def _check_slot(connection: Connection, config: Config) -> Check:
         return Check("slot", False, str(fault), "Do what the sentence says.")
     position = f"The slot {name} stands at {slot.confirmed_flush_lsn}"
     if slot.active_pid is not None:
-        return Check(
-            "slot", True, f"{position}, read by process {slot.active_pid}.", "Run one ingest at a time."
-        )
+        busy = f"{position}, read by process {slot.active_pid}."
+        return Check("slot", True, busy, "Run one ingest at a time.")
     return Check("slot", True, f"{position} and is free.")
 
 
@@ -284,12 +281,8 @@ def _check_wal_kept(connection: Connection) -> Check:
 
 def _check_encoding(connection: Connection) -> Check:
     encoding = _setting(connection, "server_encoding")
-    if encoding == "SQL_ASCII":
-        sentence = "The database's encoding is SQL_ASCII: text comes as its bytes are."
-        return Check(
-            "encoding", True, sentence, "Values that are not UTF-8 are kept in bronze beside the text."
-        )
-    return Check("encoding", True, f"The database's encoding is {encoding}; text comes as UTF-8.")
+    text = "its bytes as they are" if encoding == "SQL_ASCII" else "UTF-8"
+    return Check("encoding", True, f"The database's encoding is {encoding}; text comes as {text}.")
 
 
 def _setting(connection: Connection, name: str) -> str:

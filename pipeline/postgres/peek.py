@@ -11,17 +11,17 @@ from collections.abc import Mapping
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.slot import is_busy
 from pipeline.postgres.stream import BATCH_BYTES, BATCH_MESSAGES
 from pipeline.protocol.lsn import LSN
 
 _HEADER_SIZE = 19  # signature 11, flags 4, length of the extension 4 bytes
 _FIELD_HEADER_SIZE = 6  # field count 2, field length 4 bytes
 _ROW_BYTE, _SIGNATURE_BYTE, _TRAILER_BYTE = 0x00, ord("P"), 0xFF
-_BUSY = "55006"
 
 
 class Peek:
@@ -96,12 +96,6 @@ class Peek:
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             self.refusal = describe(result.get_error_message())
             self.is_busy = is_busy(result)
-
-
-def is_busy(result: PGresult) -> bool:
-    """Tell whether the server refused because another session holds the slot."""
-    sqlstate = result.error_field(DiagnosticField.SQLSTATE)
-    return sqlstate is not None and sqlstate.decode() == _BUSY
 
 
 def literal_array(options: Mapping[str, str]) -> sql.Composed:

@@ -7,8 +7,11 @@ at: an option is passed only where it is meant.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pipeline.config import Protocol
 from pipeline.errors import SourceError
+from pipeline.protocol.lsn import LSN
 
 _MESSAGES_SINCE = 14
 
@@ -30,6 +33,12 @@ def pgoutput_options(server_version: int, protocol: Protocol, publication: str) 
             " take the line out."
         )
     return options
+
+
+def start_command(slot: str, start_lsn: LSN, options: Mapping[str, str]) -> bytes:
+    """Return the replication command that starts the slot's stream."""
+    pairs = ", ".join(f"{quote_identifier(name)} {quote_literal(value)}" for name, value in options.items())
+    return f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {start_lsn} ({pairs})".encode()
 
 
 def quote_identifier(name: str) -> str:

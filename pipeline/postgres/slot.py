@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import psycopg
 from psycopg import errors as sqlstate
+from psycopg.pq import DiagnosticField
+from psycopg.pq.abc import PGresult
 
 from pipeline.config import Config
 from pipeline.errors import GapError, SourceError
@@ -17,6 +19,8 @@ from pipeline.postgres.connection import Connection, describe
 from pipeline.protocol.lsn import INVALID, LSN
 
 PLUGIN = "pgoutput"
+
+_BUSY = "55006"
 
 # Texts of several majors; none of them has an SQLSTATE of its own.
 _LOST = ("can no longer", "has been invalidated", "has already been removed", "cannot read from logical repl")
@@ -201,6 +205,15 @@ def check_source(connection: Connection, name: str, publication: str) -> Slot:
     return slot
 
 
+def read_walsender_timeout(session: Connection) -> float:
+    """Return a replication session's own wal_sender_timeout in seconds, 0 where it is off."""
+    # The cast: of an SQL_ASCII database text comes as bytes.
+    row = session.execute(
+        "SELECT setting::integer FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
+    ).fetchone()
+    return row[0] / 1000 if row else 0.0
+
+
 def slot_failure(name: str, error: psycopg.Error | str) -> SourceError:
     """Return one sentence for what the server said when it could not read the slot."""
     text = describe(error)
@@ -226,6 +239,20 @@ def slot_failure(name: str, error: psycopg.Error | str) -> SourceError:
             f"The slot {name} is lost ({text}): the server removed WAL that was not read yet. {_START_OVER}"
         )
     return SourceError(f"The slot {name} cannot be read: {text}.")
+
+
+def lost_session(name: str, text: str) -> SourceError:
+    """Return one sentence for a session that ended while it read the slot."""
+    return SourceError(
+        f"Lost the session that reads the slot {name}: {text}. Nothing was acknowledged that is not kept; run"
+        " again to go on from there."
+    )
+
+
+def is_busy(result: PGresult) -> bool:
+    """Tell whether the server refused because another session holds the slot."""
+    sqlstate = result.error_field(DiagnosticField.SQLSTATE)
+    return sqlstate is not None and sqlstate.decode() == _BUSY
 
 
 def busy_failure(name: str, text: str, seconds: float) -> SourceError:

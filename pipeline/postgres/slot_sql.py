@@ -17,24 +17,20 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import psycopg
-from psycopg import errors as sqlstate
-from psycopg import sql
 from psycopg.errors import Diagnostic
-from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
+from pipeline.postgres.advance import BUSY_INTERVAL, advance, discard
 from pipeline.postgres.connection import Connection, connect, describe, read_flush_lsn, use_raw_encoding
-from pipeline.postgres.peek import Peek, is_busy, literal_array
-from pipeline.postgres.slot import busy_failure, check_source, slot_failure
-from pipeline.postgres.stream import last_end_lsn
+from pipeline.postgres.peek import Peek
+from pipeline.postgres.slot import busy_failure, check_source, lost_session, slot_failure
+from pipeline.postgres.stream import last_end_lsn, refused_acknowledgement
 from pipeline.protocol.lsn import INVALID, LSN
 
 #: A pass stops after the transaction in which it reaches so many messages.
 PASS_MESSAGES = 200_000
 #: Seconds between two passes when the first one found nothing.
 IDLE_INTERVAL = 0.5
-#: Seconds between two tries for a slot that another session holds.
-BUSY_INTERVAL = 0.5
 
 _ADVANCE_SINCE = 110000
 
@@ -112,10 +108,7 @@ class SlotSql:
         with self._lock:
             self._raise_failure()
             if lsn > self._sent_through:
-                raise SourceError(
-                    f"Refused to acknowledge {LSN(lsn)} to the slot {self._slot}: only"
-                    f" {self._sent_through} was received; the position does not come from this stream."
-                )
+                raise refused_acknowledgement(self._slot, LSN(lsn), self._sent_through)
             self._wanted = max(self._wanted, LSN(lsn))
             self._move_slot()
 
@@ -209,59 +202,20 @@ class SlotSql:
         target = self._wanted
         if target <= self._moved:
             return
-        if self._control.info.server_version >= _ADVANCE_SINCE:
-            self._advance(target)
-        elif self._peek is None and target >= self._owed:
-            # `get` ends at the first record that reaches its LSN: only what a whole pass has shown is safe.
-            self._discard(target)
-        else:
+        has_advance = self._control.info.server_version >= _ADVANCE_SINCE
+        if not has_advance and (self._peek is not None or target < self._owed):
+            # Only what a whole pass has shown may be discarded.
             return
-        self._moved = target
-
-    def _advance(self, target: LSN) -> None:
-        deadline = time.monotonic() + self._busy_timeout
-        while True:
-            try:
-                row = self._control.execute(
-                    "SELECT end_lsn::text FROM pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)",
-                    (self._slot, str(target)),
-                ).fetchone()
-                break
-            except sqlstate.ObjectInUse as error:
-                self._pause(deadline, describe(error))
-            except psycopg.Error as error:
-                self._fail(self._lost(error) if self._control.broken else slot_failure(self._slot, error))
-        if row is None or LSN.parse(row[0]) < target:
-            self._fail(
-                SourceError(
-                    f"The slot {self._slot} was to advance to {target} and stands at {row and row[0]}: the"
-                    " server's WAL ends before it. Check that this is the server that was read before."
-                )
-            )
-
-    def _discard(self, target: LSN) -> None:
-        query = sql.SQL(
-            "SELECT pg_catalog.count(*) FROM"
-            " pg_catalog.pg_logical_slot_get_binary_changes({}, {}, NULL, VARIADIC {})"
-        ).format(sql.Literal(self._slot), sql.Literal(str(target)), literal_array(self._options))
-        deadline = time.monotonic() + self._busy_timeout
-        while True:
-            try:
+        try:
+            if has_advance:
+                advance(self._control, self._slot, target, busy_timeout=self._busy_timeout)
+            else:
                 # On the peeking session: it is idle, and has the client encoding that decoding needs.
-                result = self._peeking.pgconn.exec_(query.as_bytes(self._peeking))
-            except psycopg.Error as error:
-                self._fail(self._lost(error))
-            if result.status == ExecStatus.TUPLES_OK:
-                return
-            text = describe(result.get_error_message())
-            if not is_busy(result):
-                self._fail(slot_failure(self._slot, text))
-            self._pause(deadline, text)
-
-    def _pause(self, deadline: float, text: str) -> None:
-        if time.monotonic() >= deadline:
-            self._fail(busy_failure(self._slot, text, self._busy_timeout))
-        time.sleep(BUSY_INTERVAL)
+                wait = self._busy_timeout
+                discard(self._peeking, self._slot, target, self._options, busy_timeout=wait)
+        except SourceError as failure:
+            self._fail(failure)
+        self._moved = target
 
     def _receive_notice(self, diagnostic: Diagnostic) -> None:
         text = diagnostic.message_primary or ""
@@ -270,10 +224,7 @@ class SlotSql:
             self._failure = slot_failure(self._slot, text)
 
     def _lost(self, error: psycopg.Error) -> SourceError:
-        return SourceError(
-            f"Lost the session that reads the slot {self._slot}: {describe(error)}. Nothing was acknowledged"
-            " that is not kept; run again to go on from there."
-        )
+        return lost_session(self._slot, describe(error))
 
     def _fail(self, failure: SourceError) -> NoReturn:
         # After an error in decoding a session is not to be used again: drop it at once.

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import Protocol
 
+from pipeline.errors import SourceError
 from pipeline.protocol.lsn import INVALID, LSN
 
 #: A batch of read() ends at the first of these two.
@@ -61,3 +62,11 @@ def last_end_lsn(messages: Sequence[bytes]) -> LSN:
         if offset is not None and len(message) >= offset + 8:
             return LSN(_UINT64.unpack_from(message, offset)[0])
     return INVALID
+
+
+def refused_acknowledgement(slot: str, lsn: LSN, sent_through: LSN) -> SourceError:
+    """Return the refusal of an acknowledgement that the server would take, and lose rows by."""
+    return SourceError(
+        f"Refused to acknowledge {lsn} to the slot {slot}: only {sent_through} was received; the position"
+        " does not come from this stream."
+    )

@@ -3,54 +3,55 @@
 `read` pulls CopyData from libpq in a tight loop; a thread of its own sends a status update every third of
 wal_sender_timeout, so that neither a long commit nor a long decoding on the reader's side makes the server
 give up. libpq is not thread-safe: every use of the connection holds one lock, and no wait happens under it.
-
-Wire (page "Streaming Replication Protocol"): XLogData `w` start u64 end u64 time i64 payload; keepalive `k`
-wal_end u64 time i64 reply u8; status update `r` written, flushed, applied u64 time i64 reply u8. The LSNs of
-XLogData are not used: they are 0 for some messages.
 """
 
 from __future__ import annotations
 
 import selectors
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 import psycopg
 from psycopg.errors import Diagnostic
-from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
-from pipeline.postgres.plugin import quote_identifier, quote_literal
-from pipeline.postgres.slot import busy_failure, check_source, read_slot, slot_failure
-from pipeline.postgres.stream import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn
+from pipeline.postgres.envelope import XLOGDATA, XLOGDATA_HEADER_SIZE, read_keepalive, write_status
+from pipeline.postgres.plugin import start_command
+from pipeline.postgres.slot import (
+    busy_failure,
+    check_source,
+    is_busy,
+    lost_session,
+    read_slot,
+    read_walsender_timeout,
+    slot_failure,
+)
+from pipeline.postgres.stream import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn, refused_acknowledgement
 from pipeline.protocol.lsn import INVALID, LSN
 
-_STATUS = struct.Struct(">cQQQqB")
-_KEEPALIVE = struct.Struct(">cQqB")
-_XLOGDATA, _KEEPALIVE_BYTE = ord("w"), ord("k")
-_HEADER_SIZE = 25
-_POSTGRES_EPOCH = 946_684_800
 _LONGEST_INTERVAL = 10.0
+# The server sends each message by itself: a reader that takes each by itself slows down both.
+_LINGER = 0.003
 _PENDING_BYTES = 4 * BATCH_BYTES
-_BUSY = b"55006"
 
 
 class Walsender:
     """A running START_REPLICATION; a ChangeStream. Made by `start_walsender`."""
 
     def __init__(
-        self, connection: Connection, *, conninfo: str, slot: str, confirmed_lsn: LSN, timeout: float
+        self, connection: Connection, *, conninfo: str, slot: str, position: LSN, timeout: float
     ) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._conninfo = conninfo
         self._slot = slot
-        self._sent_through = self._acknowledged = confirmed_lsn
+        self._sent_through = self._acknowledged = position
         self._failure: SourceError | None = None
         self._lock = threading.Lock()
         self._pending: deque[memoryview] = deque()
@@ -77,23 +78,27 @@ class Walsender:
     def read(self, timeout: float) -> list[bytes]:
         """Return the next messages in order; none once `timeout` seconds passed or sent_through moved."""
         deadline = time.monotonic() + timeout
+        messages: list[bytes] = []
+        position = self._sent_through
         while True:
+            count = len(messages)
             with self._lock:
                 self._raise_failure()
-                messages, wal_end = self._pull()
+                is_full, wal_end = self._pull(messages)
                 # A warning came in with these bytes: rows were left out, nothing after them may count.
                 self._raise_failure()
-                position = max(self._sent_through, wal_end, last_end_lsn(messages))
-                has_moved = position > self._sent_through
-                self._sent_through = LSN(position)
+                position = max(position, wal_end, last_end_lsn(messages[count:]))
                 if time.monotonic() >= self._status_due:
                     self._send_status(reply=False)
-            if messages or has_moved:
-                return messages
             remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            is_idle = len(messages) == count
+            if is_full or (is_idle and (messages or position > self._sent_through or remaining <= 0)):
+                self._sent_through = position
                 return messages
-            self._selector.select(remaining)
+            if is_idle:
+                self._selector.select(remaining)
+            else:
+                time.sleep(_LINGER)
 
     def acknowledge(self, lsn: LSN) -> None:
         """Report everything committed at or before `lsn` as flushed; refuse an LSN beyond sent_through.
@@ -103,10 +108,7 @@ class Walsender:
         with self._lock:
             self._raise_failure()
             if lsn > self._sent_through:
-                raise SourceError(
-                    f"Refused to acknowledge {LSN(lsn)} to the slot {self._slot}: only"
-                    f" {self._sent_through} was received; the position does not come from this stream."
-                )
+                raise refused_acknowledgement(self._slot, LSN(lsn), self._sent_through)
             if lsn > self._acknowledged:
                 self._acknowledged = LSN(lsn)
                 self._send_status(reply=False)
@@ -148,14 +150,13 @@ class Walsender:
             self._selector.close()
             self._connection.close()
 
-    def _pull(self) -> tuple[list[bytes], int]:
-        """Return payloads without waiting, and the highest WAL end of the keepalives among them."""
-        messages: list[bytes] = []
+    def _pull(self, messages: list[bytes]) -> tuple[bool, LSN]:
+        """Append payloads without waiting; return whether the batch is full and the last keepalive's LSN."""
         append = messages.append
         get_copy_data = self._pgconn.get_copy_data
         pending = self._pending
         byte_count = 0
-        wal_end = 0
+        wal_end = INVALID
         has_consumed = False
         try:
             while len(messages) < BATCH_MESSAGES and byte_count < BATCH_BYTES:
@@ -166,22 +167,22 @@ class Walsender:
                 else:
                     size, data = get_copy_data(1)
                 if size > 0:
-                    if data[0] == _XLOGDATA:
-                        append(bytes(data[_HEADER_SIZE:]))
+                    if data[0] == XLOGDATA:
+                        append(bytes(data[XLOGDATA_HEADER_SIZE:]))
                         byte_count += size
                         has_consumed = False
                     else:
                         wal_end = max(wal_end, self._receive_keepalive(data))
                 elif size == 0:
                     if has_consumed:
-                        break
+                        return False, wal_end
                     self._pgconn.consume_input()
                     has_consumed = True
                 else:
                     self._receive_end()
         except psycopg.Error as error:
             self._fail(self._lost(error))
-        return messages, wal_end
+        return True, wal_end
 
     def _keep_pending(self) -> None:
         try:
@@ -197,18 +198,14 @@ class Walsender:
         except psycopg.Error as error:
             self._fail(self._lost(error))
 
-    def _receive_keepalive(self, data: memoryview) -> int:
-        if data[0] != _KEEPALIVE_BYTE or len(data) != _KEEPALIVE.size:
-            self._fail(
-                SourceError(
-                    f"The walsender of the slot {self._slot} sent {len(data)} bytes of an unknown kind"
-                    f" {data[0]:#04x}: no PostgreSQL server does; check what source.conninfo connects to."
-                )
-            )
-        _, wal_end, _, reply = _KEEPALIVE.unpack(data)
-        if reply:
+    def _receive_keepalive(self, data: memoryview) -> LSN:
+        keepalive = read_keepalive(data)
+        if keepalive is None:
+            self._fail(self._lost(f"the server sent {len(data)} bytes that are no replication message"))
+        wal_end, wants_reply = keepalive
+        if wants_reply:
             self._send_status(reply=False)
-        return int(wal_end)
+        return wal_end
 
     def _receive_end(self) -> None:
         """Fail with what the server said when it ended the stream."""
@@ -219,9 +216,8 @@ class Walsender:
 
     def _send_status(self, *, reply: bool) -> None:
         """Send written, flushed and applied; the lock is held."""
-        now = int((time.time() - _POSTGRES_EPOCH) * 1_000_000)
-        flushed = self._acknowledged
-        status = _STATUS.pack(b"r", max(self._sent_through, flushed), flushed, flushed, now, reply)
+        written = max(self._sent_through, self._acknowledged)
+        status = write_status(written, self._acknowledged, reply=reply)
         try:
             self._pgconn.put_copy_data(status)
             self._pgconn.flush()
@@ -231,15 +227,13 @@ class Walsender:
 
     def _keep_alive(self) -> None:
         while not self._is_closing.wait(max(0.05, self._status_due - time.monotonic())):
-            with self._lock:
-                if self._failure is not None:
-                    return
+            with self._lock, suppress(SourceError):
+                # A failure stays in _failure, and the reader raises it.
+                self._raise_failure()
                 if time.monotonic() >= self._status_due:
-                    try:
-                        self._send_status(reply=False)
-                    except SourceError:
-                        # Kept in _failure: the reader raises it.
-                        return
+                    self._send_status(reply=False)
+            if self._failure is not None:
+                return
 
     def _receive_notice(self, diagnostic: Diagnostic) -> None:
         text = diagnostic.message_primary or ""
@@ -248,11 +242,7 @@ class Walsender:
             self._failure = slot_failure(self._slot, text)
 
     def _lost(self, error: psycopg.Error | str) -> SourceError:
-        text = describe(error, self._conninfo)
-        return SourceError(
-            f"Lost the replication session of the slot {self._slot}: {text}. Nothing was acknowledged that is"
-            " not kept; run again to go on from there."
-        )
+        return lost_session(self._slot, describe(error, self._conninfo))
 
     def _fail(self, failure: SourceError) -> NoReturn:
         # After an error in decoding a session is not to be used again: drop it at once.
@@ -280,11 +270,7 @@ def start_walsender(
     A slot that another session reads is tried again for `busy_timeout` seconds, or until `should_stop`. What
     lies between the slot and a later `start_lsn` is left out: the caller holds it already.
     """
-    command = (
-        f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {LSN(start_lsn)} ("
-        + ", ".join(f"{quote_identifier(name)} {quote_literal(value)}" for name, value in options.items())
-        + ")"
-    ).encode()
+    command = start_command(slot, LSN(start_lsn), options)
     deadline = time.monotonic() + busy_timeout
     pause = 0.1
     while True:
@@ -292,16 +278,11 @@ def start_walsender(
             confirmed_lsn = check_source(connection, slot, publication).confirmed_flush_lsn
         session = connect_replication(conninfo)
         try:
-            timeout = _read_timeout(session)
+            timeout = read_walsender_timeout(session)
             result = session.pgconn.exec_(command)
             if result.status == ExecStatus.COPY_BOTH:
-                return Walsender(
-                    session,
-                    conninfo=conninfo,
-                    slot=slot,
-                    confirmed_lsn=max(LSN(start_lsn), confirmed_lsn),
-                    timeout=timeout,
-                )
+                position = max(LSN(start_lsn), confirmed_lsn)
+                return Walsender(session, conninfo=conninfo, slot=slot, position=position, timeout=timeout)
         except psycopg.Error as error:
             session.close()
             raise slot_failure(slot, describe(error, conninfo)) from None
@@ -310,17 +291,9 @@ def start_walsender(
             raise
         session.close()
         text = describe(result.get_error_message())
-        if result.error_field(DiagnosticField.SQLSTATE) != _BUSY:
+        if not is_busy(result):
             raise slot_failure(slot, text)
         if should_stop() or time.monotonic() + pause > deadline:
             raise busy_failure(slot, text, busy_timeout)
         time.sleep(pause)
         pause = min(2 * pause, 5.0)
-
-
-def _read_timeout(session: Connection) -> float:
-    """Return the session's wal_sender_timeout in seconds, 0 where it is off."""
-    row = session.execute(
-        "SELECT setting::integer FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
-    ).fetchone()
-    return row[0] / 1000 if row else 0.0
