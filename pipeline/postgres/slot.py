@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psycopg
 from psycopg import errors as sqlstate
-from psycopg.pq import DiagnosticField
+from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
 from pipeline.config import Config
@@ -20,7 +20,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 
 PLUGIN = "pgoutput"
 
-_BUSY = "55006"
+_BUSY = b"55006"
 
 # Texts of several majors; none of them has an SQLSTATE of its own.
 _LOST = ("can no longer", "has been invalidated", "has already been removed", "cannot read from logical repl")
@@ -251,8 +251,18 @@ def lost_session(name: str, text: str) -> SourceError:
 
 def is_busy(result: PGresult) -> bool:
     """Tell whether the server refused because another session holds the slot."""
-    sqlstate = result.error_field(DiagnosticField.SQLSTATE)
-    return sqlstate is not None and sqlstate.decode() == _BUSY
+    return result.error_field(DiagnosticField.SQLSTATE) == _BUSY
+
+
+def end_failure(name: str, result: PGresult | None) -> SourceError:
+    """Return one sentence for a stream that the server ended."""
+    if result is None or result.status != ExecStatus.FATAL_ERROR:
+        return lost_session(name, "the server ended the stream")
+    text = describe(result.get_error_message())
+    # Class 57P: a shutdown, or somebody ended the process.
+    if (result.error_field(DiagnosticField.SQLSTATE) or b"").startswith(b"57P"):
+        return lost_session(name, text)
+    return slot_failure(name, text)
 
 
 def busy_failure(name: str, text: str, seconds: float) -> SourceError:

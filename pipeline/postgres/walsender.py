@@ -26,6 +26,7 @@ from pipeline.postgres.plugin import start_command
 from pipeline.postgres.slot import (
     busy_failure,
     check_source,
+    end_failure,
     is_busy,
     lost_session,
     read_slot,
@@ -207,12 +208,9 @@ class Walsender:
             self._send_status(reply=False)
         return wal_end
 
-    def _receive_end(self) -> None:
+    def _receive_end(self) -> NoReturn:
         """Fail with what the server said when it ended the stream."""
-        result = self._pgconn.get_result()
-        if result is not None and result.status == ExecStatus.FATAL_ERROR:
-            self._fail(slot_failure(self._slot, result.get_error_message()))
-        self._fail(self._lost("the server ended the stream"))
+        self._fail(end_failure(self._slot, self._pgconn.get_result()))
 
     def _send_status(self, *, reply: bool) -> None:
         """Send written, flushed and applied; the lock is held."""
