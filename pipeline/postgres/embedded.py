@@ -64,6 +64,8 @@ class EmbeddedServer:
 
     def start(self) -> None:
         """Start the server and wait until it takes connections."""
+        if not self._sockets.exists():
+            _make_folder(self._sockets, self._account)
         log = self.data / "server.log"
         command = ["start", "-w", "-t", str(_START_SECONDS), "-l", str(log), "-s"]
         self._control(*command)
@@ -73,8 +75,7 @@ class EmbeddedServer:
     def stop(self) -> None:
         """Stop the server and end its sessions; idempotent."""
         self._end("fast")
-        if not self._is_running:
-            shutil.rmtree(self._sockets, ignore_errors=True)
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     def kill_immediate(self) -> None:
         """End the server as a crash would, without a checkpoint."""
@@ -118,13 +119,10 @@ def start_server(
             directory.chmod(0o755)
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
     data = directory / "data"
-    data.mkdir(mode=0o700)
+    _make_folder(data, account)
     # The path of a socket has 107 bytes at most.
     sockets = Path(tempfile.mkdtemp(prefix="pgs-", dir="/tmp"))
-    if account is not None:
-        entry = pwd.getpwnam(account)
-        for path in (data, sockets):
-            os.chown(path, entry.pw_uid, entry.pw_gid)
+    sockets.rmdir()
     arguments = [
         *("--pgdata", str(data), "--username", _SUPERUSER, "--auth", "trust"),
         *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
@@ -165,6 +163,13 @@ def run_as(account: str | None, command: list[str]) -> None:
     if done.returncode:
         words = " ".join(line.strip() for line in lines[-6:]).strip()
         raise SourceError(f"The embedded server failed ({Path(command[0]).name}): {words}")
+
+
+def _make_folder(path: Path, account: str | None) -> None:
+    path.mkdir(mode=0o700)
+    if account is not None:
+        entry = pwd.getpwnam(account)
+        os.chown(path, entry.pw_uid, entry.pw_gid)
 
 
 def _write_settings(data: Path, settings: Mapping[str, str]) -> None:
