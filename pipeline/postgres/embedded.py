@@ -68,7 +68,11 @@ class EmbeddedServer:
             _make_folder(self._sockets, self._account)
         log = self.data / "server.log"
         command = ["start", "-w", "-t", str(_START_SECONDS), "-l", str(log), "-s"]
-        self._control(*command)
+        try:
+            self._control(*command)
+        except SourceError:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+            raise
         self._is_running = True
         atexit.register(self.stop)
 
