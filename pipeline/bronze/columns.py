@@ -4,9 +4,10 @@ Insert, Update and Delete messages of any relations are decoded side by side: co
 over all rows at once, so that no Python object is made per row or cell. Layouts follow PostgreSQL's "Logical
 Replication Message Formats" (Insert, Update, Delete, TupleData). What this finds malformed is given to the
 scalar decoder, which names the message, field and offset; the two agree on every message (a test says so).
+Values in binary format are refused: they were not asked for, and bronze holds PostgreSQL's text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 from pipeline.bronze.schema import POSITIONS, RAW_CELLS
 from pipeline.errors import ProtocolError
 from pipeline.protocol.decode import decode
+from pipeline.protocol.messages import Binary, Delete, Insert, Update
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -55,12 +57,17 @@ class _Tuples:
 
 
 class _Malformed(Exception):
-    def __init__(self, row: int) -> None:
-        self.row = row
+    """Some row is malformed; which one and why, the scalar decoder says."""
 
 
-def decode_rows(messages: Sequence[bytes]) -> RowColumns:
-    """Decode Insert, Update and Delete messages; raise ProtocolError for the first malformed one."""
+def decode_rows(
+    messages: Sequence[bytes], widths: Ints | None = None, name_of: Callable[[int], str] | None = None
+) -> RowColumns:
+    """Decode Insert, Update and Delete messages; raise ProtocolError for the first malformed one.
+
+    `widths` are the columns that each row's relation has: every tuple, a key too, has as many. `name_of` says
+    what to call a row in the error.
+    """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     ends = np.cumsum(lengths)
     starts = ends - lengths
@@ -68,15 +75,48 @@ def decode_rows(messages: Sequence[bytes]) -> RowColumns:
     buffer = b"".join((*messages, b"\0" * 8))
     octets = np.frombuffer(buffer, np.uint8)
     try:
-        return _decode(buffer, octets, starts, ends)
-    except _Malformed as malformed:
-        decode(messages[malformed.row])
-        raise ProtocolError(
-            f"row message {chr(messages[malformed.row][0])} of {lengths[malformed.row]} bytes is malformed"
-        ) from None
+        return _decode(buffer, octets, starts, ends, widths)
+    except _Malformed:
+        raise _first_fault(messages, widths, name_of) from None
 
 
-def _decode(buffer: bytes, octets: npt.NDArray[np.uint8], starts: Ints, ends: Ints) -> RowColumns:
+def _first_fault(
+    messages: Sequence[bytes], widths: Ints | None, name_of: Callable[[int], str] | None
+) -> ProtocolError:
+    for row, message in enumerate(messages):
+        place = f" {name_of(row)}" if name_of else ""
+        try:
+            fault = _fault(message, None if widths is None else int(widths[row]), place)
+        except ProtocolError as error:
+            fault = f"{error} (the message is{place})" if place else str(error)
+        if fault:
+            return ProtocolError(fault)
+    raise AssertionError("a row was refused that the scalar decoder accepts")
+
+
+def _fault(message: bytes, width: int | None, place: str) -> str | None:
+    decoded = decode(message)
+    name = type(decoded).__name__
+    if not isinstance(decoded, Insert | Update | Delete):
+        return f"{name}{place} is not a row message"
+    old, new = getattr(decoded, "old", None), getattr(decoded, "new", None)
+    for side, cells in (("old", old), ("new", new)):
+        if cells is None:
+            continue
+        if width is not None and len(cells) != width:
+            return f"{name}{place}: {len(cells)} columns in the {side} tuple, its relation has {width}"
+        for column, cell in enumerate(cells, 1):
+            if isinstance(cell, Binary):
+                return (
+                    f"{name}{place}: column {column} of the {side} tuple is in binary format, "
+                    "which was not asked for"
+                )
+    return None
+
+
+def _decode(
+    buffer: bytes, octets: npt.NDArray[np.uint8], starts: Ints, ends: Ints, widths: Ints | None
+) -> RowColumns:
     _require(starts + _FIRST_TAG < ends)
     op = octets[starts]
     tag = octets[starts + _FIRST_TAG]
@@ -87,12 +127,12 @@ def _decode(buffer: bytes, octets: npt.NDArray[np.uint8], starts: Ints, ends: In
         | ((op == DELETE) & has_old)
     )
     position = starts + _FIRST_TAG + 1
-    old, position = _read_tuples(octets, position, ends, has_old)
+    old, position = _read_tuples(octets, position, ends, has_old, widths)
     # An Update that carries an old tuple has the new one's tag behind it.
     follows = has_old & (op == UPDATE)
     _require(~follows | ((position < ends) & (octets[np.minimum(position, len(octets) - 1)] == _NEW)))
     position = position + follows
-    new, position = _read_tuples(octets, position, ends, op != DELETE)
+    new, position = _read_tuples(octets, position, ends, op != DELETE, widths)
     _require(position == ends)
     old_cells, raw_old = _cells(buffer, octets, old)
     new_cells, raw_new = _cells(buffer, octets, new)
@@ -110,7 +150,7 @@ def _decode(buffer: bytes, octets: npt.NDArray[np.uint8], starts: Ints, ends: In
 
 def _require(good: Bools) -> None:
     if not good.all():
-        raise _Malformed(int(np.argmin(good)))
+        raise _Malformed
 
 
 def _u32(octets: npt.NDArray[np.uint8], at: Ints) -> Ints:
@@ -122,7 +162,7 @@ def _u32(octets: npt.NDArray[np.uint8], at: Ints) -> Ints:
 
 
 def _read_tuples(
-    octets: npt.NDArray[np.uint8], position: Ints, ends: Ints, present: Bools
+    octets: npt.NDArray[np.uint8], position: Ints, ends: Ints, present: Bools, widths: Ints | None
 ) -> tuple[_Tuples, Ints]:
     """Read one TupleData per present row; return the cells and the position behind each."""
     position = position.copy()
@@ -130,6 +170,10 @@ def _read_tuples(
     head = np.minimum(position, len(octets) - 2)
     counts = np.where(present, (octets[head].astype(np.int64) << 8) | octets[head + 1], 0)
     position[present] += 2
+    # A cell takes a byte at least: counts that the messages cannot hold would ask for any amount of memory.
+    _require(position + counts <= ends)
+    if widths is not None:
+        _require(~present | (counts == widths))
     offsets = np.zeros(len(position) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     kinds = np.empty(offsets[-1], np.uint8)
@@ -148,9 +192,7 @@ def _read_tuples(
         following = at + 1 + np.where(is_text, 4 + length, 0)
         fits &= is_text | (kind == _NULL) | (kind == _UNSENT)
         fits &= following <= end
-        if not fits.all():
-            row = int(np.argmin(fits))
-            raise _Malformed(row if isinstance(rows, slice) else int(rows[row]))
+        _require(fits)
         cell = offsets[:-1][rows] + column
         kinds[cell], starts[cell], lengths[cell] = kind, at + 5, length
         position[rows] = following

@@ -43,6 +43,9 @@ CHANGES = pa.schema(
     ]
 )
 
+# What readers select by: kept as statistics of every file, in Parquet and in Delta's log.
+STATISTICS = ("commit_lsn", "end_lsn", "ordinal", "schema_name", "table_name")
+
 COLUMN = pa.struct(
     [
         pa.field("name", pa.string()),

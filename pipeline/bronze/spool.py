@@ -1,70 +1,28 @@
 """Committed changes in, staged Parquet files out, memory bounded whatever a transaction's size.
 
 Changes of finished transactions go to one file per batch. Changes of a transaction that outgrows a batch
-before its commit go to a file of that transaction alone, whose end LSN is known, and filled in, only when it
-commits. `seal` hands over everything that is committed and nothing else, so a batch always ends on a
-transaction boundary. A staged file that was never landed is garbage: the server sends its changes again.
+before its commit go to a file of that transaction alone, whose end LSN is filled in when it is known. `seal`
+hands over everything that is committed and nothing else, so a batch always ends on a transaction boundary.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.bronze.columns import decode_rows
 from pipeline.bronze.schema import CHANGES
+from pipeline.bronze.staged import Part, Staged, StagedFile, complete, create_file
 from pipeline.bronze.versions import RelationVersion
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID
 from pipeline.protocol.messages import Origin
 from pipeline.protocol.transactions import Began, Change, Committed, Emitted, Truncation
 
 ROW_LIMIT = 65_536
 BYTE_LIMIT = 16 << 20
 _EPOCH = 946_684_800_000_000  # 2000-01-01 UTC, in microseconds since 1970
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One staged file; `end_lsn` is set where the file holds one transaction that outgrew a batch."""
-
-    path: Path
-    row_count: int
-    end_lsn: LSN | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """Whole committed transactions, ready to land: their files, and the end LSN of the last of them."""
-
-    parts: tuple[Part, ...]
-    end_lsn: LSN
-    commit_time: int | None
-    transaction_count: int
-    change_count: int
-
-    @property
-    def row_count(self) -> int:
-        """Return the rows of all files."""
-        return sum(part.row_count for part in self.parts)
-
-
-@dataclass(slots=True)
-class _File:
-    path: Path
-    writer: pq.ParquetWriter
-    row_count: int = 0
-
-    def write(self, table: pa.Table) -> None:
-        self.writer.write_table(table)
-        self.row_count += table.num_rows
-
-    def close(self, end_lsn: LSN | None = None) -> Part:
-        self.writer.close()
-        return Part(self.path, self.row_count, end_lsn)
 
 
 @dataclass(slots=True)
@@ -90,11 +48,11 @@ class Spool:
         self._others_open = 0  # how many of them belong to finished transactions
         self._finished = 0  # how many of _rows belong to finished transactions
         self._transactions: list[tuple[int, Committed]] = []  # (rows, commit) of the finished ones in _rows
-        self._whole: _File | None = None
-        self._open: _File | None = None
+        self._whole: StagedFile | None = None
+        self._open: StagedFile | None = None
         self._parts: list[Part] = []
         self._began: Began | None = None
-        self._last: Committed | None = None
+        self._end_lsn = INVALID
         self._transaction_count = 0
         self._change_count = 0
 
@@ -107,7 +65,7 @@ class Spool:
     @property
     def has_commits(self) -> bool:
         """Say whether a commit was received since the last seal, be it empty."""
-        return self._last is not None
+        return self._end_lsn > INVALID
 
     def describe(self, version: RelationVersion) -> None:
         """Make this version the one that later changes of its relation name."""
@@ -160,6 +118,7 @@ class Spool:
             row |= {"commit_lsn": message.lsn, "end_lsn": message.lsn}
             self._others.insert(self._others_open, row)
             self._others_open += 1
+            self._end_lsn = max(self._end_lsn, message.lsn)
 
     def commit(self, committed: Committed) -> None:
         """Close the open transaction: its changes are in the next seal."""
@@ -168,19 +127,19 @@ class Spool:
         self._others_open = len(self._others)
         if self._open:
             self._flush()
-            self._parts.append(self._open.close(committed.end_lsn))
+            self._parts.append(complete(self._open.close(), committed.end_lsn))
             self._open = None
         else:
             self._transactions.append((len(self._rows.messages) - self._finished, committed))
             self._finished = len(self._rows.messages)
         self._began = None
-        self._last = committed
+        self._end_lsn = committed.end_lsn
         self._transaction_count += 1
         self._change_count += committed.change_count
 
     def seal(self) -> Staged | None:
         """Hand over all that is committed; None where nothing was received at all."""
-        if not self._others_open and self._last is None:
+        if not self.has_commits:
             return None
         self._flush_finished()
         if self._whole:
@@ -188,12 +147,11 @@ class Spool:
             self._whole = None
         staged = Staged(
             parts=tuple(self._parts),
-            end_lsn=self._last.end_lsn if self._last else LSN(0),
-            commit_time=self._last.commit_time if self._last else None,
+            end_lsn=self._end_lsn,
             transaction_count=self._transaction_count,
             change_count=self._change_count,
         )
-        self._parts, self._last = [], None
+        self._parts, self._end_lsn = [], INVALID
         self._transaction_count = self._change_count = 0
         return staged
 
@@ -201,8 +159,7 @@ class Spool:
         """Drop what is staged and not handed over: the server sends it again."""
         for file in (self._whole, self._open):
             if file:
-                file.writer.close()
-                file.path.unlink(missing_ok=True)
+                file.discard()
         for part in self._parts:
             part.path.unlink(missing_ok=True)
 
@@ -211,7 +168,7 @@ class Spool:
         self._flush_finished()
         if not self._rows.messages:
             return
-        self._open = self._open or self._file()
+        self._open = self._open or create_file(self._directory)
         assert self._began is not None
         self._open.write(self._table(self._rows, [(len(self._rows.messages), self._began)]))
         self._rows = _Rows()
@@ -228,22 +185,14 @@ class Spool:
                 rows.messages[:count], rows.ordinals[:count], rows.versions[:count], rows.origins[:count]
             )
         if count:
-            self._whole = self._whole or self._file()
+            self._whole = self._whole or create_file(self._directory)
             self._whole.write(self._table(rows, self._transactions))
         if self._others_open:
-            self._whole = self._whole or self._file()
+            self._whole = self._whole or create_file(self._directory)
             self._whole.write(pa.Table.from_pylist(self._others[: self._others_open], CHANGES))
         self._rows, self._others = rest, self._others[self._others_open :]
         self._finished = self._others_open = 0
         self._transactions = []
-
-    def _file(self) -> _File:
-        path = self._directory / f"{uuid4().hex}.parquet"
-        # Spark rewrites these at once: cheap compression, no dictionaries or statistics that nobody reads.
-        writer = pq.ParquetWriter(
-            path, CHANGES, compression="lz4", use_dictionary=_REPETITIVE, write_statistics=False
-        )
-        return _File(path, writer)
 
     def _table(
         self, rows: _Rows, transactions: list[tuple[int, Committed]] | list[tuple[int, Began]]
@@ -285,9 +234,6 @@ class Spool:
     def _names(self, versions: np.ndarray, name_of: Callable[[RelationVersion], str]) -> pa.Array:
         names = pa.array([name_of(version) for version in self._versions], pa.string())
         return pa.DictionaryArray.from_arrays(pa.array(versions), names).cast(pa.string())
-
-
-_REPETITIVE = ["op", "schema_name", "table_name", "old_kind", "relation_version", "relation_id", "origin"]
 
 
 def _transaction_columns(transactions: Sequence[Committed | Began]) -> dict[str, list[int]]:

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
-from pipeline.bronze.spool import Staged
+from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
 from pipeline.bronze.versions import RelationVersion, relations_table
+from pipeline.lake.commits import DataFile, commit_files
 from pipeline.lake.tables import Commit, Lake, json_object
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold import literal
@@ -58,8 +58,7 @@ class Bronze:
 
     def ensure(self) -> None:
         """Create the tables unless they are there."""
-        # Statistics pay on the columns that apply selects by; the rest are arrays and text.
-        statistics = {"delta.dataSkippingStatsColumns": "commit_lsn,end_lsn,ordinal,schema_name,table_name"}
+        statistics = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
         self.relations.ensure(spark_ddl(RELATIONS))
         self.changes.ensure(spark_ddl(CHANGES), statistics)
 
@@ -84,28 +83,9 @@ class Bronze:
         rows = self.relations.frame().select("relation_version").distinct().collect()
         return {row.relation_version for row in rows}
 
-    def land(self, staged: Staged, paths: Mapping[str, str], commit: Commit) -> None:
-        """Append the staged files in one commit with their position; `paths` says where Spark sees them."""
-        frames = []
-        whole = [paths[str(part.path)] for part in staged.parts if part.end_lsn is None]
-        reader = self.lake.spark.read.schema(spark_ddl(CHANGES))
-        if whole:
-            frames.append(reader.parquet(*whole))
-        for part in staged.parts:
-            if part.end_lsn is not None:
-                frame = reader.parquet(paths[str(part.path)])
-                frames.append(frame.withColumn("end_lsn", F.lit(int(part.end_lsn)).cast("bigint")))
-        if not frames:
-            self.advance(commit)
-            return
-        landed = frames[0]
-        for frame in frames[1:]:
-            landed = landed.unionByName(frame)
-        self.changes.append(landed, commit)
-
-    def advance(self, commit: Commit) -> None:
-        """Record a position without rows."""
-        self.changes.append(self.lake.spark.createDataFrame([], spark_ddl(CHANGES)), commit)
+    def land(self, files: Sequence[DataFile], commit: Commit) -> None:
+        """Make files of the table's folder part of it, in one commit with the position; no file is fine."""
+        commit_files(self.changes, files, commit)
 
     def _frame(self, table: pa.Table, schema: pa.Schema) -> DataFrame:
         return self.lake.spark.createDataFrame(table.to_pylist(), spark_ddl(schema))

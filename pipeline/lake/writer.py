@@ -63,7 +63,8 @@ class CutWriter:
         if cut.replaces or self._table.is_empty():
             self._replace(merge.final_rows(source, fold, metadata), cut, commit)
         else:
-            self._merge(source, merge.merge_by_key(self._table.identifier, "folded", fold, metadata), commit)
+            statement = merge.merge_by_key(self._table.identifier, "folded", fold, metadata)
+            self._merge(source, statement, commit)
         return found.misfits
 
     def _write_bag(

@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from pipeline.bronze.spool import Spool, Staged
+from pipeline.bronze.spool import Spool
+from pipeline.bronze.staged import Staged
 from pipeline.bronze.versions import RelationVersion, relation_version
 from pipeline.config import Config
 from pipeline.errors import SourceError
@@ -68,7 +69,7 @@ class Capture:
         self._stream = stream
         self._position = position
         self._progress = progress
-        self._staging = Staging(bronze.lake)
+        self._staging = Staging(bronze.lake, bronze.changes)
         self._spool = Spool(self._staging.directory)
         self._assembler = Assembler()
         self._known = bronze.known_versions()
@@ -188,8 +189,7 @@ class Capture:
             self._bronze.record_relations(versions)
         counts = {"transactions": staged.transaction_count, "changes": staged.change_count}
         commit = position_commit(self._bronze, self._config, self._identity, start, end, **counts)
-        self._bronze.land(staged, self._staging.publish(staged), commit)
-        self._staging.remove(staged)
+        self._bronze.land([self._staging.move(part) for part in staged.parts], commit)
         self._summary.transactions += staged.transaction_count
         self._summary.changes += staged.change_count
         return end
@@ -216,7 +216,9 @@ class Capture:
             end = min(end, self._began.commit_lsn)
         if end <= self._position:
             return
-        self._bronze.advance(position_commit(self._bronze, self._config, self._identity, self._position, end))
+        self._bronze.land(
+            [], position_commit(self._bronze, self._config, self._identity, self._position, end)
+        )
         self._position = end
         self._sealed_at = time.monotonic()
         self._acknowledge(end)

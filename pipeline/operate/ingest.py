@@ -47,7 +47,7 @@ def run_ingest(
         if point is None:
             bronze.ensure()
             position = slot.confirmed_flush_lsn
-            bronze.advance(position_commit(bronze, config, identity, position, position))
+            bronze.land([], position_commit(bronze, config, identity, position, position))
         else:
             position = point.lsn
             check_continuity(bronze.metadata(), identity, slot, position)

@@ -1,0 +1,101 @@
+"""Staged files: Parquet as the bronze table holds it, with what Delta's log says of each.
+
+A staged file becomes part of the table by a commit that names it; nothing rewrites it. So its schema, names
+and statistics are those of the table. A file that was never committed is garbage: the server sends its
+changes again.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.bronze.schema import CHANGES, STATISTICS
+from pipeline.protocol.lsn import LSN
+
+_REPETITIVE = ["op", "schema_name", "table_name", "old_kind", "relation_version", "relation_id", "origin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One finished file: rows, and the least and greatest values of the columns that readers select by."""
+
+    path: Path
+    row_count: int
+    least: dict[str, Any]
+    greatest: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Whole committed transactions, ready to land: their files, and the end LSN of the last of them."""
+
+    parts: tuple[Part, ...]
+    end_lsn: LSN
+    transaction_count: int
+    change_count: int
+
+    @property
+    def row_count(self) -> int:
+        """Return the rows of all files."""
+        return sum(part.row_count for part in self.parts)
+
+
+@dataclass(slots=True)
+class StagedFile:
+    """A file that is being written."""
+
+    path: Path
+    writer: pq.ParquetWriter
+    row_count: int = 0
+    least: dict[str, Any] = field(default_factory=dict)
+    greatest: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, table: pa.Table) -> None:
+        """Append one row group."""
+        self.writer.write_table(table)
+        self.row_count += table.num_rows
+        for name in STATISTICS:
+            extremes = pc.min_max(table.column(name)).as_py()
+            if extremes["min"] is not None:
+                self.least[name] = min(self.least.get(name, extremes["min"]), extremes["min"])
+                self.greatest[name] = max(self.greatest.get(name, extremes["max"]), extremes["max"])
+
+    def close(self) -> Part:
+        """Finish the file."""
+        self.writer.close()
+        return Part(self.path, self.row_count, self.least, self.greatest)
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self.writer.close()
+        self.path.unlink(missing_ok=True)
+
+
+def create_file(directory: Path) -> StagedFile:
+    """Begin a file of a name that no other has."""
+    path = directory / f"{uuid4().hex}.parquet"
+    writer = pq.ParquetWriter(
+        path, CHANGES, compression="snappy", use_dictionary=_REPETITIVE, write_statistics=list(STATISTICS)
+    )
+    return StagedFile(path, writer)
+
+
+def complete(part: Part, end_lsn: LSN) -> Part:
+    """Write the file of a transaction that outgrew a batch again, now that its end LSN is known.
+
+    Row group by row group, so memory stays bounded; the file without it is removed.
+    """
+    file = create_file(part.path.parent)
+    position = CHANGES.get_field_index("end_lsn")
+    with pq.ParquetFile(part.path) as source:
+        for group in range(source.num_row_groups):
+            table = source.read_row_group(group)
+            ends = pa.repeat(pa.scalar(int(end_lsn), pa.int64()), table.num_rows)
+            file.write(table.set_column(position, CHANGES.field(position), ends))
+    part.path.unlink()
+    return file.close()

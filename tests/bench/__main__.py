@@ -1,0 +1,73 @@
+"""Run all benchmarks and print one line a figure: `python -m tests.bench [--scale 0.1]`."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from pipeline.lake.session import start_session
+from pipeline.postgres.embedded import EmbeddedServer, start_server
+from tests.bench.apply import measure_apply
+from tests.bench.capture import measure_capture, measure_memory
+
+
+def main() -> None:
+    """Measure capture, apply and memory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
+    parser.add_argument("--only", choices=("capture", "apply", "memory"), help="one of the three")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pgdelta-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        server = start_server(folder / "server", settings={"max_wal_size": "8GB", "shared_buffers": "512MB"})
+        try:
+            if options.only in (None, "capture"):
+                _capture(server, folder, options.scale)
+            if options.only in (None, "apply"):
+                _apply(server, folder, options.scale)
+            if options.only in (None, "memory"):
+                _memory(server, folder, options.scale)
+        finally:
+            server.stop()
+
+
+def _capture(server: EmbeddedServer, folder: Path, scale: float) -> None:
+    found = measure_capture(start_session("bench"), server, folder, int(200_000 * scale))
+    print(f"capture: {found.changes} changes in {found.transactions} transactions, {found.messages} messages")
+    print(
+        f"  pg_recvlogical   {found.reference_seconds:6.2f} s {found.messages / found.reference_seconds:9.0f}/s"
+    )
+    print(
+        f"  WAL -> bronze    {found.capture_seconds:6.2f} s {found.messages / found.capture_seconds:9.0f}/s"
+    )
+    print(f"  ratio            {found.ratio:6.2f}   (aim: at least 0.5)", flush=True)
+
+
+def _apply(server: EmbeddedServer, folder: Path, scale: float) -> None:
+    found = measure_apply(
+        start_session("bench"),
+        server,
+        folder,
+        rows=int(1_000_000 * scale),
+        changes=int(100_000 * scale),
+        rounds=5,
+    )
+    print(f"apply: {found.changes} net changes into {found.rows} rows, each of 5 rounds (the first is cold)")
+    print("  apply            " + " ".join(f"{seconds:6.2f}" for seconds in found.apply_seconds) + " s")
+    print("  ideal MERGE      " + " ".join(f"{seconds:6.2f}" for seconds in found.ideal_seconds) + " s")
+    print(f"  ratio of medians {found.ratio:6.2f}   (aim: at most 1.5)", flush=True)
+
+
+def _memory(server: EmbeddedServer, folder: Path, scale: float) -> None:
+    print("memory: ingest of one transaction, peak resident MiB")
+    for rows in (1_000_000, 5_000_000):
+        peak = measure_memory(server, folder, int(rows * scale))
+        print(
+            f"  {peak.rows:8d} rows     Python {peak.python_mib:5d}   JVM {peak.jvm_mib:5d}   "
+            f"{peak.seconds:6.1f} s with the JVM's start",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Capture: one WAL read by `pg_recvlogical` into a file, and by ingest into committed bronze.
+
+Both read the same changes through slots of their own, on the same machine, one after the other; messages are
+counted from bronze: every row change, and a Begin and a Commit for each transaction.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from pipeline.config import Config, load_config
+from pipeline.operate.ingest import run_ingest
+from pipeline.postgres.embedded import EmbeddedServer
+
+SCRIPT = """\
+\\set id random(1, 100000)
+BEGIN;
+INSERT INTO orders (customer, amount, note) VALUES (:id, :id / 7.0, 'placed by customer ' || :id);
+INSERT INTO orders (customer, amount, note) VALUES (:id, :id / 3.0, 'and another one');
+INSERT INTO items (product, quantity) VALUES (:id, 1), (:id + 1, 2);
+UPDATE customers SET visits = visits + 1, seen_at = now() WHERE id = :id;
+UPDATE customers SET name = 'customer ' || visits WHERE id = :id;
+COMMIT;
+"""
+SCHEMA = """
+CREATE TABLE orders (
+    id bigserial PRIMARY KEY, customer int, amount numeric(12, 2), note text,
+    placed_at timestamptz DEFAULT now()
+);
+CREATE TABLE items (id bigserial PRIMARY KEY, product int, quantity int, is_gift bool DEFAULT false);
+CREATE TABLE customers (id int PRIMARY KEY, name text, visits int DEFAULT 0, seen_at timestamptz);
+INSERT INTO customers (id, name) SELECT g, 'customer ' || g FROM generate_series(1, 100000) g;
+CREATE PUBLICATION bench FOR ALL TABLES;
+"""
+ROWS_A_TRANSACTION = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Seconds of both readers over the same messages."""
+
+    messages: int
+    changes: int
+    transactions: int
+    reference_seconds: float
+    capture_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Return our rate as a part of pg_recvlogical's."""
+        return self.reference_seconds / self.capture_seconds
+
+
+def pipeline_config(folder: Path, conninfo: str, name: str) -> Config:
+    """Write and load a configuration that uses the publication `bench`."""
+    path = folder / f"{name}.yaml"
+    path.write_text(
+        f"pipeline: {name}\nsource:\n  conninfo: {conninfo!r}\n  publication: bench\n"
+        f"storage:\n  root: {folder / name}\ntables:\n  - source: public.*\n"
+    )
+    return load_config(path)
+
+
+def measure_capture(spark: SparkSession, server: EmbeddedServer, folder: Path, transactions: int) -> Capture:
+    """Write the WAL once, then read it with both."""
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(SCHEMA)
+        config = pipeline_config(folder, server.conninfo, "capture")
+        # An empty run makes the tables and warms Spark up.
+        run_ingest(config, spark=spark)
+        connection.execute("INSERT INTO items (product) SELECT g FROM generate_series(1, 100000) g")
+        run_ingest(config, spark=spark)
+        connection.execute("SELECT pg_create_logical_replication_slot('reference', 'pgoutput')")
+        _generate(server, folder, transactions)
+        row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+        assert row is not None
+        reference = _run_reference(server, folder, row[0])
+        connection.execute("SELECT pg_drop_replication_slot('reference')")
+    started = time.monotonic()
+    summary = run_ingest(config, spark=spark)
+    seconds = time.monotonic() - started
+    messages = summary.changes + 2 * summary.transactions
+    return Capture(messages, summary.changes, summary.transactions, reference, seconds)
+
+
+def _generate(server: EmbeddedServer, folder: Path, transactions: int) -> None:
+    script = folder / "load.sql"
+    script.write_text(SCRIPT)
+    command = [str(server.binaries / "pgbench"), "-n", "-M", "prepared", "-c", "4", "-j", "2"]
+    command += ["-f", str(script), "-t", str(transactions // 4), server.conninfo]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _run_reference(server: EmbeddedServer, folder: Path, end: str) -> float:
+    output = folder / "reference.bin"
+    command = [str(server.binaries / "pg_recvlogical"), "-d", server.conninfo, "-S", "reference", "--start"]
+    command += ["--no-loop", "--endpos", end, "-f", str(output), "-F", "0"]
+    command += ["-o", "proto_version=1", "-o", "publication_names=bench", "-o", "messages=true"]
+    started = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    seconds = time.monotonic() - started
+    output.unlink()
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Peak memory of an ingest process and its JVM, in MiB, and how long it took."""
+
+    rows: int
+    python_mib: int
+    jvm_mib: int
+    seconds: float
+
+
+def measure_memory(server: EmbeddedServer, folder: Path, rows: int) -> Peak:
+    """Capture one transaction of so many rows with `jobs/ingest.py` and watch its memory."""
+    name = f"memory_{rows}"
+    config = pipeline_config(folder, server.conninfo, name)
+    job = [sys.executable, str(Path(__file__).parents[2] / "jobs" / "ingest.py"), "--config", config.path]
+    subprocess.run(job, check=True, capture_output=True)
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO orders (customer, amount, note) "
+            "SELECT g, g / 7.0, 'one of many ' || g FROM generate_series(1, %s) g",
+            (rows,),
+        )
+    started = time.monotonic()
+    process = subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    peaks: dict[str, int] = {"python": 0, "java": 0}
+    watcher = threading.Thread(target=_watch, args=(process, peaks))
+    watcher.start()
+    output, _ = process.communicate()
+    watcher.join()
+    if process.returncode:
+        raise RuntimeError(f"ingest of {rows} rows failed: {output}")
+    seconds = time.monotonic() - started
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+        connection.execute("TRUNCATE orders")
+    return Peak(rows, peaks["python"], peaks["java"], seconds)
+
+
+def _watch(process: "subprocess.Popen[str]", peaks: dict[str, int]) -> None:
+    while process.poll() is None:
+        for pid in _family(process.pid):
+            try:
+                status = Path(f"/proc/{pid}/status").read_text()
+                name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+            except OSError:
+                continue
+            peak = next((int(line.split()[1]) // 1024 for line in status.splitlines() if "VmHWM" in line), 0)
+            kind = "java" if name.startswith("java") else "python"
+            peaks[kind] = max(peaks[kind], peak)
+        time.sleep(0.2)
+
+
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    for parent in found:
+        try:
+            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        except OSError:
+            continue
+        found += map(int, children)
+    return found
