@@ -103,3 +103,10 @@ def spark_type(kind: pa.DataType) -> str:
 def spark_ddl(schema: pa.Schema) -> str:
     """Return `name TYPE, …` for a whole schema."""
     return ", ".join(f"{field.name} {spark_type(field.type)}" for field in schema)
+
+
+def storable(text: str) -> str:
+    r"""Return a name as Parquet can hold it: bytes that are not UTF-8 (lone surrogates) read `\xE9`."""
+    if text.isascii():
+        return text
+    return "".join(f"\\x{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in text)

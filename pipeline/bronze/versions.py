@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 
 import pyarrow as pa
 
-from pipeline.bronze.schema import RELATIONS
+from pipeline.bronze.schema import RELATIONS, storable
 from pipeline.postgres.catalog import RelationFacts
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Relation
@@ -24,6 +24,16 @@ class RelationVersion:
     lsn: LSN
     relation: Relation
     facts: RelationFacts | None
+
+    @property
+    def schema_name(self) -> str:
+        """Return the name of the schema; the stream leaves out that of the system's own."""
+        return storable(self.relation.namespace) or "pg_catalog"
+
+    @property
+    def table_name(self) -> str:
+        """Return the name of the table."""
+        return storable(self.relation.name)
 
 
 def relation_version(relation: Relation, facts: RelationFacts | None, lsn: LSN) -> RelationVersion:
@@ -48,20 +58,20 @@ def _row(version: RelationVersion) -> dict[str, object]:
         fact = facts.columns[position] if facts else None
         columns.append(
             {
-                "name": column.name,
+                "name": storable(column.name),
                 "type_oid": column.type_oid,
                 "type_modifier": column.type_modifier,
                 "is_key": column.is_key,
                 "attribute_number": fact and fact.attribute_number,
-                "type_schema": fact and fact.type_schema,
-                "type_name": fact and fact.type_name,
+                "type_schema": fact and storable(fact.type_schema),
+                "type_name": fact and storable(fact.type_name),
                 "type_kind": fact and fact.type_kind,
                 "base_oid": fact and fact.base_oid,
                 "base_modifier": fact and fact.base_modifier,
                 "element_oid": fact and fact.element_oid,
                 "element_kind": fact and fact.element_kind,
                 "element_base_oid": fact and fact.element_base_oid,
-                "missing_value": fact and fact.missing_value,
+                "missing_value": fact and fact.missing_value and storable(fact.missing_value),
                 "not_null": fact and fact.not_null,
             }
         )
@@ -69,10 +79,10 @@ def _row(version: RelationVersion) -> dict[str, object]:
         "relation_version": version.id,
         "lsn": version.lsn,
         "relation_id": relation.oid,
-        "schema_name": relation.namespace or "pg_catalog",
-        "table_name": relation.name,
+        "schema_name": version.schema_name,
+        "table_name": version.table_name,
         "replica_identity": relation.replica_identity,
         "columns": columns,
-        "primary_key": list(facts.primary_key) if facts else None,
+        "primary_key": [storable(name) for name in facts.primary_key] if facts else None,
         "looked_up_at": facts.looked_up_at if facts else None,
     }
