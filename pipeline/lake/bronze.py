@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
 from pipeline.bronze.versions import RelationVersion, relations_table
 from pipeline.lake.commits import DataFile, commit_files
-from pipeline.lake.tables import Commit, Lake, json_object
+from pipeline.lake.tables import Commit, Lake, json_object, local_frame
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold import literal
 from pipeline.silver.plan import Place, Survey
@@ -88,7 +88,7 @@ class Bronze:
         commit_files(self.changes, files, commit)
 
     def _frame(self, table: pa.Table, schema: pa.Schema) -> DataFrame:
-        return self.lake.spark.createDataFrame(table.to_pylist(), spark_ddl(schema))
+        return local_frame(self.lake.spark, table.to_pylist(), spark_ddl(schema))
 
     def source_relations(self) -> dict[int, SourceRelation]:
         """Return all relation versions by id."""

@@ -2,14 +2,14 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.lake.tables import Commit, Lake
+from pipeline.lake.tables import Commit, Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
 TABLES = (
@@ -116,12 +116,21 @@ class Records:
 
     def register(self, table: Registered) -> None:
         """Record a silver table as it is now."""
-        columns = [(name, name, number) for name, number in table.numbers.items()]
-        row = (table.schema_name, table.table_name, table.path, table.relation_id, columns, _now())
+        row = {
+            "schema_name": table.schema_name,
+            "table_name": table.table_name,
+            "path": table.path,
+            "relation_id": table.relation_id,
+            "columns": [
+                {"name": name, "silver_name": name, "attribute_number": number}
+                for name, number in table.numbers.items()
+            ],
+            "updated_at": _now(),
+        }
         with self._lock:
             mine = (F.col("schema_name") == table.schema_name) & (F.col("table_name") == table.table_name)
             others = self._tables.frame().where(~mine)
-            frame = others.unionByName(self.lake.spark.createDataFrame([row], TABLES))
+            frame = others.unionByName(local_frame(self.lake.spark, [row], TABLES))
             self._tables.overwrite(frame.coalesce(1), None)
             if self._registered is not None:
                 self._registered[table.schema_name, table.table_name] = table
@@ -130,10 +139,10 @@ class Records:
         """Append events that are not there yet."""
         if not events:
             return
-        rows = [(e.schema_name, e.table_name, int(e.lsn), e.kind, e.sentence, _now()) for e in events]
+        rows = [asdict(event) | {"recorded_at": _now()} for event in events]
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
-            frame = self.lake.spark.createDataFrame(rows, EVENTS).coalesce(1)
+            frame = local_frame(self.lake.spark, rows, EVENTS)
             self._events.append(frame.join(self._events.frame(), identity, "left_anti").select(frame.columns))
 
     def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
@@ -146,12 +155,13 @@ class Records:
 
     def record_manifest(self, manifest: Manifest) -> None:
         """Append a manifest."""
-        entries = [
-            (e.schema_name, e.table_name, e.path, e.version, int(e.applied_lsn), e.is_behind)
-            for e in manifest.entries
-        ]
-        row = (int(manifest.lsn), manifest.commit_time, _now(), entries)
-        self._manifests.append(self.lake.spark.createDataFrame([row], MANIFESTS).coalesce(1))
+        row = {
+            "lsn": manifest.lsn,
+            "commit_time": manifest.commit_time,
+            "written_at": _now(),
+            "tables": [asdict(entry) for entry in manifest.entries],
+        }
+        self._manifests.append(local_frame(self.lake.spark, [row], MANIFESTS))
 
     def last_manifest(self) -> Manifest | None:
         """Return the newest manifest."""

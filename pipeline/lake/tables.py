@@ -6,13 +6,14 @@ written in the same commit as the data, so what a table holds and how far it is 
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlparse
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pipeline.protocol.lsn import LSN
 
@@ -132,7 +133,7 @@ class LakeTable:
 
     def ensure(self, ddl: str, properties: Mapping[str, str] | None = None) -> None:
         """Create the table empty unless it is there."""
-        writer = self.spark.createDataFrame([], ddl).write.format("delta").mode("ignore")
+        writer = local_frame(self.spark, [], ddl).write.format("delta").mode("ignore")
         for name, value in (properties or {}).items():
             writer = writer.option(name, value)
         writer.option("userMetadata", json.dumps({METADATA_KEY: 1, "operation": "create"})).save(self.path)
@@ -177,6 +178,16 @@ class LakeTable:
             else:
                 foreign = foreign or f"{operation} at version {version}"
         return foreign
+
+
+def local_frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], ddl: str) -> DataFrame:
+    """Return a frame of a few rows, made in the JVM: no executor needs a Python for it.
+
+    Values are what JSON has, and datetimes; BINARY is not among them.
+    """
+    text = json.dumps(rows, default=lambda value: value.isoformat())
+    parsed = F.from_json(F.lit(text), f"ARRAY<STRUCT<{ddl}>>")
+    return spark.range(0, 1, 1, 1).select(F.inline(parsed))
 
 
 def json_object(text: str | None) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class CutWriter:
             found = _inspect(source, fold)
         if found.lost_keys:
             raise LakeError(
-                f"{'.'.join(self._name)}: {found.lost_keys} rows have a key value that its silver type cannot "
+                f"{'.'.join(self._name)}: {found.lost_keys} rows have a key that its silver type cannot "
                 "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
             )
         key = [fold.columns[i].name for i in fold.key]

@@ -34,9 +34,8 @@ def main() -> None:
 def _capture(server: EmbeddedServer, folder: Path, scale: float) -> None:
     found = measure_capture(start_session("bench"), server, folder, int(200_000 * scale))
     print(f"capture: {found.changes} changes in {found.transactions} transactions, {found.messages} messages")
-    print(
-        f"  pg_recvlogical   {found.reference_seconds:6.2f} s {found.messages / found.reference_seconds:9.0f}/s"
-    )
+    reference = found.messages / found.reference_seconds
+    print(f"  pg_recvlogical   {found.reference_seconds:6.2f} s {reference:9.0f}/s")
     print(
         f"  WAL -> bronze    {found.capture_seconds:6.2f} s {found.messages / found.capture_seconds:9.0f}/s"
     )

@@ -109,5 +109,6 @@ def _merge(spark: SparkSession, ideal: str, net: Path) -> None:
         f"MERGE INTO delta.`{ideal}` t USING net s ON t.id = s.id WHEN MATCHED AND s.op = 'D' THEN DELETE "
         "WHEN MATCHED THEN UPDATE SET t.v = s.v, t.n = s.n, t.at = s.at, t._commit_lsn = s._commit_lsn, "
         "t._commit_time = s._commit_time WHEN NOT MATCHED AND s.op <> 'D' THEN INSERT "
-        "(id, v, n, at, _commit_lsn, _commit_time) VALUES (s.id, s.v, s.n, s.at, s._commit_lsn, s._commit_time)"
+        "(id, v, n, at, _commit_lsn, _commit_time) "
+        "VALUES (s.id, s.v, s.n, s.at, s._commit_lsn, s._commit_time)"
     )
