@@ -69,7 +69,8 @@ class Bronze:
 
     def metadata(self) -> dict[str, Any]:
         """Return what the newest commit of ours recorded about its source, empty where there is none."""
-        history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier}")
+        # Only maintenance comes between our commits.
+        history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} LIMIT 100")
         mine = history.where(F.col("userMetadata").contains(self.app_id)).orderBy(F.desc("version")).limit(1)
         rows = mine.select("userMetadata").collect()
         return json_object(rows[0].userMetadata) if rows else {}

@@ -3,13 +3,17 @@
 Under `spark-submit` the JVM is already up and its settings are the user's: only what is not set is added.
 """
 
+import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from pipeline.errors import LakeError
+from pipeline.lake.launcher import is_launched_by_spark
 from pipeline.lake.settings import DELTA_JARS, RUNTIME_SETTINGS, SPARK_SETTINGS
 from pipeline.lake.tables import Commit
 
@@ -19,7 +23,8 @@ _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 def start_session(name: str) -> SparkSession:
     """Return a session that can read and write Delta, or raise LakeError saying how to get one."""
-    SparkContext._ensure_initialized()
+    if SparkContext._gateway is None:
+        SparkContext._ensure_initialized(gateway=_launch_gateway())
     conf = SparkConf()
     for key, value in (SPARK_SETTINGS | RUNTIME_SETTINGS).items():
         conf.setIfMissing(key, value)
@@ -34,6 +39,29 @@ def start_session(name: str) -> SparkSession:
     for key, value in RUNTIME_SETTINGS.items():
         spark.conf.set(key, value)
     return spark
+
+
+def _launch_gateway() -> Any:
+    """Start Spark's JVM, or join the one that started this process; leave one line of its stderr out."""
+    launch: Any = java_gateway.launch_gateway  # has no types
+    if is_launched_by_spark():
+        return launch()
+    read_end, write_end = os.pipe()
+    threading.Thread(target=_forward, args=(read_end,), name="spark-stderr", daemon=True).start()
+    try:
+        return launch(popen_kwargs={"stderr": write_end})
+    finally:
+        os.close(write_end)
+
+
+def _forward(read_end: int) -> None:
+    with open(read_end, "rb", buffering=0) as lines:
+        for line in lines:
+            # the JVM announces a module that Spark asks for, at every start
+            if b"Using incubator modules" not in line:
+                # our stderr may be a pipe that nobody reads any more
+                with suppress(OSError):
+                    os.write(2, line)
 
 
 def _has_delta(spark: SparkSession) -> bool:

@@ -15,7 +15,7 @@ from pipeline.lake.records import Records
 from pipeline.lake.session import committing
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.silver import bag, merge
-from pipeline.silver.fold import INHERITED, Fold, fold_by_key, literal, pick, steps
+from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, fold_by_key, literal, pick, steps
 from pipeline.silver.link import link
 from pipeline.silver.merge import MetadataNames
 from pipeline.silver.plan import Cut, Identity
@@ -58,9 +58,12 @@ class CutWriter:
                 f"{'.'.join(self._name)}: {found.lost_keys} rows have a key that its silver type cannot "
                 "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
             )
+        is_new = cut.replaces or self._table.is_empty()
         key = [fold.columns[i].name for i in fold.key]
         self._record_misfits(source, fold, commit, found.misfits, key)
-        if cut.replaces or self._table.is_empty():
+        if found.keeps:
+            self._record_unsent(source, fold, commit, key, is_new=is_new)
+        if is_new:
             self._replace(merge.final_rows(source, fold, metadata), cut, commit)
         else:
             statement = merge.merge_by_key(self._table.identifier, "folded", fold, metadata)
@@ -119,8 +122,21 @@ class CutWriter:
         with committing(self._spark, commit):
             self._spark.sql(statement)
 
+    def _record_unsent(
+        self, source: DataFrame, fold: Fold, commit: Commit, key: list[str], *, is_new: bool
+    ) -> None:
+        """Record the values that were not sent of rows that silver does not have: they become NULL."""
+        rows = source.where(f"op = 'U' AND ({_keeps(fold)})")
+        if not is_new:
+            on = " AND ".join(
+                f"t.{merge.quoted(name)} <=> s.{k}" for name, k in zip(key, fold.key_names, strict=True)
+            )
+            rows = rows.alias("s").join(self._table.frame().alias("t"), F.expr(on), "left_anti")
+        unknown = {f"s{i}": F.expr(f"coalesce(s{i}, {UNKNOWN})") for i in fold.partial}
+        self._record_misfits(rows.withColumns(unknown), fold, commit, rows.count(), key, part="unsent")
+
     def _record_misfits(
-        self, source: DataFrame, fold: Fold, commit: Commit, count: int, key: list[str]
+        self, source: DataFrame, fold: Fold, commit: Commit, count: int, key: list[str], part: str = "misfit"
     ) -> None:
         found = merge.misfits(fold)
         if not count or found is None:
@@ -138,7 +154,7 @@ class CutWriter:
             )
             .select("schema_name", "table_name", "key", "lsn", "misfit.*")
         )
-        own = Commit(f"{commit.app_id}/{'.'.join(self._name)}", commit.lsn)
+        own = Commit(f"{commit.app_id}/{part}/{'.'.join(self._name)}", commit.lsn)
         self._records.record_misfits(rows, own)
 
 
@@ -150,6 +166,7 @@ def _kept(frame: DataFrame) -> DataFrame:
 @dataclass(frozen=True, slots=True)
 class _Found:
     inherits: bool
+    keeps: bool
     misfits: int
     lost_keys: int
 
@@ -161,13 +178,20 @@ def _inspect(source: DataFrame, fold: Fold) -> _Found:
     misfits = merge.misfits(fold)
     row = source.agg(
         F.expr(f"coalesce(bool_or(op = 'U' AND ({inherits})), false)").alias("inherits"),
+        F.expr(f"coalesce(bool_or(op = 'U' AND ({_keeps(fold)})), false)").alias("keeps"),
         F.expr(f"coalesce(sum(CASE WHEN op <> 'D' THEN size({misfits}) END), 0)" if misfits else "0").alias(
             "misfits"
         ),
         F.expr(f"count_if({lost})").alias("lost_keys"),
     ).head()
     assert row is not None
-    return _Found(row.inherits, row.misfits, row.lost_keys)
+    return _Found(row.inherits, row.keeps, row.misfits, row.lost_keys)
+
+
+def _keeps(fold: Fold) -> str:
+    """Return SQL that is true where a column that the relation has keeps what silver has."""
+    columns = (i for i in fold.partial if fold.columns[i].positions)
+    return " OR ".join(f"s{i} IS NULL" for i in columns) or "false"
 
 
 def _keyless(fold: Fold) -> Fold:

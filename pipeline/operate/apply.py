@@ -206,6 +206,8 @@ class Applier:
         version: int,
     ) -> TableState:
         changes = sum(sum(s.counts.values()) for s in found)
+        if registered is None:
+            self._note_rename(name, found[0])
         try:
             writer = self._writer(name)
             writer.refuse_foreign_commits(version)
@@ -217,6 +219,17 @@ class Applier:
         if written.held:
             self.records.record_events([Event(*name, written.applied, "held", written.held)])
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
+
+    def _note_rename(self, name: TableName, found: TableSurvey) -> None:
+        """Say of a table that has a new name that its older rows are under the old one."""
+        oid = self._relations[found.survey.version].oid
+        for other, table in self.records.registered().items():
+            if table.relation_id == oid and other != name:
+                sentence = (
+                    f"{'.'.join(other)} was renamed to {'.'.join(name)}: rows from before are in the silver "
+                    "table of the old name, and only a resync brings them to the new one"
+                )
+                self.records.record_events([Event(*name, LSN(found.survey.first[0]), "resync", sentence)])
 
     def _record(
         self, point: Point, manifest: Manifest, surveys: Mapping[TableName, list[TableSurvey]]

@@ -19,7 +19,6 @@ class IngestSummary:
     changes: int = 0
     commits: int = 0
     seconds: float = 0.0
-    skipped: int = 0
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
