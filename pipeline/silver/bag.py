@@ -26,21 +26,11 @@ def image_of_texts(columns: Sequence[FoldColumn]) -> str:
 def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
     """Return SQL for the canonical image of a row of the silver table."""
     fields = [
-        f"'q{i}', {_canonical(column, f'{alias}.{quoted(column.name)}')}"
+        f"'q{i}', {column.type.canonical_value(f'{alias}.{quoted(column.name)}')}"
         for i, column in enumerate(columns)
         if column.positions
     ]
     return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
-
-
-def _canonical(column: FoldColumn, value: str) -> str:
-    if column.type.element is not None:
-        return f"CASE WHEN {value} IS NOT NULL THEN to_json(array({value})) END"
-    if column.type.ddl == "STRING":
-        return value
-    if column.type.ddl == "BINARY":
-        return rf"concat(r'\x', lower(hex({value})))"
-    return f"CAST({value} AS STRING)"
 
 
 def copies(changes: DataFrame, columns: Sequence[FoldColumn], version: int) -> DataFrame:

@@ -75,6 +75,14 @@ class Known:
         """Return the column that had this attribute number."""
         return next((name for name, n in self.numbers.items() if n == number and n is not None), None)
 
+    def after(self, relation: SourceRelation) -> "Known":
+        """Return what is known once silver has followed a relation; what its catalog did not say stays."""
+        numbers = dict(self.numbers) if relation.oid == self.relation_id else {}
+        for column in relation.columns:
+            if column.attribute_number is not None or column.name not in numbers:
+                numbers[column.name] = column.attribute_number
+        return Known(relation.oid, numbers)
+
 
 def plan_evolution(
     known: Known | None,
@@ -94,7 +102,7 @@ def plan_evolution(
     is_same_table = known is not None and known.relation_id == relation.oid
     operations: list[Operation] = []
     for column in relation.columns:
-        wanted = silver_type(column, overrides.get(column.name))
+        wanted = silver_type(column, overrides.get(column.name), silver.get(column.name))
         if column.name in silver and silver[column.name] != wanted.ddl:
             return [
                 _held(relation, f"column {column.name} changed from {silver[column.name]} to {wanted.ddl}")

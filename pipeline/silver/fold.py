@@ -135,8 +135,8 @@ def _missing(fold: Fold, i: int) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a Spark SQL string literal of any text."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """Return a Spark SQL string literal of any text; Spark would replace `${…}` by variables of the host."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"
 
 
 def pick(fold: Fold, i: int, values: str, version: str = "relation_version") -> str:

@@ -30,15 +30,15 @@ def link(steps: DataFrame, fold: Fold) -> DataFrame:
     nodes = _segments(steps, fold).localCheckpoint()
     while _is_unresolved(nodes, fold):
         nodes = _hop(nodes, fold).localCheckpoint()
-    living = nodes.where("departure IS NULL AND arrived")
+    living = nodes.where("departure IS NULL")
     columns = [c for i in fold.partial for c in (f"s{i}", f"x{i}")]
     return living.select(*fold.key_names, *base_key_names(fold), *columns)
 
 
 def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
     """Return the segments that begin or end with a changed key; `prev` is the departure they arrived by."""
-    at_key = Window.partitionBy(*fold.key_names).orderBy("place")
-    starts = F.sum(F.expr("CAST(step IN ('I', 'A') AS INT)")).over(at_key)
+    at_key = Window.partitionBy(*fold.key_names)
+    starts = F.sum(F.expr("CAST(step IN ('I', 'A') AS INT)")).over(at_key.orderBy("place"))
     change = "named_struct('lsn', place.commit_lsn, 'ordinal', place.ordinal)"
     states = [
         F.expr(
@@ -48,24 +48,24 @@ def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
     ]
     segments = (
         steps.withColumn("segment", starts)
+        .withColumn("last_segment", F.max("segment").over(at_key))
         .groupBy(*fold.key_names, "segment")
         .agg(
             F.expr(f"max(CASE WHEN step = 'A' THEN {change} END)").alias("prev"),
             F.expr(f"max(CASE WHEN step = 'D' AND link THEN {change} END)").alias("departure"),
-            F.expr("bool_or(step = 'D')").alias("ended"),
+            # A row may go without a delete of its own: an insert or arrival at its key replaces it.
+            F.expr("bool_or(step = 'D' OR segment < last_segment)").alias("ended"),
             F.expr("bool_or(step = 'A')").alias("arrived"),
             F.expr("bool_or(step = 'I')").alias("inserted"),
             *states,
         )
-        .where("arrived OR departure IS NOT NULL")
-        .where("departure IS NOT NULL OR NOT ended")
+        .where("departure IS NOT NULL OR (arrived AND NOT ended)")
     )
     from_silver = "NOT arrived AND NOT inserted"
     return segments.select(
         *fold.key_names,
         "prev",
         "departure",
-        "arrived",
         *(
             F.expr(f"CASE WHEN {from_silver} THEN {k} END").alias(b)
             for k, b in zip(fold.key_names, base_key_names(fold), strict=True)
@@ -102,7 +102,6 @@ def _hop(nodes: DataFrame, fold: Fold) -> DataFrame:
         *fold.key_names,
         F.col("before").alias("prev"),
         "departure",
-        "arrived",
         *(F.expr(f"coalesce({b}, o{b})").alias(b) for b in base_key_names(fold)),
         *inherited,
     )

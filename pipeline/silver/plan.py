@@ -9,8 +9,8 @@ created again under its name). A TRUNCATE makes everything before it irrelevant.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import pairwise
 
+from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.relation import SourceRelation
@@ -120,19 +120,26 @@ def plain_runs(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation
     return tuple(runs)
 
 
-def plan_cuts(table: TableInput) -> list[Cut]:
-    """Return the writes in order; the last one completes the table up to `table.through`."""
+def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
+    """Return the writes in order; the last one completes the table up to `table.through`.
+
+    `known_oid` is the oid of the source table whose rows silver holds. Raises LakeError where updates or
+    deletes do not say which row they mean.
+    """
     truncates = [s.last_truncate for s in table.surveys if s.last_truncate]
     after: Place = max(truncates, default=(0, -1))
     replaces = bool(truncates)
     runs = [run for run in table.runs if run.last >= after]
-    for earlier, later in pairwise(runs):
-        if _oid(table, earlier) != _oid(table, later):
+    for run in runs:
+        oid = table.relation(run.versions[0]).oid
+        if known_oid is not None and oid != known_oid:
             # Created again under its name: the old table's rows are not this one's.
-            after, replaces = (later.first[0], later.first[1] - 1), True
+            after, replaces = max(after, (run.first[0], run.first[1] - 1)), True
+        known_oid = oid
     runs = [run for run in runs if run.last > after or (replaces and run.last == after)]
     cuts: list[Cut] = []
     for number, run in enumerate(runs):
+        _require_identity(table, run)
         following = runs[number + 1] if number + 1 < len(runs) else None
         through, part = table.through, 0
         if following:
@@ -154,8 +161,17 @@ def plan_cuts(table: TableInput) -> list[Cut]:
     return cuts
 
 
-def _oid(table: TableInput, run: Run) -> int:
-    return table.relation(run.versions[0]).oid
+def _require_identity(table: TableInput, run: Run) -> None:
+    """Refuse what would otherwise be lost: a partition may have an identity where its root has none."""
+    relation = table.relation(run.versions[0])
+    if identity_of(relation) is Identity.NONE and any(
+        s.updates or s.deletes for s in table.surveys if s.version in run.versions
+    ):
+        raise LakeError(
+            f"{relation.schema_name}.{relation.table_name} has no replica identity, but updates or deletes "
+            "came: give the partitioned table the primary key that its partitions have, or publish them "
+            "without publish_via_partition_root"
+        )
 
 
 def plan_fold(
@@ -191,7 +207,7 @@ def _fold_column(
             positions[relation.version] = position
             is_unsent |= position in survey.unsent
             column = relation.columns[position]
-            kind = silver_type(column, overrides.get(name))
+            kind = silver_type(column, overrides.get(name), kind.ddl)
             missing_value = column.missing_value if missing_value is None else missing_value
     is_partial = is_unsent or len(positions) < len(relations)
     return FoldColumn(name, kind, positions, is_partial, missing_value)

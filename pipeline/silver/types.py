@@ -41,24 +41,37 @@ class SilverType:
 
     def canonical(self, text: str) -> str:
         """Return SQL for a string that is equal for equal values of this type, and differs for -0 and 0."""
-        if self.element is not None:
-            return f"CASE WHEN {self.parse(text)} IS NOT NULL THEN to_json(array({self.parse(text)})) END"
+        return self.canonical_value(self.parse(text))
+
+    def canonical_value(self, value: str) -> str:
+        """Return the same SQL for a value instead of its text."""
         if self.ddl == "STRING":
-            return text
+            return value
         if self.ddl == "BINARY":
-            return f"CASE WHEN {self.parse(text)} IS NOT NULL THEN {text} END"
-        return f"CAST({self.parse(text)} AS STRING)"
+            return f"hex({value})"
+        if self.element is None:
+            return f"CAST({value} AS STRING)"
+        # JSON would round timestamps to milliseconds; bytes it encodes.
+        values = value if self.element.ddl == "BINARY" else f"CAST({value} AS ARRAY<STRING>)"
+        return f"CASE WHEN {value} IS NOT NULL THEN to_json(array({values})) END"
 
 
 def _cast(ddl: str) -> Parser:
     return lambda text: f"try_cast({text} AS {ddl})"
 
 
-def _dated(ddl: str) -> Parser:
-    """Guard a date or timestamp: years 1 to 9999, no `infinity`, no BC."""
+def _finite(ddl: str) -> Parser:
+    """Guard a number that may be larger than the type: what overflows is not infinite."""
     return lambda text: (
-        f"CASE WHEN substr({text}, 5, 1) = '-' AND NOT endswith({text}, ' BC') "
+        f"CASE WHEN abs(try_cast({text} AS {ddl})) < {ddl}('Infinity') OR {text} RLIKE '^(-?Infinity|NaN)$' "
         f"THEN try_cast({text} AS {ddl}) END"
+    )
+
+
+def _dated(ddl: str, guard: str) -> Parser:
+    """Guard a date or timestamp: years 1 to 9999, no `infinity`, no BC; a date has no time behind it."""
+    return lambda text: (
+        f"CASE WHEN substr({text}, 5, 1) = '-' AND {guard.format(text)} THEN try_cast({text} AS {ddl}) END"
     )
 
 
@@ -69,8 +82,9 @@ BINARY = SilverType(
 )
 SMALLINT, INT, BIGINT = (SilverType(name, _cast(name)) for name in ("SMALLINT", "INT", "BIGINT"))
 FLOAT, DOUBLE = (SilverType(name, _cast(name)) for name in ("FLOAT", "DOUBLE"))
-DATE, TIMESTAMP, TIMESTAMP_NTZ = (
-    SilverType(name, _dated(name)) for name in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
+DATE = SilverType("DATE", _dated("DATE", "length({}) = 10"))
+TIMESTAMP, TIMESTAMP_NTZ = (
+    SilverType(name, _dated(name, "NOT endswith({}, ' BC')")) for name in ("TIMESTAMP", "TIMESTAMP_NTZ")
 )
 
 # pg_type.dat: the oids of built-in types never change. A type that is not here is STRING.
@@ -87,13 +101,18 @@ _BUILT_IN = {
     1114: TIMESTAMP_NTZ,
     1184: TIMESTAMP,
 }
-_NUMERIC = 1700
+_NUMERIC, _BOX = 1700, 603
 # Arrays of built-in types → their element, for relations whose catalog facts are unknown.
 _BUILT_IN_ARRAYS = {
-    199: 114, 1000: 16, 1001: 17, 1002: 18, 1003: 19, 1005: 21, 1007: 23, 1009: 25, 1014: 1042, 1015: 1043,
-    1016: 20, 1021: 700, 1022: 701, 1028: 26, 1115: 1114, 1182: 1082, 1183: 1083, 1185: 1184, 1231: 1700,
-    1270: 1266, 2951: 2950, 3807: 3802,
+    143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17,
+    1002: 18, 1003: 19, 1005: 21, 1006: 22, 1007: 23, 1009: 25, 1010: 27, 1011: 28, 1012: 29, 1013: 30,
+    1014: 1042, 1015: 1043, 1016: 20, 1017: 600, 1018: 601, 1019: 602, 1020: 603, 1021: 700, 1022: 701,
+    1027: 604, 1028: 26, 1034: 1033, 1040: 829, 1041: 869, 1115: 1114, 1182: 1082, 1183: 1083, 1185: 1184,
+    1187: 1186, 1231: 1700, 1270: 1266, 1561: 1560, 1563: 1562, 2951: 2950, 3643: 3614, 3645: 3615,
+    3807: 3802, 3905: 3904, 3907: 3906, 3909: 3908, 3911: 3910, 3913: 3912, 3927: 3926, 4073: 4072,
+    6150: 4451, 6151: 4532, 6152: 4533, 6153: 4534, 6155: 4535, 6157: 4536,
 }  # fmt: skip
+_FIRST_USER_OID = 10_000  # FirstGenbkiObjectId: from here on an oid says nothing by itself
 
 
 def decimal(precision: int, scale: int) -> SilverType:
@@ -118,7 +137,7 @@ def numeric(type_modifier: int) -> SilverType:
     return decimal(precision, scale) if precision <= 38 else STRING
 
 
-def array_of(element: SilverType) -> SilverType:
+def array_of(element: SilverType, delimiter: str = ",") -> SilverType:
     """Return ARRAY<element>: one dimension, bounds from 1; an element that does not fit is NULL there."""
 
     def parse(text: str) -> str:
@@ -127,7 +146,7 @@ def array_of(element: SilverType) -> SilverType:
             r"THEN replace(replace(substr(e, 2, length(e) - 2), '\0q', '\"'), '\0b', r'\') "
             r"WHEN e = 'NULL' THEN NULL ELSE e END"
         )
-        values = f"transform({_tokens(text)}, e -> {item})"
+        values = f"transform({_tokens(text, delimiter)}, e -> {item})"
         if not element.is_total:
             values = f"transform({values}, e -> {element.parse('e')})"
         return f"CASE WHEN startswith({text}, '{{') AND NOT startswith({text}, '{{{{') THEN {values} END"
@@ -135,7 +154,7 @@ def array_of(element: SilverType) -> SilverType:
     return SilverType(f"ARRAY<{element.ddl}>", parse, element=element)
 
 
-def _tokens(text: str) -> str:
+def _tokens(text: str, delimiter: str = ",") -> str:
     """Return SQL for the elements of PostgreSQL's array text, quotes kept.
 
     PostgreSQL escapes only `\"` and `\\` in a quoted element, and text never holds NUL, so NUL can stand for
@@ -143,16 +162,21 @@ def _tokens(text: str) -> str:
     """
     inner = f"substr({text}, 2, length({text}) - 2)"
     marked = rf"replace(replace({inner}, r'\\', '\0b'), r'\"', '\0q')"
-    return rf"regexp_extract_all({marked}, r'\"[^\"]*\"|[^,]+', 0)"
+    return rf"regexp_extract_all({marked}, r'\"[^\"]*\"|[^{delimiter}]+', 0)"
 
 
-def silver_type(column: SourceColumn, override: str | None = None) -> SilverType:
-    """Return the silver type of a source column, or of its configured override."""
+def silver_type(column: SourceColumn, override: str | None = None, held: str | None = None) -> SilverType:
+    """Return the silver type of a source column, or of its configured override.
+
+    `held` is what silver has: it stands where only the catalog could tell and did not.
+    """
     if override:
         return overridden(override)
+    if held is not None and column.attribute_number is None and column.type_oid >= _FIRST_USER_OID:
+        return stored(held)
     element = column.element_base_oid or _BUILT_IN_ARRAYS.get(column.base_oid)
     if element is not None:
-        return array_of(_scalar(element, column.base_modifier))
+        return array_of(_scalar(element, column.base_modifier), ";" if element == _BOX else ",")
     return _scalar(column.base_oid, column.base_modifier)
 
 
@@ -168,15 +192,22 @@ def stored(ddl: str) -> SilverType:
         return SilverType(ddl, lambda text: f"CAST(NULL AS {ddl})", is_total=True)
 
 
+_OVERRIDES = {
+    kind.ddl: kind
+    for kind in (STRING, BOOLEAN, BINARY, SMALLINT, INT, BIGINT, DATE, TIMESTAMP, TIMESTAMP_NTZ)
+} | {name: SilverType(name, _finite(name)) for name in ("FLOAT", "DOUBLE")}
+
+
 def overridden(ddl: str) -> SilverType:
-    """Return the type that a configuration names."""
+    """Return the type that a configuration names; raise ValueError where it names none."""
     name = re.sub(r"\s+", "", ddl).upper()
-    if match := re.fullmatch(r"ARRAY<(.*)>", name):
+    if kind := _OVERRIDES.get(name):
+        return kind
+    if match := re.fullmatch(r"(?:DECIMAL|NUMERIC)\((\d{1,2})(?:,(\d{1,2}))?\)", name):
+        precision, scale = int(match[1]), int(match[2] or 0)
+        if 1 <= precision <= 38 and scale <= precision:
+            return decimal(precision, scale)
+    # One dimension: PostgreSQL's type does not say how many an array has.
+    if (match := re.fullmatch(r"ARRAY<(.*)>", name)) and not match[1].startswith("ARRAY"):
         return array_of(overridden(match[1]))
-    if match := re.fullmatch(r"(?:DECIMAL|NUMERIC)\((\d+)(?:,(\d+))?\)", name):
-        return decimal(int(match[1]), int(match[2] or 0))
-    scalars = (STRING, BOOLEAN, BINARY, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DATE, TIMESTAMP, TIMESTAMP_NTZ)
-    for scalar in scalars:
-        if scalar.ddl == name:
-            return scalar
     raise ValueError(f"{ddl} is not a silver type")

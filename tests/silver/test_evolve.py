@@ -1,0 +1,153 @@
+"""From silver's shape to a relation version's: what is followed, what is held, and what a crash leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.silver.evolve import AddColumn, CreateTable, Hold, Known, Note, Operation, plan_evolution
+from pipeline.silver.relation import SourceRelation
+from tests.silver.relations import INT4, NUMERIC, TEXT, column, relation
+
+ID = column("id", 1, INT4, is_key=True)
+NAME = column("name", 2)
+BEFORE = relation(ID, NAME)
+KNOWN = Known(500, {"id": 1, "name": 2})
+SILVER = {"id": "INT", "name": "STRING"}
+HELD = "; bronze keeps its changes, and silver shows the table as of before that"
+
+
+def plan(
+    to: SourceRelation,
+    known: Known | None = KNOWN,
+    silver: Mapping[str, str] | None = SILVER,
+    overrides: Mapping[str, str] | None = None,
+) -> list[Operation]:
+    return plan_evolution(known, to, silver, overrides or {})
+
+
+def held(to: SourceRelation, known: Known | None = KNOWN, silver: Mapping[str, str] | None = SILVER) -> str:
+    [operation] = plan(to, known, silver)
+    assert isinstance(operation, Hold)
+    assert operation.sentence.endswith(HELD)
+    return operation.sentence.removesuffix(HELD)
+
+
+def test_table_is_created_with_the_columns_of_the_relation_in_order() -> None:
+    to = relation(ID, column("amount", 2, NUMERIC, modifier=((10 << 16) | 2) + 4), column("tags", 3, 1009))
+    [operation] = plan(to, None, None)
+    assert isinstance(operation, CreateTable)
+    assert [(name, kind.ddl) for name, kind in operation.columns] == [
+        ("id", "INT"),
+        ("amount", "DECIMAL(10,2)"),
+        ("tags", "ARRAY<STRING>"),
+    ]
+    assert not operation.needs_column_mapping
+
+
+def test_name_that_delta_takes_under_column_mapping_only_asks_for_it() -> None:
+    for name in ("a b", "a,b", "a;b", "{a", "a}", "(a", "a)", "a\nb", "a\tb", "a=b"):
+        [operation] = plan(relation(column(name, 1)), None, None)
+        assert isinstance(operation, CreateTable)
+        assert operation.needs_column_mapping
+    [operation] = plan(relation(column("a.b`c/日", 1)), None, None)
+    assert isinstance(operation, CreateTable)
+    assert not operation.needs_column_mapping
+
+
+def test_same_shape_needs_nothing() -> None:
+    assert plan(BEFORE) == []
+    assert plan(relation(NAME, ID)) == []
+
+
+def test_new_column_is_added() -> None:
+    [operation] = plan(relation(ID, NAME, column("more `x`", 3, INT4)))
+    assert isinstance(operation, AddColumn)
+    assert (operation.ddl, operation.backfill) == ("`more ``x``` INT", None)
+    assert operation.sentence == "column more `x` was added"
+
+
+def test_new_column_with_a_default_is_filled_in_the_rows_that_are_there() -> None:
+    [operation] = plan(relation(ID, NAME, column("n", 3, INT4, default="7")))
+    assert isinstance(operation, AddColumn)
+    assert (operation.backfill, operation.sentence) == ("7", "column n was added with a default")
+    [empty] = plan(relation(ID, NAME, column("n", 3, default="")))
+    assert isinstance(empty, AddColumn)
+    assert (empty.backfill, empty.sentence) == ("", "column n was added with a default")
+
+
+def test_column_that_leaves_the_relation_stays_in_silver() -> None:
+    assert plan(relation(ID)) == []
+
+
+def test_rename_is_held() -> None:
+    assert held(relation(ID, column("title", 2))) == "public.t is held: column name was renamed to title"
+
+
+def test_changed_type_is_held() -> None:
+    sentence = "public.t is held: column name changed from STRING to INT"
+    assert held(relation(ID, column("name", 2, INT4))) == sentence
+    assert held(relation(ID, column("name", 9, INT4))) == sentence
+
+
+def test_override_keeps_the_type_that_silver_has() -> None:
+    assert plan(relation(ID, column("name", 2, INT4)), overrides={"name": "string"}) == []
+    [operation] = plan(relation(ID, NAME), overrides={"name": "DECIMAL(20, 4)"})
+    assert isinstance(operation, Hold)
+
+
+def test_column_dropped_and_added_again_is_held_even_with_its_old_type() -> None:
+    again = relation(ID, column("name", 3))
+    assert held(again) == "public.t is held: column name was dropped and added again"
+
+
+def test_two_columns_that_change_names_are_held() -> None:
+    known = Known(500, {"id": 1, "a": 2, "b": 3})
+    to = relation(ID, column("a", 3), column("b", 2))
+    assert held(to, known, {"id": "INT", "a": "STRING", "b": "STRING"}).endswith("dropped and added again")
+
+
+def test_names_that_differ_only_in_case_are_held_from_the_start_and_later() -> None:
+    sentence = "public.t is held: columns Id and id differ only in case, which Delta cannot hold"
+    assert held(relation(column("Id", 1), column("id", 2)), None, None) == sentence
+    dropped = {"Id": "INT", "name": "STRING"}
+    assert held(relation(column("id", 3), NAME), Known(500, {"Id": 1, "name": 2}), dropped) == sentence
+
+
+def test_evolution_that_a_crash_cut_short_is_done_again() -> None:
+    to = relation(ID, NAME, column("a", 3, default="7"), column("b", 4))
+    whole = plan(to)
+    for there in ({}, {"a": "STRING"}, {"a": "STRING", "b": "STRING"}):
+        again = plan(to, silver=SILVER | there)
+        assert again == whole
+    assert [type(operation) for operation in whole] == [AddColumn, AddColumn]
+
+
+def test_table_created_again_under_its_name_numbers_its_columns_anew() -> None:
+    again = relation(column("name", 1), column("id", 2, INT4, is_key=True), column("more", 3), oid=501)
+    [operation] = plan(again)
+    assert isinstance(operation, AddColumn)
+    assert operation.name == "more"
+
+
+def test_column_that_appears_while_the_catalog_is_ahead_is_added_with_a_note() -> None:
+    to = relation(*(column(c.name, None, c.type_oid) for c in (ID, NAME)), column("more", None))
+    added, note = plan(to)
+    assert isinstance(added, AddColumn)
+    assert isinstance(note, Note)
+    assert note.sentence.startswith("column more appeared while the catalog was ahead of the stream")
+
+
+def test_type_that_only_the_catalog_knows_is_what_silver_has() -> None:
+    silver = {"id": "INT", "name": "ARRAY<STRING>"}
+    unknown = relation(column("id", None, 16_400), column("name", None, 16_500))
+    assert plan(unknown, silver=silver) == []
+    assert held(relation(column("id", None, TEXT)), silver=silver).endswith("changed from INT to STRING")
+
+
+def test_what_the_catalog_did_not_say_does_not_make_numbers_unknown() -> None:
+    silent = relation(column("id", None), column("name", None), column("new", None))
+    after = KNOWN.after(silent)
+    assert after == Known(500, {"id": 1, "name": 2, "new": None})
+    assert held(relation(ID, column("title", 2)), after).endswith("column name was renamed to title")
+    assert KNOWN.after(relation(ID)) == KNOWN
+    assert KNOWN.after(relation(column("id", 4), oid=9)) == Known(9, {"id": 4})
