@@ -36,14 +36,6 @@ storage:
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    """Give the process's one Spark session."""
-    from pipeline.lake.session import start_session
-
-    return start_session("tests")
-
-
 def run_job(launcher: str, job: str, folder: Path, *arguments: str) -> tuple[int, list[str], list[str]]:
     """Run a job in `folder` and return its exit code, its closing lines, and what it says beside them."""
     java = shutil.which("java")
