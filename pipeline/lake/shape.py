@@ -54,16 +54,15 @@ class SilverShape:
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
-    ) -> dict[str, int | None]:
-        """Bring the table to the shape of all versions in order; return its columns' attribute numbers.
+    ) -> Known:
+        """Bring the table to the shape of all versions in order; return what is known of it then.
 
         Raises Held, before anything of that version is done, where one cannot be followed.
         """
         silver = self.columns() if self._table.exists() else None
-        if silver is None:
-            registered = None  # a table that was removed is built again
-        known = Known(registered.relation_id, registered.numbers) if registered else None
-        numbers: dict[str, int | None] = dict(registered.numbers) if registered else {}
+        known = None
+        if registered is not None and silver is not None:  # a table that was removed is built again
+            known = Known(registered.relation_id, registered.numbers)
         for survey in sorted(surveys, key=lambda s: s.first):
             relation, lsn = relations[survey.version], LSN(survey.first[0])
             operations = plan_evolution(known, relation, silver, self._overrides)
@@ -72,11 +71,11 @@ class SilverShape:
                     raise Held(operation.sentence, lsn)
             silver = self._perform(operations, silver, lsn)
             if known is not None and known.relation_id != relation.oid:
-                numbers = {}
                 self._record("evolved", lsn, "the table was created again under its name")
-            numbers |= {column.name: column.attribute_number for column in relation.columns}
-            known = Known(relation.oid, dict(numbers))
-        return numbers
+            known = (known or Known(relation.oid, {})).after(relation)
+        if known is None:
+            raise ValueError("a table's input names at least one relation version")
+        return known
 
     def columns(self) -> dict[str, str]:
         """Return the source's columns in silver: name → DDL."""

@@ -79,19 +79,20 @@ class SilverTable:
     ) -> Written:
         """Bring the table from its floor up to the point, or up to where it has to be held."""
         through, held = point.lsn, None
+        known_oid = registered.relation_id if registered and self.table.exists() else None
         try:
-            numbers = self._shape.evolve(surveys, relations, registered)
+            known = self._shape.evolve(surveys, relations, registered)
         except Held as hold:
             # The transactions before the one that cannot be followed end at its commit record at the latest.
             through, held = hold.before, str(hold)
             surveys = self._bronze.survey_table(self.name, floor, through)
             if not surveys:
                 return Written(floor, held)
-            numbers = self._shape.evolve(surveys, relations, registered)
+            known = self._shape.evolve(surveys, relations, registered)
         runs = self._runs(surveys, relations, floor, through)
         table = TableInput(tuple(surveys), relations, through, runs)
-        misfits = sum(self._write(cut, table, floor) for cut in plan_cuts(table))
-        entry = Registered(*self.name, self.table.path, table.in_order[-1].oid, numbers)
+        misfits = sum(self._write(cut, table, floor) for cut in plan_cuts(table, known_oid))
+        entry = Registered(*self.name, self.table.path, known.relation_id, known.numbers)
         if entry != registered:
             self._records.register(entry)
         self._version = self.table.version()
