@@ -107,7 +107,8 @@ def misfits(fold: Fold) -> str | None:
                 f"CASE WHEN {lost} THEN named_struct('column_name', {literal(column.name)}, "
                 f"'raw_text', x{i}, 'policy', 'null') END"
             )
-        if i in fold.partial:
+        # A column that the source does not have any more has nothing to send.
+        if i in fold.partial and column.positions:
             found.append(
                 f"CASE WHEN s{i} = {UNKNOWN} AND op <> 'D' THEN named_struct('column_name', "
                 f"{literal(column.name)}, 'raw_text', CAST(NULL AS STRING), 'policy', 'not sent') END"
