@@ -1,0 +1,227 @@
+"""The demo's shop: a small schema, and the statements that change it in every way replication has to follow.
+
+Keys change singly, in swaps and in a composite key; products carry a description that PostgreSQL keeps out
+of line and does not send unless it changed; the audit log has no key and holds equal rows; a table is
+truncated and two get a column while all this goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.postgres.connection import Connection
+
+SCHEMA_NAME = "shop"
+TABLES = ("customers", "products", "orders", "order_items", "carts", "audit_log")
+_SCHEMA = (
+    "CREATE SCHEMA shop",
+    "CREATE TYPE shop.order_state AS ENUM ('new', 'paid', 'shipped', 'returned')",
+    """CREATE TABLE shop.customers (id bigint PRIMARY KEY, name text NOT NULL, email text, is_active boolean,
+        points int NOT NULL, interests text[], born date, joined_at timestamptz NOT NULL DEFAULT now())""",
+    """CREATE TABLE shop.products (id int PRIMARY KEY, name text NOT NULL, price numeric(10,2), stock int,
+        weight double precision, properties jsonb, description text NOT NULL)""",
+    "ALTER TABLE shop.products ALTER description SET STORAGE EXTERNAL",
+    """CREATE TABLE shop.orders (id bigint PRIMARY KEY, customer_id bigint NOT NULL, state shop.order_state,
+        total numeric(12,2), placed_at timestamp NOT NULL DEFAULT now())""",
+    """CREATE TABLE shop.order_items (order_id bigint, line smallint, product_id int, quantity int,
+        price numeric(10,2), PRIMARY KEY (order_id, line))""",
+    """CREATE TABLE shop.carts (customer_id bigint, product_id int, quantity int,
+        PRIMARY KEY (customer_id, product_id))""",
+    "CREATE TABLE shop.audit_log (at timestamptz, actor text, action text, seconds real, note text)",
+    "ALTER TABLE shop.audit_log REPLICA IDENTITY FULL",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement: what it counts as, and the table whose rows it changes."""
+
+    kind: str
+    table: str
+    statement: str
+
+
+def _chosen(table: str, count: int) -> str:
+    """Return SQL for the keys of `count` rows from a random place on."""
+    return f"(SELECT id FROM shop.{table} WHERE id >= %({table})s ORDER BY id LIMIT {count})"
+
+
+def _products(first: str, last: str) -> Step:
+    return Step(
+        "inserts",
+        "products",
+        f"""INSERT INTO shop.products SELECT g, 'product ' || g, (random() * 200)::numeric(10,2), 100,
+        random(), jsonb_build_object('colour', 'no. ' || g %% 7, 'sizes', jsonb_build_array(g, null)),
+        repeat(md5(g::text), 100) FROM generate_series({first}::bigint, {last}) AS g""",
+    )
+
+
+def _customers(first: str, last: str) -> Step:
+    return Step(
+        "inserts",
+        "customers",
+        f"""INSERT INTO shop.customers (id, name, email, is_active, points, interests, born)
+        SELECT g, 'Zoë No. ' || g, CASE WHEN g %% 3 > 0 THEN 'c' || g || '@example.org' END, g %% 5 > 0, 0,
+        CASE WHEN g %% 4 > 0 THEN ARRAY['tea, green', 'say "hi"', NULL, ''] END, date '1970-01-01' + g::int
+        FROM generate_series({first}::bigint, {last}) AS g""",
+    )
+
+
+def _orders(first: str, last: str) -> Step:
+    return Step(
+        "inserts",
+        "orders",
+        f"""INSERT INTO shop.orders (id, customer_id, state, total)
+        SELECT g, %(customers)s, 'new', NULL FROM generate_series({first}::bigint, {last}) AS g""",
+    )
+
+
+def _items(first: str, last: str) -> Step:
+    return Step(
+        "inserts",
+        "order_items",
+        f"""INSERT INTO shop.order_items SELECT g, line, 1 + (random() * 290)::int, line,
+        (random() * 200)::numeric(10,2)
+        FROM generate_series({first}::bigint, {last}) AS g, generate_series(1, 2) AS line""",
+    )
+
+
+_CART = Step("inserts", "carts", "INSERT INTO shop.carts SELECT %(round)s, g, 1 FROM generate_series(1, 4) g")
+OPENING = (_products("1", "300"), _customers("1", "1000"), _orders("1", "1500"), _items("1", "1500"))
+
+# One tuple is one transaction.
+ROUND: tuple[tuple[Step, ...], ...] = (
+    (_customers("%(new_customer)s", "%(new_customer)s + 2"), _products("%(new_product)s", "%(new_product)s")),
+    (
+        _orders("%(new_order)s", "%(new_order)s + 5"),
+        _items("%(new_order)s", "%(new_order)s + 5"),
+        # the description is not sent: silver has to keep the one it holds
+        Step(
+            "toast_updates",
+            "products",
+            f"UPDATE shop.products SET stock = stock - 1 WHERE id IN {_chosen('products', 6)}",
+        ),
+        Step(
+            "inserts",
+            "audit_log",
+            """INSERT INTO shop.audit_log SELECT now(), 'till', 'sale', random()::real, NULL
+            FROM generate_series(1, 2)""",
+        ),
+    ),
+    (
+        Step(
+            "updates",
+            "orders",
+            f"""UPDATE shop.orders SET state = 'paid', total = %(round)s + 0.5
+            WHERE id IN {_chosen("orders", 6)}""",
+        ),
+        Step(
+            "updates",
+            "customers",
+            f"UPDATE shop.customers SET points = points + 10 WHERE id IN {_chosen('customers', 4)}",
+        ),
+    ),
+    (
+        Step(
+            "key_changes",
+            "order_items",
+            f"""UPDATE shop.order_items SET order_id = order_id + 1000000
+            WHERE order_id IN {_chosen("orders", 2)}""",
+        ),
+        Step(
+            "key_changes",
+            "orders",
+            f"UPDATE shop.orders SET id = id + 1000000 WHERE id IN {_chosen('orders', 2)}",
+        ),
+    ),
+    # two products swap their numbers; their descriptions are not sent
+    tuple(
+        Step("key_changes", "products", f"UPDATE shop.products SET id = {new} WHERE id = {old}")
+        for old, new in (("%(this)s", "-1"), ("%(that)s", "%(this)s"), ("-1", "%(that)s"))
+    ),
+    (
+        Step(
+            "toast_updates",
+            "products",
+            f"""UPDATE shop.products SET description = repeat(md5(id || ':' || %(round)s), 100)
+            WHERE id IN {_chosen("products", 2)}""",
+        ),
+    ),
+    (
+        Step(
+            "deletes",
+            "order_items",
+            f"DELETE FROM shop.order_items WHERE order_id IN {_chosen('orders', 2)}",
+        ),
+        Step("deletes", "orders", f"DELETE FROM shop.orders WHERE id IN {_chosen('orders', 2)}"),
+        Step("deletes", "customers", f"DELETE FROM shop.customers WHERE id IN {_chosen('customers', 1)}"),
+    ),
+    (
+        _CART,
+        Step("updates", "carts", "UPDATE shop.carts SET quantity = 2 WHERE customer_id = %(round)s - 1"),
+        Step("deletes", "carts", "DELETE FROM shop.carts WHERE customer_id = %(round)s - 3"),
+    ),
+    (
+        Step(
+            "updates",
+            "audit_log",
+            """UPDATE shop.audit_log SET note = 'seen' WHERE ctid = ANY
+            (ARRAY(SELECT ctid FROM shop.audit_log WHERE note IS NULL LIMIT 2))""",
+        ),
+        Step(
+            "deletes",
+            "audit_log",
+            """DELETE FROM shop.audit_log WHERE ctid = ANY
+            (ARRAY(SELECT ctid FROM shop.audit_log WHERE note = 'seen' LIMIT 1))""",
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    """What happens once, at a fraction of the load's time, and what every round does from then on."""
+
+    fraction: float
+    steps: tuple[Step, ...]
+    then: tuple[Step, ...] = ()
+
+
+MILESTONES = (
+    Milestone(
+        0.3,
+        (Step("ddl", "orders", "ALTER TABLE shop.orders ADD COLUMN coupon text"),),
+        (
+            Step(
+                "updates",
+                "orders",
+                f"UPDATE shop.orders SET coupon = 'C' || id WHERE id IN {_chosen('orders', 2)}",
+            ),
+        ),
+    ),
+    Milestone(0.5, (Step("truncates", "carts", "TRUNCATE shop.carts"), _CART)),
+    Milestone(
+        0.7,
+        (
+            Step(
+                "ddl",
+                "customers",
+                "ALTER TABLE shop.customers ADD COLUMN tier text NOT NULL DEFAULT 'standard'",
+            ),
+        ),
+        (
+            Step(
+                "updates",
+                "customers",
+                f"UPDATE shop.customers SET tier = 'gold' WHERE id IN {_chosen('customers', 2)}",
+            ),
+        ),
+    ),
+)
+CANCELLED = (*ROUND[2], *ROUND[6])  # a transaction that is rolled back
+
+
+def create_shop(connection: Connection) -> None:
+    """Create the shop's schema, empty."""
+    for statement in _SCHEMA:
+        connection.execute(statement.encode())
