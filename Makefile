@@ -2,9 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+# an environment of its own: Airflow pins what pgdelta needs otherwise
+AIRFLOW := .airflow/venv
+AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test slow demo clean
+.PHONY: help setup check test slow bench demo dist airflow notebook clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -31,8 +34,26 @@ test: $(READY) ## every test but the slow ones
 slow: $(READY) ## the tests that take minutes
 	$(VENV)/bin/pytest -m slow
 
+bench: $(READY) ## capture beside pg_recvlogical, apply beside one ideal MERGE, memory: about ten minutes
+	$(VENV)/bin/python -m tests.bench
+
 demo: $(READY) ## a shop in an embedded PostgreSQL, replicated before your eyes and compared at the end
 	$(VENV)/bin/pgdelta demo
 
+dist: $(READY) ## what a Spark cluster needs into dist/, and the spark-submit line
+	@$(VENV)/bin/python -m pipeline.lake.dist dist
+
+airflow: $(READY) $(AIRFLOW)/.ready ## run the DAG in a real Airflow 3, in an environment of its own
+	$(VENV)/bin/python -m tests.airflow_run $(AIRFLOW)/bin/airflow
+
+$(AIRFLOW)/.ready: Makefile
+	@test -x $(AIRFLOW)/bin/pip || $(PYTHON) -m venv --clear $(AIRFLOW)
+	@echo "installing Airflow into $(AIRFLOW) (a few minutes the first time)"
+	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check $(AIRFLOW_PINS)
+	@touch $@
+
+notebook: $(READY) ## execute the notebook on the demo's lake, or on one it makes itself
+	$(VENV)/bin/python -m tests.notebook_run notebooks/explore.ipynb
+
 clean: ## remove the environment and what the tools left
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .airflow build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
