@@ -1,10 +1,10 @@
 """What an arrival did not send, taken from the row at its old key, through chains of any length.
 
-The life of a row at one key is a *segment*: from an insert, an arrival or the start of the input to a delete,
-a departure or the end. An arrival's segment inherits from the segment that ended with the departure of the
-same change, and so on back to a segment that sent the column or to a row of silver. Segments are joined to
-their predecessors by pointer doubling: each pass halves the distance, so that a chain of 100 000 key changes
-takes 17 joins, all in Spark.
+The life of a row at one key is a *segment*: from an insert, an arrival, the step after a delete or the start
+of the input to a delete, a departure or the end. An arrival's segment inherits from the segment that ended
+with the departure of the same change, and so on back to a segment that sent the column or to a row of silver.
+Segments are joined to their predecessors by pointer doubling: each pass halves the distance, so that a chain
+of 100 000 key changes takes 17 joins, all in Spark.
 """
 
 from functools import reduce
@@ -38,7 +38,8 @@ def link(steps: DataFrame, fold: Fold) -> DataFrame:
 def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
     """Return the segments that begin or end with a changed key; `prev` is the departure they arrived by."""
     at_key = Window.partitionBy(*fold.key_names)
-    starts = F.sum(F.expr("CAST(step IN ('I', 'A') AS INT)")).over(at_key.orderBy("place"))
+    in_order = at_key.orderBy("place")
+    begins = F.col("step").isin("I", "A") | F.coalesce(F.lag("step").over(in_order) == "D", F.lit(False))
     change = "named_struct('lsn', place.commit_lsn, 'ordinal', place.ordinal)"
     states = [
         F.expr(
@@ -47,7 +48,8 @@ def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
         for i in fold.partial
     ]
     segments = (
-        steps.withColumn("segment", starts)
+        steps.withColumn("begins", begins)
+        .withColumn("segment", F.sum(F.expr("CAST(begins AS INT)")).over(in_order))
         .withColumn("last_segment", F.max("segment").over(at_key))
         .groupBy(*fold.key_names, "segment")
         .agg(
@@ -56,12 +58,13 @@ def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
             # A row may go without a delete of its own: an insert or arrival at its key replaces it.
             F.expr("bool_or(step = 'D' OR segment < last_segment)").alias("ended"),
             F.expr("bool_or(step = 'A')").alias("arrived"),
-            F.expr("bool_or(step = 'I')").alias("inserted"),
             *states,
         )
         .where("departure IS NOT NULL OR (arrived AND NOT ended)")
     )
-    from_silver = "NOT arrived AND NOT inserted"
+    # Only the first life at a key can be that of silver's row.
+    from_silver = "segment = 0"
+    before = f"CASE WHEN {from_silver} THEN {FROM_SILVER} ELSE {UNKNOWN} END"
     return segments.select(
         *fold.key_names,
         "prev",
@@ -70,7 +73,7 @@ def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
             F.expr(f"CASE WHEN {from_silver} THEN {k} END").alias(b)
             for k, b in zip(fold.key_names, base_key_names(fold), strict=True)
         ),
-        *(F.expr(f"coalesce(p{i}.state, {FROM_SILVER})").alias(f"s{i}") for i in fold.partial),
+        *(F.expr(f"coalesce(p{i}.state, {before})").alias(f"s{i}") for i in fold.partial),
         *(F.expr(f"p{i}.text").alias(f"x{i}") for i in fold.partial),
     )
 

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.model import BAG, COMPOSITE, FULL_WITH_KEY, KEYED, Shape, random_changes
-from tests.silver.folding import Folding, counted, expected, lineage
+from tests.model import (
+    BAG,
+    COMPOSITE,
+    FULL_WITH_KEY,
+    KEYED,
+    History,
+    ModelChange,
+    Shape,
+    Text,
+    apply_all,
+    random_changes,
+)
+from tests.silver.folding import Folding, Lineage, counted, expected, lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+
+def run(spark: SparkSession, lineages: list[Lineage]) -> Folding:
+    folding = Folding(spark, lineages)
+    folding.run()
+    for found in lineages:
+        names = found.history.shape.columns
+        source = counted(expected(found.history), names)
+        assert counted(found.rows, names) == source, f"seed {found.seed}"
+    return folding
 
 
 def check(
@@ -24,13 +46,7 @@ def check(
         rng = Random(seed)
         history = random_changes(rng, shape, count=count, evolves=evolves)
         lineages.append(lineage(seed, history, rng, cuts=cuts))
-    folding = Folding(spark, lineages)
-    folding.run()
-    for found in lineages:
-        names = found.history.shape.columns
-        source = counted(expected(found.history), names)
-        assert counted(found.rows, names) == source, f"seed {found.seed}"
-    return folding
+    return run(spark, lineages)
 
 
 @pytest.mark.parametrize("shape", [KEYED, COMPOSITE], ids=["one", "composite-toasted"])
@@ -49,6 +65,35 @@ def test_bag_gives_the_rows_of_the_source(small: SparkSession, shape: Shape) -> 
 
 def test_switched_identities_give_the_rows_of_the_source(small: SparkSession) -> None:
     check(small, KEYED, range(300, 312), evolves=True, cuts=1, count=40)
+
+
+def arbitrary(rng: Random, shape: Shape) -> History:
+    """Return changes that fit no table: of rows that are not there, onto rows that are, twice over."""
+
+    def row() -> tuple[Text, ...]:
+        return str(rng.randint(0, 3)), rng.choice(("x", "y", None)), rng.choice(("x", "T1", None))
+
+    def change() -> ModelChange:
+        new, old, op = row(), row(), rng.choice("IUUUUD")
+        if op == "I":
+            return ModelChange("I", shape, new=new)
+        unsent = frozenset({2} if op == "U" and rng.random() < 0.6 else ())
+        sent = tuple(None if i in unsent else value for i, value in enumerate(new)) if op == "U" else None
+        if shape.identity == "f":
+            return ModelChange(op, shape, "O", old, sent, unsent)
+        key = (old[0], None, None) if op == "D" or rng.random() < 0.6 else None
+        return ModelChange(op, shape, key and "K", key, sent, unsent)
+
+    rows = [(str(key), *row()[1:]) for key in range(rng.randint(0, 3))]
+    initial = [dict(zip(shape.columns, values, strict=True)) for values in rows]
+    changes = [change() for _ in range(12)]
+    return History(initial, changes, apply_all(initial, changes).rows, shape)
+
+
+@pytest.mark.parametrize("shape", [KEYED, replace(BAG, columns=("k", "a", "big"))], ids=["key", "no-key"])
+def test_changes_that_fit_no_table_do_what_the_model_says(small: SparkSession, shape: Shape) -> None:
+    histories = [arbitrary(Random(seed), shape) for seed in range(200)]
+    run(small, [lineage(seed, h, Random(seed), cuts=1) for seed, h in enumerate(histories)])
 
 
 @pytest.mark.slow
