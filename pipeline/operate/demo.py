@@ -44,6 +44,13 @@ _REFRESH_SECONDS = 0.5
 _CATCH_UP_SECONDS = 600.0
 # after a signal there are 50 s in all
 _STOPPED_CATCH_UP_SECONDS = 30.0
+# its stdin ends when this process does
+_WATCH = """\
+read -r _
+kill -INT "$0"
+while kill -0 "$0"; do sleep 0.2; done
+rmdir "$1"
+"""
 _PIPELINE = """\
 # Written by `pgdelta demo`. Its server runs as long as the demo does; the lake stays.
 pipeline: shop
@@ -111,10 +118,10 @@ def _claim(root: Path) -> IO[str]:
 def _server(folder: Path) -> Iterator[EmbeddedServer]:
     """Give a running server that ends with the block, or with this process where that is killed."""
     server = start_server(folder)
-    number = (server.data / "postmaster.pid").read_text(encoding="ascii").split()[0]
-    # its stdin ends when this process does
+    # pid, data folder, start time, port, folder of the socket, …
+    lines = (server.data / "postmaster.pid").read_text(encoding="utf-8").splitlines()
     watch = subprocess.Popen(
-        ["/bin/sh", "-c", 'read -r _; kill -INT "$0"', number],
+        ["/bin/sh", "-c", _WATCH, lines[0], lines[4]],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
