@@ -49,7 +49,10 @@ def is_running(server: Path) -> bool:
 def test_the_demo_ends_with_every_table_equal(tmp_path: Path) -> None:
     root = tmp_path / "demo"
     process = start_demo(root, "--seconds", "3")
-    out, err = process.communicate(timeout=500)
+    try:
+        out, err = process.communicate(timeout=500)
+    finally:
+        process.kill()
     assert (process.returncode, err) == (0, "")
     told = json.loads(out)
     assert told["ok"]
@@ -72,9 +75,12 @@ def test_the_demo_ends_with_every_table_equal(tmp_path: Path) -> None:
 def test_the_server_ends_with_the_demo_however_that_ends(tmp_path: Path, number: signal.Signals) -> None:
     root = tmp_path / "demo"
     process = start_demo(root, "--seconds", "600")
-    wait_until(lambda: (root / "lake" / "silver" / "shop" / "orders").exists(), 300)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=70)
+    try:
+        wait_until(lambda: (root / "lake" / "silver" / "shop" / "orders").exists(), 300)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=70)
+    finally:
+        process.kill()
     assert err == ""
     if number == signal.SIGTERM:
         told = json.loads(out)
