@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import math
 import shutil
 import subprocess
 import threading
@@ -177,13 +178,18 @@ def _play(
             apply_progress=board.take_apply,
         )
         try:
+            board.stage = "filling the shop"
+            opened, started = load.open_shop(), time.monotonic()
+            _wait_for(board, running, opened, stop, 0.0)
             board.stage = "changing the shop"
-            loading = pool.submit(load.run, seconds, closing)
+            # Spark is warm now and the tables are there: what happens to them can be watched
+            left = max(seconds - (time.monotonic() - started), seconds / 2)
+            loading = pool.submit(load.run, left, closing)
             _watch(board, running, loading, stop, closing)
             loading.result()
             board.stage = "catching up"
             outcome.lsn = load.close_shop()
-            has_caught_up = _catch_up(board, running, outcome.lsn, stop)
+            has_caught_up = _wait_for(board, running, outcome.lsn, stop, _STOPPED_CATCH_UP_SECONDS)
             board.stage = "ending"
         finally:
             closing.set()
@@ -216,18 +222,16 @@ def _watch(
         wait(both, _REFRESH_SECONDS, return_when=FIRST_COMPLETED)
 
 
-def _catch_up(board: Board, running: Future[RunSummary], lsn: LSN, stop: threading.Event) -> bool:
-    """Wait until both halves have passed the LSN, and say whether they did."""
-    started, stopped = time.monotonic(), None
+def _wait_for(
+    board: Board, running: Future[RunSummary], lsn: LSN, stop: threading.Event, patience: float
+) -> bool:
+    """Wait until both halves have passed the LSN, after a stop for so many seconds; say whether they did."""
+    deadline = time.monotonic() + _CATCH_UP_SECONDS
     while not board.has_passed(lsn):
-        now = time.monotonic()
         if stop.is_set():
-            stopped = stopped or now
-        if (
-            running.done()
-            or now - started > _CATCH_UP_SECONDS
-            or (stopped is not None and now - stopped > _STOPPED_CATCH_UP_SECONDS)
-        ):
+            deadline = min(deadline, time.monotonic() + patience)
+            patience = math.inf
+        if running.done() or time.monotonic() >= deadline:
             return False
         board.refresh()
         time.sleep(_REFRESH_SECONDS)

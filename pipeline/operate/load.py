@@ -41,11 +41,15 @@ class Load:
         self._random = random.Random(seed)
         self._round = 0
 
+    def open_shop(self) -> LSN:
+        """Fill the shop and return the LSN that this lies before."""
+        self._commit(OPENING)
+        return self._mark()
+
     def run(self, seconds: float, stop: threading.Event) -> None:
         """Change the shop for some seconds and until the minimum is reached, or until `stop`."""
         started = time.monotonic()
         milestones, routine = list(MILESTONES), list(ROUND)
-        self._commit(OPENING)
         while not stop.is_set():
             elapsed = time.monotonic() - started
             if elapsed >= seconds and not milestones and self.has_minimum:
@@ -65,10 +69,14 @@ class Load:
                 stop.wait(started + self._round / _ROUNDS_PER_SECOND - time.monotonic())
 
     def close_shop(self) -> LSN:
-        """Return the LSN that everything lies before, and send a message after it that moves replication."""
+        """Return the LSN that everything lies before."""
+        return self._mark()
+
+    def _mark(self) -> LSN:
         last = read_flush_lsn(self._connection)
         self.log.append((last, time.monotonic()))
-        self._connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'pgdelta', 'closed')")
+        # what lies behind the LSN: replication passes it although nothing else happens
+        self._connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'pgdelta', 'mark')")
         return last
 
     @property

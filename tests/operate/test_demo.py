@@ -101,6 +101,7 @@ def test_the_load_counts_what_the_server_says_it_changed(database: Database) -> 
     with database.connect() as connection:
         create_shop(connection)
         load = Load(connection)
+        load.open_shop()
         load.run(0, threading.Event())
         assert load.has_minimum
         before = load.close_shop()
