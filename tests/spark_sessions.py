@@ -28,7 +28,8 @@ def spark() -> Iterator[SparkSession]:
     from pipeline.lake.session import start_session
 
     settings = " ".join(f"--conf {key}={value}" for key, value in _SMALL_QUERIES.items())
-    java = '--driver-java-options "-XX:TieredStopAtLevel=1"'
+    # with one tier the JVM would reserve 48 MB for compiled code, and stop compiling once that is full
+    java = '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"'
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_SUBMIT_ARGS", f"{settings} {java} pyspark-shell")
         session = start_session("tests")
