@@ -6,7 +6,7 @@ under the same id and version in silence.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
@@ -91,9 +91,14 @@ class SilverTable:
             known = self._shape.evolve(surveys, relations, registered)
         runs = self._runs(surveys, relations, floor, through)
         table = TableInput(tuple(surveys), relations, through, runs)
-        misfits = sum(self._write(cut, table, floor) for cut in plan_cuts(table, known_oid))
+        # Columns are recorded before the rows: a run after a crash must not back-fill a default again. Whose
+        # rows the table holds is recorded after them: until then the old table's are still there.
         entry = Registered(*self.name, self.table.path, known.relation_id, known.numbers)
-        if entry != registered:
+        shaped = entry if known_oid is None else replace(entry, relation_id=known_oid)
+        if shaped != registered:
+            self._records.register(shaped)
+        misfits = sum(self._write(cut, table, floor) for cut in plan_cuts(table, known_oid))
+        if entry != shaped:
             self._records.register(entry)
         self._version = self.table.version()
         return Written(through, held, misfits)

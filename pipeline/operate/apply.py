@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -93,6 +94,7 @@ class Applier:
         self._relations: dict[int, SourceRelation] = {}
         self._relations_version = -1
         self._passed_at = 0.0
+        self._unreadable: set[TableName] = set()
 
     def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Take a micro-batch as the sign that bronze has grown."""
@@ -132,7 +134,7 @@ class Applier:
         surveys = {
             name: found
             for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
-            if self._config.rule_for(*name) is not None
+            if self._config.rule_for(*name) is not None and name not in self._unreadable
         }
         versions = {(e.schema_name, e.table_name): e.version for e in manifest.entries}
 
@@ -156,14 +158,23 @@ class Applier:
     def _floors(self, manifest: Manifest, registered: Mapping[TableName, Registered]) -> dict[TableName, LSN]:
         """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
         floors: dict[TableName, LSN] = {}
+        self._unreadable.clear()
         behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
         for name in self._captured_tables():
-            if name not in registered:
+            if name in registered and name not in behind and name in self._writers:
+                continue
+            try:
                 position = self._writer(name).position()
+            except Exception as error:  # one table that cannot be read stops no other
+                applied = behind.get(name, INVALID)
+                self.summary.tables[name] = TableState(applied=applied, failure=sentence_of(error))
+                self._writers.pop(name)
+                self._unreadable.add(name)
+                continue
+            if name not in registered:
                 if position > INVALID or manifest.lsn > INVALID:
                     floors[name] = position
-            elif name in behind or name not in self._writers:
-                position = self._writer(name).position()
+            else:
                 # A table that was removed has no position: it is built again from the beginning.
                 is_whole = position > INVALID and name not in behind
                 floor = max(position, manifest.lsn) if is_whole else position
@@ -240,7 +251,11 @@ class Applier:
             state = self.summary.tables[name]
             table = self._writer(name).table
             is_behind = bool(state.held or state.failure)
-            entries[name] = ManifestEntry(*name, table.path, table.version(), state.applied, is_behind)
+            version = entries[name].version if state.failure and name in entries else -1
+            version = version if state.failure else table.version()
+            entries[name] = ManifestEntry(*name, table.path, version, state.applied, is_behind)
+        for name in self._unreadable & entries.keys():
+            entries[name] = replace(entries[name], is_behind=True)
         carried = [
             e
             if e.is_behind
