@@ -19,7 +19,9 @@ from pipeline.protocol.transactions import Assembler, Change, Truncation
 from tests import oracle
 from tests.model import ModelChange, Shape, Table, Text
 from tests.servers import Database
-from tests.workload import Schema, WorkloadCounts, create_schema, run_workload
+from tests.workload.rows import WorkloadCounts
+from tests.workload.tables import Schema, create_schema
+from tests.workload.transactions import run_workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

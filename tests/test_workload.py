@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import oracle
-from tests.workload_values import array_text, random_value
+from tests.workload.values import array_text, random_value
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.test_faults import CONFIG, ROOT
 from tests.operate.test_random_workloads import seed_of_run
 from tests.servers import Database
-from tests.workload import Schema, create_schema, run_workload
+from tests.workload.tables import Schema, create_schema
+from tests.workload.transactions import run_workload
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 

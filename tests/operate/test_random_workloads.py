@@ -17,7 +17,8 @@ import pytest
 from pipeline.protocol.lsn import LSN
 from tests import oracle
 from tests.operate.pipelines import MakePipeline, Pipeline
-from tests.workload import Schema, create_schema, run_workload
+from tests.workload.tables import Schema, create_schema
+from tests.workload.transactions import run_workload
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
