@@ -17,6 +17,17 @@ from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import UNSENT, Delete, Insert, Relation, Tuple, Update
 from pipeline.protocol.transactions import Assembler, Change, Truncation
 from tests import oracle
+from tests.comparable.silver import silver_path, silver_type
+from tests.comparable.source import (
+    Connection,
+    Rows,
+    parse_array,
+    quote,
+    snapshot,
+    source_columns,
+    source_rows,
+    value_reader,
+)
 from tests.model import ModelChange, Shape, Table, Text
 from tests.servers import Database
 from tests.workload.rows import WorkloadCounts
@@ -35,10 +46,10 @@ def start_capture(database: Database, schema: Schema) -> None:
     )
 
 
-def captured(conn: oracle.Connection) -> Iterator[bytes]:
+def captured(conn: Connection) -> Iterator[bytes]:
     query = """SELECT data FROM pg_logical_slot_peek_binary_changes(
         'captured_by_test', NULL, NULL, 'proto_version', '1', 'publication_names', 'captured')"""
-    with oracle.snapshot(conn):
+    with snapshot(conn):
         messages = conn.execute(query).fetchall()
     return (bytes(data) for [data] in messages)
 
@@ -101,15 +112,15 @@ def replay_faults(database: Database, seed: int, transactions: int = 40) -> tupl
         counts = run_workload(conn, rng, transactions, schema=schema)
         for keys in ({}, {"accounts": ("id",)}):
             tables = replayed(captured(conn), keys)
-            with oracle.snapshot(conn):
+            with snapshot(conn):
                 for table in schema.tables:
-                    columns = oracle.source_columns(conn, table.schema, table.name)
-                    source = oracle.source_rows(conn, table.schema, table.name, columns)
+                    columns = source_columns(conn, table.schema, table.name)
+                    source = source_rows(conn, table.schema, table.name, columns)
                     model = tables.get(table.name, Table())
                     assert not model.unavailable
-                    readers = [oracle.value_reader(column) for column in columns]
+                    readers = [value_reader(column) for column in columns]
                     rows = model.counted([column.name for column in columns])
-                    found: oracle.Rows = Counter()
+                    found: Rows = Counter()
                     for row, count in rows.items():
                         values = zip(readers, row, strict=True)
                         found[tuple(None if text is None else read(text) for read, text in values)] += count
@@ -177,8 +188,8 @@ def test_same_seed_makes_the_same_rows(database: Database) -> None:
             schema = create_schema(conn, rng, name=name)
             run_workload(conn, rng, 30, schema=schema, commit_hook=positions.append)
             assert len(positions) == 30
-            with oracle.snapshot(conn):
-                results.append([oracle.source_rows(conn, name, table.name) for table in schema.tables])
+            with snapshot(conn):
+                results.append([source_rows(conn, name, table.name) for table in schema.tables])
     assert results[0] == results[1]
 
 
@@ -193,24 +204,24 @@ def spark() -> SparkSession:
     return start_session("oracle")
 
 
-def write_silver(spark: SparkSession, conn: oracle.Connection, root: str, schema: str, table: str) -> None:
+def write_silver(spark: SparkSession, conn: Connection, root: str, schema: str, table: str) -> None:
     """Write a silver table from the source's text by Spark's own casts."""
     from pyspark.sql import functions
 
-    columns = oracle.source_columns(conn, schema, table)
-    names = ", ".join(oracle.quote(column.name) for column in columns)
-    with oracle.snapshot(conn):
-        result = conn.execute(f"SELECT {names} FROM {oracle.quote(schema)}.{oracle.quote(table)}").pgresult
+    columns = source_columns(conn, schema, table)
+    names = ", ".join(quote(column.name) for column in columns)
+    with snapshot(conn):
+        result = conn.execute(f"SELECT {names} FROM {quote(schema)}.{quote(table)}").pgresult
     assert result is not None
     rows: list[tuple[Any, ...]] = []
     for at in range(result.ntuples):
         raw = (result.get_value(at, position) for position in range(len(columns)))
         cells = zip(columns, (None if cell is None else bytes(cell).decode() for cell in raw), strict=True)
-        rows.append(tuple(oracle.parse_array(text) if text and c.element else text for c, text in cells))
+        rows.append(tuple(parse_array(text) if text and c.element else text for c, text in cells))
     types = ", ".join(f"c{i} {'array<string>' if c.element else 'string'}" for i, c in enumerate(columns))
     selected = []
     for position, column in enumerate(columns):
-        type_ = oracle.silver_type(column)
+        type_ = silver_type(column)
         value = functions.col(f"c{position}")
         if type_ == "binary":
             value = functions.unhex(functions.substring(value, 3, 10**6))
@@ -220,7 +231,7 @@ def write_silver(spark: SparkSession, conn: oracle.Connection, root: str, schema
         functions.lit(1).cast("bigint").alias("_commit_lsn"),
         functions.current_timestamp().alias("_commit_time"),
     )
-    frame.write.format("delta").mode("overwrite").save(oracle.silver_path(root, schema, table))
+    frame.write.format("delta").mode("overwrite").save(silver_path(root, schema, table))
 
 
 @pytest.mark.postgres

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests import oracle
+from tests.comparable.silver import decimal_text, numeric_type, utc_text
+from tests.comparable.source import double_text, parse_array, real_text
 from tests.workload.values import array_text, random_value
 
 
@@ -31,7 +33,7 @@ from tests.workload.values import array_text, random_value
     ],
 )
 def test_array_text_is_read_as_postgresql_writes_it(text: str, expected: object) -> None:
-    assert oracle.parse_array(text) == expected
+    assert parse_array(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -39,33 +41,33 @@ def test_array_text_is_read_as_postgresql_writes_it(text: str, expected: object)
 )
 def test_malformed_array_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="array literal"):
-        oracle.parse_array(text)
+        parse_array(text)
 
 
 def test_array_text_round_trips() -> None:
     rng = Random(1)
     for _ in range(500):
         elements = [random_value(rng, "text") for _ in range(rng.randint(0, 4))]
-        assert oracle.parse_array(array_text(elements)) == tuple(elements)
+        assert parse_array(array_text(elements)) == tuple(elements)
 
 
 def test_floats_compare_by_value_but_minus_zero_is_not_zero() -> None:
-    assert oracle.double_text("1e+15") == oracle.double_text(1e15)
-    assert oracle.double_text("-0") != oracle.double_text("0")
-    assert oracle.double_text("NaN") == oracle.double_text(float("nan"))
-    assert oracle.real_text("0.1") == oracle.real_text(0.10000000149011612)
+    assert double_text("1e+15") == double_text(1e15)
+    assert double_text("-0") != double_text("0")
+    assert double_text("NaN") == double_text(float("nan"))
+    assert real_text("0.1") == real_text(0.10000000149011612)
 
 
 def test_moments_read_as_postgresql_prints_them() -> None:
-    assert oracle.utc_text(0) == "1970-01-01 00:00:00+00"
-    assert oracle.utc_text(-1) == "1969-12-31 23:59:59.999999+00"
-    assert oracle.utc_text(-62135596800000000) == "0001-01-01 00:00:00+00"
-    assert oracle.utc_text(253402300799120000) == "9999-12-31 23:59:59.12+00"
-    assert "since 1970" in oracle.utc_text(253402300800000000)
+    assert utc_text(0) == "1970-01-01 00:00:00+00"
+    assert utc_text(-1) == "1969-12-31 23:59:59.999999+00"
+    assert utc_text(-62135596800000000) == "0001-01-01 00:00:00+00"
+    assert utc_text(253402300799120000) == "9999-12-31 23:59:59.12+00"
+    assert "since 1970" in utc_text(253402300800000000)
 
 
 def test_decimals_keep_their_scale() -> None:
-    assert [oracle.decimal_text(Decimal(t)) for t in ("0E-9", "1.50", "-0.001")] == [
+    assert [decimal_text(Decimal(t)) for t in ("0E-9", "1.50", "-0.001")] == [
         "0.000000000",
         "1.50",
         "-0.001",
@@ -83,8 +85,8 @@ def test_decimals_keep_their_scale() -> None:
     ],
 )
 def test_numeric_modifier_gives_the_decimal_that_holds_it(precision: int, scale: int, expected: str) -> None:
-    assert oracle.numeric_type(((precision << 16) | (scale & 0x7FF)) + 4) == expected
-    assert oracle.numeric_type(-1) == "string"
+    assert numeric_type(((precision << 16) | (scale & 0x7FF)) + 4) == expected
+    assert numeric_type(-1) == "string"
 
 
 def test_difference_names_rows_on_both_sides_and_counts_duplicates() -> None:
