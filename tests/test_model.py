@@ -7,19 +7,8 @@ from random import Random
 
 import pytest
 
-from tests.model import (
-    APPENDED,
-    BAG,
-    FULL_WITH_KEY,
-    KEYED,
-    SHAPES,
-    ModelChange,
-    Shape,
-    Table,
-    Text,
-    apply_all,
-    random_changes,
-)
+from tests.histories import APPENDED, BAG, FULL_WITH_KEY, KEYED, SHAPES, random_changes
+from tests.model import ModelChange, Shape, Table, Text, apply_all
 
 Values = tuple[Text, ...]
 

@@ -24,7 +24,8 @@ from pipeline.silver.merge import MetadataNames
 from pipeline.silver.plan import Cut, Identity, Survey, TableInput, identity_of, plan_fold, signature
 from pipeline.silver.relation import SourceColumn, SourceRelation
 from pipeline.silver.types import stored
-from tests.model import History, ModelChange, Shape, Text
+from tests.histories import History
+from tests.model import ModelChange, Shape, Text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.model import (
-    BAG,
-    COMPOSITE,
-    FULL_WITH_KEY,
-    KEYED,
-    History,
-    ModelChange,
-    Shape,
-    Text,
-    apply_all,
-    random_changes,
-)
+from tests.histories import BAG, COMPOSITE, FULL_WITH_KEY, KEYED, History, random_changes
+from tests.model import ModelChange, Shape, Text, apply_all
 from tests.silver.folding import Folding, Lineage, counted, expected, lineage
 
 if TYPE_CHECKING:
