@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
+import pytest
+
 from pipeline.config import Config
 from pipeline.postgres.connection import connect
 from pipeline.postgres.plugin import pgoutput_options
@@ -23,6 +25,13 @@ Stream = Walsender | SlotSql
 Start = Callable[..., Stream]
 
 ROUTES: dict[str, Start] = {"walsender": start_walsender, "sql": start_slot_sql}
+
+both_routes = pytest.mark.parametrize("route", ["walsender", "sql"])
+
+
+def make_items(database: Database) -> None:
+    """Create the table that most streams are of."""
+    database.run("CREATE TABLE item (id int PRIMARY KEY, name text, price float8, made timestamptz)")
 
 
 def prepare(config: Config) -> None:
