@@ -19,7 +19,7 @@ import pyarrow as pa
 from pipeline.bronze.schema import POSITIONS, RAW_CELLS
 from pipeline.errors import ProtocolError
 from pipeline.protocol.decode import decode
-from pipeline.protocol.messages import Binary, Delete, Insert, Update
+from pipeline.protocol.messages import Binary, Delete, Insert, Message, Update
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -28,6 +28,7 @@ INSERT, UPDATE, DELETE = ord("I"), ord("U"), ord("D")
 _KEY, _OLD, _NEW = ord("K"), ord("O"), ord("N")
 _NULL, _UNSENT, _TEXT = ord("n"), ord("u"), ord("t")
 _FIRST_TAG = 5  # after the type byte and the relation's oid
+_XID_SIZE = 4  # before the oid, in messages of a streamed transaction
 # Above this mean length of a value slicing beats gathering, which needs an index of 8 bytes for each byte.
 _GATHER_BELOW = 160
 _GATHERED_AT_ONCE = 1 << 20  # bytes: their index is small enough for the processor's caches
@@ -38,6 +39,7 @@ class RowColumns:
     """Equal-length columns of one batch of row messages."""
 
     op: pa.Array
+    subxid: Ints | None  # of messages inside a stream
     relation_id: Ints
     old_kind: pa.Array
     old: pa.Array
@@ -63,12 +65,16 @@ class _Malformed(Exception):
 
 
 def decode_rows(
-    messages: Sequence[bytes], widths: Ints | None = None, name_of: Callable[[int], str] | None = None
+    messages: Sequence[bytes],
+    widths: Ints | None = None,
+    name_of: Callable[[int], str] | None = None,
+    *,
+    in_stream: bool = False,
 ) -> RowColumns:
     """Decode Insert, Update and Delete messages; raise ProtocolError for the first malformed one.
 
     `widths` are the columns that each row's relation has: every tuple, a key too, has as many. `name_of` says
-    what to call a row in the error.
+    what to call a row in the error. Messages of a streamed transaction carry the xid that wrote them.
     """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     ends = np.cumsum(lengths)
@@ -77,18 +83,22 @@ def decode_rows(
     buffer = b"".join((*messages, b"\0" * 8))
     octets = np.frombuffer(buffer, np.uint8)
     try:
-        return _decode(buffer, octets, starts, ends, widths)
+        return _decode(buffer, octets, starts, ends, widths, _XID_SIZE if in_stream else 0)
     except _Malformed:
-        raise _first_fault(messages, widths, name_of) from None
+        raise _first_fault(messages, widths, name_of, in_stream) from None
 
 
 def _first_fault(
-    messages: Sequence[bytes], widths: Ints | None, name_of: Callable[[int], str] | None
+    messages: Sequence[bytes],
+    widths: Ints | None,
+    name_of: Callable[[int], str] | None,
+    in_stream: bool,
 ) -> ProtocolError:
     for row, message in enumerate(messages):
         place = f" {name_of(row)}" if name_of else ""
         try:
-            fault = _fault(message, None if widths is None else int(widths[row]), place)
+            decoded = decode(message, in_stream=in_stream)
+            fault = _fault(decoded, None if widths is None else int(widths[row]), place)
         except ProtocolError as error:
             fault = f"{error} (the message is{place})" if place else str(error)
         if fault:
@@ -96,8 +106,7 @@ def _first_fault(
     raise AssertionError("a row was refused that the scalar decoder accepts")
 
 
-def _fault(message: bytes, width: int | None, place: str) -> str | None:
-    decoded = decode(message)
+def _fault(decoded: Message, width: int | None, place: str) -> str | None:
     name = type(decoded).__name__
     if not isinstance(decoded, Insert | Update | Delete):
         return f"{name}{place} is not a row message"
@@ -117,18 +126,24 @@ def _fault(message: bytes, width: int | None, place: str) -> str | None:
 
 
 def _decode(
-    buffer: bytes, octets: npt.NDArray[np.uint8], starts: Ints, ends: Ints, widths: Ints | None
+    buffer: bytes,
+    octets: npt.NDArray[np.uint8],
+    starts: Ints,
+    ends: Ints,
+    widths: Ints | None,
+    xid_size: int,
 ) -> RowColumns:
-    _require(starts + _FIRST_TAG < ends)
+    first_tag = _FIRST_TAG + xid_size
+    _require(starts + first_tag < ends)
     op = octets[starts]
-    tag = octets[starts + _FIRST_TAG]
+    tag = octets[starts + first_tag]
     has_old = (tag == _KEY) | (tag == _OLD)
     _require(
         ((op == INSERT) & (tag == _NEW))
         | ((op == UPDATE) & (has_old | (tag == _NEW)))
         | ((op == DELETE) & has_old)
     )
-    position = starts + _FIRST_TAG + 1
+    position = starts + first_tag + 1
     old, position = _read_tuples(octets, position, ends, has_old, widths)
     # An Update that carries an old tuple has the new one's tag behind it.
     follows = has_old & (op == UPDATE)
@@ -140,7 +155,8 @@ def _decode(
     new_cells, raw_new = _cells(buffer, octets, new)
     return RowColumns(
         op=_letters(op),
-        relation_id=_u32(octets, starts + 1),
+        subxid=_u32(octets, starts + 1) if xid_size else None,
+        relation_id=_u32(octets, starts + 1 + xid_size),
         old_kind=_letters(tag, has_old),
         old=old_cells,
         new=new_cells,

@@ -6,23 +6,30 @@ origin) stands beside it in `Rows`. The rows of a transaction that has not ended
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.bronze.columns import decode_rows
-from pipeline.bronze.schema import CHANGES, storable
+from pipeline.bronze.schema import CHANGES, STREAMED, storable
 from pipeline.bronze.versions import RelationVersion
 from pipeline.errors import ProtocolError
+from pipeline.protocol.events import (
+    Began,
+    BeganPrepare,
+    Committed,
+    StreamCommitted,
+    StreamedTruncation,
+    StreamPrepared,
+    Truncation,
+)
 from pipeline.protocol.lsn import LSN
-from pipeline.protocol.messages import Origin
-from pipeline.protocol.transactions import Began, Committed, Emitted, Truncation
+from pipeline.protocol.messages import LogicalMessage, Origin
 
 _EPOCH = 946_684_800_000_000  # 2000-01-01 UTC, in microseconds since 1970
 
-Transaction = Began | Committed
+Transaction: TypeAlias = Began | Committed | BeganPrepare | StreamCommitted | StreamPrepared
 OtherRow = dict[str, Any]
 
 
@@ -51,27 +58,55 @@ def changes_table(
 
     Raises ProtocolError, naming relation and transaction, for the first message that is malformed.
     """
-    count = len(rows.messages)
-    of_row = np.array(rows.versions, np.int32)
     spans = np.array([span for span, _ in transactions], np.int64)
+
+    def transaction_of(row: int) -> str:
+        _, transaction = transactions[int(np.searchsorted(np.cumsum(spans), row, side="right"))]
+        return f"committed at {LSN(transaction_values(transaction)['commit_lsn'])}"
+
+    columns = _row_columns(rows, versions, transaction_of, in_stream=False)
+    of_row = pa.array(np.repeat(np.arange(len(spans)), spans))
+    values = [transaction_values(transaction) for _, transaction in transactions]
+    for field_name in values[0]:
+        of_transaction = [value[field_name] for value in values]
+        columns[field_name] = _array(of_transaction, CHANGES.field(field_name).type).take(of_row)
+    return _table(columns, CHANGES, len(rows.messages))
+
+
+def streamed_table(rows: Rows, versions: Sequence[RelationVersion], xid: int) -> pa.Table:
+    """Return the rows of a transaction that is still streaming as Arrow, numbered by their arrival.
+
+    Raises ProtocolError like `changes_table`.
+    """
+    columns = _row_columns(rows, versions, lambda _: f"{xid}, which streams", in_stream=True)
+    return _table(columns, STREAMED, len(rows.messages))
+
+
+def _table(columns: dict[str, pa.Array], schema: pa.Schema, count: int) -> pa.Table:
+    arrays = [columns[f.name] if f.name in columns else pa.nulls(count, f.type) for f in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _row_columns(
+    rows: Rows,
+    versions: Sequence[RelationVersion],
+    transaction_of: Callable[[int], str],
+    *,
+    in_stream: bool,
+) -> dict[str, pa.Array]:
+    of_row = np.array(rows.versions, np.int32)
     widths = np.array([len(v.relation.columns) for v in versions], np.int64)[of_row]
 
     def name_of(row: int) -> str:
-        _, transaction = transactions[int(np.searchsorted(np.cumsum(spans), row, side="right"))]
         version = versions[rows.versions[row]]
-        table = f"{version.schema_name}.{version.table_name}"
-        return f"for {table} in the transaction committed at {LSN(transaction.commit_lsn)}"
+        return f"for {version.schema_name}.{version.table_name} in the transaction {transaction_of(row)}"
 
     def name(name_of: Callable[[RelationVersion], str]) -> pa.Array:
         names = pa.array([name_of(v) for v in versions], pa.string())
         return pa.DictionaryArray.from_arrays(pa.array(of_row), names).cast(pa.string())
 
-    decoded = decode_rows(rows.messages, widths, name_of)
+    decoded = decode_rows(rows.messages, widths, name_of, in_stream=in_stream)
     columns: dict[str, pa.Array] = {
-        field_name: pa.array(np.repeat(_int64(values), spans)).cast(CHANGES.field(field_name).type)
-        for field_name, values in _transaction_columns([t for _, t in transactions]).items()
-    }
-    columns |= {
         "ordinal": pa.array(rows.ordinals, pa.int64()),
         "op": decoded.op,
         "relation_id": pa.array(decoded.relation_id),
@@ -89,20 +124,22 @@ def changes_table(
         origins = [_origin(origin) for origin in rows.origins]
         for field_name in ("origin", "origin_lsn"):
             columns[field_name] = pa.array([o.get(field_name) for o in origins], pa.string())
-    return pa.Table.from_arrays(
-        [columns[f.name] if f.name in columns else pa.nulls(count, f.type) for f in CHANGES], schema=CHANGES
-    )
+    if decoded.subxid is not None:
+        columns["subxid"] = pa.array(decoded.subxid)
+    return columns
 
 
-def others_table(rows: Sequence[OtherRow]) -> pa.Table:
+def others_table(rows: Sequence[OtherRow], schema: pa.Schema = CHANGES) -> pa.Table:
     """Return truncations and logical messages as Arrow."""
     try:
-        return pa.Table.from_pylist(list(rows), CHANGES)
+        return pa.Table.from_pylist(list(rows), schema)
     except (OverflowError, pa.ArrowInvalid):
         raise _beyond_63_bits() from None
 
 
-def truncation_rows(truncation: Truncation, versions: Sequence[RelationVersion]) -> list[OtherRow]:
+def truncation_rows(
+    truncation: Truncation | StreamedTruncation, first_ordinal: int, versions: Sequence[RelationVersion]
+) -> list[OtherRow]:
     """Return one row per truncated relation, whose versions are given in the same order."""
     return [
         {
@@ -111,7 +148,7 @@ def truncation_rows(truncation: Truncation, versions: Sequence[RelationVersion])
             "schema_name": version.schema_name,
             "table_name": version.table_name,
             **_origin(truncation.origin),
-            "ordinal": truncation.ordinal + offset,
+            "ordinal": first_ordinal + offset,
             "op": "T",
             "truncate_options": truncation.options,
         }
@@ -119,11 +156,10 @@ def truncation_rows(truncation: Truncation, versions: Sequence[RelationVersion])
     ]
 
 
-def message_row(emitted: Emitted) -> OtherRow:
+def message_row(message: LogicalMessage, sequence: int) -> OtherRow:
     """Return the row of a logical message; one outside any transaction has its own LSN for positions."""
-    message = emitted.message
     row: OtherRow = {
-        "ordinal": emitted.sequence,
+        "ordinal": sequence,
         "op": "M",
         "prefix": storable(message.prefix),
         "content": message.content,
@@ -135,26 +171,39 @@ def message_row(emitted: Emitted) -> OtherRow:
     return row
 
 
+def prepared_row(prepared: BeganPrepare | StreamPrepared) -> OtherRow:
+    """Return the row that stands for a prepared transaction, be it empty, beside the rows that it wrote."""
+    return {"op": "P", "ordinal": -1, **transaction_values(prepared)}
+
+
 def transaction_values(transaction: Transaction) -> OtherRow:
-    """Return what a transaction says of each of its rows."""
-    return {name: values[0] for name, values in _transaction_columns([transaction]).items()}
+    """Return what a transaction says of each of its rows.
 
-
-def _transaction_columns(transactions: Sequence[Transaction]) -> dict[str, list[int]]:
-    columns: dict[str, list[int]] = {
-        "commit_lsn": [t.commit_lsn for t in transactions],
-        "xid": [t.xid for t in transactions],
-        "commit_time": [t.commit_time + _EPOCH for t in transactions],
+    One that is prepared says the positions and the time of its PREPARE, until it is decided.
+    """
+    end: LSN | None = None
+    gid: str | None = None
+    match transaction:
+        case BeganPrepare() | StreamPrepared():
+            commit, end, time = transaction.prepare_lsn, transaction.end_lsn, transaction.prepare_time
+            gid = storable(transaction.gid)
+        case Began():
+            commit, time = transaction.commit_lsn, transaction.commit_time
+        case _:
+            commit, end, time = transaction.commit_lsn, transaction.end_lsn, transaction.commit_time
+    return {
+        "xid": transaction.xid,
+        "commit_lsn": commit,
+        "end_lsn": end,
+        "commit_time": time + _EPOCH,
+        "gid": gid,
     }
-    if isinstance(transactions[0], Committed):
-        columns["end_lsn"] = [t.end_lsn for t in transactions if isinstance(t, Committed)]
-    return columns
 
 
-def _int64(values: Sequence[int]) -> npt.NDArray[np.int64]:
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
-        return np.array(values, np.int64)
-    except OverflowError:
+        return pa.array(values, kind)
+    except (OverflowError, pa.ArrowInvalid):
         raise _beyond_63_bits() from None
 
 

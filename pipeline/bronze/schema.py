@@ -43,6 +43,9 @@ CHANGES = pa.schema(
     ]
 )
 
+# Rows on their way: which subtransaction wrote them, until it is known which of them were rolled back.
+STREAMED = CHANGES.append(pa.field("subxid", pa.int64()))
+
 # What readers select by: kept as statistics of every file, in Parquet and in Delta's log.
 STATISTICS = ("commit_lsn", "end_lsn", "ordinal", "schema_name", "table_name")
 

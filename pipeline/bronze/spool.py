@@ -1,11 +1,15 @@
 """Committed changes in, staged Parquet files out, memory bounded whatever a transaction's size.
 
 Changes of finished transactions go to one file per batch. Changes of a transaction that outgrows a batch
-before its commit go to a file of that transaction alone, whose end LSN is filled in when it is known. `seal`
-hands over everything that is committed and nothing else, so a batch always ends on a transaction boundary.
+before its commit go to a file of that transaction alone, whose end LSN is filled in when it is known; so do
+those of a prepared one. A transaction that streams before its commit is kept by `Streams`. `seal` hands over
+everything that is finished and nothing else, so a batch always ends on a transaction boundary.
 """
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+import pyarrow as pa
 
 from pipeline.bronze.rows import (
     OtherRow,
@@ -13,13 +17,26 @@ from pipeline.bronze.rows import (
     changes_table,
     message_row,
     others_table,
+    prepared_row,
     transaction_values,
     truncation_rows,
 )
-from pipeline.bronze.staged import Part, Staged, StagedFile, complete, create_file
+from pipeline.bronze.staged import Decision, Parked, Part, Staged, StagedFile, complete, create_file
+from pipeline.bronze.streams import Streams, change_count_of
 from pipeline.bronze.versions import RelationVersion
-from pipeline.protocol.lsn import INVALID
-from pipeline.protocol.transactions import Began, Change, Committed, Emitted, Truncation
+from pipeline.protocol.events import (
+    Began,
+    BeganPrepare,
+    Change,
+    Committed,
+    CommittedPrepared,
+    Emitted,
+    Prepared,
+    StreamCommitted,
+    StreamPrepared,
+    Truncation,
+)
+from pipeline.protocol.lsn import INVALID, LSN
 
 ROW_LIMIT = 65_536
 BYTE_LIMIT = 16 << 20
@@ -34,6 +51,7 @@ class Spool:
         self._versions: list[RelationVersion] = []
         self._index_of_version: dict[int, int] = {}
         self._index_of_oid: dict[int, int] = {}
+        self.streams = Streams(directory, self._versions, self._index_of_oid)
         self._rows = Rows()
         self._finished_rows = 0  # how many of _rows belong to finished transactions: the first ones
         self._others: list[OtherRow] = []  # truncations and messages: rare, row by row
@@ -43,7 +61,10 @@ class Spool:
         self._whole: StagedFile | None = None
         self._open: StagedFile | None = None
         self._parts: list[Part] = []
-        self._began: Began | None = None
+        self._tables: list[pa.Table] = []  # of finished transactions that streamed and were small
+        self._parked: list[Parked] = []
+        self._decisions: list[Decision] = []
+        self._began: Began | BeganPrepare | None = None
         self._end_lsn = INVALID
         self._transaction_count = 0
         self._change_count = 0
@@ -52,21 +73,26 @@ class Spool:
     def pending_rows(self) -> int:
         """Return how many committed rows `seal` would hand over."""
         staged = sum(part.row_count for part in self._parts) + (self._whole.row_count if self._whole else 0)
-        return staged + self._finished_rows + self._finished_others
+        streamed: int = sum(table.num_rows for table in self._tables)
+        parked = sum(parked.part.row_count for parked in self._parked) + len(self._decisions)
+        return staged + self._finished_rows + self._finished_others + streamed + parked
 
     @property
     def has_commits(self) -> bool:
         """Say whether a commit was received since the last seal, be it empty."""
         return self._end_lsn > INVALID
 
-    def describe(self, version: RelationVersion) -> None:
-        """Make this version the one that later changes of its relation name."""
+    def describe(self, version: RelationVersion, xid: int | None = None) -> None:
+        """Make this version the one that later changes of its relation name: all, or those of a stream."""
         index = self._index_of_version.setdefault(version.id, len(self._versions))
         if index == len(self._versions):
             self._versions.append(version)
-        self._index_of_oid[version.relation.oid] = index
+        if xid is None:
+            self._index_of_oid[version.relation.oid] = index
+        else:
+            self.streams.describe(xid, version, index)
 
-    def begin(self, began: Began) -> None:
+    def begin(self, began: Began | BeganPrepare) -> None:
         """Open a transaction."""
         self._began = began
 
@@ -84,13 +110,13 @@ class Spool:
     def add_truncation(self, truncation: Truncation) -> None:
         """Take a Truncate: one row per relation."""
         versions = [self._versions[self._index_of_oid[relation.oid]] for relation in truncation.relations]
-        self._others += truncation_rows(truncation, versions)
+        self._others += truncation_rows(truncation, truncation.ordinal, versions)
         if len(self._others) >= OTHER_LIMIT:
             self._relieve()
 
     def add_message(self, emitted: Emitted) -> None:
         """Take a logical message; one outside any transaction is committed as it comes."""
-        row = message_row(emitted)
+        row = message_row(emitted.message, emitted.sequence)
         if emitted.message.transactional:
             self._others.append(row)
         else:
@@ -117,9 +143,61 @@ class Spool:
             self._transactions.append((len(self._rows.messages) - self._finished_rows, committed))
             self._finished_rows = len(self._rows.messages)
         self._began = None
-        self._end_lsn = committed.end_lsn
+        self._finish(committed.end_lsn, committed.change_count)
+
+    def prepare(self, prepared: Prepared) -> None:
+        """Close the open transaction, which is prepared: the next seal hands it over apart."""
+        assert isinstance(self._began, BeganPrepare)
+        self._flush_finished()
+        if self._rows.messages or self._others:
+            self._spill()
+        file = self._open or create_file(self._directory)
+        file.write(others_table([prepared_row(self._began)]))
+        self._open = self._began = None
+        self._parked.append(Parked(file.close(), prepared.end_lsn))
+        self._end_lsn = prepared.end_lsn
+
+    def commit_stream(self, committed: StreamCommitted) -> Collection[RelationVersion]:
+        """Take over what is left of a transaction that streamed; return what was described in it."""
+        stream = self.streams.take(committed.xid)
+        for relation in committed.relations:
+            self._index_of_oid[relation.oid] = stream.index_of_oid[relation.oid]
+        tables = stream.finish(committed, self._versions)
+        if stream.is_spilled:
+            file = create_file(self._directory)
+            change_count = _write(file, tables)
+            self._parts.append(file.close())
+        else:
+            small = list(tables)
+            change_count = sum(map(change_count_of, small))
+            self._tables += small
+            if sum(table.num_rows for table in self._tables) >= ROW_LIMIT:
+                self._flush_finished()
+        self._finish(committed.end_lsn, change_count)
+        return stream.versions.values()
+
+    def prepare_stream(self, prepared: StreamPrepared) -> Collection[RelationVersion]:
+        """Hand over apart what is left of a stream that is prepared; return what was described in it."""
+        stream = self.streams.take(prepared.xid)
+        file = create_file(self._directory)
+        file.write(others_table([prepared_row(prepared)]))
+        _write(file, stream.finish(prepared, self._versions))
+        self._parked.append(Parked(file.close(), prepared.end_lsn))
+        self._end_lsn = prepared.end_lsn
+        return stream.versions.values()
+
+    def decide(self, decision: Decision) -> None:
+        """Take what became of a prepared transaction."""
+        self._decisions.append(decision)
+        if isinstance(decision, CommittedPrepared):
+            self._finish(max(self._end_lsn, decision.end_lsn), 0)
+        else:
+            self._end_lsn = max(self._end_lsn, decision.rollback_end_lsn)
+
+    def _finish(self, end_lsn: LSN, change_count: int) -> None:
         self._transaction_count += 1
-        self._change_count += committed.change_count
+        self._change_count += change_count
+        self._end_lsn = end_lsn
 
     def seal(self) -> Staged | None:
         """Hand over all that is committed; None where nothing was received at all."""
@@ -134,8 +212,10 @@ class Spool:
             end_lsn=self._end_lsn,
             transaction_count=self._transaction_count,
             change_count=self._change_count,
+            parked=tuple(self._parked),
+            decisions=tuple(self._decisions),
         )
-        self._parts, self._end_lsn = [], INVALID
+        self._parts, self._parked, self._decisions, self._end_lsn = [], [], [], INVALID
         self._transaction_count = self._change_count = 0
         return staged
 
@@ -144,7 +224,8 @@ class Spool:
         for file in (self._whole, self._open):
             if file:
                 file.discard()
-        for part in self._parts:
+        self.streams.discard()
+        for part in (*self._parts, *(parked.part for parked in self._parked)):
             part.path.unlink(missing_ok=True)
 
     def _relieve(self) -> None:
@@ -173,7 +254,7 @@ class Spool:
 
     def _flush_finished(self) -> None:
         """Write the rows of finished transactions to the batch's file."""
-        if self._finished_rows or self._finished_others:
+        if self._finished_rows or self._finished_others or self._tables:
             self._whole = self._whole or create_file(self._directory)
         if count := self._finished_rows:
             assert self._whole is not None
@@ -187,5 +268,18 @@ class Spool:
             self._whole.write(others_table(self._others[:count]))
             self._others = self._others[count:]
             self._other_bytes = sum(len(row.get("content", b"")) for row in self._others)
+        if self._tables:
+            assert self._whole is not None
+            self._whole.write(pa.concat_tables(self._tables).combine_chunks())
+            self._tables = []
         self._finished_rows = self._finished_others = 0
         self._transactions = []
+
+
+def _write(file: StagedFile, tables: Iterable[pa.Table]) -> int:
+    """Write tables and return how many row changes they hold."""
+    count = 0
+    for table in tables:
+        file.write(table)
+        count += change_count_of(table)
+    return count

@@ -7,7 +7,7 @@ changes again.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES, STATISTICS
+from pipeline.protocol.events import CommittedPrepared, RolledBackPrepared
 from pipeline.protocol.lsn import LSN
 
 _REPETITIVE = ["op", "schema_name", "table_name", "old_kind", "relation_version", "relation_id", "origin"]
@@ -31,13 +32,29 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """A prepared transaction, which is kept apart until it is decided; `end_lsn` is that of its PREPARE."""
+
+    part: Part
+    end_lsn: LSN
+
+
+Decision: TypeAlias = CommittedPrepared | RolledBackPrepared
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
-    """Whole committed transactions, ready to land: their files, and the end LSN of the last of them."""
+    """Whole transactions, ready to land: the files of committed ones, and the last position that they end at.
+
+    `parked` are transactions that were prepared, `decisions` what became of prepared ones, in their order.
+    """
 
     parts: tuple[Part, ...]
     end_lsn: LSN
     transaction_count: int
     change_count: int
+    parked: tuple[Parked, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def row_count(self) -> int:
@@ -76,11 +93,11 @@ class StagedFile:
         self.path.unlink(missing_ok=True)
 
 
-def create_file(directory: Path) -> StagedFile:
+def create_file(directory: Path, schema: pa.Schema = CHANGES) -> StagedFile:
     """Begin a file of a name that no other has."""
     path = directory / f"{uuid4().hex}.parquet"
     writer = pq.ParquetWriter(
-        path, CHANGES, compression="snappy", use_dictionary=_REPETITIVE, write_statistics=list(STATISTICS)
+        path, schema, compression="snappy", use_dictionary=_REPETITIVE, write_statistics=list(STATISTICS)
     )
     return StagedFile(path, writer)
 

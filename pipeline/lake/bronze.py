@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
 from pipeline.bronze.versions import RelationVersion, relations_table
 from pipeline.lake.commits import DataFile, commit_files
+from pipeline.lake.prepared import PreparedTransactions
 from pipeline.lake.tables import Commit, Lake, json_object, local_frame
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.fold import literal
@@ -43,7 +44,7 @@ class TableSurvey:
 
 
 class Bronze:
-    """`{root}/bronze`: changes and relations."""
+    """`{root}/bronze`: changes, relations and prepared transactions."""
 
     def __init__(self, lake: Lake, pipeline: str) -> None:
         self.lake = lake
@@ -51,6 +52,7 @@ class Bronze:
         self.app_id = app_id(pipeline)
         self.changes = lake.table("bronze", "changes")
         self.relations = lake.table("bronze", "relations")
+        self.prepared = PreparedTransactions(lake, self.changes, self.app_id)
 
     def in_session(self, spark: SparkSession) -> "Bronze":
         """Return the same tables seen through another session."""
@@ -60,6 +62,7 @@ class Bronze:
         """Create the tables unless they are there."""
         statistics = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
         self.relations.ensure(spark_ddl(RELATIONS))
+        self.prepared.ensure()
         self.changes.ensure(spark_ddl(CHANGES), statistics)
 
     def point(self) -> Point | None:
@@ -71,7 +74,11 @@ class Bronze:
         """Return what the newest commit of ours recorded about its source, empty where there is none."""
         # Only maintenance comes between our commits.
         history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} LIMIT 100")
-        mine = history.where(F.col("userMetadata").contains(self.app_id)).orderBy(F.desc("version")).limit(1)
+        mine = (
+            history.where(F.col("userMetadata").contains(f'"{self.app_id}"'))
+            .orderBy(F.desc("version"))
+            .limit(1)
+        )
         rows = mine.select("userMetadata").collect()
         return json_object(rows[0].userMetadata) if rows else {}
 

@@ -12,15 +12,14 @@ from typing import Any
 
 from pipeline.bronze.staged import Part
 from pipeline.lake.commits import DataFile
-from pipeline.lake.tables import Lake, LakeTable
+from pipeline.lake.tables import Lake, LakeTable, local_path
 
 
 class Staging:
-    """The folder of one ingest run, and the table that its files go to."""
+    """The folder of one ingest run, from which files go to tables of the lake."""
 
-    def __init__(self, lake: Lake, table: LakeTable) -> None:
+    def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._table = table
         self._local_root = lake.local_root
         if self._local_root is None:
             self.directory = Path(tempfile.mkdtemp(prefix="pgdelta-"))
@@ -33,16 +32,16 @@ class Staging:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, exist_ok=True)
 
-    def move(self, part: Part) -> DataFile:
-        """Bring a file into the table's folder, where a commit can name it."""
+    def move(self, part: Part, table: LakeTable) -> DataFile:
+        """Bring a file into the folder of a table, where a commit can name it."""
         size = part.path.stat().st_size
         if self._local_root is None:
-            target = self._path(f"{self._table.path}/{part.path.name}")
+            target = self._path(f"{table.path}/{part.path.name}")
             spark: Any = self._lake.spark
             files = target.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
             files.copyFromLocalFile(True, True, self._path(f"file:{part.path}"), target)
         else:
-            part.path.rename(Path(self._local_root, "bronze", "changes", part.path.name))
+            part.path.rename(Path(local_path(table.path), part.path.name))
         return DataFile(part.path.name, size, part.row_count, part.least, part.greatest)
 
     def close(self) -> None:

@@ -57,6 +57,11 @@ def path_segment(name: str) -> str:
     return "".join(c if ord(c) > 0x7E else quote(c, safe=_SAFE) for c in name)
 
 
+def local_path(url: str) -> str:
+    """Return a `file:` URL as a path of this machine."""
+    return url.removeprefix("file://").removeprefix("file:")
+
+
 def _default_scheme(spark: SparkSession) -> str:
     session: Any = spark._jsparkSession
     return str(urlparse(session.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")).scheme)
@@ -75,8 +80,7 @@ class Lake:
     @property
     def local_root(self) -> str | None:
         """Return the root as a path of this machine's file system, None where it is elsewhere."""
-        parsed = urlparse(self.root)
-        return self.root.removeprefix("file://").removeprefix("file:") if parsed.scheme == "file" else None
+        return local_path(self.root) if urlparse(self.root).scheme == "file" else None
 
     def path(self, *names: str) -> str:
         """Return the path of what lies under the root, each name one segment."""

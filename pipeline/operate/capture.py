@@ -6,8 +6,9 @@ Spark works. The slot is told of a position only after the bronze commit that re
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from pipeline.bronze.spool import Spool
 from pipeline.bronze.staged import Staged
@@ -21,9 +22,29 @@ from pipeline.operate.summaries import IngestProgress, IngestSummary
 from pipeline.postgres.catalog import RelationFacts, look_up
 from pipeline.postgres.connection import Connection, Identity, connect
 from pipeline.postgres.stream import ChangeStream
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
-from pipeline.protocol.transactions import Assembler, Began, Change, Committed, Described, Emitted, Truncation
+from pipeline.protocol.transactions import (
+    Assembler,
+    Began,
+    BeganPrepare,
+    Change,
+    Committed,
+    CommittedPrepared,
+    Described,
+    Emitted,
+    Event,
+    Prepared,
+    RolledBackPrepared,
+    StreamAborted,
+    StreamCommitted,
+    StreamedChange,
+    StreamedEmitted,
+    StreamedTruncation,
+    StreamPrepared,
+    StreamStarted,
+    Truncation,
+)
 
 LAND_ROWS = 250_000  # land once this many rows wait…
 LAND_SECONDS = 3.0  # …or the oldest has waited this long
@@ -69,12 +90,15 @@ class Capture:
         self._stream = stream
         self._position = position
         self._progress = progress
-        self._staging = Staging(bronze.lake, bronze.changes)
+        self._staging = Staging(bronze.lake)
         self._spool = Spool(self._staging.directory)
         self._assembler = Assembler()
+        self._session = stream.session
         self._known = bronze.known_versions()
         self._new_versions: list[RelationVersion] = []
         self._is_skipping = False
+        self._began_lsn = INVALID  # of the transaction under way
+        self._emitted_lsn = position  # of the latest message outside transactions
         self._sealed_at = time.monotonic()
         self._landing: Future[LSN] | None = None
         self._summary = IngestSummary(config.pipeline, config.source.slot, position)
@@ -103,37 +127,82 @@ class Capture:
         return self._summary
 
     def _take(self, messages: Sequence[bytes]) -> None:
-        receive, add_change = self._assembler.receive, self._spool.add_change
+        if self._stream.session != self._session:
+            # The server begins anew: it describes every relation and streams every open transaction again.
+            self._session = self._stream.session
+            self._assembler = Assembler()
+            self._spool.streams.discard()
+        receive = self._assembler.receive
+        add_change, add_streamed = self._spool.add_change, self._spool.streams.add_change
         for message in messages:
             event = receive(message)
             if event.__class__ is Change:
                 if not self._is_skipping:
                     add_change(event)
-                continue
-            match event:
-                case Began():
-                    # A commit record starts before its end, and bronze's position is at the end of one.
-                    self._is_skipping = event.commit_lsn < self._position
-                    self._began = event
-                    self._spool.begin(event)
-                case Committed():
-                    if not self._is_skipping:
-                        self._spool.commit(event)
-                    self._is_skipping = False
-                case Described():
-                    self._describe(event.relation)
-                case Truncation() if not self._is_skipping:
-                    self._spool.add_truncation(event)
-                case Emitted() if not self._is_skipping:
-                    if event.in_transaction or event.message.lsn > self._position:
-                        self._spool.add_message(event)
+            elif event.__class__ is StreamedChange:
+                add_streamed(event)
+            elif event is not None:
+                self._take_other(event)
 
-    def _describe(self, relation: Relation) -> None:
-        version = relation_version(relation, self._look_up(relation), self._began.commit_lsn)
-        self._spool.describe(version)
-        if version.id not in self._known:
-            self._known.add(version.id)
-            self._new_versions.append(version)
+    def _take_other(self, event: Event) -> None:
+        spool = self._spool
+        match event:
+            case Began():
+                self._begin(event, event.commit_lsn)
+            case Committed():
+                if not self._is_skipping:
+                    spool.commit(event)
+                self._is_skipping = False
+            case Described():
+                self._describe(event)
+            case Truncation() if not self._is_skipping:
+                spool.add_truncation(event)
+            case Emitted() if event.in_transaction:
+                if not self._is_skipping:
+                    spool.add_message(event)
+            case Emitted():
+                # A look by SQL that was too short is followed by a longer one, which begins where it did.
+                if event.message.lsn > self._emitted_lsn:
+                    self._emitted_lsn = event.message.lsn
+                    spool.add_message(event)
+            case StreamStarted() | StreamAborted() | StreamedTruncation() | StreamedEmitted():
+                spool.streams.take_event(event)
+            case StreamCommitted() if event.commit_lsn < self._position:
+                spool.streams.drop(event.xid)
+            case StreamCommitted():
+                self._record(spool.commit_stream(event), event.commit_lsn)
+            case BeganPrepare():
+                self._begin(event, event.prepare_lsn)
+            case Prepared():
+                if not self._is_skipping:
+                    spool.prepare(event)
+                self._is_skipping = False
+            case StreamPrepared() if event.prepare_lsn < self._position:
+                spool.streams.drop(event.xid)
+            case StreamPrepared():
+                self._record(spool.prepare_stream(event), event.prepare_lsn)
+            case CommittedPrepared() | RolledBackPrepared():
+                spool.decide(event)
+
+    def _begin(self, began: Began | BeganPrepare, lsn: LSN) -> None:
+        # The record of a commit or a prepare starts before its end, and bronze's position is at such an end.
+        self._is_skipping = lsn < self._position
+        self._began_lsn = lsn
+        self._spool.begin(began)
+
+    def _describe(self, described: Described) -> None:
+        relation = described.relation
+        version = relation_version(relation, self._look_up(relation), self._began_lsn)
+        self._spool.describe(version, described.xid)
+        if described.xid is None:
+            self._record([version], self._began_lsn)
+
+    def _record(self, versions: Iterable[RelationVersion], lsn: LSN) -> None:
+        """See that versions are recorded before the changes that name them; `lsn` is where they took hold."""
+        for version in versions:
+            if version.id not in self._known:
+                self._known.add(version.id)
+                self._new_versions.append(replace(version, lsn=lsn))
 
     def _look_up(self, relation: Relation) -> RelationFacts | None:
         """Ask the catalog; a look-up that fails is recorded as unknown, and capture goes on."""
@@ -189,7 +258,15 @@ class Capture:
             self._bronze.record_relations(versions)
         counts = {"transactions": staged.transaction_count, "changes": staged.change_count}
         commit = position_commit(self._bronze, self._config, self._identity, start, end, **counts)
-        self._bronze.land([self._staging.move(part) for part in staged.parts], commit)
+        prepared = self._bronze.prepared
+        if staged.parked:
+            move = self._staging.move
+            prepared.park([(move(p.part, prepared.table), p.end_lsn) for p in staged.parked])
+        if staged.decisions:
+            prepared.land(staged.decisions)
+        self._bronze.land([self._staging.move(p, self._bronze.changes) for p in staged.parts], commit)
+        if staged.decisions:
+            prepared.forget(staged.decisions)
         self._summary.transactions += staged.transaction_count
         self._summary.changes += staged.change_count
         return end
@@ -213,7 +290,7 @@ class Capture:
         """Record in bronze that nothing was committed up to here, then let the slot forget it."""
         end = self._stream.sent_through
         if self._assembler.in_transaction:
-            end = min(end, self._began.commit_lsn)
+            end = min(end, self._began_lsn)
         if end <= self._position:
             return
         self._bronze.land(

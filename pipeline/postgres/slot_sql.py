@@ -68,9 +68,14 @@ class SlotSql:
         self._end_lsn = INVALID
         self._ends_in_commit = False
         self._limit = pass_messages
-        self._skip_count = 0
+        self._pass = 0
         self._next_pass = 0.0
         self._busy_since: float | None = None
+
+    @property
+    def session(self) -> int:
+        """The number of the pass: each decodes anew."""
+        return self._pass
 
     @property
     def sent_through(self) -> LSN:
@@ -142,6 +147,7 @@ class SlotSql:
                 return None
             self._end_lsn = INVALID
             self._ends_in_commit = False
+            self._pass += 1
             return Peek(self._peeking, self._slot, upto_lsn, self._limit, self._options)
         except SourceError as error:
             self._fail(error)
@@ -155,10 +161,6 @@ class SlotSql:
             self._fail(self._lost(error))
         # A warning came in with these bytes: rows were left out, nothing after them may count.
         self._raise_failure()
-        if self._skip_count and messages:
-            skipped = min(self._skip_count, len(messages))
-            self._skip_count -= skipped
-            del messages[:skipped]
         if messages:
             self._end_lsn = max(self._end_lsn, last_end_lsn(messages))
             self._ends_in_commit = last_end_lsn(messages[-1:]) != INVALID
@@ -174,8 +176,8 @@ class SlotSql:
             return
         self._busy_since = None
         if peek.message_count >= peek.limit and self._end_lsn == INVALID:
-            # Messages outside transactions filled the pass: there is nothing yet to move the slot to.
-            self._skip_count = peek.message_count
+            # Open streams and messages outside transactions filled the pass: there is nothing yet to move the
+            # slot to. The next one shows them again, and more.
             self._limit = 2 * peek.limit
             return
         self._limit = self._pass_messages

@@ -31,6 +31,10 @@ class ChangeStream(Protocol):
     """The messages of one slot, by either route."""
 
     @property
+    def session(self) -> int:
+        """A number that changes where the server begins anew: before the messages that it sends then."""
+
+    @property
     def sent_through(self) -> LSN:
         """Everything committed at or before this LSN has been returned by read() already."""
 

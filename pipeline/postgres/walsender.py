@@ -67,6 +67,11 @@ class Walsender:
         self._thread.start()
 
     @property
+    def session(self) -> int:
+        """Always the same: the session ends with the stream."""
+        return 0
+
+    @property
     def sent_through(self) -> LSN:
         """Everything committed at or before this LSN has been returned by read() already."""
         return self._sent_through

@@ -1,0 +1,99 @@
+"""`{root}/bronze/prepared`: transactions that were prepared and are not decided yet.
+
+Once a PREPARE is acknowledged, the server sends nothing more of it than its end, maybe days later and to
+another host: so its rows are kept here by a commit that comes before the acknowledgement. They look like rows
+of `changes` with the positions of the PREPARE; one row of op `P` stands for the transaction itself, which may
+be empty. COMMIT PREPARED appends them to `changes` under its own positions.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import functions as F
+
+from pipeline.bronze.schema import CHANGES, STATISTICS, spark_ddl, storable
+from pipeline.bronze.staged import Decision
+from pipeline.errors import GapError
+from pipeline.lake.commits import DataFile, commit_files
+from pipeline.lake.tables import Commit, Lake, LakeTable, local_frame
+from pipeline.protocol.events import CommittedPrepared
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS
+from pipeline.silver.fold import literal
+
+_DECIDED = "gid STRING, xid BIGINT, commit_lsn BIGINT, end_lsn BIGINT, commit_time BIGINT"
+
+
+class PreparedTransactions:
+    """The prepared transactions of one pipeline."""
+
+    def __init__(self, lake: Lake, changes: LakeTable, app_id: str) -> None:
+        self.table = lake.table("bronze", "prepared")
+        self._changes = changes
+        self._app_id = f"{app_id}#prepared"
+
+    def ensure(self) -> None:
+        """Create the table unless it is there."""
+        statistics = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
+        self.table.ensure(spark_ddl(CHANGES), statistics)
+
+    def park(self, files: Sequence[tuple[DataFile, LSN]]) -> None:
+        """Keep prepared transactions, each a file with the end LSN of its PREPARE; one that is kept stays."""
+        self.ensure()
+        recorded = self.table.position(self._app_id) or INVALID
+        new = [(file, end_lsn) for file, end_lsn in files if end_lsn > recorded]
+        if new:
+            newest = max(end_lsn for _, end_lsn in new)
+            commit_files(self.table, [file for file, _ in new], Commit(self._app_id, newest))
+
+    def land(self, decisions: Sequence[Decision]) -> None:
+        """Append to `changes` what was committed; what was landed by an earlier run stays as it is.
+
+        Raises GapError for a COMMIT PREPARED of a transaction that is not here.
+        """
+        recorded = self._changes.position(self._app_id) or INVALID
+        commits = [d for d in decisions if isinstance(d, CommittedPrepared) and d.end_lsn > recorded]
+        if not commits:
+            return
+        self._require(commits)
+        decided = local_frame(
+            self.table.spark,
+            [
+                {
+                    "gid": storable(commit.gid),
+                    "xid": commit.xid,
+                    "commit_lsn": int(commit.commit_lsn),
+                    "end_lsn": int(commit.end_lsn),
+                    "commit_time": commit.commit_time + POSTGRES_EPOCH_MICROSECONDS,
+                }
+                for commit in commits
+            ],
+            _DECIDED,
+        ).withColumn("commit_time", F.expr("timestamp_micros(commit_time)"))
+        positions = ("commit_lsn", "end_lsn", "commit_time")
+        rows = self.table.frame().where("op <> 'P'").drop(*positions)
+        landed = rows.join(F.broadcast(decided), ["gid", "xid"]).select(*CHANGES.names)
+        newest = max(commit.end_lsn for commit in commits)
+        self._changes.append(landed, Commit(self._app_id, newest))
+
+    def forget(self, decisions: Sequence[Decision]) -> None:
+        """Remove what is decided and landed."""
+        if self.table.exists():
+            ended = " OR ".join(_names(decision) for decision in decisions)
+            self.table.spark.sql(f"DELETE FROM {self.table.identifier} WHERE {ended}")
+
+    def _require(self, commits: Sequence[CommittedPrepared]) -> None:
+        known: set[tuple[str, int]] = set()
+        if self.table.exists():
+            rows = self.table.frame().where("op = 'P'").select("gid", "xid").collect()
+            known = {(row.gid, row.xid) for row in rows}
+        for commit in commits:
+            if (storable(commit.gid), commit.xid) not in known:
+                raise GapError(
+                    f"COMMIT PREPARED at {commit.commit_lsn} names transaction {commit.xid}, which is not in "
+                    f"{self.table.path}: its changes were acknowledged by somebody else or removed from there; "
+                    "restore the table, or start over with a new storage.root."
+                )
+
+
+def _names(decision: Decision) -> str:
+    return f"(gid = {literal(storable(decision.gid))} AND xid = {decision.xid})"
