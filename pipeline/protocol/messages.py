@@ -3,8 +3,8 @@
 "Logical Replication Message Formats" can be read beside this file. Positions are `LSN`; times are integers,
 microseconds since 2000-01-01 UTC (`POSTGRES_EPOCH`). Strings are UTF-8 where they can be, and keep other
 bytes as lone surrogates: `encode("utf-8", "surrogateescape")` gives back what was sent. Values stay bytes:
-what they mean depends on the relation. `xid` is set only on messages inside a streamed transaction
-(protocol 2 and later), where it names the subtransaction they belong to.
+what they mean depends on the relation. Where `xid` is None by default, the message has one only inside a
+streamed transaction (protocol 2 and later), where it names the subtransaction that the message belongs to.
 """
 
 import enum
@@ -185,6 +185,112 @@ class Truncate:
     xid: int | None = None
 
 
-Message: TypeAlias = (
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """`S`: a segment of the transaction `xid`, which is not committed yet, begins."""
+
+    xid: int
+    is_first_segment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStop:
+    """`E`: the segment ends; more of the same transaction may follow in another."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit:
+    """`c`: the transaction that was streamed is committed."""
+
+    xid: int
+    flags: int
+    commit_lsn: LSN
+    end_lsn: LSN
+    commit_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort:
+    """`A`: subtransaction `subxid` of `xid` is rolled back, or all of it where the two are the same.
+
+    The position and the time come with `streaming = parallel` only; the length of the message tells.
+    """
+
+    xid: int
+    subxid: int
+    abort_lsn: LSN | None = None
+    abort_time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPrepare:
+    """`b`: a transaction that was prepared, and not streamed, begins."""
+
+    prepare_lsn: LSN
+    end_lsn: LSN
+    prepare_time: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """`P`: the prepared transaction ends; whether it is committed, another message will say."""
+
+    flags: int
+    prepare_lsn: LSN
+    end_lsn: LSN
+    prepare_time: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPrepared:
+    """`K`: the prepared transaction `gid` is committed, at `commit_lsn`."""
+
+    flags: int
+    commit_lsn: LSN
+    end_lsn: LSN
+    commit_time: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPrepared:
+    """`r`: the prepared transaction `gid`, whose PREPARE ended at `prepare_end_lsn`, is rolled back."""
+
+    flags: int
+    prepare_end_lsn: LSN
+    rollback_end_lsn: LSN
+    prepare_time: int
+    rollback_time: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPrepare:
+    """`p`: the transaction that was streamed is prepared."""
+
+    flags: int
+    prepare_lsn: LSN
+    end_lsn: LSN
+    prepare_time: int
+    xid: int
+    gid: str
+
+
+TransactionMessage: TypeAlias = (
     Begin | LogicalMessage | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate
 )
+"""What there is since protocol 1."""
+
+StreamMessage: TypeAlias = StreamStart | StreamStop | StreamCommit | StreamAbort
+"""What came with protocol 2."""
+
+PrepareMessage: TypeAlias = BeginPrepare | Prepare | CommitPrepared | RollbackPrepared | StreamPrepare
+"""What came with protocol 3."""
+
+Message: TypeAlias = TransactionMessage | StreamMessage | PrepareMessage

@@ -199,6 +199,11 @@ def test_a_server_is_identified(database: Database) -> None:
     assert identity.wal_flush_lsn <= database.flush_lsn()
 
 
+def test_the_encoding_of_a_session_is_ours_whatever_the_conninfo_says(database: Database) -> None:
+    with connect(f"{database.conninfo} client_encoding=LATIN1") as connection:
+        assert connection.info.encoding == "utf-8"
+
+
 def test_a_refused_connection_names_no_password(database: Database) -> None:
     with pytest.raises(SourceError, match="Cannot connect to the source") as caught:
         connect(f"host=127.0.0.1 port={database.server.port} dbname=nowhere user=postgres password=s3cr3t")
