@@ -45,6 +45,8 @@ _PENDING_BYTES = 4 * BATCH_BYTES
 class Walsender:
     """A running START_REPLICATION; a ChangeStream. Made by `start_walsender`."""
 
+    session = 1  # there is but one
+
     def __init__(
         self, connection: Connection, *, conninfo: str, slot: str, position: LSN, timeout: float
     ) -> None:

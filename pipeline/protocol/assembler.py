@@ -112,7 +112,7 @@ class Assembler:
         return tuple(self._streams)
 
     def receive(self, data: bytes) -> Event | None:
-        """Return what the next message means, None for Type and Origin; once it raised, raise for ever."""
+        """Return what the next message means, None where nothing follows; once it raised, raise for ever."""
         kind = data[:1]
         if kind in self._row_types:
             if (relation := self._relations.get(data[1:5])) is not None:
@@ -154,9 +154,11 @@ class Assembler:
                 self._start(message)
                 return BeganPrepare(gid, xid, lsn, end_lsn, time)
             case Prepare(_, lsn, end_lsn, time, xid, gid):
+                self._end(lsn, end_lsn, "Prepare")
+                if self._state is State.IDLE:
+                    return None
                 if self._begin != BeginPrepare(lsn, end_lsn, time, xid, gid):
                     raise ProtocolError(f"Prepare of {xid} at {lsn} is not what its Begin Prepare said")
-                self._end(lsn, end_lsn, "Prepare")
                 return Prepared(gid, xid, lsn, end_lsn, time, self._ordinal)
             case CommitPrepared(_, lsn, end_lsn, time, xid, gid):
                 self._end(lsn, end_lsn, "Commit Prepared")
@@ -184,9 +186,8 @@ class Assembler:
                 self._origin = message
                 if self._state is State.IN_STREAM:
                     self._stream.origin = message
-                return None
             case Type():
-                return None
+                pass
             case Truncate():
                 return self._truncate(message)
             case LogicalMessage():
@@ -195,6 +196,7 @@ class Assembler:
                 # Those of a relation that is known never come this far.
                 self._relation(message.oid, type(message).__name__)
                 raise AssertionError("a change of a known relation was not handed on")
+        return None
 
     def _start(self, begin: Begin | BeginPrepare) -> None:
         self._begin = begin
@@ -223,9 +225,8 @@ class Assembler:
         return StreamStarted(start.xid, start.is_first_segment)
 
     def _end_stream(self, xid: int, message_name: str) -> Stream:
-        stream = self._open_stream(xid, message_name)
-        del self._streams[xid]
-        return stream
+        self._open_stream(xid, message_name)
+        return self._streams.pop(xid)
 
     def _open_stream(self, xid: int, message_name: str) -> Stream:
         stream = self._streams.get(xid)
@@ -287,11 +288,10 @@ class Assembler:
     def _place(self) -> str:
         match self._state:
             case State.IN_TRANSACTION | State.IN_PREPARED:
-                match self._begin:
-                    case Begin(final_lsn, _, xid):
-                        return f"in transaction {xid}, committed at {final_lsn}"
-                    case BeginPrepare(prepare_lsn, _, _, xid):
-                        return f"in transaction {xid}, prepared at {prepare_lsn}"
+                begin = self._begin
+                if isinstance(begin, Begin):
+                    return f"in transaction {begin.xid}, committed at {begin.final_lsn}"
+                return f"in transaction {begin.xid}, prepared at {begin.prepare_lsn}"
             case State.IN_STREAM:
                 return f"in the stream of transaction {self._stream.xid}"
             case State.IDLE | State.BROKEN if self._end_lsn:

@@ -93,7 +93,7 @@ OF_EACH_TYPE: dict[str, Message] = {
     "p": STREAM_PREPARE,
 }
 LEGAL = {
-    State.IDLE: "BMScAbKrp",
+    State.IDLE: "BMScAbPKrp",
     State.IN_TRANSACTION: "CORYIUDTM",
     State.IN_PREPARED: "PORYIUDTM",
     State.IN_STREAM: "EORYIUDTM",
@@ -225,6 +225,14 @@ def test_what_became_of_a_prepared_transaction_may_come_in_another_session() -> 
     ]
 
 
+def test_a_prepared_transaction_that_changed_nothing_may_come_without_its_begin() -> None:
+    assembler = assembler_in(State.IDLE)
+    empty = replace(PREPARE, gid="empty")
+    events = receive_all(assembler, BEGIN, INSERT, COMMIT, empty, BEGIN_PREPARE, PREPARE)
+    assert events[3] is None
+    assert events[-1] == Prepared("gid", 731, LSN(100), LSN(148), 5, 0)
+
+
 def test_relations_of_a_prepared_transaction_hold_for_all_at_once() -> None:
     wider = Relation(7, "public", "t", "d", (*T.columns, Column(False, "v", 25, -1)))
     assembler = assembler_in(State.IDLE)
@@ -350,8 +358,8 @@ def test_change_is_handed_on_as_the_bytes_that_came() -> None:
             "(in transaction 731, prepared at 0/64)",
         ),
         (
-            (BEGIN_PREPARE, PREPARE, PREPARE),
-            "Prepare is not legal between transactions (after the transaction that ended at 0/94)",
+            (BEGIN, PREPARE),
+            "Prepare is not legal in a transaction (in transaction 731, committed at 0/64)",
         ),
         (
             (replace(COMMIT_PREPARED, end_lsn=LSN(1)),),
