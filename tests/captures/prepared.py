@@ -2,6 +2,12 @@
 
 from tests.captures.scenario import FILL, SETUP, Scenario, T
 
+LOCKING = (
+    "BEGIN; SELECT FROM t FOR UPDATE; PREPARE TRANSACTION 'lock'",
+    "COMMIT PREPARED 'lock'",
+    "BEGIN; SELECT FROM t FOR UPDATE; PREPARE TRANSACTION 'lock'",
+    "ROLLBACK PREPARED 'lock'",
+)
 PREPARED = (
     Scenario(
         "prepared, then committed or rolled back",
@@ -147,6 +153,23 @@ PREPARED = (
         ),
         since=15,
         is_live=True,
+        options={"proto_version": "3", "two_phase": "true"},
+    ),
+    Scenario(
+        "prepared, having locked rows only",
+        (*SETUP, "INSERT INTO t VALUES (1)"),
+        LOCKING,
+        ("Commit Prepared 'lock'", "Rollback Prepared 'lock'"),
+        since=15,
+        until=17,
+        options={"proto_version": "3", "two_phase": "true"},
+    ),
+    Scenario(
+        "prepared, having locked rows only, on 18",
+        (*SETUP, "INSERT INTO t VALUES (1)"),
+        LOCKING,
+        ("Prepare 'lock'", "Commit Prepared 'lock'", "Prepare 'lock'", "Rollback Prepared 'lock'"),
+        since=18,
         options={"proto_version": "3", "two_phase": "true"},
     ),
 )
