@@ -44,11 +44,11 @@ class Protocol:
     """
 
     version: int | Literal["auto"] = "auto"
-    streaming: Literal["auto", "off"] = "auto"
+    streaming: Literal["auto", "off", "on", "parallel"] = "auto"
     two_phase: bool = False
     binary: bool = False
     messages: bool = True
-    origin: str = "any"
+    origin: Literal["any", "none"] = "any"
     written: frozenset[str] = frozenset()
 
 
@@ -185,20 +185,20 @@ def _read_source(section: Section, pipeline: str, name: Value) -> Source:
 
 
 def _read_protocol(section: Section) -> Protocol:
-    version = section.choice("version", "auto", ("auto", "1"), ("2", "3", "4"))
-    streaming = section.choice("streaming", "auto", ("auto", "off"), ("on", "parallel"))
-    for key in ("two_phase", "binary"):
-        value = section.get(key)
-        if value is not None and value.boolean():
-            raise value.error("true is not built yet; leave the key out or write false")
+    version = section.choice("version", "auto", ("auto", "1", "2", "3", "4"))
+    streaming = section.choice("streaming", "auto", ("auto", "off", "on", "parallel"))
+    two_phase = section.boolean("two_phase", False)
+    binary = section.boolean("binary", False)
     messages = section.boolean("messages", True)
-    origin = section.choice("origin", "any", ("any",), ("none",))
+    origin = section.choice("origin", "any", ("any", "none"))
     section.finish()
     return Protocol(
         version="auto" if version == "auto" else int(version),
-        streaming=cast(Literal["auto", "off"], streaming),
+        streaming=cast(Literal["auto", "off", "on", "parallel"], streaming),
+        two_phase=two_phase,
+        binary=binary,
         messages=messages,
-        origin=origin,
+        origin=cast(Literal["any", "none"], origin),
         written=frozenset(section.values()),
     )
 

@@ -140,13 +140,6 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, sentence: 
     ("written", "key"),
     [
         ("source: {copy: initial}", "source.copy"),
-        ("source: {protocol: {version: 2}}", "source.protocol.version"),
-        ("source: {protocol: {version: '4'}}", "source.protocol.version"),
-        ("source: {protocol: {streaming: on}}", "source.protocol.streaming"),
-        ("source: {protocol: {streaming: parallel}}", "source.protocol.streaming"),
-        ("source: {protocol: {two_phase: true}}", "source.protocol.two_phase"),
-        ("source: {protocol: {binary: true}}", "source.protocol.binary"),
-        ("source: {protocol: {origin: none}}", "source.protocol.origin"),
         ("silver: {mode: history}", "silver.mode"),
         ("tables: [{source: a.b, mode: soft_delete}]", "tables[0].mode"),
         ("tables: [{source: a.b, mode: append}]", "tables[0].mode"),
@@ -157,6 +150,29 @@ def test_what_is_not_built_yet_is_refused_where_it_is_written(tmp_path: Path, wr
     sentence = mistake(tmp_path, f"pipeline: s\n{written}\n")
     assert sentence.startswith(f"c.yaml:2: {key}: ")
     assert "is not built yet" in sentence
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("streaming", ["auto", "off", "on", "parallel"])
+def test_every_protocol_option_is_read(tmp_path: Path, version: int, streaming: str) -> None:
+    options = f"version: {version}, streaming: {streaming}, two_phase: true, binary: true, origin: none"
+    protocol = load(tmp_path, f"pipeline: s\nsource: {{protocol: {{{options}}}}}\n").source.protocol
+    assert (protocol.version, protocol.streaming) == (version, streaming)
+    assert (protocol.two_phase, protocol.binary, protocol.origin) == (True, True, "none")
+    assert protocol.written == {"version", "streaming", "two_phase", "binary", "origin"}
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("version: 5", "source.protocol.version: unknown value; write auto or 1 or 2 or 3 or 4"),
+        ("streaming: true", "source.protocol.streaming: unknown value; write auto or off or on or parallel"),
+        ("two_phase: maybe", "source.protocol.two_phase: true or false is expected"),
+        ("origin: north", "source.protocol.origin: unknown value; write any or none"),
+    ],
+)
+def test_a_protocol_option_that_is_none_is_named(tmp_path: Path, option: str, sentence: str) -> None:
+    assert sentence in mistake(tmp_path, f"pipeline: s\nsource: {{protocol: {{{option}}}}}\n")
 
 
 def test_variables_are_expanded_in_values(tmp_path: Path) -> None:

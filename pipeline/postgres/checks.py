@@ -14,7 +14,7 @@ import psycopg
 from pipeline.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
-from pipeline.postgres.plugin import pgoutput_options, quote_identifier
+from pipeline.postgres.plugin import negotiate, quote_identifier
 from pipeline.postgres.publication import (
     Publication,
     is_covered,
@@ -54,9 +54,8 @@ def run_checks(config: Config) -> list[Check]:
 
 def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
     info = connection.info
-    version = info.parameter_status("server_version")
     yield Check("connection", True, f"Connected to the database {info.dbname} as {info.user}.")
-    yield _check_version(connection, config, f"The server is PostgreSQL {version}.")
+    yield _check_version(connection, config)
     yield _check_wal_level(connection)
     yield _check_replication_right(connection)
     if config.source.route == "walsender":
@@ -69,12 +68,14 @@ def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
     yield _check_encoding(connection)
 
 
-def _check_version(connection: Connection, config: Config, sentence: str) -> Check:
+def _check_version(connection: Connection, config: Config) -> Check:
+    info, source = connection.info, config.source
     try:
-        pgoutput_options(connection.info.server_version, config.source.protocol, config.source.publication)
+        asked = negotiate(info.server_version, source.protocol, source.route)
     except SourceError as error:
-        return Check("server version", False, str(error), "Take the option out of source.protocol.")
-    return Check("server version", True, sentence)
+        return Check("server version", False, str(error), "Correct that in source.protocol.")
+    name = info.parameter_status("server_version")
+    return Check("server version", True, f"The server is PostgreSQL {name} and will be asked for {asked}.")
 
 
 def _check_wal_level(connection: Connection) -> Check:
@@ -249,9 +250,7 @@ def _check_slot(connection: Connection, config: Config) -> Check:
         limit = int(_setting(connection, "max_replication_slots"))
         used = _value(connection, "SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
         if not config.source.create_slot:
-            fix = (
-                f"Run SELECT pg_create_logical_replication_slot('{name}', 'pgoutput'), after the publication."
-            )
+            fix = f"Run SELECT pg_create_logical_replication_slot('{name}', 'pgoutput'), publication first."
             return Check("slot", False, f"The slot {name} does not exist.", fix)
         if isinstance(used, int) and used >= limit:
             fix = "Drop a slot that nobody reads, or raise max_replication_slots and restart the server."
@@ -262,9 +261,10 @@ def _check_slot(connection: Connection, config: Config) -> Check:
         return Check("slot", False, str(fault), "Do what the sentence says.")
     position = f"The slot {name} stands at {slot.confirmed_flush_lsn}"
     if slot.active_pid is not None:
-        busy = f"{position}, read by process {slot.active_pid}."
-        return Check("slot", True, busy, "Run one ingest at a time.")
-    return Check("slot", True, f"{position} and is free.")
+        return Check("slot", True, f"{position}, read by process {slot.active_pid}.", "Run one at a time.")
+    is_changed = config.source.protocol.two_phase and not slot.two_phase
+    advice = "Mind that reading it with two_phase makes it a two-phase slot for good." if is_changed else ""
+    return Check("slot", True, f"{position} and is free.", advice)
 
 
 def _check_wal_kept(connection: Connection) -> Check:

@@ -152,10 +152,11 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
             "source.conninfo cannot be parsed: write libpq keywords (host=… dbname=…) or a URI"
             " (postgresql://user@host/database), with special characters quoted."
         ) from None
-    settings = {**_CONNECTION_DEFAULTS, **{k: v for k, v in given.items() if v is not None}, **keywords}
+    named = {k: v for k, v in given.items() if v is not None}
+    settings = {**_CONNECTION_DEFAULTS, **named, **keywords, "client_encoding": "UTF8"}
     try:
         connection = psycopg.connect(
-            conninfo_syntax.make_conninfo("", **settings, client_encoding="UTF8"),
+            conninfo_syntax.make_conninfo("", **settings),
             autocommit=True,
             prepare_threshold=None,
         )

@@ -21,6 +21,8 @@ from pipeline.protocol.lsn import LSN
 
 _HEADER_SIZE = 19  # signature 11, flags 4, length of the extension 4 bytes
 _FIELD_HEADER_SIZE = 6  # field count 2, field length 4 bytes
+_BEGINS = frozenset((b"B", b"b"))
+_SEGMENT_ENDS = frozenset((b"S", b"E"))
 _ROW_BYTE, _SIGNATURE_BYTE, _TRAILER_BYTE = 0x00, ord("P"), 0xFF
 
 
@@ -96,6 +98,41 @@ class Peek:
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             self.refusal = describe(result.get_error_message())
             self.is_busy = is_busy(result)
+
+
+class Outside:
+    """The logical messages of a pass that stand outside of transactions, before anything has ended in it.
+
+    They come once only: when the same pass is made again, those that were taken are left out. What else
+    stands there belongs to streams, which begin anew with the pass.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._skip_count = 0
+        self._in_segment = self._is_past = False
+
+    def start_over(self) -> None:
+        """Expect the same messages once more."""
+        self._skip_count, self.count = self.count, 0
+        self._in_segment = self._is_past = False
+
+    def take(self, messages: list[bytes]) -> list[bytes]:
+        """Return the messages without those that were taken before; look no further than a transaction."""
+        kept: list[bytes] = []
+        for index, message in enumerate(messages):
+            kind = message[:1]
+            self._is_past = self._is_past or kind in _BEGINS
+            if self._is_past:
+                return kept + messages[index:]
+            if kind in _SEGMENT_ENDS:
+                self._in_segment = kind == b"S"
+            elif kind == b"M" and not self._in_segment:
+                self.count += 1
+                if self.count <= self._skip_count:
+                    continue
+            kept.append(message)
+        return kept
 
 
 def literal_array(options: Mapping[str, str]) -> sql.Composed:

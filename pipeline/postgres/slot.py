@@ -16,6 +16,7 @@ from psycopg.pq.abc import PGresult
 from pipeline.config import Config
 from pipeline.errors import GapError, SourceError
 from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.plugin import negotiate
 from pipeline.protocol.lsn import INVALID, LSN
 
 PLUGIN = "pgoutput"
@@ -122,11 +123,6 @@ def find_fault(slot: Slot, database: str) -> SourceError | None:
         return SourceError(
             f"The slot {name} is a copy that this standby keeps for a failover: read it on the primary."
         )
-    if slot.two_phase:
-        return SourceError(
-            f"The slot {name} was made with two_phase and sends prepared transactions, which are not read"
-            " yet: drop it and let it be made anew, or name another in source.slot."
-        )
     return None
 
 
@@ -138,6 +134,8 @@ def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> 
     """
     name = config.source.slot
     database = connection.info.dbname
+    # Before anything is made: what the server lacks is refused.
+    negotiated = negotiate(connection.info.server_version, config.source.protocol)
     slot = read_slot(connection, name)
     if slot is not None:
         fault = find_fault(slot, database)
@@ -154,17 +152,18 @@ def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> 
             f"The slot {name} does not exist and source.create.slot is false: create it with SELECT"
             f" pg_create_logical_replication_slot('{name}', '{PLUGIN}'), after the publication."
         )
-    _create_slot(connection, name)
+    _create_slot(connection, name, two_phase=negotiated.two_phase)
     slot = read_slot(connection, name)
     if slot is None:
         raise SourceError(f"The slot {name} was dropped by somebody else just after its creation: run again.")
     return slot, True
 
 
-def _create_slot(connection: Connection, name: str) -> None:
+def _create_slot(connection: Connection, name: str, *, two_phase: bool) -> None:
+    arguments = "%s, %s, false, true" if two_phase else "%s, %s"
     try:
         connection.execute(
-            "SELECT pg_catalog.pg_create_logical_replication_slot(%s, %s)", (name, PLUGIN)
+            f"SELECT pg_catalog.pg_create_logical_replication_slot({arguments})".encode(), (name, PLUGIN)
         ).fetchone()
     except sqlstate.DuplicateObject:
         # Another run was faster; its slot is as good.

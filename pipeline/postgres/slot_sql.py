@@ -22,7 +22,7 @@ from psycopg.errors import Diagnostic
 from pipeline.errors import SourceError
 from pipeline.postgres.advance import BUSY_INTERVAL, advance, discard
 from pipeline.postgres.connection import Connection, connect, describe, read_flush_lsn, use_raw_encoding
-from pipeline.postgres.peek import Peek
+from pipeline.postgres.peek import Outside, Peek
 from pipeline.postgres.slot import busy_failure, check_source, lost_session, slot_failure
 from pipeline.postgres.stream import last_end_lsn, refused_acknowledgement
 from pipeline.protocol.lsn import INVALID, LSN
@@ -68,14 +68,10 @@ class SlotSql:
         self._end_lsn = INVALID
         self._ends_in_commit = False
         self._limit = pass_messages
-        self._pass = 0
+        self._pass_count = 0
+        self._outside = Outside()
         self._next_pass = 0.0
         self._busy_since: float | None = None
-
-    @property
-    def session(self) -> int:
-        """The number of the pass: each decodes anew."""
-        return self._pass
 
     @property
     def sent_through(self) -> LSN:
@@ -86,6 +82,11 @@ class SlotSql:
     def needs_acknowledgement(self) -> bool:
         """Nothing more comes until what the last pass read has been acknowledged (at most: sent_through)."""
         return self._peek is None and self._moved < self._owed
+
+    @property
+    def session(self) -> int:
+        """The number of the pass that the messages of the last read() came from: each decodes anew."""
+        return self._pass_count
 
     def read(self, timeout: float) -> list[bytes]:
         """Return the next messages in order; none once `timeout` seconds passed or sent_through moved."""
@@ -147,7 +148,7 @@ class SlotSql:
                 return None
             self._end_lsn = INVALID
             self._ends_in_commit = False
-            self._pass += 1
+            self._pass_count += 1
             return Peek(self._peeking, self._slot, upto_lsn, self._limit, self._options)
         except SourceError as error:
             self._fail(error)
@@ -161,6 +162,8 @@ class SlotSql:
             self._fail(self._lost(error))
         # A warning came in with these bytes: rows were left out, nothing after them may count.
         self._raise_failure()
+        if self._end_lsn == INVALID:
+            messages = self._outside.take(messages)
         if messages:
             self._end_lsn = max(self._end_lsn, last_end_lsn(messages))
             self._ends_in_commit = last_end_lsn(messages[-1:]) != INVALID
@@ -176,17 +179,18 @@ class SlotSql:
             return
         self._busy_since = None
         if peek.message_count >= peek.limit and self._end_lsn == INVALID:
-            # Open streams and messages outside transactions filled the pass: there is nothing yet to move the
-            # slot to. The next one shows them again, and more.
+            # Nothing ended in the pass, so there is nothing yet to move the slot to: look again, and further.
+            self._outside.start_over()
             self._limit = 2 * peek.limit
             return
         self._limit = self._pass_messages
         if peek.message_count < peek.limit:
             self._sent_through = max(self._sent_through, peek.upto_lsn)
-        if peek.message_count:
+        if self._end_lsn != INVALID or self._outside.count:
             self._owed = self._end_lsn if self._ends_in_commit else self._sent_through
         else:
             self._next_pass = time.monotonic() + IDLE_INTERVAL
+        self._outside = Outside()
         self._move_slot()
 
     def _wait_for_slot(self, peek: Peek) -> None:

@@ -1,8 +1,7 @@
 """The face that both delivery routes show to ingest: pgoutput messages in, acknowledgements out.
 
-A stream hands over the raw messages of one replication slot, in the order of the server, whole
-transactions in commit order (pgoutput protocol version 1). It never decodes them, but for the one field
-that says how far a transaction reaches: the end LSN in a Commit message.
+A stream hands over the raw messages of one replication slot, in the order of the server. It never decodes
+them, but for the one field that says how far a transaction reaches: the end LSN in the message that ends it.
 
 An acknowledgement tells the slot to forget. It is therefore refused beyond what was received: the server
 would accept it, and lose the rows between for good.
@@ -21,8 +20,17 @@ from pipeline.protocol.lsn import INVALID, LSN
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 16 * 1024 * 1024
 
-#: Message byte → offset of the end LSN in it: the messages after which the slot may be moved.
-END_LSN_OFFSETS: dict[int, int] = {ord("C"): 10}
+#: Message byte → offset of the end LSN in it: the messages after which the slot may be moved, once what they
+#: end is kept. After a Prepare (P, p) that is the transaction itself: the server does not send it again. A
+#: Stream Abort ends nothing that was to be kept.
+END_LSN_OFFSETS: dict[int, int] = {
+    ord("C"): 10,
+    ord("c"): 14,
+    ord("P"): 10,
+    ord("K"): 10,
+    ord("r"): 10,
+    ord("p"): 10,
+}
 
 _UINT64 = struct.Struct(">Q")
 
@@ -31,16 +39,19 @@ class ChangeStream(Protocol):
     """The messages of one slot, by either route."""
 
     @property
-    def session(self) -> int:
-        """A number that changes where the server begins anew: before the messages that it sends then."""
-
-    @property
     def sent_through(self) -> LSN:
         """Everything committed at or before this LSN has been returned by read() already."""
 
     @property
     def needs_acknowledgement(self) -> bool:
         """Nothing more comes until what was read has been acknowledged (the SQL route only)."""
+
+    @property
+    def session(self) -> int:
+        """The number of the server's session that the messages of the last read() came from.
+
+        With another one, relations are described anew, and what streams were left open is void.
+        """
 
     def read(self, timeout: float) -> list[bytes]:
         """Return the next messages in order; none once `timeout` seconds passed or sent_through moved."""

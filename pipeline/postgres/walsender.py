@@ -45,6 +45,8 @@ _PENDING_BYTES = 4 * BATCH_BYTES
 class Walsender:
     """A running START_REPLICATION; a ChangeStream. Made by `start_walsender`."""
 
+    session = 1  # there is but one
+
     def __init__(
         self, connection: Connection, *, conninfo: str, slot: str, position: LSN, timeout: float
     ) -> None:
@@ -65,11 +67,6 @@ class Walsender:
         connection.add_notice_handler(self._receive_notice)
         self._thread = threading.Thread(target=self._keep_alive, name="standby status", daemon=True)
         self._thread.start()
-
-    @property
-    def session(self) -> int:
-        """Always the same: the session ends with the stream."""
-        return 0
 
     @property
     def sent_through(self) -> LSN:

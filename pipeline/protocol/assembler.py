@@ -92,9 +92,7 @@ class Assembler:
         self._begin: Begin | BeginPrepare = Begin(INVALID, 0, 0)
         self._end_lsn = INVALID
         self._origin: Origin | None = None
-        self._ordinal = 0
-        self._message_count = 0
-        self._subxid = 0
+        self._ordinal = self._message_count = self._subxid = 0
         self._subxid_bytes = b""
         self._enter(State.IDLE)
 
@@ -114,7 +112,7 @@ class Assembler:
         return tuple(self._streams)
 
     def receive(self, data: bytes) -> Event | None:
-        """Return what the next message means, None for Type and Origin; once it raised, raise for ever."""
+        """Return what the next message means, None where nothing follows; once it raised, raise for ever."""
         kind = data[:1]
         if kind in self._row_types:
             if (relation := self._relations.get(data[1:5])) is not None:
@@ -155,8 +153,13 @@ class Assembler:
             case BeginPrepare(lsn, end_lsn, time, xid, gid):
                 self._start(message)
                 return BeganPrepare(gid, xid, lsn, end_lsn, time)
-            case Prepare():
-                return self._prepare(message)
+            case Prepare(_, lsn, end_lsn, time, xid, gid):
+                self._end(lsn, end_lsn, "Prepare")
+                if self._state is State.IDLE:
+                    return None
+                if self._begin != BeginPrepare(lsn, end_lsn, time, xid, gid):
+                    raise ProtocolError(f"Prepare of {xid} at {lsn} is not what its Begin Prepare said")
+                return Prepared(gid, xid, lsn, end_lsn, time, self._ordinal)
             case CommitPrepared(_, lsn, end_lsn, time, xid, gid):
                 self._end(lsn, end_lsn, "Commit Prepared")
                 return CommittedPrepared(gid, xid, lsn, end_lsn, time)
@@ -183,9 +186,8 @@ class Assembler:
                 self._origin = message
                 if self._state is State.IN_STREAM:
                     self._stream.origin = message
-                return None
             case Type():
-                return None
+                pass
             case Truncate():
                 return self._truncate(message)
             case LogicalMessage():
@@ -194,6 +196,7 @@ class Assembler:
                 # Those of a relation that is known never come this far.
                 self._relation(message.oid, type(message).__name__)
                 raise AssertionError("a change of a known relation was not handed on")
+        return None
 
     def _start(self, begin: Begin | BeginPrepare) -> None:
         self._begin = begin
@@ -213,14 +216,6 @@ class Assembler:
         self._end(commit.commit_lsn, commit.end_lsn, "Commit")
         return Committed(begin.xid, commit.commit_lsn, commit.end_lsn, commit.commit_time, self._ordinal)
 
-    def _prepare(self, prepare: Prepare) -> Prepared:
-        lsn, end_lsn, time = prepare.prepare_lsn, prepare.end_lsn, prepare.prepare_time
-        xid, gid = prepare.xid, prepare.gid
-        if self._begin != BeginPrepare(lsn, end_lsn, time, xid, gid):
-            raise ProtocolError(f"Prepare of transaction {xid} at {lsn} is not what its Begin Prepare said")
-        self._end(lsn, end_lsn, "Prepare")
-        return Prepared(gid, xid, lsn, end_lsn, time, self._ordinal)
-
     def _start_stream(self, start: StreamStart) -> StreamStarted:
         if start.is_first_segment:
             # One that is open begins anew: the server has sent all of it again from here on.
@@ -230,9 +225,8 @@ class Assembler:
         return StreamStarted(start.xid, start.is_first_segment)
 
     def _end_stream(self, xid: int, message_name: str) -> Stream:
-        stream = self._open_stream(xid, message_name)
-        del self._streams[xid]
-        return stream
+        self._open_stream(xid, message_name)
+        return self._streams.pop(xid)
 
     def _open_stream(self, xid: int, message_name: str) -> Stream:
         stream = self._streams.get(xid)
@@ -261,12 +255,11 @@ class Assembler:
 
     def _truncate(self, truncate: Truncate) -> Truncation | StreamedTruncation:
         relations = tuple([self._relation(oid, "Truncate") for oid in truncate.oids])
+        options, origin = truncate.options, self._origin
         if truncate.xid is not None:
-            xid = self._stream.xid
-            return StreamedTruncation(xid, truncate.xid, relations, truncate.options, self._origin)
-        ordinal = self._ordinal
-        self._ordinal = ordinal + len(relations)
-        return Truncation(ordinal, relations, truncate.options, self._origin)
+            return StreamedTruncation(self._stream.xid, truncate.xid, relations, options, origin)
+        self._ordinal += len(relations)
+        return Truncation(self._ordinal - len(relations), relations, options, origin)
 
     def _relation(self, oid: int, message_name: str) -> Relation:
         relation = self._relations.get(oid.to_bytes(4, "big"))
@@ -295,11 +288,10 @@ class Assembler:
     def _place(self) -> str:
         match self._state:
             case State.IN_TRANSACTION | State.IN_PREPARED:
-                match self._begin:
-                    case Begin(final_lsn, _, xid):
-                        return f"in transaction {xid}, committed at {final_lsn}"
-                    case BeginPrepare(prepare_lsn, _, _, xid):
-                        return f"in transaction {xid}, prepared at {prepare_lsn}"
+                begin = self._begin
+                if isinstance(begin, Begin):
+                    return f"in transaction {begin.xid}, committed at {begin.final_lsn}"
+                return f"in transaction {begin.xid}, prepared at {begin.prepare_lsn}"
             case State.IN_STREAM:
                 return f"in the stream of transaction {self._stream.xid}"
             case State.IDLE | State.BROKEN if self._end_lsn:

@@ -175,7 +175,10 @@ class StreamPrepared(NamedTuple):
 
 
 class CommittedPrepared(NamedTuple):
-    """The prepared transaction is committed; this session need not have seen it."""
+    """The prepared transaction is committed.
+
+    It changed nothing if neither Prepared nor StreamPrepared ever came, in this or an earlier session.
+    """
 
     gid: str
     xid: int

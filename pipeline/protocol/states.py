@@ -28,6 +28,7 @@ MOVES: dict[State, dict[str, State]] = {
         "c": State.IDLE,
         "A": State.IDLE,
         "b": State.IN_PREPARED,
+        "P": State.IDLE,
         "K": State.IDLE,
         "r": State.IDLE,
         "p": State.IDLE,

@@ -4,7 +4,8 @@ Rules of the session:
 
 1. A transaction is Begin, then any Relation, Type, Origin, Insert, Update, Delete, Truncate and transactional
    Message, then Commit. A prepared one is the same between Begin Prepare and Prepare; Commit Prepared or
-   Rollback Prepared comes later, perhaps in another session. Transactions never nest. A Message that is not
+   Rollback Prepared comes later, perhaps in another session. Of one that only locked rows, 18 sends
+   Prepare without Begin Prepare, and 15 to 17 send neither. Transactions never nest. A Message that is not
    transactional stands between them.
 2. A streamed transaction comes in segments, each between Stream Start and Stream Stop, and ends with Stream
    Commit, Stream Prepare or Stream Abort. Segments stand where whole transactions stand and never nest, but

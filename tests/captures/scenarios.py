@@ -2,25 +2,13 @@
 
 `capture.py` runs each scenario and stores the bytes; the tests decode those bytes and compare them with
 `meaning`, one line a message, in the words of `tests/protocol/meaning.py`. A transaction is one string; with
-`since`, a scenario runs on that major and later, and `options` are pgoutput's.
+`since`, a scenario runs on that major and later, and `options` are pgoutput's. Those of protocol 2 and later
+are in `streams` and `prepared`.
 """
 
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One slot's worth of transactions: `setup` runs before the slot is created."""
-
-    name: str
-    setup: tuple[str, ...]
-    transactions: tuple[str, ...]
-    meaning: tuple[str, ...]
-    since: int = 10
-    until: int = 99
-    options: dict[str, str] = field(default_factory=dict)
-    encoding: str = "UTF8"
-
+from tests.captures.prepared import PREPARED
+from tests.captures.scenario import Scenario
+from tests.captures.streams import STREAMED
 
 SCENARIOS = (
     Scenario(
@@ -316,4 +304,6 @@ SCENARIOS = (
         ),
         encoding="SQL_ASCII",
     ),
+    *STREAMED,
+    *PREPARED,
 )

@@ -18,7 +18,7 @@ from pipeline.postgres.slot_sql import SlotSql, start_slot_sql
 from pipeline.postgres.walsender import Walsender, start_walsender
 from pipeline.protocol.decode import decode
 from pipeline.protocol.lsn import LSN
-from pipeline.protocol.messages import Commit, Message
+from pipeline.protocol.messages import Commit, Message, StreamCommit
 from tests.servers import Database
 
 Stream = Walsender | SlotSql
@@ -46,7 +46,7 @@ def start(config: Config, route: str = "walsender", **options: Any) -> Stream:
     source = config.source
     with connect(source.conninfo) as connection:
         version = connection.info.server_version
-    plugin = pgoutput_options(version, source.protocol, source.publication)
+    plugin = pgoutput_options(version, source.protocol, source.publication, source.route)
     return ROUTES[route](source.conninfo, source.slot, source.publication, options=plugin, **options)
 
 
@@ -84,10 +84,15 @@ def kinds(messages: Sequence[bytes]) -> str:
 
 
 def decode_all(messages: Sequence[bytes]) -> list[Message]:
-    """Decode every message."""
-    return [decode(message) for message in messages]
+    """Decode every message, from the beginning of a session on."""
+    decoded: list[Message] = []
+    in_stream = False
+    for message in messages:
+        decoded.append(decode(message, in_stream=in_stream))
+        in_stream = {b"S": True, b"E": False}.get(message[:1], in_stream)
+    return decoded
 
 
 def end_lsns(messages: Sequence[bytes]) -> list[LSN]:
     """Return the end LSNs of the transactions."""
-    return [message.end_lsn for message in decode_all(messages) if isinstance(message, Commit)]
+    return [message.end_lsn for message in decode_all(messages) if isinstance(message, Commit | StreamCommit)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from pipeline.config import Config
+from pipeline.config import Config, Protocol
 from pipeline.postgres.checks import Check, run_checks
 from tests.postgres.streams import prepare
 from tests.servers import Database, MakeServer
@@ -155,9 +155,24 @@ def test_an_unpublished_generated_column_in_a_full_identity_is_found(database: D
     assert set(failures(database.config())) == ({"generated columns"} if kind == "VIRTUAL" else set())
 
 
-def test_an_option_that_the_server_lacks_fails_when_written(old_database: Database) -> None:
-    from pipeline.config import Protocol
+def test_what_the_server_will_be_asked_for_is_said(database: Database, old_database: Database) -> None:
+    sentence = find(database.config(), "server version").sentence
+    assert sentence.endswith(
+        "will be asked for protocol version 4, streaming parallel, messages, origin any."
+    )
+    assert "streaming off" in find(database.config(route="sql"), "server version").sentence
+    assert "protocol version 1, streaming off" in find(old_database.config(), "server version").sentence
 
+
+def test_a_slot_that_two_phase_will_change_for_good_is_said(database: Database) -> None:
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    prepare(database.config())
+    assert find(database.config(), "slot").fix == ""
+    written = database.config(protocol=Protocol(two_phase=True))
+    assert "a two-phase slot for good" in find(written, "slot").fix
+
+
+def test_an_option_that_the_server_lacks_fails_when_written(old_database: Database) -> None:
     old_database.run("CREATE TABLE item (id int PRIMARY KEY)")
     config = old_database.config(protocol=Protocol(messages=True, written=frozenset({"messages"})))
     assert "needs PostgreSQL 14" in failures(config)["server version"].sentence

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
-from pipeline.config import Config
+from pipeline.config import Config, Protocol
 from pipeline.errors import GapError, SourceError
 from pipeline.postgres.connection import connect, identify
 from pipeline.postgres.publication import Publication, ensure_publication
 from pipeline.postgres.slot import Slot, ensure_slot
-from tests.postgres.streams import start
+from tests.postgres.streams import kinds, read_through, start
 from tests.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
@@ -137,10 +139,38 @@ def test_a_slot_of_another_database_is_refused(database: Database, route: str) -
         start(elsewhere, route)
 
 
-def test_a_slot_with_two_phase_is_refused(database: Database) -> None:
+def test_a_slot_with_two_phase_is_used_as_it_is(database: Database) -> None:
     database.run("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput', false, true)")
-    with pytest.raises(SourceError, match="was made with two_phase"):
-        make_slot(database.config())
+    slot, is_new = make_slot(database.config())
+    assert (slot.two_phase, is_new) == (True, False)
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+def test_a_slot_is_created_with_two_phase_only_where_that_is_written(
+    database: Database, two_phase: bool
+) -> None:
+    slot, _ = make_slot(database.config(protocol=Protocol(two_phase=two_phase)))
+    assert slot.two_phase is two_phase
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_a_slot_becomes_a_two_phase_one_only_where_that_is_written(database: Database, route: str) -> None:
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    make_publication(database.config())
+    plain, written = database.config(), database.config(protocol=Protocol(two_phase=True))
+    make_slot(plain)
+    for number, config in enumerate((plain, written, plain)):
+        database.run(f"INSERT INTO item VALUES ({number})")
+        with closing(start(config, route)) as stream:
+            assert kinds(read_through(stream, database.flush_lsn())).endswith("IC")
+        slot, _ = make_slot(config)
+        assert slot.two_phase is (number > 0)
+
+
+def test_a_slot_is_not_created_for_options_that_the_server_lacks(old_database: Database) -> None:
+    with pytest.raises(SourceError, match="two_phase: true needs PostgreSQL 15 and the server is 10"):
+        make_slot(old_database.config(protocol=Protocol(two_phase=True)))
+    assert old_database.run("SELECT slot_name FROM pg_replication_slots") == []
 
 
 @pytest.mark.parametrize("route", ["walsender", "sql"])
@@ -197,6 +227,11 @@ def test_a_server_is_identified(database: Database) -> None:
     assert (identity.timeline, identity.encoding) == (1, "UTF8")
     assert identity.server_version >= 180000
     assert identity.wal_flush_lsn <= database.flush_lsn()
+
+
+def test_the_encoding_of_a_session_is_ours_whatever_the_conninfo_says(database: Database) -> None:
+    with connect(f"{database.conninfo} client_encoding=LATIN1") as connection:
+        assert connection.info.encoding == "utf-8"
 
 
 def test_a_refused_connection_names_no_password(database: Database) -> None:

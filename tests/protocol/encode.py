@@ -5,15 +5,24 @@ import struct
 from pipeline.protocol.messages import (
     UNSENT,
     Begin,
+    BeginPrepare,
     Binary,
     Column,
     Commit,
+    CommitPrepared,
     Delete,
     Insert,
     LogicalMessage,
     Message,
     Origin,
+    Prepare,
     Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
     Truncate,
     Tuple,
     Type,
@@ -48,6 +57,26 @@ def encode(message: Message) -> bytes:
             return b"D" + _xid(xid) + _oid(oid) + old_kind.encode() + _tuple(old)
         case Truncate(oids, options, xid):
             return b"T" + _xid(xid) + struct.pack(">IB", len(oids), options) + b"".join(map(_oid, oids))
+        case StreamStart(xid, is_first_segment):
+            return b"S" + struct.pack(">IB", xid, is_first_segment)
+        case StreamStop():
+            return b"E"
+        case StreamCommit(xid, flags, commit_lsn, end_lsn, commit_time):
+            return b"c" + struct.pack(">IBQQq", xid, flags, commit_lsn, end_lsn, commit_time)
+        case StreamAbort(xid, subxid, abort_lsn, abort_time):
+            place = b"" if abort_lsn is None else struct.pack(">Qq", abort_lsn, abort_time)
+            return b"A" + struct.pack(">II", xid, subxid) + place
+        case BeginPrepare(prepare_lsn, end_lsn, prepare_time, xid, gid):
+            return b"b" + struct.pack(">QQqI", prepare_lsn, end_lsn, prepare_time, xid) + _string(gid)
+        case Prepare(flags, lsn, end_lsn, time, xid, gid):
+            return b"P" + struct.pack(">BQQqI", flags, lsn, end_lsn, time, xid) + _string(gid)
+        case CommitPrepared(flags, lsn, end_lsn, time, xid, gid):
+            return b"K" + struct.pack(">BQQqI", flags, lsn, end_lsn, time, xid) + _string(gid)
+        case RollbackPrepared(flags, prepare_end_lsn, end_lsn, prepare_time, rollback_time, xid, gid):
+            positions = struct.pack(">BQQ", flags, prepare_end_lsn, end_lsn)
+            return b"r" + positions + struct.pack(">qqI", prepare_time, rollback_time, xid) + _string(gid)
+        case StreamPrepare(flags, lsn, end_lsn, time, xid, gid):
+            return b"p" + struct.pack(">BQQqI", flags, lsn, end_lsn, time, xid) + _string(gid)
 
 
 def _xid(xid: int | None) -> bytes:

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.protocol.lsn import LSN
-from tests.captures.scenarios import SCENARIOS, Scenario
+from tests.captures.scenario import Scenario
+from tests.captures.scenarios import SCENARIOS
 
 FOLDER = Path(__file__).resolve().parents[1] / "captures"
 
 
 @dataclass(frozen=True)
 class Captured:
-    """One message, with the LSN and xid that the server gave for it outside of it."""
+    """One message, with the LSN and xid that the server gave for it outside of it, if read by SQL."""
 
-    lsn: LSN
-    xid: int
+    lsn: LSN | None
+    xid: int | None
     data: bytes
 
 
@@ -50,7 +51,11 @@ def load_captures() -> list[Capture]:
                     {int(oid): name for oid, name in found["types"].items()},
                     {int(xid): time for xid, time in found["commit_times"].items()},
                     tuple(
-                        Captured(LSN.parse(row["lsn"]), row["xid"], bytes.fromhex(row["data"]))
+                        Captured(
+                            LSN.parse(row["lsn"]) if row["lsn"] else None,
+                            row["xid"],
+                            bytes.fromhex(row["data"]),
+                        )
                         for row in found["messages"]
                     ),
                 )
@@ -59,5 +64,19 @@ def load_captures() -> list[Capture]:
 
 
 CAPTURES = load_captures()
-MESSAGES = sorted({message.data for capture in CAPTURES for message in capture.messages})
-"""Every different message that was captured."""
+
+
+def _mark_streams(messages: tuple[Captured, ...]) -> list[tuple[bytes, bool]]:
+    """Return each message with whether it stands in a stream, where messages are laid out otherwise."""
+    marked = []
+    in_stream = False
+    for message in messages:
+        marked.append((message.data, in_stream))
+        in_stream = {b"S": True, b"E": False}.get(message.data[:1], in_stream)
+    return marked
+
+
+MARKED = sorted({pair for capture in CAPTURES for pair in _mark_streams(capture.messages)})
+"""Every different message that was captured, and whether it stood in a stream."""
+MESSAGES = [data for data, in_stream in MARKED if not in_stream]
+"""Every different message that was captured outside of streams."""

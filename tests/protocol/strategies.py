@@ -1,4 +1,4 @@
-"""Hypothesis strategies for messages of protocol version 1, and for those inside a stream."""
+"""Hypothesis strategies for messages of every protocol version, outside and inside a stream."""
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -7,17 +7,26 @@ from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
     UNSENT,
     Begin,
+    BeginPrepare,
     Binary,
     Cell,
     Column,
     Commit,
+    CommitPrepared,
     Delete,
     Insert,
     LogicalMessage,
     Message,
     OldKind,
     Origin,
+    Prepare,
     Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
     Truncate,
     Tuple,
     Type,
@@ -55,4 +64,14 @@ def messages(xids: SearchStrategy[int | None]) -> SearchStrategy[Message]:
         st.builds(Update, int32s, old_kinds, tuples, tuples, xids),
         st.builds(Delete, int32s, old_kinds, tuples, xids),
         st.builds(Truncate, st.lists(int32s, max_size=5).map(tuple), st.integers(0, 3), xids),
+        st.builds(StreamStart, int32s, st.booleans()),
+        st.builds(StreamStop),
+        st.builds(StreamCommit, int32s, st.just(0), lsns, lsns, times),
+        st.builds(StreamAbort, int32s, int32s),
+        st.builds(StreamAbort, int32s, int32s, lsns, times),
+        st.builds(BeginPrepare, lsns, lsns, times, int32s, names),
+        st.builds(Prepare, st.just(0), lsns, lsns, times, int32s, names),
+        st.builds(CommitPrepared, st.just(0), lsns, lsns, times, int32s, names),
+        st.builds(RollbackPrepared, st.just(0), lsns, lsns, times, times, int32s, names),
+        st.builds(StreamPrepare, st.just(0), lsns, lsns, times, int32s, names),
     )

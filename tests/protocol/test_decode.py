@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from pipeline.errors import ProtocolError
 from pipeline.protocol.decode import decode
 from pipeline.protocol.lsn import LSN
-from pipeline.protocol.messages import UNSENT, Binary, Delete, Insert, Message, Origin, Relation, Update
+from pipeline.protocol.messages import (
+    UNSENT,
+    BeginPrepare,
+    Binary,
+    Delete,
+    Insert,
+    Message,
+    Origin,
+    Relation,
+    StreamAbort,
+    Update,
+)
 from tests.protocol.encode import encode
 from tests.protocol.strategies import int32s, messages
 
@@ -27,14 +38,19 @@ def test_messages_in_a_stream_decode_with_their_xid(message: Message) -> None:
 @given(messages(st.none()), st.data())
 def test_strict_prefixes_and_longer_messages_raise(message: Message, data: st.DataObject) -> None:
     encoded = encode(message)
-    length = data.draw(st.integers(0, len(encoded) - 1))
+    length = data.draw(st.integers(0, len(encoded) - 1).filter(lambda cut: not is_abort(encoded[:cut])))
     with pytest.raises(ProtocolError):
         decode(encoded[:length])
     with pytest.raises(ProtocolError):
         decode(encoded + data.draw(st.binary(min_size=1, max_size=4)))
 
 
-@given(st.binary(max_size=60), st.sampled_from(b"BMCORYIUDT"), st.booleans())
+def is_abort(data: bytes) -> bool:
+    """Tell whether this is a Stream Abort without position and time, a prefix of the one that has them."""
+    return data[:1] == b"A" and len(data) == 9
+
+
+@given(st.binary(max_size=60), st.sampled_from(b"BMCORYIUDTSEcAbPKrp"), st.booleans())
 def test_any_bytes_decode_or_raise_a_protocol_error(body: bytes, kind: int, in_stream: bool) -> None:
     try:
         message = decode(bytes([kind]) + body, in_stream=in_stream)
@@ -50,7 +66,7 @@ def test_memoryview_decodes_as_its_bytes_do(message: Message) -> None:
 
 
 def test_type_bytes_of_no_message_are_refused() -> None:
-    for kind in set(range(256)) - set(b"BMCORYIUDT"):
+    for kind in set(range(256)) - set(b"BMCORYIUDTSEcAbPKrp"):
         with pytest.raises(ProtocolError, match=f"type byte 0x{kind:02X} is not one"):
             decode(bytes([kind]) + bytes(40))
     with pytest.raises(ProtocolError, match="empty message"):
@@ -94,6 +110,28 @@ def test_origin_has_no_xid_inside_a_stream() -> None:
     assert decode(data, in_stream=True) == decode(data)
 
 
+def test_an_insert_has_an_xid_in_a_stream_and_nowhere_else() -> None:
+    in_stream = decode(b"I\0\0\0\x09\0\0\0\7N\0\0", in_stream=True)
+    assert in_stream == Insert(7, (), 9)
+    with pytest.raises(ProtocolError, match="tag at byte 5"):
+        decode(b"I\0\0\0\x09\0\0\0\7N\0\0")
+
+
+def test_a_stream_abort_says_by_its_length_whether_it_has_a_position() -> None:
+    xids = struct.pack(">II", 7, 2**32 - 1)
+    assert decode(b"A" + xids) == StreamAbort(7, 2**32 - 1)
+    placed = b"A" + xids + struct.pack(">Qq", 2**64 - 1, -1)
+    assert decode(placed) == StreamAbort(7, 2**32 - 1, LSN(2**64 - 1), -1)
+    for length in set(range(len(placed) + 9)) - {9, len(placed)}:
+        with pytest.raises(ProtocolError):
+            decode((placed + bytes(8))[:length])
+
+
+def test_a_gid_may_be_empty_and_repeat() -> None:
+    begin = decode(b"b" + bytes(28) + b"\0")
+    assert begin == BeginPrepare(LSN(0), LSN(0), 0, 0, "")
+
+
 def test_namespace_of_the_catalog_is_empty_on_the_wire() -> None:
     assert Relation(1, "", "pg_class", "d", ()).qualified_name == "pg_catalog.pg_class"
 
@@ -131,6 +169,32 @@ def test_namespace_of_the_catalog_is_empty_on_the_wire() -> None:
             "Truncate message: oid 2 of 4294967295 at byte 10: 4 bytes wanted, 0 left",
         ),
         (b"T\0\0\0\0\4", "Truncate message: options at byte 5: flags 0x04 have a meaning that is not known"),
+        (
+            b"S" + bytes(4) + b"\2",
+            "Stream Start message: first segment at byte 5: flags 0x02 have a meaning that is not known",
+        ),
+        (b"E\0", "Stream Stop message: end at byte 1: 1 bytes too many"),
+        (
+            b"c" + bytes(4) + b"\1" + bytes(24),
+            "Stream Commit message: flags at byte 5: flags 0x01 have a meaning that is not known",
+        ),
+        (
+            b"c" + bytes(5) + bytes(23),
+            "Stream Commit message: commit_lsn, end_lsn and commit_time at byte 6: 24 bytes wanted, 23 left",
+        ),
+        (
+            b"A" + bytes(8) + bytes(8),
+            "Stream Abort message: abort_lsn and abort_time at byte 9: 16 bytes wanted, 8 left",
+        ),
+        (b"b" + bytes(28) + b"gid", "Begin Prepare message: gid at byte 29: no NUL before the message ends"),
+        (b"P\1" + bytes(29), "Prepare message: flags at byte 1: flags 0x01 have a meaning that is not known"),
+        (b"K" + bytes(29), "Commit Prepared message: gid at byte 30: no NUL before the message ends"),
+        (
+            b"r" + bytes(36),
+            "Rollback Prepared message: prepare_end_lsn, rollback_end_lsn, prepare_time, rollback_time and "
+            "xid at byte 2: 36 bytes wanted, 35 left",
+        ),
+        (b"p" + bytes(29) + b"g\0\0", "Stream Prepare message: end at byte 32: 1 bytes too many"),
         (b"M\2", "Logical decoding message: flags at byte 1: flags 0x02 have a meaning that is not known"),
     ],
 )

@@ -1,5 +1,6 @@
 """The assembler: legal moves give events, illegal ones break the session for good."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,14 +12,23 @@ from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
     UNSENT,
     Begin,
+    BeginPrepare,
     Column,
     Commit,
+    CommitPrepared,
     Delete,
     Insert,
     LogicalMessage,
     Message,
     Origin,
+    Prepare,
     Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
     Truncate,
     Type,
     Update,
@@ -27,11 +37,15 @@ from pipeline.protocol.transactions import (
     MOVES,
     Assembler,
     Began,
+    BeganPrepare,
     Change,
     Committed,
+    CommittedPrepared,
     Described,
     Emitted,
     Event,
+    Prepared,
+    RolledBackPrepared,
     State,
     Truncation,
 )
@@ -49,6 +63,13 @@ ORIGIN = Origin(LSN(9), "north")
 INSIDE = LogicalMessage(True, LSN(90), "p", b"x")
 OUTSIDE = LogicalMessage(False, LSN(90), "p", b"x")
 TYPE = Type(99, "public", "mood")
+BEGIN_PREPARE = BeginPrepare(LSN(100), LSN(148), 5, 731, "gid")
+PREPARE = Prepare(0, LSN(100), LSN(148), 5, 731, "gid")
+COMMIT_PREPARED = CommitPrepared(0, LSN(200), LSN(248), 6, 731, "gid")
+ROLLBACK_PREPARED = RollbackPrepared(0, LSN(148), LSN(248), 5, 6, 731, "gid")
+STREAM_START = StreamStart(900, True)
+STREAM_COMMIT = StreamCommit(900, 0, LSN(200), LSN(248), 6)
+STREAM_PREPARE = StreamPrepare(0, LSN(200), LSN(248), 6, 900, "gid")
 
 OF_EACH_TYPE: dict[str, Message] = {
     "B": BEGIN,
@@ -61,19 +82,51 @@ OF_EACH_TYPE: dict[str, Message] = {
     "D": DELETE,
     "T": Truncate((7,), 0),
     "M": INSIDE,
+    "S": STREAM_START,
+    "E": StreamStop(),
+    "c": STREAM_COMMIT,
+    "A": StreamAbort(900, 901),
+    "b": BEGIN_PREPARE,
+    "P": PREPARE,
+    "K": COMMIT_PREPARED,
+    "r": ROLLBACK_PREPARED,
+    "p": STREAM_PREPARE,
 }
-LEGAL = {State.IDLE: "BM", State.IN_TRANSACTION: "CORYIUDTM", State.BROKEN: ""}
+LEGAL = {
+    State.IDLE: "BMScAbPKrp",
+    State.IN_TRANSACTION: "CORYIUDTM",
+    State.IN_PREPARED: "PORYIUDTM",
+    State.IN_STREAM: "EORYIUDTM",
+    State.BROKEN: "",
+}
+BEGINS = {"B": State.IN_TRANSACTION, "b": State.IN_PREPARED, "S": State.IN_STREAM}
+XID_IN_STREAM = 902
 
 
 def receive_all(assembler: Assembler, *messages: Message) -> list[Event | None]:
     return [assembler.receive(encode(message)) for message in messages]
 
 
+def as_in(state: State, message: Message) -> Message:
+    """Return the message with an xid where it has one in this state."""
+    has_xid = state is State.IN_STREAM and type(message).__name__ in (
+        *("Relation", "Type", "Insert", "Update", "Delete", "Truncate", "LogicalMessage"),
+    )
+    return replace(message, xid=XID_IN_STREAM) if has_xid else message  # type: ignore[arg-type]
+
+
 def assembler_in(state: State) -> Assembler:
-    """Return an assembler that knows both tables and stands in this state."""
+    """Return an assembler that knows both tables, has a stream open and stands in this state."""
     assembler = Assembler()
     receive_all(assembler, Begin(LSN(10), 1, 1), T, U, Commit(0, LSN(10), LSN(20), 1))
-    if state is not State.IDLE:
+    described = [as_in(State.IN_STREAM, relation) for relation in (T, U)]
+    receive_all(assembler, STREAM_START, *described)
+    if state is State.IN_STREAM:
+        return assembler
+    receive_all(assembler, StreamStop())
+    if state is State.IN_PREPARED:
+        receive_all(assembler, BEGIN_PREPARE)
+    elif state is not State.IDLE:
         receive_all(assembler, BEGIN)
     if state is State.BROKEN:
         with pytest.raises(ProtocolError):
@@ -92,11 +145,13 @@ def test_table_of_moves_is_the_protocols() -> None:
 @pytest.mark.parametrize("kind", OF_EACH_TYPE)
 def test_every_move_is_made_or_breaks_the_session(state: State, kind: str) -> None:
     assembler = assembler_in(state)
-    message = OUTSIDE if (state, kind) == (State.IDLE, "M") else OF_EACH_TYPE[kind]
+    message = OUTSIDE if (state, kind) == (State.IDLE, "M") else as_in(state, OF_EACH_TYPE[kind])
     if kind in LEGAL[state]:
         receive_all(assembler, message)
-        assert assembler.state is {"B": State.IN_TRANSACTION, "C": State.IDLE}.get(kind, state)
-        assert assembler.in_transaction is (assembler.state is State.IN_TRANSACTION)
+        after = BEGINS.get(kind, State.IDLE if kind in "CPE" else state)
+        assert assembler.state is after
+        assert assembler.in_transaction is (after in (State.IN_TRANSACTION, State.IN_PREPARED))
+        assert assembler.open_streams == (() if kind in "cp" else (900,))
     else:
         with pytest.raises(ProtocolError):
             receive_all(assembler, message)
@@ -104,14 +159,18 @@ def test_every_move_is_made_or_breaks_the_session(state: State, kind: str) -> No
         assert not assembler.in_transaction
 
 
-@pytest.mark.parametrize("kind", OF_EACH_TYPE)
-def test_message_that_is_cut_short_breaks_the_session(kind: str) -> None:
-    for length in range(len(encode(OF_EACH_TYPE[kind]))):
-        assembler = assembler_in(State.IN_TRANSACTION)
-        if kind in "IUD" and length >= 5:
+@pytest.mark.parametrize(
+    ("state", "kind"), [(state, kind) for state, kinds in LEGAL.items() for kind in kinds]
+)
+def test_message_that_is_cut_short_breaks_the_session(state: State, kind: str) -> None:
+    message = OUTSIDE if (state, kind) == (State.IDLE, "M") else as_in(state, OF_EACH_TYPE[kind])
+    data = encode(message)
+    for length in range(len(data)):
+        assembler = assembler_in(state)
+        if kind in "IUD" and length >= (9 if state is State.IN_STREAM else 5):
             continue  # handed on undecoded: who decodes it finds it
         with pytest.raises(ProtocolError):
-            assembler.receive(encode(OF_EACH_TYPE[kind])[:length])
+            assembler.receive(data[:length])
         assert assembler.state is State.BROKEN
 
 
@@ -138,6 +197,48 @@ def test_events_of_a_transaction_in_order() -> None:
     assert [type(event) for event in events if event] == [
         Began, Described, Change, Described, Change, Change, Committed,
     ]  # fmt: skip
+
+
+def test_events_of_a_prepared_transaction_are_those_of_another_between_its_own() -> None:
+    assembler = assembler_in(State.IDLE)
+    events = receive_all(
+        assembler, BEGIN_PREPARE, T, INSERT, Truncate((7, 8), 0), INSIDE, PREPARE, COMMIT_PREPARED
+    )
+    assert events == [
+        BeganPrepare("gid", 731, LSN(100), LSN(148), 5),
+        Described(T),
+        Change(0, T, None, encode(INSERT)),
+        Truncation(1, (T, U), 0, None),
+        Emitted(0, INSIDE, in_transaction=True),
+        Prepared("gid", 731, LSN(100), LSN(148), 5, 3),
+        CommittedPrepared("gid", 731, LSN(200), LSN(248), 6),
+    ]
+    assert [type(event) for event in events] == [
+        BeganPrepare, Described, Change, Truncation, Emitted, Prepared, CommittedPrepared,
+    ]  # fmt: skip
+
+
+def test_what_became_of_a_prepared_transaction_may_come_in_another_session() -> None:
+    assert receive_all(Assembler(), ROLLBACK_PREPARED, COMMIT_PREPARED, COMMIT_PREPARED) == [
+        RolledBackPrepared("gid", 731, LSN(148), LSN(248), 5, 6),
+        *[CommittedPrepared("gid", 731, LSN(200), LSN(248), 6)] * 2,
+    ]
+
+
+def test_a_prepared_transaction_that_changed_nothing_may_come_without_its_begin() -> None:
+    assembler = assembler_in(State.IDLE)
+    empty = replace(PREPARE, gid="empty")
+    events = receive_all(assembler, BEGIN, INSERT, COMMIT, empty, BEGIN_PREPARE, PREPARE)
+    assert events[3] is None
+    assert events[-1] == Prepared("gid", 731, LSN(100), LSN(148), 5, 0)
+
+
+def test_relations_of_a_prepared_transaction_hold_for_all_at_once() -> None:
+    wider = Relation(7, "public", "t", "d", (*T.columns, Column(False, "v", 25, -1)))
+    assembler = assembler_in(State.IDLE)
+    events = receive_all(assembler, BEGIN_PREPARE, wider, PREPARE, BEGIN, INSERT)
+    assert isinstance(events[-1], Change)
+    assert events[-1].relation == wider
 
 
 def test_ordinals_do_not_count_relations_types_origins_and_messages() -> None:
@@ -246,6 +347,23 @@ def test_change_is_handed_on_as_the_bytes_that_came() -> None:
         (
             (BEGIN, Commit(0, LSN(100), LSN(99), 5)),
             "Commit at 0/64 ends before that, at 0/63 (in transaction 731, committed at 0/64)",
+        ),
+        (
+            (BEGIN_PREPARE, COMMIT),
+            "Commit is not legal in a prepared transaction (in transaction 731, prepared at 0/64)",
+        ),
+        (
+            (BEGIN_PREPARE, replace(PREPARE, gid="dig")),
+            "Prepare of 731 at 0/64 is not what its Begin Prepare said "
+            "(in transaction 731, prepared at 0/64)",
+        ),
+        (
+            (BEGIN, PREPARE),
+            "Prepare is not legal in a transaction (in transaction 731, committed at 0/64)",
+        ),
+        (
+            (replace(COMMIT_PREPARED, end_lsn=LSN(1)),),
+            "Commit Prepared at 0/C8 ends before that, at 0/1 (before the first transaction)",
         ),
         (
             (BEGIN, OUTSIDE),
