@@ -36,7 +36,7 @@ def test_silver_equals_the_source_after_random_workloads(make_pipeline: MakePipe
 def test_silver_equals_the_source_after_a_hundred_random_workloads(
     make_pipeline: MakePipeline,
 ) -> None:
-    prove(make_pipeline, seed_of_run(), workloads=102, transactions=16)
+    prove(make_pipeline, seed_of_run(), workloads=102, transactions=6)
 
 
 def seed_of_run() -> int:
