@@ -29,6 +29,9 @@ MANIFESTS = (
 )
 
 
+TableName = tuple[str, str]  # (schema, table)
+
+
 @dataclass(frozen=True, slots=True)
 class Registered:
     """A silver table as `_pgdelta/tables` has it; columns are those it ever had, with attribute numbers."""
@@ -78,7 +81,9 @@ class Records:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._lock = threading.Lock()
-        self._registered: dict[tuple[str, str], Registered] | None = None  # we are the only writer
+        self._registered: dict[TableName, dict[str, Any]] | None = None  # rows: we are the only writer
+        self._waiting: dict[TableName, dict[str, Any]] = {}
+        self._waiting_lock = threading.Lock()
         self._tables = lake.table("_pgdelta", "tables")
         self._misfits = lake.table("_pgdelta", "misfits")
         self._events = lake.table("_pgdelta", "events")
@@ -95,45 +100,49 @@ class Records:
             if not table.exists():
                 table.ensure(ddl)
 
-    def registered(self) -> dict[tuple[str, str], Registered]:
+    def registered(self) -> dict[TableName, Registered]:
         """Return every silver table by (schema, table)."""
         with self._lock:
-            if self._registered is None:
-                self._registered = self._read_registered()
-            return dict(self._registered)
+            rows = self._rows()
+            return {name: _registered(row) for name, row in rows.items()}
 
-    def _read_registered(self) -> dict[tuple[str, str], Registered]:
-        return {
-            (row.schema_name, row.table_name): Registered(
-                row.schema_name,
-                row.table_name,
-                row.path,
-                row.relation_id,
-                {column.name: column.attribute_number for column in row.columns},
-            )
-            for row in self._tables.frame().collect()
-        }
+    def _rows(self) -> dict[TableName, dict[str, Any]]:
+        if self._registered is None:
+            rows = [row.asDict(recursive=True) for row in self._tables.frame().collect()]
+            self._registered = {(row["schema_name"], row["table_name"]): row for row in rows}
+        return self._registered
 
     def register(self, table: Registered) -> None:
-        """Record a silver table as it is now."""
+        """Record a silver table as it is now; tables that come at once are recorded by one commit."""
+        name = (table.schema_name, table.table_name)
+        columns = [
+            {"name": column, "silver_name": column, "attribute_number": number}
+            for column, number in table.numbers.items()
+        ]
         row = {
             "schema_name": table.schema_name,
             "table_name": table.table_name,
             "path": table.path,
             "relation_id": table.relation_id,
-            "columns": [
-                {"name": name, "silver_name": name, "attribute_number": number}
-                for name, number in table.numbers.items()
-            ],
+            "columns": columns,
             "updated_at": _now(),
         }
+        with self._waiting_lock:
+            self._waiting[name] = row
         with self._lock:
-            mine = (F.col("schema_name") == table.schema_name) & (F.col("table_name") == table.table_name)
-            others = self._tables.frame().where(~mine)
-            frame = others.unionByName(local_frame(self.lake.spark, [row], TABLES))
-            self._tables.overwrite(frame.coalesce(1), None)
-            if self._registered is not None:
-                self._registered[table.schema_name, table.table_name] = table
+            with self._waiting_lock:
+                waiting, self._waiting = self._waiting, {}
+            if waiting:
+                rows = self._rows() | waiting
+                frame = local_frame(self.lake.spark, list(rows.values()), TABLES)
+                try:
+                    self._tables.overwrite(frame, None)
+                except BaseException:
+                    # Those who wait for the lock have to see that theirs is not recorded.
+                    with self._waiting_lock:
+                        self._waiting = waiting | self._waiting
+                    raise
+                self._registered = rows
 
     def record_events(self, events: Sequence[Event]) -> None:
         """Append events that are not there yet."""
@@ -169,6 +178,11 @@ class Records:
         for row in newest.collect():
             return Manifest(LSN(row.lsn), row.commit_time, tuple(_entry(e) for e in row.tables))
         return None
+
+
+def _registered(row: Mapping[str, Any]) -> Registered:
+    numbers = {column["name"]: column["attribute_number"] for column in row["columns"]}
+    return Registered(row["schema_name"], row["table_name"], row["path"], row["relation_id"], numbers)
 
 
 def _entry(row: Any) -> ManifestEntry:

@@ -21,6 +21,9 @@ SPARK_SETTINGS = {
     # a micro-batch is small: Spark's 200 shuffle tasks and Delta's 50 for a log would cost more than the work
     "spark.sql.shuffle.partitions": "8",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # every pass runs the same few hundred pieces of generated code: with Spark's 100 they push each other out
+    # of the cache and are compiled again each time, which took a third of a pass
+    "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -86,9 +86,13 @@ def steps(changes: DataFrame, fold: Fold) -> DataFrame:
 
 def fold_by_key(steps: DataFrame, fold: Fold) -> DataFrame:
     """Return one row per key: k0…, op (D or U), commit_lsn, commit_time, place, x0… texts, s<i> states."""
-    last = F.expr("max_by(struct(step, commit_lsn, commit_time, relation_version, new, place), place)")
+    # The greatest struct is that of the last place, as no two steps of a key share one; max of a struct is
+    # a third faster than max_by.
+    last = F.expr("max(struct(place, step, commit_lsn, commit_time, relation_version, new))")
     partial = [
-        F.expr(f"max_by({state_of(fold, i)}, place) FILTER (WHERE {_has_state(fold, i)})").alias(f"p{i}")
+        F.expr(
+            f"max(struct(place, {state_of(fold, i)} AS value)) FILTER (WHERE {_has_state(fold, i)}).value"
+        ).alias(f"p{i}")
         for i in fold.partial
     ]
     folded = steps.groupBy(*fold.key_names).agg(last.alias("last"), *partial)
