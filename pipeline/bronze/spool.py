@@ -154,8 +154,8 @@ class Spool:
         file = self._open or create_file(self._directory)
         file.write(others_table([prepared_row(self._began)]))
         self._open = self._began = None
-        self._parked.append(Parked(file.close(), prepared.end_lsn))
-        self._end_lsn = prepared.end_lsn
+        self._parked.append(Parked(prepared.gid, prepared.xid, file.close()))
+        self._end_lsn = max(self._end_lsn, prepared.end_lsn)
 
     def commit_stream(self, committed: StreamCommitted) -> Collection[RelationVersion]:
         """Take over what is left of a transaction that streamed; return what was described in it."""
@@ -182,8 +182,8 @@ class Spool:
         file = create_file(self._directory)
         file.write(others_table([prepared_row(prepared)]))
         _write(file, stream.finish(prepared, self._versions))
-        self._parked.append(Parked(file.close(), prepared.end_lsn))
-        self._end_lsn = prepared.end_lsn
+        self._parked.append(Parked(prepared.gid, prepared.xid, file.close()))
+        self._end_lsn = max(self._end_lsn, prepared.end_lsn)
         return stream.versions.values()
 
     def decide(self, decision: Decision) -> None:

@@ -33,10 +33,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A prepared transaction, which is kept apart until it is decided; `end_lsn` is that of its PREPARE."""
+    """A prepared transaction, which is kept apart until it is decided."""
 
+    gid: str
+    xid: int
     part: Part
-    end_lsn: LSN
 
 
 Decision: TypeAlias = CommittedPrepared | RolledBackPrepared

@@ -43,21 +43,23 @@ class DataFile:
         }
 
 
-def commit_files(table: LakeTable, files: Sequence[DataFile], commit: Commit) -> None:
+def commit_files(table: LakeTable, files: Sequence[DataFile], commit: Commit | None = None) -> None:
     """Append the files, be there none, and record the commit's position; skip what is recorded already."""
     spark: Any = table.spark
     jvm = spark._jvm
     delta = jvm.org.apache.spark.sql.delta
     transaction = delta.DeltaLog.forTable(spark._jsparkSession, table.path).startTransaction()
-    if transaction.txnVersion(commit.app_id) >= int(commit.lsn):
-        return
-    recorded = {"txn": {"appId": commit.app_id, "version": int(commit.lsn), "lastUpdated": _now()}}
+    recorded = []
+    if commit:
+        if transaction.txnVersion(commit.app_id) >= int(commit.lsn):
+            return
+        recorded = [{"txn": {"appId": commit.app_id, "version": int(commit.lsn), "lastUpdated": _now()}}]
     actions = jvm.java.util.ArrayList()
-    for action in (*(file.action() for file in files), recorded):
+    for action in (*(file.action() for file in files), *recorded):
         actions.add(delta.actions.Action.fromJson(json.dumps(action)))
     sequence = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
     none = jvm.scala.Option.empty()
-    metadata = jvm.scala.Some(commit.user_metadata)
+    metadata = jvm.scala.Some(commit.user_metadata) if commit else none
     write = getattr(delta, "DeltaOperations$Write")
     append = jvm.org.apache.spark.sql.SaveMode.Append
     operation = write(append, none, none, metadata, none, none, none, none, none)

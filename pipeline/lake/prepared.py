@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from pyspark.sql import functions as F
 
 from pipeline.bronze.schema import CHANGES, STATISTICS, spark_ddl, storable
-from pipeline.bronze.staged import Decision
-from pipeline.errors import GapError
+from pipeline.bronze.staged import Decision, Parked
 from pipeline.lake.commits import DataFile, commit_files
 from pipeline.lake.tables import Commit, Lake, LakeTable, local_frame
 from pipeline.protocol.events import CommittedPrepared
-from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.lsn import INVALID
 from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS
 from pipeline.silver.fold import literal
 
@@ -36,25 +35,27 @@ class PreparedTransactions:
         statistics = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
         self.table.ensure(spark_ddl(CHANGES), statistics)
 
-    def park(self, files: Sequence[tuple[DataFile, LSN]]) -> None:
-        """Keep prepared transactions, each a file with the end LSN of its PREPARE; one that is kept stays."""
+    def park(self, files: Sequence[tuple[Parked, DataFile]]) -> None:
+        """Keep prepared transactions, each in its file; one that is kept already stays as it is.
+
+        The server may send one again, also after its end was acknowledged.
+        """
         self.ensure()
-        recorded = self.table.position(self._app_id) or INVALID
-        new = [(file, end_lsn) for file, end_lsn in files if end_lsn > recorded]
+        known = self._open()
+        new = [file for parked, file in files if _identity(parked.gid, parked.xid) not in known]
         if new:
-            newest = max(end_lsn for _, end_lsn in new)
-            commit_files(self.table, [file for file, _ in new], Commit(self._app_id, newest))
+            commit_files(self.table, new)
 
     def land(self, decisions: Sequence[Decision]) -> None:
         """Append to `changes` what was committed; what was landed by an earlier run stays as it is.
 
-        Raises GapError for a COMMIT PREPARED of a transaction that is not here.
+        A transaction that is not here was empty: servers up to 17 send nothing but the end of one that only
+        locked rows.
         """
         recorded = self._changes.position(self._app_id) or INVALID
         commits = [d for d in decisions if isinstance(d, CommittedPrepared) and d.end_lsn > recorded]
         if not commits:
             return
-        self._require(commits)
         decided = local_frame(
             self.table.spark,
             [
@@ -81,18 +82,19 @@ class PreparedTransactions:
             ended = " OR ".join(_names(decision) for decision in decisions)
             self.table.spark.sql(f"DELETE FROM {self.table.identifier} WHERE {ended}")
 
-    def _require(self, commits: Sequence[CommittedPrepared]) -> None:
-        known: set[tuple[str, int]] = set()
-        if self.table.exists():
-            rows = self.table.frame().where("op = 'P'").select("gid", "xid").collect()
-            known = {(row.gid, row.xid) for row in rows}
-        for commit in commits:
-            if (storable(commit.gid), commit.xid) not in known:
-                raise GapError(
-                    f"COMMIT PREPARED at {commit.commit_lsn} names transaction {commit.xid}, which is not in "
-                    f"{self.table.path}: its changes were acknowledged by somebody else or removed from there; "
-                    "restore the table, or start over with a new storage.root."
-                )
+    def open_count(self, decisions: Sequence[Decision] = ()) -> int:
+        """Return how many are not decided, these decisions taken into account."""
+        return len(self._open() - {_identity(decision.gid, decision.xid) for decision in decisions})
+
+    def _open(self) -> set[tuple[str, int]]:
+        if not self.table.exists():
+            return set()
+        rows = self.table.frame().where("op = 'P'").select("gid", "xid").collect()
+        return {(row.gid, row.xid) for row in rows}
+
+
+def _identity(gid: str, xid: int) -> tuple[str, int]:
+    return storable(gid), xid
 
 
 def _names(decision: Decision) -> str:

@@ -44,16 +44,21 @@ def run_ingest(
         ensure_publication(connection, config)
         point = bronze.point()
         slot, _ = ensure_slot(connection, config, may_create=point is None)
+        prepared_count = 0
         if point is None:
             bronze.ensure()
             position = slot.confirmed_flush_lsn
             bronze.land([], position_commit(bronze, config, identity, position, position))
         else:
             position = point.lsn
-            check_continuity(bronze.metadata(), identity, slot, position)
+            recorded = bronze.metadata()
+            check_continuity(recorded, identity, slot, position)
+            prepared_count = check_prepared(bronze, recorded)
         stream = _start_stream(config, identity, position, stop)
         try:
-            capture = Capture(config, bronze, connection, identity, stream, position, progress)
+            capture = Capture(
+                config, bronze, connection, identity, stream, position, prepared_count, progress
+            )
             return capture.run(target, stop)
         finally:
             stream.close()
@@ -75,9 +80,20 @@ def check_continuity(recorded: dict[str, Any], identity: Identity, slot: Slot, p
         )
 
 
+def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
+    """Return how many prepared transactions wait for their end, or raise GapError where some are gone."""
+    count = int(recorded.get("prepared", 0))
+    if count and (found := bronze.prepared.open_count()) < count:
+        raise GapError(
+            f"Bronze has {found} of {count} prepared transactions, which the server does not send again: "
+            f"restore {bronze.prepared.table.path}, or start over with a new storage.root."
+        )
+    return count
+
+
 def _start_stream(config: Config, identity: Identity, position: LSN, stop: threading.Event) -> ChangeStream:
     source = config.source
-    options = pgoutput_options(identity.server_version, source.protocol, source.publication)
+    options = pgoutput_options(identity.server_version, source.protocol, source.publication, source.route)
     if source.route == "sql":
         return start_slot_sql(source.conninfo, source.slot, source.publication, options=options)
     return start_walsender(

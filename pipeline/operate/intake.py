@@ -1,0 +1,155 @@
+"""Messages of the server in, what they mean into the spool: the reading half of an ingest run.
+
+Committed transactions that bronze holds already are left out; relations are looked up in the catalog each
+time they are described, and those of a stream are recorded only when it ends well.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pipeline.bronze.spool import Spool
+from pipeline.bronze.versions import RelationVersion, relation_version
+from pipeline.errors import SourceError
+from pipeline.postgres.catalog import RelationFacts, look_up
+from pipeline.postgres.connection import Connection, connect
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.messages import Relation
+from pipeline.protocol.transactions import (
+    Assembler,
+    Began,
+    BeganPrepare,
+    Change,
+    Committed,
+    CommittedPrepared,
+    Described,
+    Emitted,
+    Event,
+    Prepared,
+    RolledBackPrepared,
+    StreamAborted,
+    StreamCommitted,
+    StreamedChange,
+    StreamedEmitted,
+    StreamedTruncation,
+    StreamPrepared,
+    StreamStarted,
+    Truncation,
+)
+
+
+class Intake:
+    """Takes the messages of one run, in the order of the server."""
+
+    def __init__(
+        self, spool: Spool, connection: Connection, conninfo: str, known: set[int], position: LSN
+    ) -> None:
+        """Leave out what was committed before `position`; `known` are the relation versions on record."""
+        self.position = position
+        self._spool = spool
+        self._connection = connection
+        self._conninfo = conninfo
+        self._known = known
+        self._new_versions: list[RelationVersion] = []
+        self._assembler = Assembler()
+        self._session = 0
+        self._is_skipping = False
+        self._began_lsn = INVALID  # of the transaction under way
+        self._emitted_lsn = position  # of the latest message outside transactions
+
+    def take_versions(self) -> list[RelationVersion]:
+        """Hand over the relation versions to record before anything that was taken since."""
+        versions, self._new_versions = self._new_versions, []
+        return versions
+
+    def whole_through(self, sent_through: LSN) -> LSN:
+        """Return how far everything committed has been taken, where the server has sent so much."""
+        return min(sent_through, self._began_lsn) if self._assembler.in_transaction else sent_through
+
+    def take(self, messages: Sequence[bytes], session: int) -> None:
+        """Take messages of a session of the server, which begins anew in each."""
+        if session != self._session:
+            # Every relation is described and every open transaction streamed again.
+            self._session = session
+            self._assembler = Assembler()
+            self._spool.streams.discard()
+        receive = self._assembler.receive
+        add_change, add_streamed = self._spool.add_change, self._spool.streams.add_change
+        for message in messages:
+            event = receive(message)
+            if event.__class__ is Change:
+                if not self._is_skipping:
+                    add_change(event)
+            elif event.__class__ is StreamedChange:
+                add_streamed(event)
+            elif event is not None:
+                self._take_other(event)
+
+    def _take_other(self, event: Event) -> None:
+        spool = self._spool
+        match event:
+            case Began():
+                self._begin(event, event.commit_lsn)
+            case Committed():
+                if not self._is_skipping:
+                    spool.commit(event)
+                self._is_skipping = False
+            case Described():
+                self._describe(event)
+            case Truncation() if not self._is_skipping:
+                spool.add_truncation(event)
+            case Emitted() if event.in_transaction:
+                if not self._is_skipping:
+                    spool.add_message(event)
+            case Emitted():
+                # A look by SQL that was too short is followed by a longer one, which begins where it did.
+                if event.message.lsn > self._emitted_lsn:
+                    self._emitted_lsn = event.message.lsn
+                    spool.add_message(event)
+            case StreamStarted() | StreamAborted() | StreamedTruncation() | StreamedEmitted():
+                spool.streams.take_event(event)
+            case StreamCommitted() if event.commit_lsn < self.position:
+                spool.streams.drop(event.xid)
+            case StreamCommitted():
+                self._record(spool.commit_stream(event), event.commit_lsn)
+            case BeganPrepare():
+                # It may come again long after: what was prepared before the slot became two-phase comes with
+                # its COMMIT PREPARED. One that is parked already is not parked again.
+                self._begin(event, event.prepare_lsn, may_skip=False)
+            case Prepared():
+                spool.prepare(event)
+            case StreamPrepared():
+                self._record(spool.prepare_stream(event), event.prepare_lsn)
+            case CommittedPrepared() | RolledBackPrepared():
+                spool.decide(event)
+
+    def _begin(self, began: Began | BeganPrepare, lsn: LSN, *, may_skip: bool = True) -> None:
+        # The record of a commit starts before its end, and bronze's position is at the end of one.
+        self._is_skipping = may_skip and lsn < self.position
+        self._began_lsn = lsn
+        self._spool.begin(began)
+
+    def _describe(self, described: Described) -> None:
+        relation = described.relation
+        version = relation_version(relation, self._look_up(relation), self._began_lsn)
+        self._spool.describe(version, described.xid)
+        if described.xid is None:
+            self._record([version], self._began_lsn)
+
+    def _record(self, versions: Iterable[RelationVersion], lsn: LSN) -> None:
+        """See that versions are recorded before the changes that name them; `lsn` is where they took hold."""
+        for version in versions:
+            if version.id not in self._known:
+                self._known.add(version.id)
+                self._new_versions.append(replace(version, lsn=lsn))
+
+    def _look_up(self, relation: Relation) -> RelationFacts | None:
+        """Ask the catalog; a look-up that fails is recorded as unknown, and capture goes on."""
+        try:
+            return look_up(self._connection, relation)
+        except SourceError:
+            try:
+                self._connection.close()
+                self._connection = connect(self._conninfo)
+                return look_up(self._connection, relation)
+            except SourceError:
+                return None
