@@ -4,34 +4,40 @@ Insert, Update and Delete messages of any relations are decoded side by side: co
 over all rows at once, so that no Python object is made per row or cell. Layouts follow PostgreSQL's "Logical
 Replication Message Formats" (Insert, Update, Delete, TupleData). What this finds malformed is given to the
 scalar decoder, which names the message, field and offset; the two agree on every message (a test says so).
-Values in binary format are refused: they were not asked for, and bronze holds PostgreSQL's text.
+Values in binary format become PostgreSQL's text, which is what bronze holds. The types of the columns come
+from the caller; without them such values are refused: they were not asked for.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.bronze.schema import POSITIONS, RAW_CELLS
+from pipeline.bronze.binary import NOT_ASKED_FOR, RowTypes, turn_into_text
+from pipeline.bronze.cells import (
+    BINARY,
+    NULL,
+    TEXT,
+    UNSENT,
+    Bools,
+    Ints,
+    Malformed,
+    Octets,
+    Tuples,
+    cell_lists,
+    letters,
+    unsent_positions,
+)
 from pipeline.errors import ProtocolError
 from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Binary, Delete, Insert, Message, Update
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
 INSERT, UPDATE, DELETE = ord("I"), ord("U"), ord("D")
 _KEY, _OLD, _NEW = ord("K"), ord("O"), ord("N")
-_NULL, _UNSENT, _TEXT = ord("n"), ord("u"), ord("t")
 _FIRST_TAG = 5  # after the type byte and the relation's oid
 _XID_SIZE = 4  # before the oid, in messages of a streamed transaction
-# Above this mean length of a value slicing beats gathering, which needs an index of 8 bytes for each byte.
-_GATHER_BELOW = 160
-_GATHERED_AT_ONCE = 1 << 20  # bytes: their index is small enough for the processor's caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +55,19 @@ class RowColumns:
     raw_new: pa.Array
 
 
-@dataclass(slots=True)
-class _Tuples:
-    """Cells of one tuple per row, flattened row-major; `present` says which rows have the tuple at all."""
-
-    present: Bools
-    offsets: Ints
-    kinds: npt.NDArray[np.uint8]
-    starts: Ints
-    lengths: Ints
-
-
-class _Malformed(Exception):
-    """Some row is malformed; which one and why, the scalar decoder says."""
-
-
 def decode_rows(
     messages: Sequence[bytes],
     widths: Ints | None = None,
     name_of: Callable[[int], str] | None = None,
     *,
     in_stream: bool = False,
+    row_types: RowTypes | None = None,
 ) -> RowColumns:
     """Decode Insert, Update and Delete messages; raise ProtocolError for the first malformed one.
 
     `widths` are the columns that each row's relation has: every tuple, a key too, has as many. `name_of` says
-    what to call a row in the error. Messages of a streamed transaction carry the xid that wrote them.
+    what to call a row in the error. Messages of a streamed transaction carry the xid that wrote them. Where
+    values in binary format may come, `row_types` say what they are; `widths` are then needed as well.
     """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     ends = np.cumsum(lengths)
@@ -83,9 +76,9 @@ def decode_rows(
     buffer = b"".join((*messages, b"\0" * 8))
     octets = np.frombuffer(buffer, np.uint8)
     try:
-        return _decode(buffer, octets, starts, ends, widths, _XID_SIZE if in_stream else 0)
-    except _Malformed:
-        raise _first_fault(messages, widths, name_of, in_stream) from None
+        return _decode(buffer, octets, starts, ends, widths, _XID_SIZE if in_stream else 0, row_types)
+    except Malformed:
+        raise _first_fault(messages, widths, name_of, in_stream, row_types) from None
 
 
 def _first_fault(
@@ -93,12 +86,13 @@ def _first_fault(
     widths: Ints | None,
     name_of: Callable[[int], str] | None,
     in_stream: bool,
+    row_types: RowTypes | None,
 ) -> ProtocolError:
     for row, message in enumerate(messages):
         place = f" {name_of(row)}" if name_of else ""
         try:
             decoded = decode(message, in_stream=in_stream)
-            fault = _fault(decoded, None if widths is None else int(widths[row]), place)
+            fault = _fault(decoded, row, None if widths is None else int(widths[row]), place, row_types)
         except ProtocolError as error:
             fault = f"{error} (the message is{place})" if place else str(error)
         if fault:
@@ -106,7 +100,9 @@ def _first_fault(
     raise AssertionError("a row was refused that the scalar decoder accepts")
 
 
-def _fault(decoded: Message, width: int | None, place: str) -> str | None:
+def _fault(
+    decoded: Message, row: int, width: int | None, place: str, row_types: RowTypes | None
+) -> str | None:
     name = type(decoded).__name__
     if not isinstance(decoded, Insert | Update | Delete):
         return f"{name}{place} is not a row message"
@@ -116,22 +112,22 @@ def _fault(decoded: Message, width: int | None, place: str) -> str | None:
             continue
         if width is not None and len(cells) != width:
             return f"{name}{place}: {len(cells)} columns in the {side} tuple, its relation has {width}"
-        for column, cell in enumerate(cells, 1):
+        for column, cell in enumerate(cells):
             if isinstance(cell, Binary):
-                return (
-                    f"{name}{place}: column {column} of the {side} tuple is in binary format, "
-                    "which was not asked for"
-                )
+                fault = row_types.fault(row, column, cell) if row_types else NOT_ASKED_FOR
+                if fault:
+                    return f"{name}{place}: column {column + 1} of the {side} tuple {fault}"
     return None
 
 
 def _decode(
     buffer: bytes,
-    octets: npt.NDArray[np.uint8],
+    octets: Octets,
     starts: Ints,
     ends: Ints,
     widths: Ints | None,
     xid_size: int,
+    row_types: RowTypes | None,
 ) -> RowColumns:
     first_tag = _FIRST_TAG + xid_size
     _require(starts + first_tag < ends)
@@ -151,16 +147,16 @@ def _decode(
     position = position + follows
     new, position = _read_tuples(octets, position, ends, op != DELETE, widths)
     _require(position == ends)
-    old_cells, raw_old = _cells(buffer, octets, old)
-    new_cells, raw_new = _cells(buffer, octets, new)
+    old_cells, raw_old = cell_lists(turn_into_text(buffer, octets, old, row_types), old)
+    new_cells, raw_new = cell_lists(turn_into_text(buffer, octets, new, row_types), new)
     return RowColumns(
-        op=_letters(op),
+        op=letters(op),
         subxid=_u32(octets, starts + 1) if xid_size else None,
         relation_id=_u32(octets, starts + 1 + xid_size),
-        old_kind=_letters(tag, has_old),
+        old_kind=letters(tag, has_old),
         old=old_cells,
         new=new_cells,
-        unsent=_unsent(new),
+        unsent=unsent_positions(new),
         raw_old=raw_old,
         raw_new=raw_new,
     )
@@ -168,10 +164,10 @@ def _decode(
 
 def _require(good: Bools) -> None:
     if not good.all():
-        raise _Malformed
+        raise Malformed
 
 
-def _u32(octets: npt.NDArray[np.uint8], at: Ints) -> Ints:
+def _u32(octets: Octets, at: Ints) -> Ints:
     value: Ints = octets[at].astype(np.int64) << 24
     value |= octets[at + 1].astype(np.int64) << 16
     value |= octets[at + 2].astype(np.int64) << 8
@@ -180,8 +176,8 @@ def _u32(octets: npt.NDArray[np.uint8], at: Ints) -> Ints:
 
 
 def _read_tuples(
-    octets: npt.NDArray[np.uint8], position: Ints, ends: Ints, present: Bools, widths: Ints | None
-) -> tuple[_Tuples, Ints]:
+    octets: Octets, position: Ints, ends: Ints, present: Bools, widths: Ints | None
+) -> tuple[Tuples, Ints]:
     """Read one TupleData per present row; return the cells and the position behind each."""
     position = position.copy()
     _require(~present | (position + 2 <= ends))
@@ -205,94 +201,17 @@ def _read_tuples(
         fits = at < end
         at = np.minimum(at, len(octets) - 8)
         kind = octets[at]
-        is_text = kind == _TEXT
-        length = np.where(is_text, _u32(octets, at + 1), 0)
-        following = at + 1 + np.where(is_text, 4 + length, 0)
-        fits &= is_text | (kind == _NULL) | (kind == _UNSENT)
+        is_sized = kind == TEXT
+        is_known = is_sized | (kind == NULL) | (kind == UNSENT)
+        if not is_known.all():
+            is_sized |= kind == BINARY
+            is_known |= is_sized
+        length = np.where(is_sized, _u32(octets, at + 1), 0)
+        following = at + 1 + np.where(is_sized, 4 + length, 0)
+        fits &= is_known
         fits &= following <= end
         _require(fits)
         cell = offsets[:-1][rows] + column
         kinds[cell], starts[cell], lengths[cell] = kind, at + 5, length
         position[rows] = following
-    return _Tuples(present, offsets, kinds, starts, lengths), position
-
-
-def _cells(buffer: bytes, octets: npt.NDArray[np.uint8], tuples: _Tuples) -> tuple[pa.Array, pa.Array]:
-    """Return the tuples as lists of text, and as lists of raw bytes for those that are not UTF-8."""
-    count = len(tuples.kinds)
-    total = int(tuples.lengths.sum())
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(tuples.lengths, out=offsets[1:])
-    if total < count * _GATHER_BELOW:
-        data = _gather(octets, tuples, offsets)
-    else:
-        view = memoryview(buffer)
-        stops = tuples.starts + tuples.lengths
-        data = b"".join([view[a:b] for a, b in zip(tuples.starts.tolist(), stops.tolist(), strict=True)])
-    validity = np.packbits(tuples.kinds == _TEXT, bitorder="little")
-    buffers = [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(data)]
-    text = pa.Array.from_buffers(pa.string(), count, buffers)
-    raw = pa.nulls(len(tuples.present), RAW_CELLS)
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        binary = pa.Array.from_buffers(pa.binary(), count, buffers)
-        text, raw = _salvage(binary, tuples)
-    return _lists(tuples, text, ~tuples.present), raw
-
-
-def _gather(octets: npt.NDArray[np.uint8], tuples: _Tuples, offsets: npt.NDArray[np.int32]) -> bytes:
-    firsts = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), _GATHERED_AT_ONCE), side="right") - 1
-    pieces = []
-    for first, stop in pairwise([*firsts.tolist(), len(tuples.lengths)]):
-        cells = slice(first, stop)
-        index = np.repeat(tuples.starts[cells] - offsets[cells], tuples.lengths[cells])
-        index += np.arange(offsets[first], offsets[stop])
-        pieces.append(octets[index].tobytes())
-    return b"".join(pieces)
-
-
-def _salvage(binary: pa.Array, tuples: _Tuples) -> tuple[pa.Array, pa.Array]:
-    """Replace what is not UTF-8 in the text, and keep the raw bytes of every tuple that has such a value."""
-    values = binary.to_pylist()
-    text = [None if value is None else value.decode("utf-8", "replace") for value in values]
-    broken = np.fromiter(
-        (
-            value is not None and value != str(shown).encode()
-            for value, shown in zip(values, text, strict=True)
-        ),
-        np.bool_,
-        len(values),
-    )
-    broken_before = np.concatenate(([0], np.cumsum(broken)))
-    row_is_broken = broken_before[tuples.offsets[1:]] > broken_before[tuples.offsets[:-1]]
-    return pa.array(text, pa.string()), _lists(tuples, binary, ~row_is_broken)
-
-
-def _lists(tuples: _Tuples, values: pa.Array, absent: Bools) -> pa.Array:
-    offsets = pa.array(tuples.offsets, pa.int32())
-    lists = pa.ListArray.from_arrays(offsets, values, mask=pa.array(absent))
-    return lists.cast(pa.list_(pa.field("element", values.type)))
-
-
-def _unsent(tuples: _Tuples) -> pa.Array:
-    """Return the 0-based positions of the cells that were not sent, NULL for rows where all were."""
-    cells = np.flatnonzero(tuples.kinds == _UNSENT)
-    row_count = len(tuples.present)
-    if len(cells) == 0:
-        return pa.nulls(row_count, POSITIONS)
-    rows = np.searchsorted(tuples.offsets, cells, side="right") - 1
-    per_row = np.bincount(rows, minlength=row_count)
-    offsets = np.zeros(row_count + 1, np.int32)
-    np.cumsum(per_row, out=offsets[1:])
-    positions = pa.array((cells - tuples.offsets[rows]).astype(np.int32))
-    lists = pa.ListArray.from_arrays(pa.array(offsets), positions, mask=pa.array(per_row == 0))
-    return lists.cast(POSITIONS)
-
-
-def _letters(octets: npt.NDArray[np.uint8], present: Bools | None = None) -> pa.Array:
-    """Return one-letter strings; NULL where not present."""
-    offsets = pa.py_buffer(np.arange(len(octets) + 1, dtype=np.int32))
-    validity = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
-    data = pa.py_buffer(np.ascontiguousarray(octets))
-    return pa.Array.from_buffers(pa.string(), len(octets), [validity, offsets, data])
+    return Tuples(present, offsets, kinds, starts, lengths), position

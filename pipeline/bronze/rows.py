@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from pipeline.bronze.binary import RowTypes
 from pipeline.bronze.columns import decode_rows
 from pipeline.bronze.schema import CHANGES, STREAMED, storable
 from pipeline.bronze.versions import RelationVersion
@@ -105,7 +106,8 @@ def _row_columns(
         names = pa.array([name_of(v) for v in versions], pa.string())
         return pa.DictionaryArray.from_arrays(pa.array(of_row), names).cast(pa.string())
 
-    decoded = decode_rows(rows.messages, widths, name_of, in_stream=in_stream)
+    row_types = RowTypes(of_row, [(version.relation, version.types) for version in versions])
+    decoded = decode_rows(rows.messages, widths, name_of, in_stream=in_stream, row_types=row_types)
     columns: dict[str, pa.Array] = {
         "ordinal": pa.array(rows.ordinals, pa.int64()),
         "op": decoded.op,

@@ -6,7 +6,7 @@ id, and a version recorded without any change that names it is harmless.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 import pyarrow as pa
 
@@ -14,16 +14,21 @@ from pipeline.bronze.schema import RELATIONS, storable
 from pipeline.postgres.catalog import RelationFacts
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Relation
+from pipeline.protocol.values.types import Types
 
 
 @dataclass(frozen=True, slots=True)
 class RelationVersion:
-    """One relation as of one point of the stream; `facts` is None where the catalog did not agree with it."""
+    """One relation as of one point of the stream; `facts` is None where the catalog did not agree with it.
+
+    `types` read its values where they come in binary format; that is no part of what a version is.
+    """
 
     id: int
     lsn: LSN
     relation: Relation
     facts: RelationFacts | None
+    types: Types | None = field(default=None, compare=False, repr=False)
 
     @property
     def schema_name(self) -> str:
@@ -36,14 +41,16 @@ class RelationVersion:
         return storable(self.relation.name)
 
 
-def relation_version(relation: Relation, facts: RelationFacts | None, lsn: LSN) -> RelationVersion:
+def relation_version(
+    relation: Relation, facts: RelationFacts | None, lsn: LSN, types: Types | None = None
+) -> RelationVersion:
     """Give the relation its version id: 63 bits of SHA-256 over its shape and the catalog's facts."""
     columns = [astuple(column) for column in facts.columns] if facts else None
     key = facts.primary_key if facts else None
     shape = (relation.oid, relation.namespace, relation.name, relation.replica_identity)
     described = tuple(astuple(column) for column in relation.columns)
     digest = hashlib.sha256(repr((shape, described, columns, key)).encode("utf-8", "surrogatepass")).digest()
-    return RelationVersion(int.from_bytes(digest[:8], "big") >> 1, lsn, relation, facts)
+    return RelationVersion(int.from_bytes(digest[:8], "big") >> 1, lsn, relation, facts, types)
 
 
 def relations_table(versions: Sequence[RelationVersion]) -> pa.Table:

@@ -22,6 +22,7 @@ from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.slot import Slot, ensure_slot
 from pipeline.postgres.slot_sql import start_slot_sql
 from pipeline.postgres.stream import ChangeStream
+from pipeline.postgres.types import refuse_unreadable
 from pipeline.postgres.walsender import start_walsender
 from pipeline.protocol.lsn import LSN
 
@@ -41,7 +42,9 @@ def run_ingest(
     with connect(config.source.conninfo) as connection:
         identity = identify(connection)
         target = identity.wal_flush_lsn if trigger == "available-now" else None
-        ensure_publication(connection, config)
+        publication, _ = ensure_publication(connection, config)
+        if config.source.protocol.binary:
+            refuse_unreadable(connection, publication)
         point = bronze.point()
         slot, _ = ensure_slot(connection, config, may_create=point is None)
         prepared_count = 0

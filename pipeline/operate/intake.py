@@ -12,6 +12,7 @@ from pipeline.bronze.versions import RelationVersion, relation_version
 from pipeline.errors import SourceError
 from pipeline.postgres.catalog import RelationFacts, look_up
 from pipeline.postgres.connection import Connection, connect
+from pipeline.postgres.types import look_up_type
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
 from pipeline.protocol.transactions import (
@@ -35,6 +36,7 @@ from pipeline.protocol.transactions import (
     StreamStarted,
     Truncation,
 )
+from pipeline.protocol.values.types import TypeFacts, Types
 
 
 class Intake:
@@ -50,6 +52,7 @@ class Intake:
         self._conninfo = conninfo
         self._known = known
         self._new_versions: list[RelationVersion] = []
+        self._types = Types(connection.info.server_version, self._look_up_type)
         self._assembler = Assembler()
         self._session = 0
         self._is_skipping = False
@@ -130,7 +133,7 @@ class Intake:
 
     def _describe(self, described: Described) -> None:
         relation = described.relation
-        version = relation_version(relation, self._look_up(relation), self._began_lsn)
+        version = relation_version(relation, self._look_up(relation), self._began_lsn, self._types)
         self._spool.describe(version, described.xid)
         if described.xid is None:
             self._record([version], self._began_lsn)
@@ -153,3 +156,12 @@ class Intake:
                 return look_up(self._connection, relation)
             except SourceError:
                 return None
+
+    def _look_up_type(self, oid: int) -> TypeFacts | None:
+        """Ask the catalog for a type whose values came in binary format; without it they cannot be read."""
+        try:
+            return look_up_type(self._connection, oid)
+        except SourceError:
+            self._connection.close()
+            self._connection = connect(self._conninfo)
+            return look_up_type(self._connection, oid)

@@ -6,8 +6,7 @@ check with a `fix` is advice. Nothing here creates, and nothing prints: the comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import psycopg
 
@@ -19,23 +18,12 @@ from pipeline.postgres.publication import (
     Publication,
     is_covered,
     list_configured,
-    list_unpublished_generated,
-    list_without_identity,
     read_publication,
 )
 from pipeline.postgres.slot import find_fault, read_slot
+from pipeline.postgres.table_checks import Check, check_tables, list_tables
 
-_NAMED_TABLES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One look at the source: `sentence` is what was found, `fix` what to do ("" for nothing)."""
-
-    name: str
-    ok: bool
-    sentence: str
-    fix: str = ""
+__all__ = ["Check", "run_checks"]
 
 
 def run_checks(config: Config) -> list[Check]:
@@ -62,7 +50,7 @@ def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
         yield _check_walsender(connection, config)
     publication = read_publication(connection, config.source.publication)
     yield from _check_publication(connection, config, publication)
-    yield from _check_identities(connection, config, publication)
+    yield from check_tables(connection, config, publication)
     yield _check_slot(connection, config)
     yield _check_wal_kept(connection)
     yield _check_encoding(connection)
@@ -147,7 +135,8 @@ def _check_publication(
     yield Check(
         "published tables",
         False,
-        f"The publication {name} lacks {len(missing)} of {len(tables)} configured tables: {_list(missing)}.",
+        f"The publication {name} lacks {len(missing)} of {len(tables)} configured tables:"
+        f" {list_tables(missing)}.",
         f"Run ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {targets} (what was written to them before"
         " is not sent), or take them out of tables.",
     )
@@ -172,7 +161,7 @@ def _check_missing_publication(
     if plan == "configured" and not tables:
         fix = f"Create the tables, or correct tables in {config.path}."
         return Check("publication", False, "No table in the database matches the configuration.", fix)
-    scope = "all tables" if plan == "all" else f"{len(tables)} tables ({_list(tables)})"
+    scope = "all tables" if plan == "all" else f"{len(tables)} tables ({list_tables(tables)})"
     refusal = _find_creation_refusal(connection, plan, tables)
     if refusal:
         fix = f"Grant that, or let a role that may run CREATE PUBLICATION {quote_identifier(name)} …."
@@ -200,47 +189,7 @@ def _find_creation_refusal(connection: Connection, plan: str, tables: list[tuple
             *table,
         )
     ]
-    return f"{user} does not own {_list(foreign)}" if foreign else ""
-
-
-def _check_identities(
-    connection: Connection, config: Config, publication: Publication | None
-) -> Iterator[Check]:
-    """Yield what makes the source's own UPDATE and DELETE fail once its tables are published."""
-    if publication is None:
-        tables = set(list_configured(connection, config))
-        operations = frozenset({"update", "delete"})
-        has_generated = False
-    else:
-        tables = set(publication.tables)
-        operations = publication.operations
-        has_generated = publication.generated_columns
-    if not operations & {"update", "delete"}:
-        return
-    without = sorted(set(list_without_identity(connection)) & tables)
-    yield Check(
-        "replica identity",
-        not without,
-        f"{len(without)} published tables have no replica identity, so that UPDATE and DELETE fail on them at"
-        f" the source: {_list(without)}."
-        if without
-        else "Every published table has a replica identity.",
-        "Give each a primary key, or run ALTER TABLE … REPLICA IDENTITY FULL." if without else "",
-    )
-    if connection.info.server_version >= 180000:
-        unpublished = sorted(set(list_unpublished_generated(connection, has_generated)) & tables)
-        yield Check(
-            "generated columns",
-            not unpublished,
-            f"{len(unpublished)} tables with REPLICA IDENTITY FULL have generated columns that are not"
-            f" published, so that UPDATE and DELETE fail on them at the source: {_list(unpublished)}."
-            if unpublished
-            else "No replica identity holds an unpublished generated column.",
-            "Run ALTER PUBLICATION … SET (publish_generated_columns = stored), or give the tables another"
-            " replica identity (a must for virtual columns)."
-            if unpublished
-            else "",
-        )
+    return f"{user} does not own {list_tables(foreign)}" if foreign else ""
 
 
 def _check_slot(connection: Connection, config: Config) -> Check:
@@ -292,9 +241,3 @@ def _setting(connection: Connection, name: str) -> str:
 def _value(connection: Connection, query: str, *parameters: str) -> object:
     row = connection.execute(query, parameters).fetchone()
     return None if row is None else row[0]
-
-
-def _list(tables: Iterable[tuple[str, str]]) -> str:
-    names = [f"{schema}.{table}" for schema, table in tables]
-    more = len(names) - _NAMED_TABLES
-    return ", ".join(names[:_NAMED_TABLES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,129 @@
+"""Decoded tuples to Arrow: lists of text, raw bytes where a value is not UTF-8, positions not sent."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.bronze.schema import POSITIONS, RAW_CELLS
+from pipeline.errors import ProtocolError
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Octets = npt.NDArray[np.uint8]
+
+NULL, UNSENT, TEXT, BINARY = ord("n"), ord("u"), ord("t"), ord("b")
+# Above this mean length of a value slicing beats gathering, which needs an index of 8 bytes for each byte.
+_GATHER_BELOW = 160
+_GATHERED_AT_ONCE = 1 << 20  # bytes: their index is small enough for the processor's caches
+_TEXT_LIMIT = 2**31 - 1  # bytes: what one array of Arrow's strings holds
+
+
+class Malformed(Exception):
+    """Some row is malformed; which one and why, the scalar decoder says."""
+
+
+@dataclass(slots=True)
+class Tuples:
+    """Cells of one tuple per row, flattened row-major; `present` says which rows have the tuple at all.
+
+    `starts` and `lengths` are where in a buffer the value of a cell stands.
+    """
+
+    present: Bools
+    offsets: Ints
+    kinds: Octets
+    starts: Ints
+    lengths: Ints
+
+
+def too_long() -> ProtocolError:
+    """Return what is to be said where the text of values would fill the memory, as no sent text does."""
+    return ProtocolError(
+        "The text of a batch of binary values has more than 2 GiB: set source.protocol.binary to false."
+    )
+
+
+def cell_lists(octets: Octets, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
+    """Return the tuples as lists of text, and as lists of raw bytes for those that are not UTF-8."""
+    count = len(tuples.kinds)
+    total = int(tuples.lengths.sum())
+    if total > _TEXT_LIMIT:
+        raise too_long()
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(tuples.lengths, out=offsets[1:])
+    if total < count * _GATHER_BELOW:
+        data = _gather(octets, tuples, offsets)
+    else:
+        view = memoryview(octets.data)
+        stops = tuples.starts + tuples.lengths
+        data = b"".join([view[a:b] for a, b in zip(tuples.starts.tolist(), stops.tolist(), strict=True)])
+    validity = np.packbits(tuples.kinds == TEXT, bitorder="little")
+    buffers = [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(data)]
+    text = pa.Array.from_buffers(pa.string(), count, buffers)
+    raw = pa.nulls(len(tuples.present), RAW_CELLS)
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        binary = pa.Array.from_buffers(pa.binary(), count, buffers)
+        text, raw = _salvage(binary, tuples)
+    return _lists(tuples, text, ~tuples.present), raw
+
+
+def _gather(octets: Octets, tuples: Tuples, offsets: npt.NDArray[np.int32]) -> bytes:
+    firsts = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), _GATHERED_AT_ONCE), side="right") - 1
+    pieces = []
+    for first, stop in pairwise([*firsts.tolist(), len(tuples.lengths)]):
+        cells = slice(first, stop)
+        index = np.repeat(tuples.starts[cells] - offsets[cells], tuples.lengths[cells])
+        index += np.arange(offsets[first], offsets[stop])
+        pieces.append(octets[index].tobytes())
+    return b"".join(pieces)
+
+
+def _salvage(binary: pa.Array, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
+    """Replace what is not UTF-8 in the text, and keep the raw bytes of every tuple that has such a value."""
+    values = binary.to_pylist()
+    text = [None if value is None else value.decode("utf-8", "replace") for value in values]
+    broken = np.fromiter(
+        (
+            value is not None and value != str(shown).encode()
+            for value, shown in zip(values, text, strict=True)
+        ),
+        np.bool_,
+        len(values),
+    )
+    broken_before = np.concatenate(([0], np.cumsum(broken)))
+    row_is_broken = broken_before[tuples.offsets[1:]] > broken_before[tuples.offsets[:-1]]
+    return pa.array(text, pa.string()), _lists(tuples, binary, ~row_is_broken)
+
+
+def _lists(tuples: Tuples, values: pa.Array, absent: Bools) -> pa.Array:
+    offsets = pa.array(tuples.offsets, pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, values, mask=pa.array(absent))
+    return lists.cast(pa.list_(pa.field("element", values.type)))
+
+
+def unsent_positions(tuples: Tuples) -> pa.Array:
+    """Return the 0-based positions of the cells that were not sent, NULL for rows where all were."""
+    cells = np.flatnonzero(tuples.kinds == UNSENT)
+    row_count = len(tuples.present)
+    if len(cells) == 0:
+        return pa.nulls(row_count, POSITIONS)
+    rows = np.searchsorted(tuples.offsets, cells, side="right") - 1
+    per_row = np.bincount(rows, minlength=row_count)
+    offsets = np.zeros(row_count + 1, np.int32)
+    np.cumsum(per_row, out=offsets[1:])
+    positions = pa.array((cells - tuples.offsets[rows]).astype(np.int32))
+    lists = pa.ListArray.from_arrays(pa.array(offsets), positions, mask=pa.array(per_row == 0))
+    return lists.cast(POSITIONS)
+
+
+def letters(octets: Octets, present: Bools | None = None) -> pa.Array:
+    """Return one-letter strings; NULL where not present."""
+    offsets = pa.py_buffer(np.arange(len(octets) + 1, dtype=np.int32))
+    validity = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+    data = pa.py_buffer(np.ascontiguousarray(octets))
+    return pa.Array.from_buffers(pa.string(), len(octets), [validity, offsets, data])

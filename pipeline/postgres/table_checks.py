@@ -1,0 +1,93 @@
+"""What of the published tables would fail: at the source itself, or here.
+
+A check is a name, whether it passed, a sentence, and what to do where something is to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pipeline.config import Config
+from pipeline.postgres.connection import Connection
+from pipeline.postgres.publication import (
+    Publication,
+    list_configured,
+    list_unpublished_generated,
+    list_without_identity,
+)
+from pipeline.postgres.types import UNREADABLE_FIX, find_unreadable, unreadable_sentence
+
+_NAMED_TABLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One look at the source: `sentence` is what was found, `fix` what to do ("" for nothing)."""
+
+    name: str
+    ok: bool
+    sentence: str
+    fix: str = ""
+
+
+def check_tables(connection: Connection, config: Config, publication: Publication | None) -> Iterator[Check]:
+    """Yield the checks of the tables that are published, or that will be."""
+    tables = set(list_configured(connection, config)) if publication is None else set(publication.tables)
+    yield from _check_identities(connection, publication, tables)
+    if config.source.protocol.binary:
+        yield _check_binary(connection, config, tables)
+
+
+def _check_identities(
+    connection: Connection, publication: Publication | None, tables: set[tuple[str, str]]
+) -> Iterator[Check]:
+    """Yield what makes the source's own UPDATE and DELETE fail once its tables are published."""
+    if publication is None:
+        operations = frozenset({"update", "delete"})
+        has_generated = False
+    else:
+        operations = publication.operations
+        has_generated = publication.generated_columns
+    if not operations & {"update", "delete"}:
+        return
+    without = sorted(set(list_without_identity(connection)) & tables)
+    yield Check(
+        "replica identity",
+        not without,
+        f"{len(without)} published tables have no replica identity, so that UPDATE and DELETE fail on them at"
+        f" the source: {list_tables(without)}."
+        if without
+        else "Every published table has a replica identity.",
+        "Give each a primary key, or run ALTER TABLE … REPLICA IDENTITY FULL." if without else "",
+    )
+    if connection.info.server_version >= 180000:
+        unpublished = sorted(set(list_unpublished_generated(connection, has_generated)) & tables)
+        yield Check(
+            "generated columns",
+            not unpublished,
+            f"{len(unpublished)} tables with REPLICA IDENTITY FULL have generated columns that are not"
+            f" published, so that UPDATE and DELETE fail on them at the source: {list_tables(unpublished)}."
+            if unpublished
+            else "No replica identity holds an unpublished generated column.",
+            "Run ALTER PUBLICATION … SET (publish_generated_columns = stored), or give the tables another"
+            " replica identity (a must for virtual columns)."
+            if unpublished
+            else "",
+        )
+
+
+def _check_binary(connection: Connection, config: Config, tables: set[tuple[str, str]]) -> Check:
+    columns = find_unreadable(connection, tables, config.source.publication)
+    if columns:
+        return Check("binary values", False, unreadable_sentence(columns), UNREADABLE_FIX)
+    return Check(
+        "binary values", True, "The binary values of every published column can be turned into text."
+    )
+
+
+def list_tables(tables: Iterable[tuple[str, str]]) -> str:
+    """Return the names of tables, and of many the first ones."""
+    names = [f"{schema}.{table}" for schema, table in tables]
+    more = len(names) - _NAMED_TABLES
+    return ", ".join(names[:_NAMED_TABLES]) + (f" and {more} more" if more > 0 else "")

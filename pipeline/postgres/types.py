@@ -1,0 +1,115 @@
+"""What the catalog says of types: for reading binary values, and for refusing what cannot be read.
+
+pgoutput sends a value in its type's binary format where the type has a function for that, else as text. The
+functions' names are those in the server's source, which an extension's types are known by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import psycopg
+
+from pipeline.errors import SourceError
+from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.publication import Publication
+from pipeline.protocol.values.types import TypeFacts, Types
+
+_BINARY_SINCE = 140000
+_NAMED_COLUMNS = 5
+
+# The parts of a type: of a domain its base, of a true array its element, of a composite its members, of a
+# range its bounds' type, of a multirange its range. int2vector and oidvector are built in.
+_TYPE = """
+SELECT t.oid::bigint, pg_catalog.format_type(t.oid, NULL), t.typtype::text, coalesce(send.prosrc, ''),
+       output.prosrc, t.typdelim::text,
+       CASE t.typtype
+           WHEN 'd' THEN ARRAY[t.typbasetype::bigint]
+           WHEN 'c' THEN ARRAY(
+               SELECT a.atttypid::bigint FROM pg_catalog.pg_attribute a
+               WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+           WHEN 'r' THEN ARRAY(
+               SELECT r.rngsubtype::bigint FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid)
+           WHEN 'm' THEN ARRAY(
+               SELECT r.rngtypid::bigint FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid)
+           ELSE ARRAY(SELECT t.typelem::bigint WHERE t.typelem <> 0 AND output.prosrc = 'array_out')
+       END
+FROM pg_catalog.pg_type t
+JOIN pg_catalog.pg_proc output ON output.oid = t.typoutput
+LEFT JOIN pg_catalog.pg_proc send ON send.oid = t.typsend
+WHERE t.oid = %s::bigint::oid
+"""
+
+# Only from 18 on can generated columns be published, and the view tells which.
+_PUBLISHED = {
+    18: "CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) END",
+    15: "a.attgenerated = '' AND (p.attnames IS NULL OR a.attname = ANY (p.attnames))",
+    14: "a.attgenerated = ''",
+}
+_COLUMNS = """
+SELECT t.schema_name, t.table_name, a.attname::text, a.atttypid::bigint
+FROM pg_catalog.unnest(%s::text[], %s::text[]) AS t (schema_name, table_name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = t.schema_name
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.table_name
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_catalog.pg_publication_tables p
+    ON p.schemaname = t.schema_name AND p.tablename = t.table_name AND p.pubname = %s
+WHERE {published}
+ORDER BY 1, 2, a.attnum
+"""
+
+
+def look_up_type(connection: Connection, oid: int) -> TypeFacts | None:
+    """Return what the catalog says of a type now, None where it has no such type."""
+    try:
+        row = connection.execute(_TYPE, (oid,)).fetchone()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the types of the source: {describe(error)}; run again.") from None
+    if row is None:
+        return None
+    oid, name, kind, send, output, delimiter, parts = row
+    return TypeFacts(oid, name, kind, send, output, delimiter, tuple(parts))
+
+
+def find_unreadable(
+    connection: Connection, tables: Collection[tuple[str, str]], publication: str
+) -> list[str]:
+    """Return the columns whose binary values cannot be turned into text, each with its type.
+
+    Of a table that is published already, only the columns that the publication sends count.
+    """
+    version = connection.info.server_version
+    if version < _BINARY_SINCE:
+        return []  # the option itself is refused there
+    published = next(sql for major, sql in _PUBLISHED.items() if version >= major * 10000)
+    types = Types(version, lambda oid: look_up_type(connection, oid))
+    schemas, names = [schema for schema, _ in tables], [table for _, table in tables]
+    try:
+        rows = connection.execute(_COLUMNS.format(published=published), (schemas, names, publication))
+        return list(_describe_unreadable(types, rows.fetchall()))
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the published columns: {describe(error)}.") from None
+
+
+def refuse_unreadable(connection: Connection, publication: Publication) -> None:
+    """Raise SourceError where a published column has binary values that cannot be turned into text."""
+    if columns := find_unreadable(connection, publication.tables, publication.name):
+        raise SourceError(f"{unreadable_sentence(columns)} {UNREADABLE_FIX}")
+
+
+UNREADABLE_FIX = "Set source.protocol.binary to false: then the server sends text."
+
+
+def unreadable_sentence(columns: Collection[str]) -> str:
+    """Return the sentence about published columns that cannot be read."""
+    more = len(columns) - _NAMED_COLUMNS
+    named = ", ".join(list(columns)[:_NAMED_COLUMNS]) + (f" and {more} more" if more > 0 else "")
+    return f"The binary values of {len(columns)} published columns cannot be turned into text: {named}."
+
+
+def _describe_unreadable(types: Types, rows: list[tuple[str, str, str, int]]) -> Iterator[str]:
+    for schema, table, column, oid in rows:
+        part = types.unreadable(oid)
+        if part is not None:
+            name = types.name_of(oid)
+            yield f"{schema}.{table}.{column} ({name if part == name else f'{part} in {name}'})"
