@@ -214,7 +214,7 @@ def _signed(out: npt.NDArray[Any], end: int, digits: Ints, is_negative: Bools, i
     """Return the texts of numbers whose digits end so many bytes into each row, with the sign before them."""
     data = out.view(np.uint8)
     starts = _rows(out) + end - digits - is_negative
-    data[starts[is_negative]] = _MINUS
+    data[starts[is_negative & is_done]] = _MINUS
     return Texts(data, starts, digits + is_negative, is_done)
 
 

@@ -48,7 +48,7 @@ _PUBLISHED = {
 }
 _COLUMNS = """
 SELECT t.schema_name, t.table_name, a.attname::text, a.atttypid::bigint
-FROM pg_catalog.unnest(%s::text[], %s::text[]) AS t (schema_name, table_name)
+FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS t (schema_name, table_name)
 JOIN pg_catalog.pg_namespace n ON n.nspname = t.schema_name
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.table_name
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped

@@ -41,7 +41,10 @@ def load_typed_values() -> list[TypedValues]:
     found = []
     for path in sorted(FOLDER.glob("values-*.json")):
         document = json.loads(path.read_text())
-        facts = {oid: TypeFacts(oid, *rest, tuple(parts)) for oid, *rest, parts in document["types"]}
+        facts = {
+            oid: TypeFacts(oid, name, kind, send, output, delimiter, tuple(parts))
+            for oid, name, kind, send, output, delimiter, parts in document["types"]
+        }
         values = [Value(oid, bytes.fromhex(b), bytes.fromhex(t)) for oid, b, t in document["values"]]
         found.append(TypedValues(path.stem, document["server_version"], facts, tuple(values)))
     return found

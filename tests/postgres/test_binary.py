@@ -1,0 +1,302 @@
+"""A slot in binary format and one in text format, of the same WAL: bronze holds the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pipeline.bronze.spool import Spool
+from pipeline.config import Config, Protocol
+from pipeline.errors import ProtocolError, SourceError
+from pipeline.operate.intake import Intake
+from pipeline.postgres.binaries import binaries_of
+from pipeline.postgres.checks import Check, run_checks
+from pipeline.postgres.connection import connect
+from pipeline.postgres.embedded import start_server
+from pipeline.postgres.publication import ensure_publication
+from pipeline.postgres.types import refuse_unreadable
+from pipeline.protocol.lsn import INVALID
+from pipeline.protocol.messages import Binary, Delete, Insert, Update
+from tests.bronze.events import rows_of
+from tests.captures import typed
+from tests.postgres.sessions import TABLES, Sessions, create_tables
+from tests.postgres.streams import decode_all, prepare, read_through, start
+from tests.servers import Database, drop_database
+
+pytestmark = pytest.mark.postgres
+
+BINARY = Protocol(binary=True, written=frozenset({"binary"}))
+
+
+@pytest.fixture(scope="module", params=["newest", "18", "14"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Give a database of each server: the newest has pgvector, the others what PostgreSQL comes with."""
+    name: str = request.param
+    binaries = binaries_of(int(name)) if name.isdigit() else None
+    server = start_server(tmp_path_factory.mktemp(f"binary-{name}"), binaries=binaries)
+    yield Database(server, "postgres", server.conninfo)
+    server.stop()
+
+
+@pytest.fixture
+def any_database(source: Database, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """Give a fresh database of each server in turn."""
+    name = f"binary_{abs(hash(request.node.nodeid)) % 10**9}"
+    source.run(f"CREATE DATABASE {name}")
+    yield Database(source.server, name, source.server.conninfo_of(name))
+    drop_database(source.server, name)
+
+
+class Pair:
+    """Two slots of one publication of all tables: one in text format, one in binary format."""
+
+    def __init__(self, database: Database, **protocol: Any) -> None:
+        self.database = database
+        self.configs = [
+            database.config(
+                create_publication="all",
+                slot=f"{database.name}_{kind}",
+                protocol=Protocol(binary=kind == "binary", written=frozenset({"binary"}), **protocol),
+            )
+            for kind in ("text", "binary")
+        ]
+        for config in self.configs:
+            prepare(config)
+
+    def read(self, directory: Path) -> list[dict[str, Any]]:
+        """Return what the slots landed, which is the same."""
+        (text, text_kinds), (binary, binary_kinds) = (self._land(c, directory) for c in self.configs)
+        assert Binary not in text_kinds
+        assert Binary in binary_kinds
+        assert len(text) == len(binary)
+        for one, other in zip(text, binary, strict=True):
+            assert one == other
+        return text
+
+    def _land(self, config: Config, directory: Path) -> tuple[list[dict[str, Any]], set[type]]:
+        spool = Spool(directory)
+        with closing(start(config)) as stream, connect(config.source.conninfo) as connection:
+            messages = read_through(stream, self.database.flush_lsn())
+            intake = Intake(spool, connection, config.source.conninfo, set(), INVALID)
+            intake.take(messages, stream.session)
+            rows = rows_of(spool.seal())
+        kinds = {
+            type(cell)
+            for message in decode_all(messages)
+            if isinstance(message, Insert | Update | Delete)
+            for cells in (getattr(message, "old", None), getattr(message, "new", None))
+            for cell in cells or ()
+        }
+        return rows, kinds
+
+
+def literal(value: str) -> str:
+    return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def make_typed_table(database: Database) -> tuple[list[str], dict[str, list[str]]]:
+    """Create `typed` with a column for each type and for an array of each; return the columns and types."""
+    major = database.run("SELECT current_setting('server_version_num')::int / 10000")[0][0]
+    with database.connect() as connection:
+        installed = typed.install(connection)
+    values = typed.values_of(major, installed)
+    names = list(values)
+    columns = [f"c{i} {name}" for i, name in enumerate(names)]
+    columns += [f"a{i} {name}[]" for i, name in enumerate(names) if not name.endswith("[]")]
+    database.run(f"CREATE TABLE typed (id int PRIMARY KEY, {', '.join(columns)})")
+    return columns, values
+
+
+def typed_rows(columns: list[str], values: dict[str, list[str]]) -> Iterator[str]:
+    """Give the rows: the n-th has the n-th value of each type, and arrays of the values so far."""
+    for n in range(max(map(len, values.values()))):
+        cells = [str(n)]
+        for column in columns:
+            letter, name = column[0], column.partition(" ")[2].removesuffix("[]" if column[0] == "a" else "")
+            literals = values[name]
+            if letter == "c":
+                cells.append(f"{literal(literals[n])}::{name}" if n < len(literals) else "NULL")
+            else:
+                items = [f"{literal(v)}::{name}" for v in literals[: n + 1]]
+                cells.append(f"ARRAY[{', '.join(items)}, NULL]::{name}[]" if n % 5 < 4 else "'{}'")
+        yield f"({', '.join(cells)})"
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.parametrize("streaming", ["off", "on"])
+def test_every_type_lands_as_in_text_format(
+    any_database: Database, tmp_path: Path, identity: str, streaming: str
+) -> None:
+    database = any_database
+    database.run(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
+    columns, values = make_typed_table(database)
+    assert len(columns) > 150
+    database.run(f"ALTER TABLE typed REPLICA IDENTITY {identity}")
+    pair = Pair(database, streaming=streaming)
+    database.run(
+        *(f"INSERT INTO typed VALUES {row}" for row in typed_rows(columns, values)),
+        "INSERT INTO typed (id) VALUES (-1)",
+        "UPDATE typed SET id = id + 1000 WHERE id % 2 = 0",
+        "UPDATE typed SET c0 = NULL",
+        "DELETE FROM typed",
+        "BEGIN; INSERT INTO typed VALUES " + ", ".join(typed_rows(columns, values)) + "; COMMIT",
+    )
+    rows = pair.read(tmp_path)
+    assert {row["op"] for row in rows} == {"I", "U", "D"}
+    whole = [row["old_kind"] == "O" for row in rows if row["op"] != "I"]
+    assert all(whole) if identity == "FULL" else not any(whole)
+    if streaming == "on":
+        slot = pair.configs[1].source.slot
+        query = f"SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = '{slot}'"
+        [(count,)] = database.run(query)
+        assert count > 0
+
+
+def test_a_table_that_was_altered_or_dropped_since_lands_as_in_text_format(
+    any_database: Database, tmp_path: Path
+) -> None:
+    database = any_database
+    database.run(
+        "CREATE TYPE mood AS ENUM ('calm', 'wild')",
+        "CREATE TYPE pair AS (a int, b mood)",
+        "CREATE TABLE item (id int PRIMARY KEY, m mood, p pair, ms mood[], n numeric)",
+        "CREATE TABLE gone (id int PRIMARY KEY, m mood)",
+    )
+    pair = Pair(database)
+    database.run(
+        "INSERT INTO item VALUES (1, 'calm', '(1,wild)', '{calm,NULL}', 1.50)",
+        "INSERT INTO gone VALUES (1, 'wild')",
+        "ALTER TYPE mood RENAME VALUE 'calm' TO 'quiet'",
+        "ALTER TYPE pair ADD ATTRIBUTE c numeric",
+        "UPDATE item SET p = '(2,quiet,1.50)'",
+        "ALTER TABLE item ALTER n TYPE text, DROP COLUMN m",
+        "INSERT INTO item VALUES (2, NULL, '{}', 'x')",
+        "DROP TABLE gone",
+    )
+    rows = pair.read(tmp_path)
+    assert [row["new"] for row in rows] == [
+        ["1", "calm", "(1,wild)", "{calm,NULL}", "1.50"],
+        ["1", "wild"],
+        ["1", "quiet", "(2,quiet,1.50)", "{quiet,NULL}", "1.50"],
+        ["2", None, "{}", "x"],
+    ]
+
+
+def test_unchanged_toast_values_are_unsent_as_in_text_format(any_database: Database, tmp_path: Path) -> None:
+    any_database.run(
+        "CREATE TABLE item (id int PRIMARY KEY, big int[], words text[], doc jsonb, raw bytea, n int)",
+        "ALTER TABLE item ALTER big SET STORAGE EXTERNAL, ALTER words SET STORAGE EXTERNAL,"
+        " ALTER doc SET STORAGE EXTERNAL, ALTER raw SET STORAGE EXTERNAL",
+    )
+    pair = Pair(any_database)
+    any_database.run(
+        "INSERT INTO item SELECT 1, array_agg(g), array_agg('w ' || g), jsonb_agg(g),"
+        " decode(repeat('00ff', 5000), 'hex'), 0 FROM generate_series(1, 5000) g",
+        "UPDATE item SET n = 1",
+        "ALTER TABLE item REPLICA IDENTITY FULL",
+        "UPDATE item SET n = 2",
+    )
+    rows = pair.read(tmp_path)
+    assert [row["unsent"] for row in rows] == [None, [1, 2, 3, 4], [1, 2, 3, 4]]
+    assert len(rows[2]["old"][2]) > 30_000
+
+
+def test_interleaved_streamed_sessions_land_as_in_text_format(any_database: Database, tmp_path: Path) -> None:
+    create_tables(any_database)
+    pair = Pair(any_database, streaming="on")
+    sessions = Sessions(any_database, Random(7), has_two_phase=False)
+    for _ in range(150):
+        sessions.step()
+    for connection in sessions.connections:
+        connection.execute("COMMIT")
+        connection.close()
+    rows = pair.read(tmp_path)
+    assert {row["table_name"] for row in rows} >= set(TABLES)
+
+
+REFUSED = {
+    "regclass": "regclass",
+    "regtype[]": "regtype in regtype[]",
+    "aclitem[]": "aclitem in aclitem[]",
+    "refs": "regrole in public.refs",
+    "ref": "regproc in public.ref",
+    "ref_range": "regconfig in public.ref_range",
+}
+
+
+def find_check(config: Config) -> Check:
+    checks = run_checks(config)
+    return next((check for check in checks if check.name == "binary values"), checks[-1])
+
+
+def make_refused(database: Database) -> None:
+    """Create a table of types that cannot be read, beside an aclitem, which comes as text."""
+    database.run(
+        "CREATE TYPE refs AS (id int, r regrole)",
+        "CREATE DOMAIN ref AS regproc",
+        "CREATE TYPE ref_range AS RANGE (subtype = regconfig, subtype_opclass = oid_ops)",
+        "CREATE TABLE fine (id int PRIMARY KEY, a aclitem, c pg_lsn[])",
+        "CREATE TABLE item (id int PRIMARY KEY, "
+        + ", ".join(f"c{i} {name}" for i, name in enumerate(REFUSED))
+        + ")",
+    )
+
+
+def test_types_that_cannot_be_read_are_refused_by_name_before_anything_starts(any_database: Database) -> None:
+    database = any_database
+    make_refused(database)
+    config = database.config(protocol=BINARY, create_publication="all")
+    named = [f"public.item.c{i} ({shown})" for i, shown in enumerate(REFUSED.values())]
+    sentence = (
+        "The binary values of 6 published columns cannot be turned into text: "
+        + ", ".join(named[:5])
+        + " and 1 more."
+    )
+    for _ in ("planned", "created"):
+        found = find_check(config)
+        assert (found.ok, found.sentence) == (False, sentence)
+        with connect(database.conninfo) as connection:
+            publication, _is_new = ensure_publication(connection, config)
+    with connect(database.conninfo) as connection, pytest.raises(SourceError) as caught:
+        refuse_unreadable(connection, publication)
+    assert str(caught.value) == (
+        f"{sentence} Set source.protocol.binary to false: then the server sends text."
+    )
+    database.run("DROP TABLE item")
+    assert find_check(config).ok
+    without = database.config(create_publication="all")
+    assert "binary values" not in {check.name for check in run_checks(without)}
+
+
+def test_columns_that_are_not_published_are_not_refused(any_database: Database) -> None:
+    database = any_database
+    if database.run("SELECT current_setting('server_version_num')::int")[0][0] < 150000:
+        pytest.skip("no column lists")
+    make_refused(database)
+    database.run(f"CREATE PUBLICATION {database.name} FOR TABLE fine, item (id)")
+    config = database.config(protocol=BINARY)
+    assert find_check(config).ok
+
+
+def test_a_type_that_appears_later_is_refused_when_its_first_value_arrives(
+    any_database: Database, tmp_path: Path
+) -> None:
+    database = any_database
+    make_refused(database)
+    pair = Pair(database)
+    database.run("INSERT INTO fine VALUES (1, 'postgres=r/postgres', '{1/A}')")
+    assert [row["new"] for row in pair.read(tmp_path)] == [["1", "postgres=r/postgres", "{1/A}"]]
+    database.run("INSERT INTO item (id) VALUES (1)", "INSERT INTO item (id, c0) VALUES (2, 'fine')")
+    with pytest.raises(ProtocolError) as caught:
+        pair.read(tmp_path)
+    sentence = str(caught.value)
+    assert sentence.startswith("Insert for public.item in the transaction committed at ")
+    assert sentence.endswith(
+        "column 2 of the new tuple (c0) is in binary format, and how that of the type regclass reads is not"
+        " known: set source.protocol.binary to false"
+    )
