@@ -43,8 +43,8 @@ class RowTypes:
             types.find(described.type_oid)(bytes(value))
         except UnknownType as unknown:
             return (
-                f"({storable(described.name)}) is in binary format, and how that of the type"
-                f" {storable(unknown.name)} reads is not known: set source.protocol.binary to false"
+                f"({storable(described.name)}) is in binary format, and {storable(unknown.reason)}:"
+                " set source.protocol.binary to false"
             )
         except FAULTS:
             name = storable(types.name_of(described.type_oid))
@@ -92,7 +92,8 @@ def _columns(tuples: Tuples, is_binary: Bools, row_types: RowTypes) -> Iterator[
     """Give the binary cells of each column of each relation, with what reads one."""
     order = np.argsort(row_types.of_row, kind="stable")
     bounds = np.searchsorted(row_types.of_row[order], np.arange(len(row_types.relations) + 1))
-    for index, (relation, types) in enumerate(row_types.relations):
+    for index in np.flatnonzero(np.diff(bounds)).tolist():
+        relation, types = row_types.relations[index]
         rows = order[bounds[index] : bounds[index + 1]]
         firsts = tuples.offsets[:-1][rows[tuples.present[rows]]]
         for column, described in enumerate(relation.columns if len(firsts) else ()):

@@ -116,6 +116,20 @@ def read_numerics(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
     return texts
 
 
+def read_float8s(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
+    """Read float8 of a size that Python writes as PostgreSQL does, the `.0` of whole numbers apart."""
+    is_done = lengths == 8
+    values = _fixed(octets, np.where(is_done, starts, 0), ">f8").astype(np.float64)
+    sizes = np.abs(values)
+    is_done &= ((sizes >= 1e-4) & (sizes < 1e15)) | (sizes == 0)
+    written = list(map(repr, values.tolist()))
+    data = np.frombuffer("".join(written).encode(), np.uint8)
+    sizes_written = np.fromiter(map(len, written), np.int64, len(written))
+    ends = np.cumsum(sizes_written)
+    is_whole = (data[ends - 2] == ord(".")) & (data[ends - 1] == ord("0"))
+    return Texts(data, ends - sizes_written, sizes_written - 2 * is_whole, is_done)
+
+
 def read_dates(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
     """Read dates of the years 1 to 9999."""
     is_done = lengths == 4
@@ -158,6 +172,7 @@ COLUMN_READERS: dict[Converter, ColumnReader] = {
     numbers.read_int4: read_int4s,
     numbers.read_int8: read_int8s,
     numbers.read_uint4: read_uint4s,
+    numbers.read_float8: read_float8s,
     numbers.read_numeric: read_numerics,
     times.read_date: read_dates,
     times.read_timestamp: read_timestamps,

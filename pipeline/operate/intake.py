@@ -4,6 +4,7 @@ Committed transactions that bronze holds already are left out; relations are loo
 time they are described, and those of a stream are recorded only when it ends well.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -37,6 +38,9 @@ from pipeline.protocol.transactions import (
     Truncation,
 )
 from pipeline.protocol.values.types import TypeFacts, Types
+
+_TYPE_LOOKS = 10
+_TYPE_PAUSE = 0.2  # seconds
 
 
 class Intake:
@@ -158,7 +162,18 @@ class Intake:
                 return None
 
     def _look_up_type(self, oid: int) -> TypeFacts | None:
-        """Ask the catalog for a type whose values came in binary format; without it they cannot be read."""
+        """Ask the catalog for a type whose values came in binary format; None when it stays away.
+
+        A transaction that made the type is sent a moment before the server lets others see it.
+        """
+        for _ in range(_TYPE_LOOKS):
+            facts = self._read_type(oid)
+            if facts is not None:
+                return facts
+            time.sleep(_TYPE_PAUSE)
+        return None
+
+    def _read_type(self, oid: int) -> TypeFacts | None:
         try:
             return look_up_type(self._connection, oid)
         except SourceError:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.bronze import binary as binary_module
-from pipeline.bronze.binary import RowTypes
-from pipeline.bronze.columns import RowColumns, decode_rows
 from pipeline.bronze.values import COLUMN_READERS
 from pipeline.errors import ProtocolError
-from pipeline.protocol.messages import UNSENT, Binary, Cell, Column, Delete, Insert, Relation, Tuple, Update
+from pipeline.protocol.messages import UNSENT, Binary, Delete, Insert, Relation, Tuple, Update
 from pipeline.protocol.values import numbers, texts, times
 from pipeline.protocol.values.nested import Converter
 from pipeline.protocol.values.types import FAULTS, TypeFacts, Types
-from tests.protocol.encode import encode
+from tests.bronze.cells import decode, read_column, relation
 from tests.protocol.typed_values import TypedValues, load_typed_values
 
 SERVERS = load_typed_values()
@@ -27,39 +23,9 @@ INT4, TEXT, NUMERIC, JSONB, INT8, REGCLASS = 23, 25, 1700, 3802, 20, 2205
 # Oids whose values are read a column at once.
 OIDS: dict[Converter, int] = {
     texts.read_bool: 16, numbers.read_int2: 21, numbers.read_int4: INT4, numbers.read_int8: INT8,
-    numbers.read_uint4: 26, numbers.read_numeric: NUMERIC, times.read_date: 1082, times.read_timestamp: 1114,
-    times.read_timestamptz: 1184, texts.read_uuid: 2950,
+    numbers.read_uint4: 26, numbers.read_float8: 701, numbers.read_numeric: NUMERIC, times.read_date: 1082,
+    times.read_timestamp: 1114, times.read_timestamptz: 1184, texts.read_uuid: 2950,
 }  # fmt: skip
-
-
-def relation(*oids: int, name: str = "t") -> Relation:
-    return Relation(
-        7, "public", name, "f", tuple(Column(True, f"c{i}", oid, -1) for i, oid in enumerate(oids))
-    )
-
-
-def decode(
-    messages: Sequence[Insert | Update | Delete],
-    relations: Sequence[Relation],
-    of_row: Sequence[int],
-    types: Types | None,
-    xid: int | None = None,
-) -> RowColumns:
-    widths = np.array([len(relations[index].columns) for index in of_row], np.int64)
-    row_types = RowTypes(np.array(of_row, np.int32), [(described, types) for described in relations])
-    data = [encode(message) for message in messages]
-    if xid is not None:
-        data = [message[:1] + struct.pack(">I", xid) + message[1:] for message in data]
-    return decode_rows(
-        data, widths, lambda row: f"number {row}", in_stream=xid is not None, row_types=row_types
-    )
-
-
-def read_column(oid: int, values: Sequence[Cell], types: Types | None = None) -> list[str | None]:
-    messages = [Insert(7, (value,)) for value in values]
-    types = types or Types(180000)
-    columns = decode(messages, [relation(oid)], [0] * len(messages), types)
-    return [new[0] for new in columns.new.to_pylist()]
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=str)
@@ -135,6 +101,11 @@ DRAWN: dict[Converter, st.SearchStrategy[bytes]] = {
     numbers.read_int4: ints(4),
     numbers.read_int8: ints(8),
     numbers.read_uint4: ints(4, signed=False),
+    numbers.read_float8: st.one_of(
+        st.floats(),
+        st.integers(-(10**16), 10**16).map(float),
+        st.floats(-1000, 1000).map(lambda x: round(x, 2)),
+    ).map(lambda x: struct.pack(">d", x)),
     numbers.read_numeric: numerics,
     times.read_date: st.one_of(st.integers(-731_000, 2_923_000), st.integers(-(2**31), 2**31 - 1)).map(
         lambda n: struct.pack(">i", n)
@@ -230,17 +201,17 @@ def test_a_type_that_is_not_known_is_refused_by_name() -> None:
     known = TypeFacts(REGCLASS, "regclass", "b", "regclasssend", "regclassout", ",", ())
     message = Insert(7, (Binary(b"\0\0\0\1"),))
     assert refusal(message, relation(REGCLASS), Types(180000, {REGCLASS: known}.get)) == (
-        "Insert number 1: column 1 of the new tuple (c0) is in binary format, and how that of the type"
-        " regclass reads is not known: set source.protocol.binary to false"
+        "Insert number 1: column 1 of the new tuple (c0) is in binary format, and nothing is known of the"
+        " binary format of the type regclass: set source.protocol.binary to false"
     )
-    assert "the type with oid 99999 reads" in refusal(message, relation(99_999), Types(180000))
+    assert "the catalog has no type with oid 99999" in refusal(message, relation(99_999), Types(180000))
 
 
 def test_an_unknown_type_inside_a_value_is_refused_by_name() -> None:
     record = TypeFacts(20_001, "public.pair", "c", "record_send", "record_out", ",", (INT4,))
     value = struct.pack(">iIii", 1, REGCLASS, 4, 1)
     sentence = refusal(Insert(7, (Binary(value),)), relation(20_001), Types(180000, {20_001: record}.get))
-    assert "the type with oid 2205 reads" in sentence
+    assert "the catalog has no type with oid 2205" in sentence
 
 
 def test_a_binary_value_that_was_not_asked_for_is_refused() -> None:

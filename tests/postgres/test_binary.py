@@ -7,17 +7,17 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from pipeline.bronze.spool import Spool
 from pipeline.config import Config, Protocol
 from pipeline.errors import ProtocolError, SourceError
+from pipeline.operate import ingest
 from pipeline.operate.intake import Intake
-from pipeline.postgres.binaries import binaries_of
 from pipeline.postgres.checks import Check, run_checks
 from pipeline.postgres.connection import connect
-from pipeline.postgres.embedded import start_server
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.types import refuse_unreadable
 from pipeline.protocol.lsn import INVALID
@@ -33,34 +33,16 @@ pytestmark = pytest.mark.postgres
 BINARY = Protocol(binary=True, written=frozenset({"binary"}))
 
 
-@pytest.fixture(scope="module", params=["newest", "18", "14"])
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Give a database of each server: the newest has pgvector, the others what PostgreSQL comes with."""
-    name: str = request.param
-    binaries = binaries_of(int(name)) if name.isdigit() else None
-    server = start_server(tmp_path_factory.mktemp(f"binary-{name}"), binaries=binaries)
-    yield Database(server, "postgres", server.conninfo)
-    server.stop()
-
-
-@pytest.fixture
-def any_database(source: Database, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """Give a fresh database of each server in turn."""
-    name = f"binary_{abs(hash(request.node.nodeid)) % 10**9}"
-    source.run(f"CREATE DATABASE {name}")
-    yield Database(source.server, name, source.server.conninfo_of(name))
-    drop_database(source.server, name)
-
-
 class Pair:
     """Two slots of one publication of all tables: one in text format, one in binary format."""
 
-    def __init__(self, database: Database, **protocol: Any) -> None:
+    def __init__(self, database: Database, *, route: str = "walsender", **protocol: Any) -> None:
         self.database = database
         self.configs = [
             database.config(
                 create_publication="all",
                 slot=f"{database.name}_{kind}",
+                route=route,
                 protocol=Protocol(binary=kind == "binary", written=frozenset({"binary"}), **protocol),
             )
             for kind in ("text", "binary")
@@ -80,9 +62,10 @@ class Pair:
 
     def _land(self, config: Config, directory: Path) -> tuple[list[dict[str, Any]], set[type]]:
         spool = Spool(directory)
-        with closing(start(config)) as stream, connect(config.source.conninfo) as connection:
+        conninfo = config.source.conninfo
+        with closing(start(config, config.source.route)) as stream, connect(conninfo) as connection:
             messages = read_through(stream, self.database.flush_lsn())
-            intake = Intake(spool, connection, config.source.conninfo, set(), INVALID)
+            intake = Intake(spool, connection, conninfo, set(), INVALID)
             intake.take(messages, stream.session)
             rows = rows_of(spool.seal())
         kinds = {
@@ -157,8 +140,9 @@ def test_every_type_lands_as_in_text_format(
         assert count > 0
 
 
+@pytest.mark.parametrize("route", ["walsender", "sql"])
 def test_a_table_that_was_altered_or_dropped_since_lands_as_in_text_format(
-    any_database: Database, tmp_path: Path
+    any_database: Database, tmp_path: Path, route: str
 ) -> None:
     database = any_database
     database.run(
@@ -167,7 +151,7 @@ def test_a_table_that_was_altered_or_dropped_since_lands_as_in_text_format(
         "CREATE TABLE item (id int PRIMARY KEY, m mood, p pair, ms mood[], n numeric)",
         "CREATE TABLE gone (id int PRIMARY KEY, m mood)",
     )
-    pair = Pair(database)
+    pair = Pair(database, route=route)
     database.run(
         "INSERT INTO item VALUES (1, 'calm', '(1,wild)', '{calm,NULL}', 1.50)",
         "INSERT INTO gone VALUES (1, 'wild')",
@@ -297,6 +281,59 @@ def test_a_type_that_appears_later_is_refused_when_its_first_value_arrives(
     sentence = str(caught.value)
     assert sentence.startswith("Insert for public.item in the transaction committed at ")
     assert sentence.endswith(
-        "column 2 of the new tuple (c0) is in binary format, and how that of the type regclass reads is not"
-        " known: set source.protocol.binary to false"
+        "column 2 of the new tuple (c0) is in binary format, and nothing is known of the binary format of the"
+        " type regclass: set source.protocol.binary to false"
     )
+
+
+def test_a_run_does_not_start_where_a_type_cannot_be_read(
+    any_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("Lake", "Bronze"):
+        monkeypatch.setattr(ingest, name, Mock())
+    make_refused(any_database)
+    config = any_database.config(protocol=BINARY, create_publication="all")
+    with pytest.raises(SourceError, match="6 published columns cannot be turned into text"):
+        ingest.run_ingest(config, spark=Mock())
+    assert any_database.run("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+def test_a_type_made_by_the_transaction_that_uses_it_lands_as_in_text_format(
+    any_database: Database, tmp_path: Path
+) -> None:
+    any_database.run(f"ALTER DATABASE {any_database.name} SET logical_decoding_work_mem = '64kB'")
+    pair = Pair(any_database, streaming="on")
+    any_database.run(
+        "BEGIN; CREATE TYPE mood AS ENUM ('calm'); CREATE TABLE item (id int PRIMARY KEY, m mood[], v text);"
+        " INSERT INTO item SELECT g, '{calm}', repeat('x', 100) FROM generate_series(1, 2000) g; COMMIT"
+    )
+    rows = pair.read(tmp_path)
+    assert len(rows) == 2000
+    assert rows[0]["new"][:2] == ["1", "{calm}"]
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII", "EUC_JP"])
+def test_text_of_another_encoding_lands_as_in_text_format(
+    any_database: Database, tmp_path: Path, encoding: str
+) -> None:
+    name = f"{any_database.name}_{encoding.lower()}"
+    any_database.run(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    database = Database(any_database.server, name, any_database.server.conninfo_of(name))
+    text = {"LATIN1": "'naïve', '{\"é \u00a0\"}'", "EUC_JP": "'日本', '{日 本}'"}.get(
+        encoding, "E'caf\\xe9', ARRAY[E'\\xe9\\x85 x', 'y']"
+    )
+    try:
+        database.run(
+            'CREATE TYPE pair AS (a text, b "char")',
+            "CREATE TABLE item (id int PRIMARY KEY, t text, ts text[], p pair, j json)",
+        )
+        pair = Pair(database)
+        database.run(
+            f"INSERT INTO item (id, t, ts) VALUES (1, {text})",
+            "UPDATE item SET p = (t, 'x'), j = to_json(id)",
+        )
+        rows = pair.read(tmp_path)
+        assert len(rows) == 2
+        assert (rows[1]["raw_new"] is None) == (encoding != "SQL_ASCII")
+    finally:
+        drop_database(any_database.server, name)

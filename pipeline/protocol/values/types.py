@@ -132,11 +132,16 @@ _BY_FUNCTIONS: dict[tuple[str, str], Converter] = {
 
 
 class UnknownType(Exception):
-    """No function turns the binary values of a type into text; `name` is the type's."""
+    """No function turns the binary values of a type into text; `name` is the type's, `reason` says why."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_missing: bool = False) -> None:
         super().__init__(name)
         self.name = name
+        self.reason = (
+            f"the catalog has no type {name}"
+            if is_missing
+            else f"nothing is known of the binary format of the type {name}"
+        )
 
 
 class Types:
@@ -200,7 +205,7 @@ class Types:
         if facts is None:
             facts = self._look_up(oid) if self._look_up else None
             if facts is None:
-                raise UnknownType(self.name_of(oid))
+                raise UnknownType(self.name_of(oid), is_missing=True)
             self._facts[oid] = facts
         return facts
 
