@@ -1,4 +1,8 @@
-"""Decoded tuples to Arrow: lists of text, raw bytes where a value is not UTF-8, positions not sent."""
+"""Decoded tuples to Arrow: lists of text, raw bytes where a value is not UTF-8, positions not sent.
+
+A cell says where in a buffer its value stands; the values are copied once, into the memory of an Arrow array.
+Values in binary format have become text before.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
