@@ -165,6 +165,13 @@ def place_of(message: Message) -> LSN:
     return INVALID
 
 
+def is_beyond(message: Message, lsn: LSN) -> bool:
+    """Tell whether the record that the message tells of stands behind what ends at or before `lsn`."""
+    if isinstance(message, RollbackPrepared):
+        return message.rollback_end_lsn > lsn
+    return place_of(message) >= lsn
+
+
 def _relations(event: Event | None) -> tuple[Relation, ...]:
     match event:
         case Change() | StreamedChange() | Described():

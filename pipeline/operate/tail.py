@@ -18,7 +18,7 @@ from typing import TextIO
 from pipeline.errors import ProtocolError, SlotBusyError, SourceError
 from pipeline.operate.lines import Lines
 from pipeline.operate.objects import Objects
-from pipeline.operate.seen import Reading, Seen, place_of
+from pipeline.operate.seen import Reading, Seen, is_beyond
 from pipeline.operate.selection import Selection
 from pipeline.operate.tail_request import Request
 from pipeline.operate.tail_source import APPLICATION_NAME, explain_busy, resolve, start_stream
@@ -120,7 +120,7 @@ class Tail:
             raise
         if seen is None:
             return
-        if self._until_lsn is not None and place_of(seen.message) >= self._until_lsn:
+        if self._until_lsn is not None and is_beyond(seen.message, self._until_lsn):
             self._is_done = True
             return
         for chosen in self._selection.take(seen):
