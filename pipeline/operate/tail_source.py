@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlparse
 from pipeline.config import Protocol, Source, TableRule
 from pipeline.errors import ConfigError, SlotBusyError, SourceError
 from pipeline.operate.tail_request import Request
-from pipeline.postgres.connection import Connection
+from pipeline.postgres.connection import Connection, is_synchronous_standby
 from pipeline.postgres.looks import start_looks
 from pipeline.postgres.plugin import Negotiated, negotiate
 from pipeline.postgres.slot import check_publication, check_source, read_slot
@@ -65,6 +65,11 @@ def start_stream(
         protocol = replace(protocol, two_phase=False)
     negotiated = negotiate(server_version, protocol, source.route)
     options = replace(negotiated, two_phase=False).options(source.publication)
+    if source.route == "walsender" and is_synchronous_standby(catalog, APPLICATION_NAME):
+        raise SourceError(
+            "The server's synchronous_standby_names takes in every walsender, so that commits would wait for"
+            " this command, which acknowledges nothing: look with --route sql, or name the standbys there."
+        )
     if request.temporary:
         return _start_temporary(source, catalog, negotiated, stop, say)
     slot = check_source(catalog, source.slot, source.publication)

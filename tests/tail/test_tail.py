@@ -469,6 +469,27 @@ def test_what_the_server_lacks_is_a_sentence(database: Database, tail: Tail) -> 
     assert "The publication nope does not exist" in tail("--publication", "nope", code=1)[-1]
 
 
+def test_commits_are_never_made_to_wait_for_it(database: Database, tail: Tail) -> None:
+    make(database)
+    database.run("INSERT INTO item (id) VALUES (1)")
+    show = "SELECT current_setting('synchronous_standby_names')"
+
+    def set_standbys(names: str) -> None:
+        database.run(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 10
+        while database.run(show) != [(names,)] and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    try:
+        set_standbys("FIRST 1 (*)")
+        assert "commits would wait for this command" in tail(code=1)[-1]
+        assert len(tail("--route", "sql")) == 4
+        set_standbys("other")
+        assert len(tail()) == 4
+    finally:
+        set_standbys("")
+
+
 @both_routes
 def test_the_oldest_server_is_looked_at_too(old_database: Database, tail: Tail, route: str) -> None:
     make_items(old_database)
