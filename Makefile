@@ -7,7 +7,7 @@ AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test slow bench demo dist airflow notebook clean
+.PHONY: help setup check test slow matrix bench demo dist airflow notebook clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,9 @@ test: $(READY) ## every test but the slow ones
 
 slow: $(READY) ## the tests that take minutes
 	$(VENV)/bin/pytest -m slow
+
+matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with everything it can be asked for
+	$(VENV)/bin/pytest -m "slow or not slow" -s tests/operate/test_matrix.py
 
 bench: $(READY) ## capture beside pg_recvlogical, apply beside one ideal MERGE, memory: about ten minutes
 	$(VENV)/bin/python -m tests.bench

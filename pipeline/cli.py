@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline import __version__
 from pipeline.guard import main_guard
+from pipeline.operate.tail_request import TAIL, request_of, take_tail
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -28,10 +29,15 @@ Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to th
   pgdelta ingest --config conf/pipeline.yaml    PostgreSQL -> bronze
   pgdelta apply  --config conf/pipeline.yaml    bronze -> silver
   pgdelta run    --config conf/pipeline.yaml    both, in one Spark session
+  pgdelta tail   --config conf/pipeline.yaml    what does the slot say?
 """
 _ENDING = """\
 exit codes: 0 done; 1 failed; 2 a mistake in the command line or the configuration.
 Ctrl-C or SIGTERM finishes the commit under way and ends with 0; a second one ends at once.
+"""
+_READER_ENDING = """\
+exit codes: 0 done; 1 failed; 2 a mistake in the command line or the configuration.
+Ctrl-C or SIGTERM ends at once with 0, and so does a reader that closes the pipe.
 """
 
 
@@ -56,13 +62,15 @@ class Command:
     description: str
     arguments: Callable[[argparse.ArgumentParser], None]
     call: Callable[[argparse.Namespace, threading.Event], int]
+    json_help: str = "print the result as one JSON object"
+    commits: bool = True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     options = make_parser().parse_args(arguments)
     command: Command = options.command
-    return main_guard(lambda stop: command.call(options, stop), debug=options.debug)
+    return main_guard(lambda stop: command.call(options, stop), debug=options.debug, commits=command.commits)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -73,10 +81,16 @@ def make_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in _COMMANDS.items():
         sub = subparsers.add_parser(
-            name, help=command.help, description=command.description, epilog=_ENDING, formatter_class=raw
+            name,
+            help=command.help,
+            description=command.description,
+            epilog=_ENDING if command.commits else _READER_ENDING,
+            formatter_class=raw,
+            # --acknowledge must not be guessed from its first letters
+            allow_abbrev=False,
         )
         command.arguments(sub)
-        sub.add_argument("--json", action="store_true", help="print the result as one JSON object")
+        sub.add_argument("--json", action="store_true", help=command.json_help)
         sub.add_argument("--debug", action="store_true", help="show stack traces and Spark's warnings")
         sub.set_defaults(command=command)
     return parser
@@ -176,6 +190,13 @@ def _check(options: argparse.Namespace, stop: threading.Event) -> int:
     return 0 if is_ready else 1
 
 
+def _tail(options: argparse.Namespace, stop: threading.Event) -> int:
+    config = None if options.config is None else _load(options)
+    from pipeline.operate.tail import run_tail
+
+    return run_tail(request_of(options, config), stop)
+
+
 def _plain(text: str | None) -> str:
     from rich.markup import escape
 
@@ -207,6 +228,14 @@ _COMMANDS = {
         "Run ingest and apply side by side in one Spark session: for a laptop or a demo.",
         _take_run,
         _run,
+    ),
+    "tail": Command(
+        "what a slot says, message by message, live",
+        TAIL,
+        take_tail,
+        _tail,
+        json_help="print one JSON object a line: every field, every value whole",
+        commits=False,
     ),
     "demo": Command(
         "watch a shop in an embedded PostgreSQL being replicated",

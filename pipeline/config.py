@@ -90,6 +90,11 @@ class TableRule:
     mode: str = "mirror"
     types: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    @staticmethod
+    def is_glob(text: str) -> bool:
+        """Tell whether a text is a `schema.table` glob."""
+        return _parse_glob(text) is not None
+
     def matches(self, schema: str, table: str) -> bool:
         """Tell whether the glob matches a table; names are compared as the catalog has them, case and all."""
         patterns = _parse_glob(self.source)
@@ -214,7 +219,7 @@ def _read_tables(value: Value | None, mode: str) -> tuple[TableRule, ...]:
         if source is None:
             raise item.error("source is missing; write a `schema.table` glob")
         glob = source.text()
-        if _parse_glob(glob) is None:
+        if not TableRule.is_glob(glob):
             raise source.error("write schema.table, with a part that holds a dot in double quotes")
         target = section.get("target")
         target_name = None if target is None else target.text()

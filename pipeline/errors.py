@@ -38,6 +38,10 @@ class GapError(SourceError):
     """Name a position that is lost: a slot ahead of bronze, re-created, invalidated or of another server."""
 
 
+class SlotBusyError(SourceError):
+    """Name the slot that another session reads."""
+
+
 class LakeError(PgdeltaError):
     """Name what is wrong on the Delta side: a foreign commit, storage that cannot be used."""
 

@@ -26,10 +26,16 @@ from pipeline.lake.launcher import end_with_launcher, forward_signals
 # a stop must have ended within 60 s; what is cut off then is a commit that did not happen, and the next run
 # does it
 _GRACE_SECONDS = 50.0
+_READER_SECONDS = 1.0
 
 
-def main_guard(function: Callable[[threading.Event], int], *, debug: bool = False) -> int:
+def main_guard(
+    function: Callable[[threading.Event], int], *, debug: bool = False, commits: bool = True
+) -> int:
     """Run a function and return its exit code; every failure leaves one sentence on stderr.
+
+    One that commits nothing is not waited for: a stop ends it within a second, also where it is stuck in a
+    write to a pipe that nobody empties.
 
     The function runs on a thread of its own: signals are then heard at once, whatever it waits for, and
     Spark, which takes over SIGINT where it is started on the main thread, leaves it to us.
@@ -64,7 +70,9 @@ def main_guard(function: Callable[[threading.Event], int], *, debug: bool = Fals
         worker.start()
         while worker.is_alive():
             worker.join(0.2)
-            if stop.is_overdue():
+            if stop.is_overdue(_GRACE_SECONDS if commits else _READER_SECONDS):
+                if not commits:
+                    os._exit(0)
                 _say(
                     "stopped before the commit under way had ended; nothing is lost, the next run repeats it"
                 )
@@ -112,6 +120,6 @@ class _Stop:
         del number, frame
         self.ask()
 
-    def is_overdue(self) -> bool:
+    def is_overdue(self, seconds: float) -> bool:
         """Tell whether the time to end in good order has run out."""
-        return self.event.is_set() and time.monotonic() - self._asked_at > _GRACE_SECONDS
+        return self.event.is_set() and time.monotonic() - self._asked_at > seconds

@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, GapError, LakeError
 from pipeline.guard import main_guard, sentence_of
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("check", "ingest", "apply", "run", "demo")
+COMMANDS = ("check", "ingest", "apply", "run", "tail", "demo")
 
 
 @dataclass
@@ -102,6 +102,33 @@ def test_help_loads_neither_spark_nor_psycopg() -> None:
         "print(sorted({'pyspark', 'psycopg', 'pyarrow', 'yaml', 'rich'} & set(sys.modules)))"
     )
     assert start(code).communicate()[0] == "[]\n"
+
+
+def test_tail_needs_no_spark() -> None:
+    code = (
+        "import sys; from pipeline.cli import main;"
+        "print(main(['tail', '--conninfo', 'host=/nowhere', '--slot', 'shop']));"
+        "print(sorted({'pyspark', 'py4j', 'delta', 'pyarrow', 'rich'} & set(sys.modules)))"
+    )
+    out, err = start(code).communicate()
+    assert out == "1\n[]\n"
+    assert err.startswith("pgdelta: Cannot connect to the source: ")
+
+
+def test_a_flag_that_changes_a_slot_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["tail", "--slot", "shop", "--ack"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --ack" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--limit", "0"], ["--limit", "x"], ["--until-lsn", "12"], ["--value-length", "-1"]]
+)
+def test_a_number_or_position_that_is_none_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["tail", "--slot", "shop", *arguments])
+    assert ended.value.code == 2
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,6 +303,15 @@ def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.S
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "committed\n", "")
+
+
+def test_what_commits_nothing_is_not_waited_for() -> None:
+    process = start(WORK.replace("(work)", "(work, commits=False)"), "50", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=5)
+    assert (process.returncode, out, err) == (0, "", "")
 
 
 def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:

@@ -7,6 +7,7 @@ back later. Nothing of an open stream outlives the session: the server streams i
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class OpenStream:
         memory = [self._take(versions)] if self.row_count else []
         values = transaction_values(transaction)
         next_ordinals = [0, 0]  # of rows, of messages
-        for table in (*self._read_file(), *memory):
+        for table in chain(self._read_file(), memory):
             yield self._numbered(self._survivors(table), values, next_ordinals)
         self.discard()
 

@@ -133,6 +133,16 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
     return RelationFacts(tuple(columns), tuple(name for (name,) in key), looked_up_at)
 
 
+def read_type_name(connection: Connection, oid: int, modifier: int) -> str | None:
+    """Return what SQL calls a type, None where there is none (any more) or nobody can be asked."""
+    try:
+        query = "SELECT pg_catalog.format_type(oid, %s) FROM pg_catalog.pg_type WHERE oid = %s::bigint::oid"
+        row = connection.execute(query, (modifier, oid)).fetchone()
+    except psycopg.Error:
+        return None
+    return None if row is None else str(row[0])
+
+
 def _exists(connection: Connection, oid: int) -> bool:
     try:
         query = "SELECT 1 FROM pg_catalog.pg_class WHERE oid = %s"

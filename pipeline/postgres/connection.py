@@ -129,6 +129,18 @@ def read_flush_lsn(connection: Connection) -> LSN:
     return LSN.parse(row[0])
 
 
+def is_synchronous_standby(connection: Connection, application_name: str) -> bool:
+    """Tell whether synchronous_standby_names may make commits wait for a walsender of that name."""
+    try:
+        row = connection.execute(
+            "SELECT pg_catalog.lower(pg_catalog.current_setting('synchronous_standby_names'))"
+        ).fetchone()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the settings of the server: {describe(error)}.") from None
+    assert row is not None
+    return "*" in row[0] or application_name.lower() in row[0]
+
+
 def describe(error: psycopg.Error | str, conninfo: str = "") -> str:
     """Return the server's or libpq's text on one line, without a full stop and without secrets."""
     if isinstance(error, psycopg.Error) and error.diag.message_primary:

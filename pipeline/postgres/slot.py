@@ -14,7 +14,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
 from pipeline.config import Config
-from pipeline.errors import GapError, SourceError
+from pipeline.errors import GapError, SlotBusyError, SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.plugin import negotiate
 from pipeline.protocol.lsn import INVALID, LSN
@@ -190,6 +190,12 @@ def check_source(connection: Connection, name: str, publication: str) -> Slot:
     fault = find_fault(slot, connection.info.dbname)
     if fault is not None:
         raise fault
+    check_publication(connection, publication)
+    return slot
+
+
+def check_publication(connection: Connection, publication: str) -> None:
+    """Raise what is wrong where the publication is not there."""
     query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
     try:
         has_publication = connection.execute(query, (publication,)).fetchone() is not None
@@ -201,7 +207,6 @@ def check_source(connection: Connection, name: str, publication: str) -> Slot:
             f"The publication {publication} does not exist in the database {connection.info.dbname}: name the"
             " right one in source.publication; the slot holds nothing for one that is created later."
         )
-    return slot
 
 
 def read_walsender_timeout(session: Connection) -> float:
@@ -264,9 +269,9 @@ def end_failure(name: str, result: PGresult | None) -> SourceError:
     return slot_failure(name, text)
 
 
-def busy_failure(name: str, text: str, seconds: float) -> SourceError:
+def busy_failure(name: str, text: str, seconds: float) -> SlotBusyError:
     """Return one sentence for a slot that another session kept; `text` names the process."""
-    return SourceError(
+    return SlotBusyError(
         f"The slot {name} is busy and stayed so for {seconds:.0f} seconds ({text}): stop the other reader,"
         " or end its process with pg_terminate_backend."
     )

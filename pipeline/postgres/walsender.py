@@ -264,6 +264,7 @@ def start_walsender(
     start_lsn: LSN = INVALID,
     busy_timeout: float = 60.0,
     should_stop: Callable[[], bool] = lambda: False,
+    application_name: str = "pgdelta",
 ) -> Walsender:
     """Return the running stream of the slot, from its confirmed position or a later `start_lsn`.
 
@@ -276,7 +277,7 @@ def start_walsender(
     while True:
         with connect(conninfo) as connection:
             confirmed_lsn = check_source(connection, slot, publication).confirmed_flush_lsn
-        session = connect_replication(conninfo)
+        session = connect_replication(conninfo, application_name=application_name)
         try:
             timeout = read_walsender_timeout(session)
             result = session.pgconn.exec_(command)

@@ -77,7 +77,13 @@ def source_rows(
     """Return the multiset of the table's rows as comparable values; call it inside `snapshot`."""
     columns = source_columns(conn, schema, table) if columns is None else columns
     names = ", ".join(quote(column.name) for column in columns)
-    result = conn.execute(f"SELECT {names} FROM ONLY {quote(schema)}.{quote(table)}").pgresult
+    target = f"{quote(schema)}.{quote(table)}"
+    partitioned = conn.execute(
+        "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass", [target]
+    ).fetchone()
+    # A partitioned table has no rows of its own; a table that others inherit from answers for its own.
+    only = "" if partitioned == (True,) else "ONLY "
+    result = conn.execute(f"SELECT {names} FROM {only}{target}").pgresult
     assert result is not None
     readers = [value_reader(column) for column in columns]
     rows: Rows = Counter()

@@ -17,14 +17,15 @@ TABLES = ("a", "b", "c")
 
 
 def create_tables(database: Database) -> None:
-    """Create the tables, and let transactions of this database stream early."""
+    """Create the tables, and let transactions of this database stream early where the server can."""
     columns = "(id bigint PRIMARY KEY, v text DEFAULT 'some text')"
     database.run(
         *(f"CREATE TABLE {table} {columns}" for table in TABLES),
         "CREATE TABLE filler (v text)",
         "ALTER TABLE filler ALTER v SET STORAGE PLAIN",
-        f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'",
     )
+    if int(database.run("SHOW server_version_num")[0][0]) >= 140000:
+        database.run(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
 
 
 class Sessions:
@@ -33,6 +34,8 @@ class Sessions:
     def __init__(self, database: Database, random: Random, *, has_two_phase: bool) -> None:
         self.random = random
         self.has_two_phase = has_two_phase
+        # 10 does not publish TRUNCATE
+        self.has_truncate = int(database.run("SHOW server_version_num")[0][0]) >= 110000
         self.connections = [database.connect() for _ in range(4)]
         self.open = [False] * 4
         self.savepoints = [0] * 4
@@ -80,7 +83,7 @@ class Sessions:
             column = f"c{self.next_id}"
             self.next_id += 1
             self._run(connection, f"ALTER TABLE {table} ADD {column} int")
-        elif number < 0.66:
+        elif number < 0.66 and self.has_truncate:
             self._run(connection, f"TRUNCATE {table}")
         elif number < 0.76:
             self.savepoints[which] += 1

@@ -1,0 +1,88 @@
+"""Every server from 10 to 18, by every route and with everything it can be asked for: bronze is the same.
+
+All pipelines of one server read the same WAL. Protocol version 1 by a replication session is the judge of
+bronze, the source itself that of silver. `make matrix` takes all majors; the default tier the newest, the
+oldest and one between them.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import psycopg
+import pytest
+
+from pipeline.config import Protocol
+from tests import oracle
+from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.operate.test_protocol_versions import bronze
+from tests.postgres.sessions import TABLES, Sessions, create_tables
+from tests.servers import Database, MakeServer
+from tests.workload.tables import create_schema
+from tests.workload.transactions import run_workload
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+DEFAULT = (10, 15, 18)
+MAJORS = [pytest.param(major, marks=[] if major in DEFAULT else pytest.mark.slow) for major in range(10, 19)]
+
+
+def protocols(major: int) -> list[Protocol]:
+    """Return everything that a server can be asked for, but for version 1, which is the judge."""
+    streaming = ["off", *(["on"] if major >= 14 else []), *(["parallel"] if major >= 16 else [])]
+    two_phase = [False, *([True] if major >= 15 else [])]
+    return [
+        Protocol(streaming=how, two_phase=prepares, written=frozenset({"streaming", "two_phase"}))  # type: ignore[arg-type]
+        for how, prepares in product(streaming, two_phase)
+    ]
+
+
+def lanes_of(make_pipeline: MakePipeline, database: Database, major: int) -> dict[str, Pipeline]:
+    lanes = {
+        "judge": make_pipeline(
+            "*.*", name="judge", database=database, protocol=Protocol(version=1), create_publication="all"
+        )
+    }
+    for route, protocol in product(("walsender", "sql"), protocols(major)):
+        name = f"{route}_{protocol.streaming}_{'prepared' if protocol.two_phase else 'whole'}"
+        lanes[name] = make_pipeline("*.*", name=name, database=database, route=route, protocol=protocol)
+    return lanes
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_every_way_to_ask_gives_the_same_bronze_and_silver_equals_the_source(
+    make_pipeline: MakePipeline, make_server: MakeServer, major: int
+) -> None:
+    server = make_server({"max_replication_slots": "20", "max_wal_senders": "20"}, major=major)
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE shop")
+    database = Database(server, "shop", server.conninfo_of("shop"))
+    lanes = lanes_of(make_pipeline, database, major)
+    create_tables(database)
+    for lane in lanes.values():
+        lane.ingest()
+    rng = Random(major)
+    sessions = Sessions(database, rng, has_two_phase=True)
+    for _ in range(2):
+        for _ in range(150):
+            sessions.step()
+        for name, lane in lanes.items():
+            if name != "judge":
+                lane.ingest()
+    sessions.finish()
+    with database.connect() as source:
+        schema = create_schema(source, rng, name="workload")
+        print(run_workload(source, rng, 6, schema=schema))
+    for lane in lanes.values():
+        lane.ingest()
+        oracle.bronze_has_no_duplicates(lane.spark, lane.root)
+    expected = bronze(lanes["judge"])
+    assert len(expected) > 300
+    for name, lane in lanes.items():
+        assert bronze(lane) == expected, name
+    richest = list(lanes.values())[len(lanes) // 2]
+    assert richest.apply().exit_code(strict=True) == 0
+    names = [*(("public", table) for table in (*TABLES, "filler")), *schema.names]
+    oracle.assert_silver_equals_source(richest.source, richest.spark, richest.root, names)
+    print(f"PostgreSQL {major}: {len(expected)} rows the same in {len(lanes)} ways to ask: {sorted(lanes)}")
