@@ -12,6 +12,8 @@ from tests.captures import typed
 from tests.postgres.pairs import Pair
 from tests.postgres.sessions import TABLES, Sessions, create_tables
 from tests.servers import Database, drop_database
+from tests.workload.tables import create_schema
+from tests.workload.transactions import run_workload
 
 pytestmark = pytest.mark.postgres
 
@@ -180,3 +182,14 @@ def test_text_of_another_encoding_lands_as_in_text_format(
         assert (rows[1]["raw_new"] is None) == (encoding != "SQL_ASCII")
     finally:
         drop_database(any_database.server, name)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_random_workload_lands_as_in_text_format(any_database: Database, tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")
+    pair = Pair(any_database)
+    with any_database.connect() as source:
+        random = Random(seed)
+        print(run_workload(source, random, 40, schema=create_schema(source, random, name="workload")))
+    rows = pair.read(tmp_path)
+    assert len({row["relation_version"] for row in rows}) > 3
