@@ -31,6 +31,11 @@ class Written:
     misfits: int = 0
 
 
+def position_of(spark: SparkSession, path: str, app_id: str) -> LSN:
+    """Return the LSN up to which a silver table is complete, INVALID where it never was written."""
+    return LakeTable(spark, path).position(app_id) or INVALID
+
+
 class SilverTable:
     """Applies the input of one source table; used by one thread at a time, in a Spark session of its own."""
 
@@ -56,10 +61,6 @@ class SilverTable:
         )
         self._writer = CutWriter(spark, self.table, records, name)
         self._version = -1
-
-    def position(self) -> LSN:
-        """Return the LSN up to which the table is complete, INVALID where it never was written."""
-        return self.table.position(self._app_id) or INVALID
 
     def refuse_foreign_commits(self, since_version: int) -> None:
         """Raise LakeError where somebody else changed the table's rows."""

@@ -90,6 +90,10 @@ class Lake:
         """Return the Delta table under the root, be it there or not."""
         return LakeTable(self.spark, self.path(*names))
 
+    def table_at(self, path: str) -> "LakeTable":
+        """Return the Delta table at a path of the lake, be it there or not."""
+        return LakeTable(self.spark, path)
+
 
 class LakeTable:
     """One Delta table by path."""

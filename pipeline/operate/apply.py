@@ -19,7 +19,7 @@ from pipeline.errors import PgdeltaError, sentence_of
 from pipeline.lake.bronze import Bronze, Point, TableName, TableSurvey
 from pipeline.lake.records import Event, Manifest, ManifestEntry, Records, Registered
 from pipeline.lake.session import own_session, start_session
-from pipeline.lake.silver import SilverTable
+from pipeline.lake.silver import SilverTable, position_of
 from pipeline.lake.tables import Lake
 from pipeline.operate.summaries import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
@@ -91,6 +91,7 @@ class Applier:
         self._manifest: Manifest | None = None
         self._is_ready = False
         self._writers: dict[TableName, SilverTable] = {}
+        self._checked: set[TableName] = set()  # whose position this process has seen
         self._relations: dict[int, SourceRelation] = {}
         self._relations_version = -1
         self._passed_at = 0.0
@@ -127,7 +128,7 @@ class Applier:
             self._is_ready = True
         manifest = self._manifest or Manifest(INVALID)
         registered = self.records.registered()
-        floors = self._floors(manifest, registered)
+        floors = self._floors(manifest, registered, point)
         if point.lsn <= manifest.lsn and not any(floor < point.lsn for floor in floors.values()):
             self.summary.position = manifest.lsn
             return
@@ -155,22 +156,25 @@ class Applier:
         if self._progress:
             self._progress(self.summary)
 
-    def _floors(self, manifest: Manifest, registered: Mapping[TableName, Registered]) -> dict[TableName, LSN]:
+    def _floors(
+        self, manifest: Manifest, registered: Mapping[TableName, Registered], point: Point
+    ) -> dict[TableName, LSN]:
         """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
         floors: dict[TableName, LSN] = {}
         self._unreadable.clear()
         behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
-        for name in self._captured_tables():
-            if name in registered and name not in behind and name in self._writers:
+        for name in self._captured_tables(point):
+            if name in registered and name not in behind and name in self._checked:
                 continue
             try:
-                position = self._writer(name).position()
+                position = position_of(self.lake.spark, self._path(name), self.bronze.app_id)
             except Exception as error:  # one table that cannot be read stops no other
                 applied = behind.get(name, INVALID)
                 self.summary.tables[name] = TableState(applied=applied, failure=sentence_of(error))
-                self._writers.pop(name)
+                self._checked.discard(name)
                 self._unreadable.add(name)
                 continue
+            self._checked.add(name)
             if name not in registered:
                 if position > INVALID or manifest.lsn > INVALID:
                     floors[name] = position
@@ -182,26 +186,31 @@ class Applier:
                     floors[name] = floor
         return floors
 
-    def _captured_tables(self) -> list[TableName]:
-        """Return the tables that bronze knows and the configuration wants."""
+    def _captured_tables(self, point: Point) -> list[TableName]:
+        """Return the tables that bronze knows up to the point and the configuration wants."""
         version = self.bronze.relations.version()
         if version != self._relations_version:
             self._relations = self.bronze.source_relations()
             self._relations_version = version
-        names = {(relation.schema_name, relation.table_name) for relation in self._relations.values()}
+        relations = (r for r in self._relations.values() if r.lsn <= point.lsn)
+        names = {(relation.schema_name, relation.table_name) for relation in relations}
         return [name for name in sorted(names) if self._config.rule_for(*name) is not None]
+
+    def _path(self, name: TableName) -> str:
+        rule = self._config.rule_for(*name)
+        target = rule.target if rule else None
+        return self.lake.path("silver", target) if target else self.lake.path("silver", *name)
 
     def _writer(self, name: TableName) -> SilverTable:
         if name not in self._writers:
             rule = self._config.rule_for(*name)
             assert rule is not None
-            path = self.lake.path("silver", rule.target) if rule.target else self.lake.path("silver", *name)
             self._writers[name] = SilverTable(
                 own_session(self._spark),
                 self.bronze,
                 self.records,
                 name,
-                path,
+                self._path(name),
                 rule.types,
                 metadata_columns=self._config.silver.metadata_columns,
             )
@@ -249,7 +258,7 @@ class Applier:
         entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
         for name in surveys:
             state = self.summary.tables[name]
-            table = self._writer(name).table
+            table = self.lake.table_at(self._path(name))
             is_behind = bool(state.held or state.failure)
             version = entries[name].version if state.failure and name in entries else -1
             version = version if state.failure else table.version()

@@ -29,6 +29,7 @@ class SourceRelation:
     table_name: str
     replica_identity: str
     columns: tuple[SourceColumn, ...]
+    lsn: int = 0  # of the first transaction that was seen to use it
 
     @property
     def facts_known(self) -> bool:
@@ -55,6 +56,7 @@ def source_relation(row: Any) -> SourceRelation:
         schema_name=row.schema_name,
         table_name=row.table_name,
         replica_identity=row.replica_identity,
+        lsn=row.lsn,
         columns=tuple(
             SourceColumn(
                 name=column.name,
