@@ -32,9 +32,11 @@ def protocols(major: int) -> list[Protocol]:
     """Return everything that a server can be asked for, but for version 1, which is the judge."""
     streaming = ["off", *(["on"] if major >= 14 else []), *(["parallel"] if major >= 16 else [])]
     two_phase = [False, *([True] if major >= 15 else [])]
+    binary = [False, *([True] if major >= 14 else [])]
+    written = frozenset({"streaming", "two_phase", "binary"})
     return [
-        Protocol(streaming=how, two_phase=prepares, written=frozenset({"streaming", "two_phase"}))  # type: ignore[arg-type]
-        for how, prepares in product(streaming, two_phase)
+        Protocol(streaming=how, two_phase=prepares, binary=is_binary, written=written)  # type: ignore[arg-type]
+        for how, prepares, is_binary in product(streaming, two_phase, binary)
     ]
 
 
@@ -45,7 +47,8 @@ def lanes_of(make_pipeline: MakePipeline, database: Database, major: int) -> dic
         )
     }
     for route, protocol in product(("walsender", "sql"), protocols(major)):
-        name = f"{route}_{protocol.streaming}_{'prepared' if protocol.two_phase else 'whole'}"
+        words = [route, protocol.streaming, *(w for w in ("two_phase", "binary") if getattr(protocol, w))]
+        name = "_".join(words)
         lanes[name] = make_pipeline("*.*", name=name, database=database, route=route, protocol=protocol)
     return lanes
 
@@ -54,7 +57,7 @@ def lanes_of(make_pipeline: MakePipeline, database: Database, major: int) -> dic
 def test_every_way_to_ask_gives_the_same_bronze_and_silver_equals_the_source(
     make_pipeline: MakePipeline, make_server: MakeServer, major: int
 ) -> None:
-    server = make_server({"max_replication_slots": "20", "max_wal_senders": "20"}, major=major)
+    server = make_server({"max_replication_slots": "40", "max_wal_senders": "40"}, major=major)
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         connection.execute("CREATE DATABASE shop")
     database = Database(server, "shop", server.conninfo_of("shop"))
