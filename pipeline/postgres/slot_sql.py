@@ -4,8 +4,9 @@ A pass peeks at the changes up to the flush LSN and a count of messages (`peek`)
 taken off the slot by pg_replication_slot_advance; peeking alone takes nothing off, and a session that dies
 loses nothing. Two sessions, because an acknowledgement must not wait for the end of a pass.
 
-PostgreSQL 10 has no advance: there pg_logical_slot_get_binary_changes discards up to the acknowledged LSN,
-and only between passes, when everything that it can reach has been received.
+PostgreSQL 10 has no advance: there pg_logical_slot_get_binary_changes discards up to the end of a commit that
+was acknowledged, and only between passes, when everything that it can reach has been received. Where nothing
+is committed the slot stays.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class SlotSql:
         peeking.add_notice_handler(self._receive_notice)
         self._peek: Peek | None = None
         self._end_lsn = INVALID
+        self._ends: set[LSN] = set()  # of the batches read: where commits end that may be acknowledged
         self._ends_in_commit = False
         self._limit = pass_messages
         self._pass_count = 0
@@ -166,6 +168,7 @@ class SlotSql:
             messages = self._outside.take(messages)
         if messages:
             self._end_lsn = max(self._end_lsn, last_end_lsn(messages))
+            self._ends.add(self._end_lsn)
             self._ends_in_commit = last_end_lsn(messages[-1:]) != INVALID
             self._sent_through = max(self._sent_through, self._end_lsn)
         if peek.is_done:
@@ -205,10 +208,13 @@ class SlotSql:
 
     def _move_slot(self) -> None:
         """Take what is acknowledged off the slot, as far as the server's version lets us."""
-        target = self._wanted
+        has_advance = self._control.info.server_version >= _ADVANCE_SINCE
+        # Without advance the slot goes to the end of the record that reaches the target: only where a commit
+        # ends is that the target itself, and not a record further, past what bronze holds.
+        ends = (end for end in self._ends if end <= self._wanted)
+        target = self._wanted if has_advance else max(ends, default=INVALID)
         if target <= self._moved:
             return
-        has_advance = self._control.info.server_version >= _ADVANCE_SINCE
         if not has_advance and (self._peek is not None or target < self._owed):
             # Only what a whole pass has shown may be discarded.
             return
@@ -222,6 +228,7 @@ class SlotSql:
         except SourceError as failure:
             self._fail(failure)
         self._moved = target
+        self._ends = {end for end in self._ends if end > target}
 
     def _receive_notice(self, diagnostic: Diagnostic) -> None:
         text = diagnostic.message_primary or ""
