@@ -12,9 +12,11 @@ from pyspark.sql import functions as F
 from pipeline.lake.tables import Commit, Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
+_COLUMNS = "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT>>"
 TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
-    "columns ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT>>, updated_at TIMESTAMP"
+    f"columns {_COLUMNS}, updated_at TIMESTAMP, "
+    f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT>"
 )
 MISFITS = (
     "schema_name STRING, table_name STRING, column_name STRING, key STRING, raw_text STRING, lsn BIGINT, "
@@ -33,6 +35,16 @@ TableName = tuple[str, str]  # (schema, table)
 
 
 @dataclass(frozen=True, slots=True)
+class Successor:
+    """Another source table under the same name, and the write that puts its rows in the old one's place."""
+
+    relation_id: int
+    numbers: Mapping[str, int | None]
+    app_id: str
+    lsn: LSN
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
     """A silver table as `_pgdelta/tables` has it; columns are those it ever had, with attribute numbers."""
 
@@ -41,6 +53,7 @@ class Registered:
     path: str
     relation_id: int
     numbers: Mapping[str, int | None]
+    successor: Successor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +103,7 @@ class Records:
         self._manifests = lake.table("_pgdelta", "manifests")
 
     def ensure(self) -> None:
-        """Create the tables unless they are there."""
+        """Create the tables, and add the columns that an older release's do not have."""
         for table, ddl in (
             (self._tables, TABLES),
             (self._misfits, MISFITS),
@@ -99,6 +112,11 @@ class Records:
         ):
             if not table.exists():
                 table.ensure(ddl)
+                continue
+            present = table.schema().names
+            for column in local_frame(self.lake.spark, [], ddl).schema:
+                if column.name not in present:
+                    table.add_columns(f"{column.name} {column.dataType.simpleString()}")
 
     def registered(self) -> dict[TableName, Registered]:
         """Return every silver table by (schema, table)."""
@@ -115,17 +133,14 @@ class Records:
     def register(self, table: Registered) -> None:
         """Record a silver table as it is now; tables that come at once are recorded by one commit."""
         name = (table.schema_name, table.table_name)
-        columns = [
-            {"name": column, "silver_name": column, "attribute_number": number}
-            for column, number in table.numbers.items()
-        ]
         row = {
             "schema_name": table.schema_name,
             "table_name": table.table_name,
             "path": table.path,
             "relation_id": table.relation_id,
-            "columns": columns,
+            "columns": _columns(table.numbers),
             "updated_at": _now(),
+            "successor": _successor_row(table.successor),
         }
         with self._waiting_lock:
             self._waiting[name] = row
@@ -181,8 +196,39 @@ class Records:
 
 
 def _registered(row: Mapping[str, Any]) -> Registered:
-    numbers = {column["name"]: column["attribute_number"] for column in row["columns"]}
-    return Registered(row["schema_name"], row["table_name"], row["path"], row["relation_id"], numbers)
+    found = row["successor"]
+    successor = found and Successor(
+        found["relation_id"], _numbers(found["columns"]), found["app_id"], LSN(found["lsn"])
+    )
+    return Registered(
+        row["schema_name"],
+        row["table_name"],
+        row["path"],
+        row["relation_id"],
+        _numbers(row["columns"]),
+        successor,
+    )
+
+
+def _successor_row(successor: Successor | None) -> dict[str, object] | None:
+    if successor is None:
+        return None
+    return {
+        "relation_id": successor.relation_id,
+        "columns": _columns(successor.numbers),
+        "app_id": successor.app_id,
+        "lsn": successor.lsn,
+    }
+
+
+def _columns(numbers: Mapping[str, int | None]) -> list[dict[str, object]]:
+    return [
+        {"name": name, "silver_name": name, "attribute_number": number} for name, number in numbers.items()
+    ]
+
+
+def _numbers(columns: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
+    return {column["name"]: column["attribute_number"] for column in columns}
 
 
 def _entry(row: Any) -> ManifestEntry:

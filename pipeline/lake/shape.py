@@ -1,10 +1,8 @@
 """The shape of one silver table: made and evolved from relation versions, columns told from our own."""
 
-import json
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from pipeline.lake.records import Event, Records, Registered
 from pipeline.lake.session import committing
@@ -79,16 +77,13 @@ class SilverShape:
 
     def columns(self) -> dict[str, str]:
         """Return the source's columns in silver: name → DDL."""
-        schema = self._schema()
+        schema = self._table.schema()
         ours = self._our_names(schema.names)
         return {f.name: f.dataType.simpleString().upper() for f in schema.fields if f.name not in ours}
 
     def metadata(self) -> MetadataNames:
         """Return the names of our own two columns."""
-        return MetadataNames(*(self._our_names(self._schema().names) or (None, None)))
-
-    def _schema(self) -> StructType:
-        return StructType.fromJson(json.loads(self._table.schema_json()))
+        return MetadataNames(*(self._our_names(self._table.schema().names) or (None, None)))
 
     def _perform(
         self, operations: Sequence[Operation], silver: dict[str, str] | None, lsn: LSN

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import LakeError
 from pipeline.lake.bronze import Bronze, Point, TableName, between, exact_runs
-from pipeline.lake.records import Records, Registered
+from pipeline.lake.records import Records, Registered, Successor
 from pipeline.lake.shape import Held, SilverShape
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.lake.writer import CutWriter
@@ -29,11 +29,6 @@ class Written:
     applied: LSN
     held: str | None = None
     misfits: int = 0
-
-
-def position_of(spark: SparkSession, path: str, app_id: str) -> LSN:
-    """Return the LSN up to which a silver table is complete, INVALID where it never was written."""
-    return LakeTable(spark, path).position(app_id) or INVALID
 
 
 class SilverTable:
@@ -80,7 +75,7 @@ class SilverTable:
     ) -> Written:
         """Bring the table from its floor up to the point, or up to where it has to be held."""
         through, held = point.lsn, None
-        known_oid = registered.relation_id if registered and self.table.exists() else None
+        registered = self._settled(registered)
         try:
             known = self._shape.evolve(surveys, relations, registered)
         except Held as hold:
@@ -92,17 +87,30 @@ class SilverTable:
             known = self._shape.evolve(surveys, relations, registered)
         runs = self._runs(surveys, relations, floor, through)
         table = TableInput(tuple(surveys), relations, through, runs)
-        # Columns are recorded before the rows: a run after a crash must not back-fill a default again. Whose
-        # rows the table holds is recorded after them: until then the old table's are still there.
+        cuts = plan_cuts(table, registered.relation_id if registered else None)
+        # Columns are recorded before the rows: a run after a crash must not back-fill a default again. Of a
+        # table created again the first write puts the new rows in the old ones' place.
         entry = Registered(*self.name, self.table.path, known.relation_id, known.numbers)
-        shaped = entry if known_oid is None else replace(entry, relation_id=known_oid)
-        if shaped != registered:
-            self._records.register(shaped)
-        misfits = sum(self._write(cut, table, floor) for cut in plan_cuts(table, known_oid))
-        if entry != shaped:
+        before = entry
+        if registered and registered.relation_id != known.relation_id:
+            first = Successor(known.relation_id, known.numbers, self._app_of(cuts[0]), cuts[0].through)
+            before = replace(registered, successor=first)
+        if before != registered:
+            self._records.register(before)
+        misfits = sum(self._write(cut, table, floor) for cut in cuts)
+        if entry != before:
             self._records.register(entry)
         self._version = self.table.version()
         return Written(through, held, misfits)
+
+    def _settled(self, registered: Registered | None) -> Registered | None:
+        """Return what the table's rows belong to: a run that ended early could not record it any more."""
+        if registered is None or not self.table.exists():
+            return None
+        successor = registered.successor
+        if successor is None or (self.table.position(successor.app_id) or INVALID) < successor.lsn:
+            return registered
+        return Registered(*self.name, self.table.path, successor.relation_id, successor.numbers)
 
     def _runs(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], floor: LSN, through: LSN
@@ -118,9 +126,12 @@ class SilverTable:
         changes = self._bronze.table_changes(self.name, floor, through)
         return tuple(Run(*run) for run in exact_runs(changes, numbers))
 
+    def _app_of(self, cut: Cut) -> str:
+        return f"{self._app_id}#{cut.part}" if cut.part else self._app_id
+
     def _write(self, cut: Cut, table: TableInput, floor: LSN) -> int:
         """Write one cut, unless a run before did, and return how many values did not fit."""
-        app = f"{self._app_id}#{cut.part}" if cut.part else self._app_id
+        app = self._app_of(cut)
         if (self.table.position(app) or INVALID) >= cut.through:
             return 0
         columns = {name: stored(ddl) for name, ddl in self._shape.columns().items()}

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlparse
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pipeline.protocol.lsn import LSN
 
@@ -135,9 +136,9 @@ class LakeTable:
         """Return the newest version's rows."""
         return self.spark.read.format("delta").load(self.path)
 
-    def schema_json(self) -> str:
-        """Return the schema of the newest version as Spark's JSON."""
-        return str(self._snapshot().metadata().schemaString())
+    def schema(self) -> StructType:
+        """Return the schema of the newest version."""
+        return StructType.fromJson(json.loads(str(self._snapshot().metadata().schemaString())))
 
     def ensure(self, ddl: str, properties: Mapping[str, str] | None = None) -> None:
         """Create the table empty unless it is there."""

@@ -19,7 +19,7 @@ from pipeline.errors import PgdeltaError, sentence_of
 from pipeline.lake.bronze import Bronze, Point, TableName, TableSurvey
 from pipeline.lake.records import Event, Manifest, ManifestEntry, Records, Registered
 from pipeline.lake.session import own_session, start_session
-from pipeline.lake.silver import SilverTable, position_of
+from pipeline.lake.silver import SilverTable
 from pipeline.lake.tables import Lake
 from pipeline.operate.summaries import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
@@ -167,7 +167,7 @@ class Applier:
             if name in registered and name not in behind and name in self._checked:
                 continue
             try:
-                position = position_of(self.lake.spark, self._path(name), self.bronze.app_id)
+                position = self.lake.table_at(self._path(name)).position(self.bronze.app_id) or INVALID
             except Exception as error:  # one table that cannot be read stops no other
                 applied = behind.get(name, INVALID)
                 self.summary.tables[name] = TableState(applied=applied, failure=sentence_of(error))

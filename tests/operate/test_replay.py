@@ -203,3 +203,27 @@ def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
     summary = apply_in_new_process(pipeline)
     assert summary.exit_code(strict=True) == 0, summary.lines()
     pipeline.assert_equal("t")
+
+
+def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pipeline.catch_up()
+    pipeline.run(
+        "DROP TABLE t", "CREATE TABLE t (v text, id int PRIMARY KEY)", "INSERT INTO t VALUES ('new', 2)"
+    )
+    pipeline.ingest()
+    from pipeline.lake.records import Records
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "register", after(1, Records.register))  # the second comes after the rows
+        with pytest.raises(Crash):
+            apply_in_new_process(pipeline)
+    pipeline.run("ALTER TABLE t ADD COLUMN n int DEFAULT 7", "INSERT INTO t VALUES ('more', 3)")
+    pipeline.ingest()
+    summary = apply_in_new_process(pipeline)
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    pipeline.assert_equal("t")
