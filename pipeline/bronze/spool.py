@@ -122,7 +122,7 @@ class Spool:
         else:
             self._others.insert(self._finished_others, row)
             self._finished_others += 1
-            self._end_lsn = max(self._end_lsn, emitted.message.lsn)
+            self._reach(emitted.message.lsn)
         self._other_bytes += len(emitted.message.content)
         if len(self._others) >= OTHER_LIMIT or self._other_bytes >= BYTE_LIMIT:
             self._relieve()
@@ -155,7 +155,7 @@ class Spool:
         file.write(others_table([prepared_row(self._began)]))
         self._open = self._began = None
         self._parked.append(Parked(prepared.gid, prepared.xid, file.close()))
-        self._end_lsn = max(self._end_lsn, prepared.end_lsn)
+        self._reach(prepared.end_lsn)
 
     def commit_stream(self, committed: StreamCommitted) -> Collection[RelationVersion]:
         """Take over what is left of a transaction that streamed; return what was described in it."""
@@ -183,21 +183,24 @@ class Spool:
         file.write(others_table([prepared_row(prepared)]))
         _write(file, stream.finish(prepared, self._versions))
         self._parked.append(Parked(prepared.gid, prepared.xid, file.close()))
-        self._end_lsn = max(self._end_lsn, prepared.end_lsn)
+        self._reach(prepared.end_lsn)
         return stream.versions.values()
 
     def decide(self, decision: Decision) -> None:
         """Take what became of a prepared transaction."""
         self._decisions.append(decision)
         if isinstance(decision, CommittedPrepared):
-            self._finish(max(self._end_lsn, decision.end_lsn), 0)
+            self._finish(decision.end_lsn, 0)
         else:
-            self._end_lsn = max(self._end_lsn, decision.rollback_end_lsn)
+            self._reach(decision.rollback_end_lsn)
 
     def _finish(self, end_lsn: LSN, change_count: int) -> None:
         self._transaction_count += 1
         self._change_count += change_count
-        self._end_lsn = end_lsn
+        self._reach(end_lsn)
+
+    def _reach(self, lsn: LSN) -> None:
+        self._end_lsn = max(self._end_lsn, lsn)
 
     def seal(self) -> Staged | None:
         """Hand over all that is committed; None where nothing was received at all."""

@@ -175,18 +175,6 @@ class Streams:
         self._open: dict[int, OpenStream] = {}
         self._bytes = self._rows = 0
 
-    def take_event(self, event: StreamStarted | StreamAborted | StreamedTruncation | StreamedEmitted) -> None:
-        """Take what is not a row message and does not end a transaction well."""
-        match event:
-            case StreamStarted():
-                self.start(event)
-            case StreamAborted():
-                self.abort(event)
-            case StreamedTruncation():
-                self.add_truncation(event)
-            case StreamedEmitted():
-                self.add_message(event)
-
     def start(self, started: StreamStarted) -> None:
         """Begin a segment; where it is the first, drop what came of the transaction before."""
         if started.is_first:

@@ -5,8 +5,9 @@ time they are described, and those of a stream are recorded only when it ends we
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from pipeline.bronze.spool import Spool
 from pipeline.bronze.versions import RelationVersion, relation_version
@@ -39,6 +40,8 @@ from pipeline.protocol.transactions import (
 )
 from pipeline.protocol.values.types import TypeFacts, Types
 
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 _TYPE_LOOKS = 10
 _TYPE_PAUSE = 0.2  # seconds
 
@@ -61,7 +64,6 @@ class Intake:
         self._session = 0
         self._is_skipping = False
         self._began_lsn = INVALID  # of the transaction under way
-        self._emitted_lsn = position  # of the latest message outside transactions
 
     def take_versions(self) -> list[RelationVersion]:
         """Hand over the relation versions to record before anything that was taken since."""
@@ -108,12 +110,16 @@ class Intake:
                 if not self._is_skipping:
                     spool.add_message(event)
             case Emitted():
-                # A look by SQL that was too short is followed by a longer one, which begins where it did.
-                if event.message.lsn > self._emitted_lsn:
-                    self._emitted_lsn = event.message.lsn
+                if event.message.lsn > self.position:
                     spool.add_message(event)
-            case StreamStarted() | StreamAborted() | StreamedTruncation() | StreamedEmitted():
-                spool.streams.take_event(event)
+            case StreamStarted():
+                spool.streams.start(event)
+            case StreamAborted():
+                spool.streams.abort(event)
+            case StreamedTruncation():
+                spool.streams.add_truncation(event)
+            case StreamedEmitted():
+                spool.streams.add_message(event)
             case StreamCommitted() if event.commit_lsn < self.position:
                 spool.streams.drop(event.xid)
             case StreamCommitted():
@@ -152,14 +158,9 @@ class Intake:
     def _look_up(self, relation: Relation) -> RelationFacts | None:
         """Ask the catalog; a look-up that fails is recorded as unknown, and capture goes on."""
         try:
-            return look_up(self._connection, relation)
+            return self._ask(look_up, relation)
         except SourceError:
-            try:
-                self._connection.close()
-                self._connection = connect(self._conninfo)
-                return look_up(self._connection, relation)
-            except SourceError:
-                return None
+            return None
 
     def _look_up_type(self, oid: int) -> TypeFacts | None:
         """Ask the catalog for a type whose values came in binary format; None when it stays away.
@@ -167,16 +168,17 @@ class Intake:
         A transaction that made the type is sent a moment before the server lets others see it.
         """
         for _ in range(_TYPE_LOOKS):
-            facts = self._read_type(oid)
+            facts = self._ask(look_up_type, oid)
             if facts is not None:
                 return facts
             time.sleep(_TYPE_PAUSE)
         return None
 
-    def _read_type(self, oid: int) -> TypeFacts | None:
+    def _ask(self, question: Callable[[Connection, Asked], Answer], asked: Asked) -> Answer:
+        """Ask the catalog, once more in a new session where the one at hand was lost."""
         try:
-            return look_up_type(self._connection, oid)
+            return question(self._connection, asked)
         except SourceError:
             self._connection.close()
             self._connection = connect(self._conninfo)
-            return look_up_type(self._connection, oid)
+            return question(self._connection, asked)

@@ -49,7 +49,7 @@ def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def start(session: Session, xid: int, *, is_first: bool = True) -> None:
-    session.spool.streams.take_event(StreamStarted(xid, is_first))
+    session.spool.streams.start(StreamStarted(xid, is_first))
 
 
 def describe(session: Session, xid: int, of: Relation) -> None:
@@ -94,11 +94,11 @@ def test_what_is_left_of_interleaved_streams_is_in_bronze_and_numbered(session: 
             subxid = xid + rng.randint(0, 3)
             match rng.randint(0, 9):
                 case 0:
-                    session.spool.streams.take_event(StreamedTruncation(xid, subxid, (ONE, TWO), 0, None))
+                    session.spool.streams.add_truncation(StreamedTruncation(xid, subxid, (ONE, TWO), 0, None))
                     kept[xid] += [(subxid, ("T", None))] * 2
                 case 1:
                     message = LogicalMessage(True, LSN(lsn), f"m{serial}", b"c", subxid)
-                    session.spool.streams.take_event(StreamedEmitted(xid, subxid, message))
+                    session.spool.streams.add_message(StreamedEmitted(xid, subxid, message))
                     kept[xid].append((subxid, ("M", f"m{serial}")))
                 case _:
                     insert(session, xid, subxid, str(serial))
@@ -110,15 +110,15 @@ def test_what_is_left_of_interleaved_streams_is_in_bronze_and_numbered(session: 
                 of_xid = [what for _, what in kept.pop(xid)]
                 expected.append((lsn, sorted(of_xid, key=lambda what: what[0] == "M")))
             case 1:
-                session.spool.streams.take_event(StreamAborted(xid, xid, None, None))
+                session.spool.streams.abort(StreamAborted(xid, xid, None, None))
                 del kept[xid]
             case 2 | 3:
                 # A subtransaction ends once: what comes after it has another number.
                 gone = xid + rng.randint(1, 3)
-                session.spool.streams.take_event(StreamAborted(xid, gone + 100, None, None))
+                session.spool.streams.abort(StreamAborted(xid, gone + 100, None, None))
                 kept[xid] = [(s + 1000 * (s == gone), w) for s, w in kept[xid]]
                 if any(s == gone + 1000 for s, _ in kept[xid]):
-                    session.spool.streams.take_event(StreamAborted(xid, xid, None, None))
+                    session.spool.streams.abort(StreamAborted(xid, xid, None, None))
                     del kept[xid]
     rows = rows_of(session.spool.seal())
     by_lsn = {at: [row for row in rows if row["commit_lsn"] == at] for at, _ in expected}
@@ -139,7 +139,7 @@ def test_an_aborted_subtransaction_is_left_out_exactly(session: Session) -> None
     for serial, subxid in enumerate((10, 11, 12, 11, 10, 13, 12, 10, 11, 14)):
         insert(session, 10, subxid, str(serial))
     for gone in (11, 13, 99):
-        session.spool.streams.take_event(StreamAborted(10, gone, LSN(5), 5))
+        session.spool.streams.abort(StreamAborted(10, gone, LSN(5), 5))
     commit(session, 10, 500)
     staged = session.spool.seal()
     assert staged is not None
@@ -223,7 +223,7 @@ def test_a_stream_that_is_prepared_is_handed_over_apart(session: Session) -> Non
     describe(session, 10, ONE)
     for serial in range(9):
         insert(session, 10, 10 + serial % 3, str(serial))
-    session.spool.streams.take_event(StreamAborted(10, 11, None, None))
+    session.spool.streams.abort(StreamAborted(10, 11, None, None))
     session.spool.prepare_stream(StreamPrepared("g", 10, LSN(900), LSN(950), 3))
     staged = session.spool.seal()
     assert staged is not None

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from pipeline.operate.summaries import ApplySummary, IngestSummary
 
 
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def crash(*arguments: object, **options: object) -> Any:
+    raise Crash
+
+
 @dataclass(slots=True)
 class Pipeline:
     """A configuration with what its jobs need; `source` is an ordinary session of the superuser."""
@@ -48,6 +56,12 @@ class Pipeline:
         """Run statements at the source in one transaction."""
         with self.source.transaction():
             self.run(*statements)
+
+    def prepare(self, gid: str, *statements: str) -> None:
+        """Run statements at the source in a transaction that is prepared under a name."""
+        with self.database.connect() as other:
+            for statement in ("BEGIN", *statements, f"PREPARE TRANSACTION '{gid}'"):
+                other.execute(statement.encode())
 
     def ingest(self, **options: Any) -> IngestSummary:
         """Capture all that is committed."""
@@ -77,6 +91,11 @@ class Pipeline:
     def frame(self, *names: str) -> DataFrame:
         """Return a Delta table of the lake."""
         return self.spark.read.format("delta").load("/".join([self.root, *names]))
+
+    def changes(self) -> list[dict[str, Any]]:
+        """Return bronze's rows in order, but for the column that tells how they came."""
+        rows = [row.asDict(recursive=True) for row in self.frame("bronze", "changes").drop("gid").collect()]
+        return sorted(rows, key=lambda row: (row["commit_lsn"], row["op"] == "M", row["ordinal"]))
 
     def path(self, *names: str) -> Path:
         """Return where something lies in the lake."""

@@ -5,15 +5,15 @@ Protocol version 1 is the judge: its transactions come whole, in the order of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import pytest
 
 from pipeline.config import Protocol
 from pipeline.errors import GapError
 from tests import oracle
-from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.operate.pipelines import Crash, MakePipeline, crash
 from tests.postgres.sessions import TABLES, Sessions, create_tables
 from tests.servers import Database
 
@@ -21,12 +21,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 RICH = Protocol(two_phase=True, written=frozenset({"two_phase"}))
 STREAMED_SQL = Protocol(two_phase=True, streaming="on", written=frozenset({"two_phase", "streaming"}))
-
-
-def bronze(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """Return all rows but for the columns that tell how they came."""
-    rows = [row.asDict(recursive=True) for row in pipeline.frame("bronze", "changes").drop("gid").collect()]
-    return sorted(rows, key=lambda row: (row["commit_lsn"], row["op"] == "M", row["ordinal"]))
 
 
 @pytest.mark.parametrize("seed", [31])
@@ -58,32 +52,27 @@ def test_every_protocol_lands_what_protocol_1_lands(
     )
     assert len(streamed) == 2
     assert all(count > 0 for _, count in streamed)
-    expected = bronze(lanes["plain"])
+    expected = lanes["plain"].changes()
     assert len(expected) > 500
     assert lanes["rich"].frame("bronze", "changes").where("gid IS NOT NULL").count() > 0
     for name in ("rich", "sql"):
-        assert bronze(lanes[name]) == expected, name
+        assert lanes[name].changes() == expected, name
         assert lanes[name].frame("bronze", "prepared").count() == 0
     assert lanes["rich"].apply().exit_code(strict=True) == 0
     lanes["rich"].assert_equal(*TABLES, "filler")
 
 
-def test_a_prepared_transaction_waits_for_its_end_in_the_lake(
-    make_pipeline: MakePipeline, database: Database
-) -> None:
+def test_a_prepared_transaction_waits_for_its_end_in_the_lake(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.ingest()
     pipeline.run("INSERT INTO t SELECT g, 'first' FROM generate_series(1, 5) g")
 
-    def prepare(gid: str, *statements: str) -> None:
-        with database.connect() as other:
-            for statement in ("BEGIN", *statements, f"PREPARE TRANSACTION '{gid}'"):
-                other.execute(statement.encode())
-
-    prepare("it''s", "UPDATE t SET v = 'prepared' WHERE id < 3", "INSERT INTO t VALUES (10, 'prepared')")
-    prepare("no", "DELETE FROM t WHERE id = 4")
-    prepare("empty", "SELECT * FROM t WHERE id = 5 FOR UPDATE")
+    pipeline.prepare(
+        "it''s", "UPDATE t SET v = 'prepared' WHERE id < 3", "INSERT INTO t VALUES (10, 'prepared')"
+    )
+    pipeline.prepare("no", "DELETE FROM t WHERE id = 4")
+    pipeline.prepare("empty", "SELECT * FROM t WHERE id = 5 FOR UPDATE")
     pipeline.run("INSERT INTO t VALUES (20, 'after')")
     pipeline.catch_up()
     kept = pipeline.frame("bronze", "prepared").where("op <> 'P'").groupBy("gid").count().collect()
@@ -93,7 +82,7 @@ def test_a_prepared_transaction_waits_for_its_end_in_the_lake(
 
     pipeline.run("UPDATE t SET v = 'later' WHERE id = 3", "COMMIT PREPARED 'it''s'", "ROLLBACK PREPARED 'no'")
     pipeline.run("COMMIT PREPARED 'empty'")
-    prepare("it''s", "INSERT INTO t VALUES (11, 'the same name')")
+    pipeline.prepare("it''s", "INSERT INTO t VALUES (11, 'the same name')")
     pipeline.run("COMMIT PREPARED 'it''s'")
     pipeline.catch_up()
     pipeline.assert_equal("t")
@@ -105,18 +94,17 @@ def test_a_prepared_transaction_waits_for_its_end_in_the_lake(
 
 
 def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
-    make_pipeline: MakePipeline, database: Database, monkeypatch: pytest.MonkeyPatch
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()
-    for statement in ("INSERT INTO t VALUES (1)", "COMMIT PREPARED 'g'"):
-        if statement.startswith("INSERT"):
-            with database.connect() as other:
-                for part in ("BEGIN", statement, "PREPARE TRANSACTION 'g'"):
-                    other.execute(part.encode())
-        else:
-            pipeline.run(statement)
+    steps: list[Callable[[], None]] = [
+        lambda: pipeline.prepare("g", "INSERT INTO t VALUES (1)"),
+        lambda: pipeline.run("COMMIT PREPARED 'g'"),
+    ]
+    for step in steps:
+        step()
         with monkeypatch.context() as patch:
             patch.setattr("pipeline.lake.bronze.Bronze.land", crash)
             with pytest.raises(Crash):
@@ -128,25 +116,13 @@ def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
     assert pipeline.frame("bronze", "prepared").count() == 0
 
 
-def test_prepared_transactions_that_were_removed_are_refused(
-    make_pipeline: MakePipeline, database: Database
-) -> None:
+def test_prepared_transactions_that_were_removed_are_refused(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()
-    with database.connect() as other:
-        for statement in ("BEGIN", "INSERT INTO t VALUES (1)", "PREPARE TRANSACTION 'g'"):
-            other.execute(statement.encode())
+    pipeline.prepare("g", "INSERT INTO t VALUES (1)")
     pipeline.ingest()
     pipeline.spark.sql(f"DELETE FROM delta.`{pipeline.root}/bronze/prepared`")
     pipeline.run("COMMIT PREPARED 'g'")
     with pytest.raises(GapError, match="0 of 1 prepared transactions"):
         pipeline.ingest()
-
-
-class Crash(BaseException):
-    """The process ends here."""
-
-
-def crash(*arguments: object, **options: object) -> Any:
-    raise Crash

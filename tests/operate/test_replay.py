@@ -13,17 +13,9 @@ from typing import Any
 import pytest
 
 from tests.operate.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
-from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.operate.pipelines import Crash, MakePipeline, Pipeline, crash
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
-
-
-class Crash(BaseException):
-    """The process ends here."""
-
-
-def crash(*arguments: object, **options: object) -> Any:
-    raise Crash
 
 
 def apply_in_new_process(pipeline: Pipeline) -> Any:
