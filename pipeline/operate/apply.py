@@ -48,6 +48,8 @@ def run_apply(
             pass
         if stop.is_set():
             return applier.summary
+    if trigger == "continuous":
+        applier.apply_pending()  # the query does not give again what came while the last run stopped
     changes = (
         spark.readStream.format("delta").option("skipChangeCommits", "true").load(applier.bronze.changes.path)
     )
@@ -63,8 +65,8 @@ def run_apply(
         query.awaitTermination(1)
         if trigger == "continuous":
             applier.retry_when_due()
-    with applier.lock:  # a batch under way is finished first
-        query.stop()
+    applier.close()
+    query.stop()
     if applier.error is not None:
         raise applier.error
     failure = query.exception()
@@ -83,8 +85,9 @@ class Applier:
         self.bronze = Bronze(self.lake, config.pipeline)
         self.records = Records(self.lake)
         self.summary = ApplySummary(config.pipeline)
-        self.lock = threading.Lock()
         self.error: BaseException | None = None
+        self._lock = threading.RLock()
+        self._is_closed = False
         self._spark = spark
         self._config = config
         self._progress = progress
@@ -98,13 +101,21 @@ class Applier:
         self._unreadable: set[TableName] = set()
 
     def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """Take a micro-batch as the sign that bronze has grown."""
+        """Take a micro-batch as the sign that bronze has grown; after `close` the next run will see to it."""
         del batch, batch_id
-        try:
-            self.apply_pending()
-        except BaseException as error:
-            self.error = error
-            raise
+        with self._lock:
+            if self._is_closed:
+                return
+            try:
+                self.apply_pending()
+            except BaseException as error:
+                self.error = error
+                raise
+
+    def close(self) -> None:
+        """Wait for the batch under way and take no other: Spark would wait for it without end."""
+        with self._lock:
+            self._is_closed = True
 
     def retry_when_due(self) -> None:
         """Try tables that are behind again while bronze stands still."""
@@ -114,7 +125,7 @@ class Applier:
 
     def apply_pending(self, upto: Point | None = None) -> ApplySummary:
         """Apply what bronze holds, or holds up to a point, and return the summary so far."""
-        with self.lock:
+        with self._lock:
             point = upto or self.bronze.point()
             if point is not None:
                 self._pass(point)

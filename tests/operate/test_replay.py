@@ -7,6 +7,7 @@ from storage alone, as a new process does.
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -218,4 +219,44 @@ def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(
     pipeline.ingest()
     summary = apply_in_new_process(pipeline)
     assert summary.exit_code(strict=True) == 0, summary.lines()
+    pipeline.assert_equal("t")
+
+
+# A run that is stopped --------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_comes_while_apply_stops_neither_delays_it_nor_is_lost(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.operate.apply import Applier
+
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1)")
+    pipeline.ingest()
+    stop, came = threading.Event(), threading.Event()
+    take_batch, close = Applier.apply_batch, Applier.close
+
+    def apply_batch(self: Applier, *batch: Any) -> None:
+        if self._is_closed:
+            came.set()
+        take_batch(self, *batch)
+
+    def close_before_a_batch(self: Applier) -> None:
+        close(self)
+        pipeline.run("INSERT INTO t VALUES (2)")
+        pipeline.ingest()
+        assert came.wait(60)
+
+    options = {"trigger": "continuous", "stop": stop, "progress": lambda _: stop.set()}
+    running = threading.Thread(target=pipeline.apply, kwargs=options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Applier, "apply_batch", apply_batch)
+        patch.setattr(Applier, "close", close_before_a_batch)
+        running.start()
+        running.join(180)
+    assert came.is_set()
+    assert not running.is_alive()
+    assert pipeline.frame("silver", "public", "t").count() == 1
+    assert pipeline.apply().exit_code(strict=True) == 0
     pipeline.assert_equal("t")
