@@ -119,18 +119,26 @@ class LakeTable:
 
     def position(self, app_id: str) -> LSN | None:
         """Return the LSN that this application last recorded, None where it recorded none."""
-        found = self._snapshot().transactions().get(app_id)
-        return LSN(found.get()) if found.isDefined() else None
+        return self.version_and_position(app_id)[1]
 
     def version_and_position(self, app_id: str) -> tuple[int, LSN | None]:
         """Return the newest version and the LSN recorded in it, read from one snapshot."""
         snapshot = self._snapshot()
-        found = snapshot.transactions().get(app_id)
-        return int(snapshot.version()), LSN(found.get()) if found.isDefined() else None
+        checksum = snapshot.checksumOpt()
+        recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum
+        # What the commit's checksum file does not say takes a Spark job over the table's log.
+        transactions = recorded.get() if recorded.isDefined() else snapshot.setTransactions()
+        jvm: Any = self.spark._jvm
+        for found in jvm.scala.jdk.javaapi.CollectionConverters.asJava(transactions):
+            if found.appId() == app_id:
+                return int(snapshot.version()), LSN(found.version())
+        return int(snapshot.version()), None
 
     def is_empty(self) -> bool:
         """Say whether the newest version holds no data files."""
-        return int(self._snapshot().numOfFiles()) == 0
+        snapshot = self._snapshot()
+        checksum = snapshot.checksumOpt()
+        return int(checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles()) == 0
 
     def frame(self) -> DataFrame:
         """Return the newest version's rows."""
