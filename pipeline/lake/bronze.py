@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
 from pipeline.bronze.versions import RelationVersion, relations_table
+from pipeline.lake.arrivals import Arrivals, Point, arrivals_between
 from pipeline.lake.commits import DataFile, commit_files
 from pipeline.lake.prepared import PreparedTransactions
 from pipeline.lake.tables import Commit, Lake, json_object, local_frame
@@ -24,14 +25,6 @@ TableName = tuple[str, str]  # (schema, table)
 def app_id(pipeline: str, generation: int = 1) -> str:
     """Return the application id under which a pipeline's positions are recorded."""
     return f"pgdelta:{pipeline}:{generation}"
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A state of bronze: `changes` is complete up to an LSN, and was as of this version."""
-
-    version: int
-    lsn: LSN
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +46,15 @@ class Bronze:
         self.changes = lake.table("bronze", "changes")
         self.relations = lake.table("bronze", "relations")
         self.prepared = PreparedTransactions(lake, self.changes, self.app_id)
+        self.arrivals: Arrivals | None = None
 
     def in_session(self, spark: SparkSession) -> "Bronze":
         """Return the same tables seen through another session."""
         return Bronze(Lake(spark, self.lake.root), self.pipeline)
+
+    def look_at_arrivals(self, since: Point | None, upto: Point) -> None:
+        """Read what lies between two points by its files, where that can be."""
+        self.arrivals = arrivals_between(self.changes, self.app_id, since, upto) if since else None
 
     def ensure(self) -> None:
         """Create the tables unless they are there."""
@@ -129,6 +127,8 @@ class Bronze:
     def _rows(self, floor: LSN, through: LSN) -> DataFrame:
         # Bronze only grows, and by whole transactions: rows up to an LSN it has reached stay the same.
         bounds = f"op <> 'M' AND end_lsn > {int(floor)} AND end_lsn <= {int(through)}"
+        if self.arrivals and self.arrivals.cover(floor, through):
+            return self.arrivals.frame(self.lake.spark).where(bounds)
         return self.changes.frame().where(bounds)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from pipeline.errors import LakeError
-from pipeline.lake.bronze import Bronze, Point, TableName, between, exact_runs
+from pipeline.lake.arrivals import Point
+from pipeline.lake.bronze import Bronze, TableName, between, exact_runs
 from pipeline.lake.records import Records, Registered, Successor
 from pipeline.lake.shape import Held, SilverShape
 from pipeline.lake.tables import Commit, LakeTable
@@ -47,7 +48,7 @@ class SilverTable:
     ) -> None:
         self.name = name
         self.table = LakeTable(spark, path)
-        self._bronze = bronze.in_session(spark)
+        self.bronze = bronze.in_session(spark)
         self._records = records
         self._overrides = overrides
         self._app_id = bronze.app_id
@@ -81,7 +82,7 @@ class SilverTable:
         except Held as hold:
             # The transactions before the one that cannot be followed end at its commit record at the latest.
             through, held = hold.before, str(hold)
-            surveys = self._bronze.survey_table(self.name, floor, through)
+            surveys = self.bronze.survey_table(self.name, floor, through)
             if not surveys:
                 return Written(floor, held)
             known = self._shape.evolve(surveys, relations, registered)
@@ -123,7 +124,7 @@ class SilverTable:
             s.version: signatures.setdefault(signature(relations[s.version]), len(signatures))
             for s in surveys
         }
-        changes = self._bronze.table_changes(self.name, floor, through)
+        changes = self.bronze.table_changes(self.name, floor, through)
         return tuple(Run(*run) for run in exact_runs(changes, numbers))
 
     def _app_of(self, cut: Cut) -> str:
@@ -135,7 +136,7 @@ class SilverTable:
         if (self.table.position(app) or INVALID) >= cut.through:
             return 0
         columns = {name: stored(ddl) for name, ddl in self._shape.columns().items()}
-        changes = between(self._bronze.table_changes(self.name, floor, table.through), cut.after, cut.upto)
+        changes = between(self.bronze.table_changes(self.name, floor, table.through), cut.after, cut.upto)
         fold = plan_fold(table, cut, columns, self._overrides)
         commit = Commit(app, cut.through, {"table": list(self.name)})
         return self._writer.write(changes, fold, cut, commit, self._shape.metadata())

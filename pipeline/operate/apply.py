@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.config import Config
 from pipeline.errors import PgdeltaError, sentence_of
-from pipeline.lake.bronze import Bronze, Point, TableName, TableSurvey
+from pipeline.lake.arrivals import Point
+from pipeline.lake.bronze import Bronze, TableName, TableSurvey
 from pipeline.lake.records import Event, Manifest, ManifestEntry, Records, Registered
 from pipeline.lake.session import own_session, start_session
 from pipeline.lake.silver import SilverTable
@@ -92,6 +93,7 @@ class Applier:
         self._config = config
         self._progress = progress
         self._manifest: Manifest | None = None
+        self._since: Point | None = None  # where this process wrote the manifest
         self._is_ready = False
         self._writers: dict[TableName, SilverTable] = {}
         self._checked: set[TableName] = set()  # whose position this process has seen
@@ -143,6 +145,7 @@ class Applier:
         if point.lsn <= manifest.lsn and not any(floor < point.lsn for floor in floors.values()):
             self.summary.position = manifest.lsn
             return
+        self.bronze.look_at_arrivals(self._since, point)
         surveys = {
             name: found
             for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
@@ -241,6 +244,7 @@ class Applier:
             self._note_rename(name, found[0])
         try:
             writer = self._writer(name)
+            writer.bronze.arrivals = self.bronze.arrivals
             writer.refuse_foreign_commits(version)
             written = writer.apply([s.survey for s in found], self._relations, registered, point, floor)
         except PgdeltaError as error:
@@ -286,4 +290,5 @@ class Applier:
         commit_time = max(times, default=manifest.commit_time)
         self._manifest = Manifest(point.lsn, commit_time, tuple(carried))
         self.records.record_manifest(self._manifest)
+        self._since = point
         self.summary.position = point.lsn

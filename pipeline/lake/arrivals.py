@@ -1,0 +1,79 @@
+"""What came to bronze between two points, by the files that its commits added.
+
+To read a Delta table, Delta works out which files its newest version has: after every commit that takes a job
+over the log. Where the commits since a point only added files, these are all there is to read.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.bronze.schema import CHANGES, spark_ddl
+from pipeline.lake.tables import LakeTable
+from pipeline.protocol.lsn import LSN
+
+MOST_FILES = 32  # more are listed by a job of their own
+MOST_COMMITS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A state of bronze: `changes` is complete up to an LSN, and was as of this version."""
+
+    version: int
+    lsn: LSN
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """All files that hold rows whose end LSN lies in (floor, through]."""
+
+    floor: LSN
+    through: LSN
+    paths: tuple[str, ...]
+
+    def cover(self, floor: LSN, through: LSN) -> bool:
+        """Say whether these files hold all rows of (floor, through]."""
+        return bool(self.paths) and self.floor <= floor and through <= self.through
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return the files' rows."""
+        return spark.read.schema(spark_ddl(CHANGES)).parquet(*self.paths)
+
+
+def arrivals_between(changes: LakeTable, app_id: str, since: Point, upto: Point) -> Arrivals | None:
+    """Return what came between two points, None where that is not just a few added files.
+
+    The commit at `since` has to be the one that records its LSN: rows that came before that commit are of
+    transactions that ended before that LSN.
+    """
+    if not 0 < upto.version - since.version <= MOST_COMMITS:
+        return None
+    spark: Any = changes.spark
+    jvm = spark._jvm
+    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, changes.path)
+    paths: list[str] = []
+    is_recorded = False
+    try:
+        for commit in as_java(log.getChanges(since.version, jvm.scala.Option.empty(), True)):
+            version = commit._1()
+            if version > upto.version:
+                break
+            for action in as_java(commit._2()):
+                kind = action.getClass().getSimpleName()
+                if version == since.version:
+                    if kind == "SetTransaction" and action.appId() == app_id:
+                        is_recorded = LSN(action.version()) == since.lsn
+                elif kind == "RemoveFile" or (kind == "AddFile" and not action.dataChange()):
+                    return None
+                elif kind == "AddFile":
+                    paths.append(f"{changes.path}/{unquote(action.path())}")
+    except Py4JJavaError:  # a log that is not whole any more: reading the table says what there is to say
+        return None
+    if not is_recorded or len(paths) > MOST_FILES:
+        return None
+    return Arrivals(since.lsn, upto.lsn, tuple(paths))
