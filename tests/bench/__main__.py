@@ -7,26 +7,30 @@ from pathlib import Path
 from pipeline.lake.session import start_session
 from pipeline.postgres.embedded import EmbeddedServer, start_server
 from tests.bench.apply import measure_apply
-from tests.bench.capture import measure_capture, measure_memory
+from tests.bench.capture import create_schema, measure_capture
+from tests.bench.memory import measure_delay, measure_memory
 
 
 def main() -> None:
-    """Measure capture, apply and memory."""
+    """Measure capture, apply, memory and the delay of a large transaction."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
-    parser.add_argument("--only", choices=("capture", "apply", "memory"), help="one of the three")
+    parser.add_argument("--only", choices=("capture", "apply", "memory", "delay"), help="one of the four")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pgdelta-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
         server = start_server(folder / "server", settings={"max_wal_size": "8GB", "shared_buffers": "512MB"})
         try:
+            create_schema(server)
             if options.only in (None, "capture"):
                 _capture(server, folder, options.scale)
             if options.only in (None, "apply"):
                 _apply(server, folder, options.scale)
             if options.only in (None, "memory"):
                 _memory(server, folder, options.scale)
+            if options.only in (None, "delay"):
+                _delay(server, folder, options.scale)
         finally:
             server.stop()
 
@@ -64,6 +68,19 @@ def _memory(server: EmbeddedServer, folder: Path, scale: float) -> None:
         print(
             f"  {peak.rows:8d} rows     Python {peak.python_mib:5d}   JVM {peak.jvm_mib:5d}   "
             f"{peak.seconds:6.1f} s with the JVM's start",
+            flush=True,
+        )
+
+
+def _delay(server: EmbeddedServer, folder: Path, scale: float) -> None:
+    print(
+        "delay: one transaction while it is written, from its COMMIT to its bronze commit, peak resident MiB"
+    )
+    for streaming in ("on", "off"):
+        peak = measure_delay(server, folder, int(10_000_000 * scale), streaming)
+        print(
+            f"  {peak.rows:8d} rows, streaming {streaming:3s}   {peak.seconds:6.1f} s   "
+            f"Python {peak.python_mib:5d}   JVM {peak.jvm_mib:5d}",
             flush=True,
         )
 

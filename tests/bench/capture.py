@@ -4,10 +4,7 @@ Both read the same changes through slots of their own, on the same machine, one 
 counted from bronze: every row change, and a Begin and a Commit for each transaction.
 """
 
-import os
 import subprocess
-import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,20 +55,26 @@ class Capture:
         return self.reference_seconds / self.capture_seconds
 
 
-def pipeline_config(folder: Path, conninfo: str, name: str) -> Config:
+def pipeline_config(folder: Path, conninfo: str, name: str, *, streaming: str = "auto") -> Config:
     """Write and load a configuration that uses the publication `bench`."""
     path = folder / f"{name}.yaml"
     path.write_text(
         f"pipeline: {name}\nsource:\n  conninfo: {conninfo!r}\n  publication: bench\n"
+        f"  protocol:\n    streaming: {streaming!r}\n"
         f"storage:\n  root: {folder / name}\ntables:\n  - source: public.*\n"
     )
     return load_config(path)
 
 
+def create_schema(server: EmbeddedServer) -> None:
+    """Create what the load writes to, and the publication."""
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(SCHEMA)
+
+
 def measure_capture(spark: SparkSession, server: EmbeddedServer, folder: Path, transactions: int) -> Capture:
     """Write the WAL once, then read it with both."""
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute(SCHEMA)
         config = pipeline_config(folder, server.conninfo, "capture")
         # An empty run makes the tables and warms Spark up.
         run_ingest(config, spark=spark)
@@ -108,66 +111,3 @@ def _run_reference(server: EmbeddedServer, folder: Path, end: str) -> float:
     seconds = time.monotonic() - started
     output.unlink()
     return seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """Peak memory of an ingest process and its JVM, in MiB, and how long it took."""
-
-    rows: int
-    python_mib: int
-    jvm_mib: int
-    seconds: float
-
-
-def measure_memory(server: EmbeddedServer, folder: Path, rows: int) -> Peak:
-    """Capture one transaction of so many rows with `jobs/ingest.py` and watch its memory."""
-    name = f"memory_{rows}"
-    config = pipeline_config(folder, server.conninfo, name)
-    job = [sys.executable, str(Path(__file__).parents[2] / "jobs" / "ingest.py"), "--config", config.path]
-    subprocess.run(job, check=True, capture_output=True)
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute(
-            "INSERT INTO orders (customer, amount, note) "
-            "SELECT g, g / 7.0, 'one of many ' || g FROM generate_series(1, %s) g",
-            (rows,),
-        )
-    started = time.monotonic()
-    process = subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    peaks: dict[str, int] = {"python": 0, "java": 0}
-    watcher = threading.Thread(target=_watch, args=(process, peaks))
-    watcher.start()
-    output, _ = process.communicate()
-    watcher.join()
-    if process.returncode:
-        raise RuntimeError(f"ingest of {rows} rows failed: {output}")
-    seconds = time.monotonic() - started
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
-        connection.execute("TRUNCATE orders")
-    return Peak(rows, peaks["python"], peaks["java"], seconds)
-
-
-def _watch(process: "subprocess.Popen[str]", peaks: dict[str, int]) -> None:
-    while process.poll() is None:
-        for pid in _family(process.pid):
-            try:
-                status = Path(f"/proc/{pid}/status").read_text()
-                name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
-            except OSError:
-                continue
-            peak = next((int(line.split()[1]) // 1024 for line in status.splitlines() if "VmHWM" in line), 0)
-            kind = "java" if name.startswith("java") else "python"
-            peaks[kind] = max(peaks[kind], peak)
-        time.sleep(0.2)
-
-
-def _family(pid: int) -> list[int]:
-    found = [pid]
-    for parent in found:
-        try:
-            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        except OSError:
-            continue
-        found += map(int, children)
-    return found
