@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pipeline.lake.tables import Commit, Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
-_COLUMNS = "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT>>"
+_COLUMNS = "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING>>"
 TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
     f"columns {_COLUMNS}, updated_at TIMESTAMP, "
@@ -35,24 +35,37 @@ TableName = tuple[str, str]  # (schema, table)
 
 
 @dataclass(frozen=True, slots=True)
+class RegisteredColumn:
+    """A column that a silver table ever had; its name is that of the version whose rows silver holds.
+
+    Its physical name is what data files call it: Delta never changes that.
+    """
+
+    name: str
+    silver_name: str
+    attribute_number: int | None
+    physical_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Successor:
     """Another source table under the same name, and the write that puts its rows in the old one's place."""
 
     relation_id: int
-    numbers: Mapping[str, int | None]
+    columns: tuple[RegisteredColumn, ...]
     app_id: str
     lsn: LSN
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A silver table as `_pgdelta/tables` has it; columns are those it ever had, with attribute numbers."""
+    """A silver table as `_pgdelta/tables` has it."""
 
     schema_name: str
     table_name: str
     path: str
     relation_id: int
-    numbers: Mapping[str, int | None]
+    columns: tuple[RegisteredColumn, ...]
     successor: Successor | None = None
 
 
@@ -103,7 +116,7 @@ class Records:
         self._manifests = lake.table("_pgdelta", "manifests")
 
     def ensure(self) -> None:
-        """Create the tables, and add the columns that an older release's do not have."""
+        """Create the tables unless they are there."""
         for table, ddl in (
             (self._tables, TABLES),
             (self._misfits, MISFITS),
@@ -112,11 +125,6 @@ class Records:
         ):
             if not table.exists():
                 table.ensure(ddl)
-                continue
-            present = table.schema().names
-            for column in local_frame(self.lake.spark, [], ddl).schema:
-                if column.name not in present:
-                    table.add_columns(f"{column.name} {column.dataType.simpleString()}")
 
     def registered(self) -> dict[TableName, Registered]:
         """Return every silver table by (schema, table)."""
@@ -138,9 +146,9 @@ class Records:
             "table_name": table.table_name,
             "path": table.path,
             "relation_id": table.relation_id,
-            "columns": _columns(table.numbers),
+            "columns": [asdict(column) for column in table.columns],
             "updated_at": _now(),
-            "successor": _successor_row(table.successor),
+            "successor": asdict(table.successor) if table.successor else None,
         }
         with self._waiting_lock:
             self._waiting[name] = row
@@ -151,7 +159,7 @@ class Records:
                 rows = self._rows() | waiting
                 frame = local_frame(self.lake.spark, list(rows.values()), TABLES)
                 try:
-                    self._tables.overwrite(frame, None)
+                    self._tables.overwrite(frame, None, replaces_schema=True)
                 except BaseException:
                     # Those who wait for the lock have to see that theirs is not recorded.
                     with self._waiting_lock:
@@ -196,39 +204,30 @@ class Records:
 
 
 def _registered(row: Mapping[str, Any]) -> Registered:
-    found = row["successor"]
+    found = row.get("successor")
     successor = found and Successor(
-        found["relation_id"], _numbers(found["columns"]), found["app_id"], LSN(found["lsn"])
+        found["relation_id"], _columns(found["columns"]), found["app_id"], LSN(found["lsn"])
     )
     return Registered(
         row["schema_name"],
         row["table_name"],
         row["path"],
         row["relation_id"],
-        _numbers(row["columns"]),
+        _columns(row["columns"]),
         successor,
     )
 
 
-def _successor_row(successor: Successor | None) -> dict[str, object] | None:
-    if successor is None:
-        return None
-    return {
-        "relation_id": successor.relation_id,
-        "columns": _columns(successor.numbers),
-        "app_id": successor.app_id,
-        "lsn": successor.lsn,
-    }
-
-
-def _columns(numbers: Mapping[str, int | None]) -> list[dict[str, object]]:
-    return [
-        {"name": name, "silver_name": name, "attribute_number": number} for name, number in numbers.items()
-    ]
-
-
-def _numbers(columns: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
-    return {column["name"]: column["attribute_number"] for column in columns}
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
+    return tuple(
+        RegisteredColumn(
+            row["name"],
+            row["silver_name"],
+            row["attribute_number"],
+            row.get("physical_name") or row["silver_name"],  # a lake of before there were renames
+        )
+        for row in rows
+    )
 
 
 def _entry(row: Any) -> ManifestEntry:

@@ -4,15 +4,26 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
-from pipeline.lake.records import Event, Records, Registered
+from pipeline.lake.records import Event, Records, Registered, RegisteredColumn
 from pipeline.lake.session import committing
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.evolve import AddColumn, CreateTable, Hold, Known, Note, Operation, plan_evolution
+from pipeline.silver.evolve import (
+    AddColumn,
+    CreateTable,
+    Hold,
+    Note,
+    Operation,
+    WidenColumn,
+    needs_column_mapping,
+    plan_evolution,
+    shaped,
+)
 from pipeline.silver.fold import literal
 from pipeline.silver.merge import MetadataNames, quoted
 from pipeline.silver.plan import Survey
 from pipeline.silver.relation import SourceRelation
+from pipeline.silver.renames import Known, RenameColumn, name_alike, plan_renames
 
 COMMIT_LSN, COMMIT_TIME = "_commit_lsn", "_commit_time"
 
@@ -52,28 +63,64 @@ class SilverShape:
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
-    ) -> Known:
+    ) -> tuple[Known, dict[int, SourceRelation]]:
         """Bring the table to the shape of all versions in order; return what is known of it then.
 
-        Raises Held, before anything of that version is done, where one cannot be followed.
+        Returned beside it: the relations as their columns are named in silver. Of a table that was created
+        again only the newest counts. Raises Held, before anything is done, where one cannot be followed.
         """
+        in_order = sorted(surveys, key=lambda s: s.first)
+        if not in_order:
+            raise ValueError("a table's input names at least one relation version")
+        newest = relations[in_order[-1].version].oid
+        followed = [s for s in in_order if relations[s.version].oid == newest]
         silver = self.columns() if self._table.exists() else None
         known = None
         if registered is not None and silver is not None:  # a table that was removed is built again
-            known = Known(registered.relation_id, registered.numbers)
-        for survey in sorted(surveys, key=lambda s: s.first):
-            relation, lsn = relations[survey.version], LSN(survey.first[0])
-            operations = plan_evolution(known, relation, silver, self._overrides)
-            for operation in operations:
+            known = self._known(registered)
+        alike = name_alike(known, [relations[s.version] for s in followed])
+        renames = plan_renames(known, alike) if known is not None else []
+        known = known.renamed(renames) if known is not None else None
+        # All is planned before anything is done.
+        plans: list[tuple[LSN, Sequence[Operation]]] = [(LSN(followed[-1].first[0]), renames)]
+        columns = shaped(silver, renames) if silver is not None else None
+        was_certain = True
+        for survey, relation, is_certain in zip(followed, alike.relations, alike.certain, strict=True):
+            lsn = LSN(survey.first[0])
+            evolution = plan_evolution(
+                known, relation, columns, self._overrides, is_certain=is_certain and was_certain
+            )
+            was_certain = is_certain
+            for operation in evolution:
                 if isinstance(operation, Hold):
                     raise Held(operation.sentence, lsn)
-            silver = self._perform(operations, silver, lsn)
+            plans.append((lsn, evolution))
+            columns = shaped(columns, evolution)
             if known is not None and known.relation_id != relation.oid:
                 self._record("evolved", lsn, "the table was created again under its name")
             known = (known or Known(relation.oid, {})).after(relation)
-        if known is None:
-            raise ValueError("a table's input names at least one relation version")
-        return known
+        assert known is not None
+        for lsn, operations in plans:
+            self._perform(operations, lsn, newest)
+        return known, {**relations, **{r.version: r for r in alike.relations}}
+
+    def columns_of(self, known: Known, registered: Registered | None = None) -> tuple[RegisteredColumn, ...]:
+        """Return the columns to register; those that are registered keep the source's name for them."""
+        physical = self._table.physical_names()
+        before = {c.physical_name: c.name for c in registered.columns} if registered else {}
+        return tuple(
+            RegisteredColumn(before.get(physical[name], name), name, number, physical[name])
+            for name, number in known.numbers.items()
+        )
+
+    def _known(self, registered: Registered) -> Known:
+        names = {physical: name for name, physical in self._table.physical_names().items()}
+        columns = [c for c in registered.columns if c.physical_name in names]
+        return Known(
+            registered.relation_id,
+            {names[c.physical_name]: c.attribute_number for c in columns},
+            {c.name: c.attribute_number for c in columns if c.name != names[c.physical_name]},
+        )
 
     def columns(self) -> dict[str, str]:
         """Return the source's columns in silver: name → DDL."""
@@ -85,25 +132,28 @@ class SilverShape:
         """Return the names of our own two columns."""
         return MetadataNames(*(self._our_names(self._table.schema().names) or (None, None)))
 
-    def _perform(
-        self, operations: Sequence[Operation], silver: dict[str, str] | None, lsn: LSN
-    ) -> dict[str, str]:
-        columns = dict(silver or {})
+    def _perform(self, operations: Sequence[Operation], lsn: LSN, oid: int) -> None:
         for operation in operations:
             match operation:
                 case CreateTable():
-                    columns = {name: kind.ddl for name, kind in operation.columns}
                     self._create(operation)
+                case RenameColumn():
+                    self._table.rename_column(operation.name, operation.to)
+                    if operation.sentence:
+                        self._record("evolved", lsn, operation.sentence)
+                case WidenColumn():
+                    self._table.widen_column(operation.name, operation.type.ddl)
+                    self._record("evolved", lsn, operation.sentence)
                 case AddColumn():
-                    if operation.name not in columns:
+                    if operation.name not in self.columns():
+                        if needs_column_mapping([operation.name]):
+                            self._table.map_columns()
                         self._table.add_columns(operation.ddl)
-                    columns[operation.name] = operation.type.ddl
                     if operation.backfill is not None:
-                        self._backfill(operation, lsn)
+                        self._backfill(operation, lsn, oid)
                     self._record("evolved", lsn, operation.sentence)
                 case Note():
                     self._record("diverged", lsn, operation.sentence)
-        return columns
 
     def _create(self, operation: CreateTable) -> None:
         ddl = [f"{quoted(name)} {kind.ddl}" for name, kind in operation.columns]
@@ -112,11 +162,14 @@ class SilverShape:
         properties = {"delta.columnMapping.mode": "name"} if operation.needs_column_mapping else {}
         self._table.ensure(", ".join(ddl), properties)
 
-    def _backfill(self, operation: AddColumn, lsn: LSN) -> None:
-        """Give the rows that are there what the source shows for them: the default of ADD COLUMN, once."""
+    def _backfill(self, operation: AddColumn, lsn: LSN, oid: int) -> None:
+        """Give the rows that are there what the source shows for them: the default of ADD COLUMN, once.
+
+        Attribute numbers are never given twice in a table: whatever came later, what was filled is filled.
+        """
         value = operation.type.value(literal(operation.backfill or ""))
-        commit = Commit(f"{self._app_id}+{operation.name}", lsn, {"operation": "backfill"})
-        if (self._table.position(commit.app_id) or -1) >= lsn:
+        commit = Commit(f"{self._app_id}+{oid}.{operation.number}", lsn, {"operation": "backfill"})
+        if self._table.position(commit.app_id) is not None:
             return
         with committing(self._spark, commit):
             self._spark.sql(f"UPDATE {self._table.identifier} SET {quoted(operation.name)} = {value}")

@@ -78,24 +78,26 @@ class SilverTable:
         through, held = point.lsn, None
         registered = self._settled(registered)
         try:
-            known = self._shape.evolve(surveys, relations, registered)
+            known, relations = self._shape.evolve(surveys, relations, registered)
         except Held as hold:
             # The transactions before the one that cannot be followed end at its commit record at the latest.
             through, held = hold.before, str(hold)
             surveys = self.bronze.survey_table(self.name, floor, through)
             if not surveys:
                 return Written(floor, held)
-            known = self._shape.evolve(surveys, relations, registered)
+            known, relations = self._shape.evolve(surveys, relations, registered)
         runs = self._runs(surveys, relations, floor, through)
         table = TableInput(tuple(surveys), relations, through, runs)
         cuts = plan_cuts(table, registered.relation_id if registered else None)
-        # Columns are recorded before the rows: a run after a crash must not back-fill a default again. Of a
-        # table created again the first write puts the new rows in the old ones' place.
-        entry = Registered(*self.name, self.table.path, known.relation_id, known.numbers)
-        before = entry
+        # Columns are recorded before the rows: a run after a crash must know which is which. How the source
+        # named them is recorded after the rows, which may come again. Of a table created again the first
+        # write puts the new rows in the old ones' place.
+        entry = Registered(*self.name, self.table.path, known.relation_id, self._shape.columns_of(known))
+        before = replace(entry, columns=self._shape.columns_of(known, registered))
         if registered and registered.relation_id != known.relation_id:
-            first = Successor(known.relation_id, known.numbers, self._app_of(cuts[0]), cuts[0].through)
-            before = replace(registered, successor=first)
+            cut = cuts[0]
+            successor = Successor(known.relation_id, entry.columns, self._app_of(cut), cut.through)
+            before = replace(registered, successor=successor)
         if before != registered:
             self._records.register(before)
         misfits = sum(self._write(cut, table, floor) for cut in cuts)
@@ -111,7 +113,7 @@ class SilverTable:
         successor = registered.successor
         if successor is None or (self.table.position(successor.app_id) or INVALID) < successor.lsn:
             return registered
-        return Registered(*self.name, self.table.path, successor.relation_id, successor.numbers)
+        return Registered(*self.name, self.table.path, successor.relation_id, successor.columns)
 
     def _runs(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], floor: LSN, through: LSN

@@ -19,13 +19,16 @@ from pyspark.sql.types import StructType
 from pipeline.protocol.lsn import LSN
 
 METADATA_KEY = "pgdelta"
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 # Commits of these operations leave every row as it was.
 _HARMLESS = frozenset(
     {
         "ADD COLUMNS",
+        "CHANGE COLUMN",
         "CREATE TABLE",
         "FSCK",
         "OPTIMIZE",
+        "RENAME COLUMN",
         "REORG",
         "SET TBLPROPERTIES",
         "UNSET TBLPROPERTIES",
@@ -159,12 +162,14 @@ class LakeTable:
         """Append rows; skipped by Delta where the table already records this commit's LSN or a later one."""
         self._write(frame, "append", commit)
 
-    def overwrite(self, frame: DataFrame, commit: Commit | None) -> None:
-        """Replace all rows in one commit, schema kept."""
-        self._write(frame, "overwrite", commit)
+    def overwrite(self, frame: DataFrame, commit: Commit | None, *, replaces_schema: bool = False) -> None:
+        """Replace all rows in one commit; the schema is kept unless it is replaced too."""
+        self._write(frame, "overwrite", commit, {"overwriteSchema": str(replaces_schema).lower()})
 
-    def _write(self, frame: DataFrame, mode: str, commit: Commit | None) -> None:
-        writer = frame.write.format("delta").mode(mode)
+    def _write(
+        self, frame: DataFrame, mode: str, commit: Commit | None, options: Mapping[str, str] | None = None
+    ) -> None:
+        writer = frame.write.format("delta").mode(mode).options(**(options or {}))
         if commit:
             writer = writer.option("txnAppId", commit.app_id).option("txnVersion", str(int(commit.lsn)))
             writer = writer.option("userMetadata", commit.user_metadata)
@@ -172,7 +177,39 @@ class LakeTable:
 
     def add_columns(self, ddl: str) -> None:
         """Add columns behind the last one: `name TYPE, …` in Spark's DDL, names quoted."""
+        self._allow(ddl)
         self.spark.sql(f"ALTER TABLE {self.identifier} ADD COLUMNS ({ddl})")
+
+    def rename_column(self, name: str, to: str) -> None:
+        """Give a column another name; data files stay, under Delta's column mapping."""
+        self.map_columns()
+        self.spark.sql(
+            f"ALTER TABLE {self.identifier} RENAME COLUMN {quote_identifier(name)} TO {quote_identifier(to)}"
+        )
+
+    def map_columns(self) -> None:
+        """Turn on Delta's column mapping, unless it is: readers have to know it."""
+        self._set("delta.columnMapping.mode", "name")
+
+    def widen_column(self, name: str, ddl: str) -> None:
+        """Give a column a wider type; data files stay, under Delta's type widening."""
+        self._allow(ddl)
+        self._set("delta.enableTypeWidening", "true")
+        self.spark.sql(f"ALTER TABLE {self.identifier} ALTER COLUMN {quote_identifier(name)} TYPE {ddl}")
+
+    def _allow(self, ddl: str) -> None:
+        """Turn on what a type needs of readers: Delta does so by itself only where a table is created."""
+        if "TIMESTAMP_NTZ" in ddl:
+            self._set("delta.feature.timestampNtz", "supported")
+
+    def _set(self, name: str, value: str) -> None:
+        found = self._snapshot().metadata().configuration().get(name)
+        if not (found.isDefined() and found.get() == value):
+            self.spark.sql(f"ALTER TABLE {self.identifier} SET TBLPROPERTIES ('{name}' = '{value}')")
+
+    def physical_names(self) -> dict[str, str]:
+        """Return each column's name in data files: a rename does not change it."""
+        return {f.name: f.metadata.get(_PHYSICAL_NAME, f.name) for f in self.schema().fields}
 
     @property
     def identifier(self) -> str:

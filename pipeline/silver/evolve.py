@@ -1,19 +1,25 @@
 """From the shape silver has to the shape a relation version says: a list of operations, or a refusal.
 
-`plan_evolution` decides and changes nothing; the operations say what they do as SQL and as a sentence. What
-cannot be followed exactly yet (a rename, a changed type, a column dropped and added again under its name)
-holds the table with a sentence instead of a guess.
+Renames come first (`renames`). What is planned here changes nothing; the operations say what they do as SQL
+and as a sentence. What cannot be followed exactly yet (a type that its new one does not hold) holds the table
+with a sentence instead of a guess.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.silver.merge import quoted
 from pipeline.silver.relation import SourceRelation
-from pipeline.silver.types import SilverType, silver_type
+from pipeline.silver.renames import Known, RenameColumn
+from pipeline.silver.types import SilverType, holds, silver_type
 
 # Delta takes these in a column name only under column mapping.
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
+
+
+def needs_column_mapping(names: Iterable[str]) -> bool:
+    """Say whether a name needs Delta's column mapping, which readers outside Spark may refuse."""
+    return any(_NEEDS_MAPPING & set(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +30,21 @@ class CreateTable:
 
     @property
     def needs_column_mapping(self) -> bool:
-        """Say whether a name needs Delta's column mapping, which readers outside Spark may refuse."""
-        return any(_NEEDS_MAPPING & set(name) for name, _ in self.columns)
+        """Say whether a column's name needs it."""
+        return needs_column_mapping(name for name, _ in self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """Add a column behind the others; rows that are there get `backfill`, the source's default for them."""
+    """Add a column behind the others; rows that are there get `backfill`, the source's default for them.
+
+    `number` is its attribute number, None where the catalog did not say: then nothing is back-filled.
+    """
 
     name: str
     type: SilverType
     backfill: str | None = None
+    number: int | None = None
 
     @property
     def ddl(self) -> str:
@@ -45,6 +55,23 @@ class AddColumn:
     def sentence(self) -> str:
         """Say what happened."""
         return f"column {self.name} was added" + (" with a default" if self.backfill is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class WidenColumn:
+    """Give a column a type that holds every value of its own."""
+
+    name: str
+    type: SilverType
+    before: str
+
+    @property
+    def sentence(self) -> str:
+        """Say what happened."""
+        return (
+            f"column {self.name} was widened from {self.before} to {self.type.ddl}; values that ALTER TABLE "
+            "… USING computed anew are not in the stream, and only a resync brings them"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +88,7 @@ class Note:
     sentence: str
 
 
-Operation = CreateTable | AddColumn | Hold | Note
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is recorded of a silver table: the source table's oid, and each column's attribute number."""
-
-    relation_id: int
-    numbers: Mapping[str, int | None]
-
-    def name_of(self, number: int | None) -> str | None:
-        """Return the column that had this attribute number."""
-        return next((name for name, n in self.numbers.items() if n == number and n is not None), None)
-
-    def after(self, relation: SourceRelation) -> "Known":
-        """Return what is known once silver has followed a relation; what its catalog did not say stays."""
-        numbers = dict(self.numbers) if relation.oid == self.relation_id else {}
-        for column in relation.columns:
-            if column.attribute_number is not None or column.name not in numbers:
-                numbers[column.name] = column.attribute_number
-        return Known(relation.oid, numbers)
+Operation = CreateTable | AddColumn | RenameColumn | WidenColumn | Hold | Note
 
 
 def plan_evolution(
@@ -89,10 +96,15 @@ def plan_evolution(
     relation: SourceRelation,
     silver: Mapping[str, str] | None,
     overrides: Mapping[str, str],
+    *,
+    is_certain: bool = True,
 ) -> list[Operation]:
     """Plan what makes silver (column → DDL; None where there is no table) hold `relation`'s rows.
 
-    A column that is in silver but not in `known` was added by a run that ended before it could record it.
+    `is_certain` says whether it is known which columns this version and the one before it have.
+
+    The relation's columns and `known` are named as silver names them. A column that is in silver but not in
+    `known` was added by a run that ended before it could record it.
     """
     if held := _collision(relation, silver or {}):
         return [held]
@@ -103,31 +115,39 @@ def plan_evolution(
     operations: list[Operation] = []
     for column in relation.columns:
         wanted = silver_type(column, overrides.get(column.name), silver.get(column.name))
-        if column.name in silver and silver[column.name] != wanted.ddl:
-            return [
-                _held(relation, f"column {column.name} changed from {silver[column.name]} to {wanted.ddl}")
-            ]
+        present = silver.get(column.name)
+        if present is not None and not holds(present, wanted.ddl):
+            if not holds(wanted.ddl, present):
+                return [_held(relation, f"column {column.name} changed from {present} to {wanted.ddl}")]
+            operations.append(WidenColumn(column.name, wanted, present))
         if known is None or not is_same_table:
-            if column.name not in silver:
+            if present is None:
                 operations.append(AddColumn(column.name, wanted))
-            continue
-        if column.name in known.numbers:
-            numbers = {known.numbers[column.name], column.attribute_number}
-            if None not in numbers and len(numbers) == 2:
-                return [_held(relation, f"column {column.name} was dropped and added again")]
-            continue
-        before = known.name_of(column.attribute_number)
-        if before is not None and relation.position(before) is None:
-            return [_held(relation, f"column {before} was renamed to {column.name}")]
-        operations.append(AddColumn(column.name, wanted, column.missing_value))
-        if not relation.facts_known:
-            operations.append(
-                Note(
-                    f"column {column.name} appeared while the catalog was ahead of the stream: "
-                    "if it was renamed or has a default, silver's older rows do not show it"
+        elif column.name not in known.numbers:
+            number = column.attribute_number
+            operations.append(AddColumn(column.name, wanted, column.missing_value, number))
+            if not is_certain:
+                operations.append(
+                    Note(
+                        f"column {column.name} appeared while the catalog was ahead of the stream: "
+                        "if it was renamed or has a default, silver's older rows may not show it"
+                    )
                 )
-            )
     return operations
+
+
+def shaped(silver: Mapping[str, str] | None, operations: Sequence[Operation]) -> dict[str, str]:
+    """Return silver's columns (name → DDL) once the operations are done."""
+    columns = dict(silver or {})
+    for operation in operations:
+        match operation:
+            case CreateTable():
+                columns = {name: kind.ddl for name, kind in operation.columns}
+            case RenameColumn():
+                columns[operation.to] = columns.pop(operation.name)
+            case AddColumn() | WidenColumn():
+                columns[operation.name] = operation.type.ddl
+    return columns
 
 
 def _collision(relation: SourceRelation, silver: Mapping[str, str]) -> Hold | None:

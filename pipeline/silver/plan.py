@@ -207,7 +207,8 @@ def _fold_column(
             positions[relation.version] = position
             is_unsent |= position in survey.unsent
             column = relation.columns[position]
-            kind = silver_type(column, overrides.get(name), kind.ddl)
+            sent = silver_type(column, overrides.get(name), kind.ddl)
+            kind = sent if sent.ddl == kind.ddl else kind  # silver may hold a wider type
             missing_value = column.missing_value if missing_value is None else missing_value
     is_partial = is_unsent or len(positions) < len(relations)
     return FoldColumn(name, kind, positions, is_partial, missing_value)

@@ -184,6 +184,31 @@ def _scalar(oid: int, type_modifier: int) -> SilverType:
     return numeric(type_modifier) if oid == _NUMERIC else _BUILT_IN.get(oid, STRING)
 
 
+_DIGITS = {"SMALLINT": 5, "INT": 10, "BIGINT": 20}  # as Delta counts them where it widens to DECIMAL
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+
+
+def holds(wide: str, narrow: str) -> bool:
+    """Say whether the type `wide` holds every value of `narrow` as PostgreSQL casts it, read from its text.
+
+    FLOAT to DOUBLE is not among them: the text of the one is not the text of the other.
+    """
+    if wide == narrow:
+        return True
+    integers = list(_DIGITS)
+    if narrow in _DIGITS and wide in _DIGITS:
+        return integers.index(narrow) < integers.index(wide)
+    if narrow in {"SMALLINT", "INT"} and wide == "DOUBLE":
+        return True
+    if (to := _DECIMAL.fullmatch(wide)) is None:
+        return (narrow, wide) == ("DATE", "TIMESTAMP_NTZ")
+    whole, scale = int(to[1]) - int(to[2]), int(to[2])
+    if narrow in _DIGITS:
+        return whole >= max(_DIGITS[narrow], 10)
+    of = _DECIMAL.fullmatch(narrow)
+    return of is not None and whole >= int(of[1]) - int(of[2]) and scale >= int(of[2])
+
+
 def stored(ddl: str) -> SilverType:
     """Return the type of a column as the silver table has it; one that is not ours only takes NULL."""
     try:

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.lake.records import TABLES, Records, Registered, Successor
+from pipeline.lake.records import Records, Registered, RegisteredColumn, Successor
 from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
 pytestmark = pytest.mark.spark
 
-OLD = Registered("public", "t", "file:/lake/t", 16385, {"id": 1, "v": None})
-NEW = Registered(
-    "public", "t", "file:/lake/t", 16385, {"id": 1}, Successor(16390, {"id": 2}, "app#1", LSN(77))
-)
+ID = RegisteredColumn("id", "id", 1, "id")
+V = RegisteredColumn("v", "title", None, "col-1f")
+OLD = Registered("public", "t", "file:/lake/t", 16385, (ID, V))
+NEW = Registered("public", "t", "file:/lake/t", 16385, (ID,), Successor(16390, (V,), "app#1", LSN(77)))
 
 
 @pytest.mark.parametrize("entry", [OLD, NEW])
@@ -27,17 +27,19 @@ def test_an_entry_is_read_back_as_recorded(spark: SparkSession, tmp_path: Path, 
     assert Records(Lake(spark, str(tmp_path))).registered() == {("public", "t"): entry}
 
 
-def test_a_lake_of_an_older_release_gets_the_columns_that_it_lacks(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path))
+    older = (
+        "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, columns ARRAY<STRUCT<"
+        "name: STRING, silver_name: STRING, attribute_number: INT>>, updated_at TIMESTAMP"
+    )
+    column = {"name": "id", "silver_name": "id", "attribute_number": 1}
+    row = {"schema_name": "public", "table_name": "u", "path": "p", "relation_id": 1, "columns": [column]}
     table = lake.table("_pgdelta", "tables")
-    older = TABLES.split(", successor")[0]
     table.ensure(older)
-    row = {"schema_name": "public", "table_name": "u", "path": "p", "relation_id": 1, "columns": []}
     table.append(local_frame(spark, [row], older))
     records = Records(lake)
     records.ensure()
     records.register(NEW)
     found = Records(lake).registered()
-    assert found == {("public", "u"): Registered("public", "u", "p", 1, {}), ("public", "t"): NEW}
+    assert found == {("public", "u"): Registered("public", "u", "p", 1, (ID,)), ("public", "t"): NEW}

@@ -17,31 +17,25 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 
 def test_what_cannot_be_followed_is_held_and_says_so(pipeline: Pipeline) -> None:
-    tables = ("renamed", "retyped", "dropped", "followed")
+    tables = ("retyped", "shortened", "followed")
     pipeline.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)" for table in tables))
     pipeline.ingest()
     pipeline.run(*(f"INSERT INTO {table} VALUES (1, 1), (2, 2)" for table in tables))
     pipeline.catch_up()
     pipeline.run(
         *(f"UPDATE {table} SET v = 10 WHERE id = 1" for table in tables),
-    )
-    # The catalog must be seen as it is now: afterwards column v has another number under the same name.
-    pipeline.ingest()
-    pipeline.run(
-        "ALTER TABLE renamed RENAME v TO w",
         "ALTER TABLE retyped ALTER v TYPE text USING 'text ' || v",
-        "ALTER TABLE dropped DROP COLUMN v",
-        "ALTER TABLE dropped ADD COLUMN v int",
+        "ALTER TABLE shortened ALTER v TYPE numeric(4, 2)",
         *(f"INSERT INTO {table} VALUES (3)" for table in tables),
     )
     pipeline.ingest()
     for _ in range(2):
         summary = pipeline.apply()
         assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
-        for table in tables[:3]:
+        for table in tables[:2]:
             assert any(line.startswith(f"held: public.{table} ") for line in summary.lines())
     pipeline.assert_equal("followed")
-    for table in tables[:3]:
+    for table in tables[:2]:
         rows = pipeline.frame("silver", "public", table).select("id", "v").collect()
         assert sorted(map(tuple, rows)) == [(1, 10), (2, 2)], table
         assert [kind for kind, _ in pipeline.events(table)] == ["held"]

@@ -154,7 +154,10 @@ def test_fold_knows_where_each_version_has_a_column_and_what_may_be_missing() ->
     ]
     assert (fold.key, fold.versions, fold.partial, fold.has_key_changes) == ((0,), (1, 2), (1, 2, 3), True)
     assert fold.columns[3].type is BIGINT or fold.columns[3].type.ddl == "BIGINT"
-    assert plan_fold(table, cut, silver, {"v": "BIGINT"}).columns[1].type.ddl == "BIGINT"
+    configured = plan_fold(table, cut, silver | {"v": BIGINT}, {"v": "BIGINT"})
+    assert configured.columns[1].type.ddl == "BIGINT"
+    wider = plan_fold(table, cut, silver | {"id": BIGINT}, {})
+    assert wider.columns[0].type.ddl == "BIGINT"
 
 
 def test_fold_takes_the_type_that_silver_has_where_only_the_catalog_could_tell() -> None:

@@ -1,0 +1,183 @@
+"""Which column is which: silver's columns and those of relation versions, matched by attribute number.
+
+PostgreSQL never gives an attribute number twice in a table, so a column that has another name is still the
+same column, and one that was dropped and added again is not. Names are all that the stream itself carries;
+where the catalog did not say the number, a column is the one that had its name before.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pipeline.silver.relation import SourceColumn, SourceRelation
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """Give a column another name; without a sentence it is on the way to its own."""
+
+    name: str
+    to: str
+    sentence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is recorded of a silver table: the source table's oid, and each column's attribute number.
+
+    `numbers` names the columns as silver has them now; `source_names` as the source had them when the rows
+    that silver holds were written, where that is another name.
+    """
+
+    relation_id: int
+    numbers: Mapping[str, int | None]
+    source_names: Mapping[str, int | None] = field(default_factory=dict)
+
+    def name_of(self, number: int | None) -> str | None:
+        """Return the column that has this attribute number."""
+        return next((name for name, n in self.numbers.items() if n == number and n is not None), None)
+
+    def after(self, relation: SourceRelation) -> "Known":
+        """Return what is known once silver has followed a relation; what its catalog did not say stays."""
+        numbers = dict(self.numbers) if relation.oid == self.relation_id else {}
+        for column in relation.columns:
+            if column.attribute_number is not None or column.name not in numbers:
+                numbers[column.name] = column.attribute_number
+        return Known(relation.oid, numbers)
+
+    def renamed(self, renames: Sequence["RenameColumn"]) -> "Known":
+        """Return the same once columns have other names."""
+        numbers = dict(self.numbers)
+        for rename in renames:
+            numbers[rename.to] = numbers.pop(rename.name)
+        return replace(self, numbers=numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """The versions of one table under the names of the last; `names` are those, by attribute number.
+
+    `certain` says of each version whether it is known which columns it has.
+    """
+
+    relations: tuple[SourceRelation, ...]
+    names: Mapping[int, str]
+    certain: tuple[bool, ...]
+
+
+def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alike:
+    """Give the versions of one table, in order, the names that silver has once it has followed the last.
+
+    A column is the one of its attribute number; where the catalog did not say, of the name it had before. One
+    that the last version does not have any more keeps silver's name for it, or gives way to a new column.
+    """
+    last = relations[-1]
+    is_same_table = known is not None and known.relation_id == last.oid
+    names: dict[str, int | None] = {**known.numbers, **known.source_names} if known and is_same_table else {}
+    numbered: list[list[int | None]] = []
+    certain: list[bool] = []
+    for i, relation in enumerate(relations):
+        later = next((r for r in relations[i:] if r.facts_known), None)
+        numbers = [_number(column, names) for column in relation.columns]
+        if not relation.facts_known:
+            numbers = _ascending(numbers)
+        if None in numbers:
+            numbers = _between(set(names.values()), relation, later) or numbers
+        # A column that was dropped and added again stands last.
+        certain.append(None not in numbers and later is not None and _has(later, numbers[-1:]))
+        names = {c.name: number for c, number in zip(relation.columns, numbers, strict=True)}
+        numbered.append(numbers)
+    final = {n: c.name for n, c in zip(numbered[-1], last.columns, strict=True) if n is not None}
+
+    def name(of: str, number: int | None) -> str:
+        if number is None or number in final:
+            return of if number is None else final[number]
+        kept = known.name_of(number) if known and is_same_table else None
+        return _aside(kept or of, number, (c.name for c in last.columns))
+
+    named = (
+        replace(
+            r, columns=tuple(replace(c, name=name(c.name, n)) for c, n in zip(r.columns, ns, strict=True))
+        )
+        for r, ns in zip(relations, numbered, strict=True)
+    )
+    return Alike(tuple(named), final, tuple(certain))
+
+
+def _number(column: SourceColumn, names: Mapping[str, int | None]) -> int | None:
+    return names.get(column.name) if column.attribute_number is None else column.attribute_number
+
+
+def _ascending(numbers: list[int | None]) -> list[int | None]:
+    """Take back what names say where it cannot be: a Relation message has its columns in order of numbers."""
+    greatest = 0
+    found: list[int | None] = []
+    for number in numbers:
+        found.append(number if number is not None and number > greatest else None)
+        greatest = max(greatest, number or 0)
+    return found
+
+
+def _between(
+    before: set[int | None], relation: SourceRelation, later: SourceRelation | None
+) -> list[int | None] | None:
+    """Return the numbers of a version whose columns are all there before and after it, None if they are not.
+
+    A column that was there before and is there after was there in between: where there are as many, it is
+    these, in their order.
+    """
+    if later is None:
+        return None
+    common = sorted(n for c in later.columns if (n := c.attribute_number) is not None and n in before)
+    return [*common] if len(common) == len(relation.columns) else None
+
+
+def _has(relation: SourceRelation, numbers: Iterable[int | None]) -> bool:
+    return {column.attribute_number for column in relation.columns}.issuperset(numbers)
+
+
+def plan_renames(known: Known, alike: Alike) -> list[RenameColumn]:
+    """Plan the new names of silver's columns, before anything else is done."""
+    last = alike.relations[-1]
+    if known.relation_id != last.oid:
+        return []
+    wanted: dict[str, RenameColumn] = {}
+    for name, number in known.numbers.items():
+        if number is None:
+            continue
+        to = alike.names.get(number) or _aside(name, number, (column.name for column in last.columns))
+        if to != name and number in alike.names:
+            wanted[name] = RenameColumn(name, to, f"column {name} was renamed to {to}")
+        elif to != name:
+            sentence = f"column {name} was dropped and added again: the values it had are in {to}"
+            wanted[name] = RenameColumn(name, to, sentence)
+    return _in_order(wanted, {name.lower() for name in known.numbers})
+
+
+def _aside(name: str, number: int, taken: Iterable[str]) -> str:
+    """Return the name of a column that is no more: its own, unless another column has that now."""
+    names = {other.lower() for other in taken}
+    while name.lower() in names:
+        name = f"{name}__{number}"
+    return name
+
+
+def _in_order(wanted: dict[str, RenameColumn], present: set[str]) -> list[RenameColumn]:
+    """Order renames so that each name is free when it is given; a circle is opened by a name in between.
+
+    `present` are the table's names in lower case: Delta takes names for equal that differ in case only.
+    """
+    operations: list[RenameColumn] = []
+    while wanted:
+        name = next((name for name, rename in wanted.items() if rename.to.lower() not in present), None)
+        if name is not None:
+            done = wanted.pop(name)
+        else:
+            name = next(iter(wanted))
+            rename = wanted.pop(name)
+            done = RenameColumn(
+                name, _aside(name, 0, present | {r.to for r in wanted.values()} | {rename.to})
+            )
+            wanted[done.to] = RenameColumn(done.to, rename.to, rename.sentence)
+        operations.append(done)
+        present = present - {name.lower()} | {done.to.lower()}
+    return operations
