@@ -69,11 +69,13 @@ class SilverShape:
         Returned beside it: the relations as their columns are named in silver. Of a table that was created
         again only the newest counts. Raises Held, before anything is done, where one cannot be followed.
         """
-        in_order = sorted(surveys, key=lambda s: s.first)
-        if not in_order:
+        if not surveys:
             raise ValueError("a table's input names at least one relation version")
-        newest = relations[in_order[-1].version].oid
-        followed = [s for s in in_order if relations[s.version].oid == newest]
+        # A shape that came back is the same version, and may be the last as well as the first.
+        last = max(surveys, key=lambda s: s.last)
+        newest = relations[last.version].oid
+        others = (s for s in surveys if s is not last and relations[s.version].oid == newest)
+        followed = [*sorted(others, key=lambda s: s.first), last]
         silver = self.columns() if self._table.exists() else None
         known = None
         if registered is not None and silver is not None:  # a table that was removed is built again
@@ -82,7 +84,7 @@ class SilverShape:
         renames = plan_renames(known, alike) if known is not None else []
         known = known.renamed(renames) if known is not None else None
         # All is planned before anything is done.
-        plans: list[tuple[LSN, Sequence[Operation]]] = [(LSN(followed[-1].first[0]), renames)]
+        plans: list[tuple[LSN, Sequence[Operation]]] = [(LSN(last.last[0]), renames)]
         columns = shaped(silver, renames) if silver is not None else None
         was_certain = True
         for survey, relation, is_certain in zip(followed, alike.relations, alike.certain, strict=True):
@@ -96,10 +98,10 @@ class SilverShape:
                     raise Held(operation.sentence, lsn)
             plans.append((lsn, evolution))
             columns = shaped(columns, evolution)
-            if known is not None and known.relation_id != relation.oid:
-                self._record("evolved", lsn, "the table was created again under its name")
             known = (known or Known(relation.oid, {})).after(relation)
         assert known is not None
+        if registered is not None and silver is not None and registered.relation_id != newest:
+            self._record("evolved", LSN(followed[0].first[0]), "the table was created again under its name")
         for lsn, operations in plans:
             self._perform(operations, lsn, newest)
         return known, {**relations, **{r.version: r for r in alike.relations}}

@@ -20,6 +20,11 @@ CHANGES = {
         "UPDATE renamed_twice SET x = 'x' WHERE id = 2",
         "ALTER TABLE renamed_twice RENAME x TO y",
     ),
+    "renamed_back": (
+        "ALTER TABLE renamed_back RENAME v TO x",
+        "UPDATE renamed_back SET x = 'x' WHERE id = 2",
+        "ALTER TABLE renamed_back RENAME x TO v",
+    ),
     "key_renamed": ("ALTER TABLE key_renamed RENAME id TO pk",),
     "swapped": (
         "ALTER TABLE swapped RENAME v TO between",
@@ -102,7 +107,9 @@ def test_columns_are_followed_by_their_numbers(pipeline: Pipeline, together: boo
     pipeline.assert_equal(*followed)
     pipeline.assert_equal(*LEFT, ignore_left_columns=True)
     for table in CHANGES:
-        assert {kind for kind, _ in pipeline.events(table)} == {"evolved"}, table
+        # a column that has its name again was never seen with another
+        expected = set() if table == "renamed_back" else {"evolved"}
+        assert {kind for kind, _ in pipeline.events(table)} == expected, table
     for table, left in (("added_again", "v__2"), ("default_again", "v__2"), ("other_type", "n__4")):
         values = {r.id: r[left] for r in pipeline.frame("silver", "public", table).collect()}
         assert values[1] is not None

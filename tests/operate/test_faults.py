@@ -251,7 +251,7 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
                 text=True,
             )
         silver = pipeline.path("silver", "public", "items", "_delta_log", f"{1:020d}.json")
-        wait_until(silver.exists, 180)
+        wait_until(silver.exists, 400)  # two JVMs start, beside whatever else the machine does
         pipeline.run(FILL.format(101, 200))
         for name, job in jobs.items():
             job.send_signal(signal.SIGTERM)
@@ -263,7 +263,7 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
     finally:
         for job in jobs.values():
             job.kill()
-            job.wait()
+            job.communicate()
     pipeline.catch_up()
     pipeline.assert_equal("items")
 
