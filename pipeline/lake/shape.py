@@ -106,13 +106,11 @@ class SilverShape:
             self._perform(operations, lsn, newest)
         return known, {**relations, **{r.version: r for r in alike.relations}}
 
-    def columns_of(self, known: Known, registered: Registered | None = None) -> tuple[RegisteredColumn, ...]:
-        """Return the columns to register; those that are registered keep the source's name for them."""
+    def columns_of(self, known: Known) -> tuple[RegisteredColumn, ...]:
+        """Return the columns to register, the source's names being silver's."""
         physical = self._table.physical_names()
-        before = {c.physical_name: c.name for c in registered.columns} if registered else {}
         return tuple(
-            RegisteredColumn(before.get(physical[name], name), name, number, physical[name])
-            for name, number in known.numbers.items()
+            RegisteredColumn(name, name, number, physical[name]) for name, number in known.numbers.items()
         )
 
     def _known(self, registered: Registered) -> Known:

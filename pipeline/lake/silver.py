@@ -93,7 +93,9 @@ class SilverTable:
         # named them is recorded after the rows, which may come again. Of a table created again the first
         # write puts the new rows in the old ones' place.
         entry = Registered(*self.name, self.table.path, known.relation_id, self._shape.columns_of(known))
-        before = replace(entry, columns=self._shape.columns_of(known, registered))
+        names = {c.physical_name: c.name for c in registered.columns} if registered else {}
+        columns = (replace(c, name=names.get(c.physical_name, c.name)) for c in entry.columns)
+        before = replace(entry, columns=tuple(columns))
         if registered and registered.relation_id != known.relation_id:
             cut = cuts[0]
             successor = Successor(known.relation_id, entry.columns, self._app_of(cut), cut.through)

@@ -111,6 +111,11 @@ def after(times: int, call: Callable[..., Any]) -> Callable[..., Any]:
     return counted
 
 
+CREATED_AGAIN = (
+    "DROP TABLE t",
+    "CREATE TABLE t (v text, id int PRIMARY KEY)",
+    "INSERT INTO t VALUES ('new', 2)",
+)
 PLACES = {
     "before the first table is written": ("pipeline.lake.writer", "CutWriter", "write", 0),
     "between two tables": ("pipeline.lake.writer", "CutWriter", "write", 1),
@@ -183,9 +188,7 @@ def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
     pipeline.catch_up()
     pipeline.run("UPDATE t SET v = 'changed'")
     pipeline.ingest()
-    pipeline.run(
-        "DROP TABLE t", "CREATE TABLE t (v text, id int PRIMARY KEY)", "INSERT INTO t VALUES ('new', 2)"
-    )
+    pipeline.run(*CREATED_AGAIN)
     pipeline.ingest()
     from pipeline.lake.writer import CutWriter
 
@@ -205,9 +208,7 @@ def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(
     pipeline.ingest()
     pipeline.run("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
     pipeline.catch_up()
-    pipeline.run(
-        "DROP TABLE t", "CREATE TABLE t (v text, id int PRIMARY KEY)", "INSERT INTO t VALUES ('new', 2)"
-    )
+    pipeline.run(*CREATED_AGAIN)
     pipeline.ingest()
     from pipeline.lake.records import Records
 
