@@ -12,28 +12,30 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal, cast
 from urllib.parse import parse_qsl
 
 from pipeline.document import Section, Value, parse_document
 from pipeline.errors import ConfigError
+from pipeline.rules import (
+    DROPPED_COLUMNS,
+    MISFITS,
+    MODES,
+    TYPE_CHANGES,
+    DroppedColumns,
+    Misfits,
+    TableRule,
+    TypeChanges,
+    read_rules,
+)
 
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
-_GLOB_PART = r'(?:"((?:[^"]|"")+)"|([^".]+))'
-_GLOB = re.compile(rf"{_GLOB_PART}\.{_GLOB_PART}")
-_SCALAR_TYPE = re.compile(
-    r"BOOLEAN|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|STRING|BINARY|DATE|TIMESTAMP|TIMESTAMP_NTZ"
-    r"|DECIMAL\((?P<precision>\d{1,2}),(?P<scale>\d{1,2})\)"
-)
-_PLANNED_TYPES = re.compile(r"VARIANT|MAP<STRING,STRING>")
 _SECRET_KEYWORDS = frozenset(
     ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 )
 _KEYWORD = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.DOTALL)
-_MODES = ("mirror",), ("soft_delete", "history", "append")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +81,9 @@ class Silver:
 
     mode: Literal["mirror"] = "mirror"
     metadata_columns: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class TableRule:
-    """Say how the tables that a glob matches become silver tables."""
-
-    source: str
-    target: str | None = None
-    mode: str = "mirror"
-    types: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-    @staticmethod
-    def is_glob(text: str) -> bool:
-        """Tell whether a text is a `schema.table` glob."""
-        return _parse_glob(text) is not None
-
-    def matches(self, schema: str, table: str) -> bool:
-        """Tell whether the glob matches a table; names are compared as the catalog has them, case and all."""
-        patterns = _parse_glob(self.source)
-        return patterns is not None and all(
-            pattern.fullmatch(name) is not None
-            for pattern, name in zip(patterns, (schema, table), strict=True)
-        )
+    misfits: Misfits = "null"
+    dropped_columns: DroppedColumns = "keep"
+    type_changes: TypeChanges = "hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +127,22 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
     root = storage.text("root", "./lake")
     storage.finish()
     silver = top.section("silver")
-    mode = cast(Literal["mirror"], silver.choice("mode", "mirror", *_MODES))
-    kept = Silver(mode=mode, metadata_columns=silver.boolean("metadata_columns", True))
+    kept = Silver(
+        mode=cast(Literal["mirror"], silver.choice("mode", "mirror", *MODES)),
+        metadata_columns=silver.boolean("metadata_columns", True),
+        misfits=cast(Misfits, silver.choice("misfits", "null", MISFITS)),
+        dropped_columns=cast(DroppedColumns, silver.choice("dropped_columns", "keep", DROPPED_COLUMNS)),
+        type_changes=cast(TypeChanges, silver.choice("type_changes", "hold", TYPE_CHANGES)),
+    )
     silver.finish()
-    tables = _read_tables(top.get("tables"), mode)
+    general = TableRule(
+        "public.*",
+        mode=kept.mode,
+        misfit=kept.misfits,
+        dropped_columns=kept.dropped_columns,
+        type_changes=kept.type_changes,
+    )
+    tables = read_rules(top.get("tables"), general)
     top.finish()
     return Config(pipeline, source, Storage(root.rstrip("/") or root), kept, tables, file)
 
@@ -208,64 +202,6 @@ def _read_protocol(section: Section) -> Protocol:
     )
 
 
-def _read_tables(value: Value | None, mode: str) -> tuple[TableRule, ...]:
-    if value is None:
-        return (TableRule("public.*", mode=mode),)
-    rules: list[TableRule] = []
-    targets: list[Value] = []
-    for item in value.items():
-        section = item.section()
-        source = section.get("source")
-        if source is None:
-            raise item.error("source is missing; write a `schema.table` glob")
-        glob = source.text()
-        if not TableRule.is_glob(glob):
-            raise source.error("write schema.table, with a part that holds a dot in double quotes")
-        target = section.get("target")
-        target_name = None if target is None else target.text()
-        if target is not None:
-            if "*" in glob or "?" in glob:
-                raise target.error(
-                    "one target cannot take the many tables of a glob; name the table in source"
-                )
-            if any(rule.target == target_name for rule in rules):
-                raise target.error("another rule has the same target; two tables cannot share one")
-        table_mode = section.choice("mode", mode, *_MODES)
-        types = section.section("types").values()
-        rules.append(
-            TableRule(
-                glob, target_name, table_mode, {column: _read_type(text) for column, text in types.items()}
-            )
-        )
-        section.finish()
-        if target is not None:
-            targets.append(target)
-    # a Delta table cannot hold the folders of others
-    schemas = {rule.source.partition(".")[0] for rule in rules if rule.target is None}
-    for target in targets:
-        if target.text() in schemas:
-            raise target.error("this is a schema's folder in silver; choose another name")
-    return tuple(rules)
-
-
-def _read_type(value: Value) -> str:
-    text = "".join(value.text().upper().split())
-    element = text[6:-1] if text.startswith("ARRAY<") and text.endswith(">") else text
-    if _PLANNED_TYPES.fullmatch(element):
-        raise value.error(f"{element} is not built yet; write another type")
-    match = _SCALAR_TYPE.fullmatch(element)
-    if match is None:
-        raise value.error(
-            "unknown type; write BOOLEAN, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, "
-            "BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ or ARRAY<one of these>"
-        )
-    if match["precision"] is not None:
-        precision, scale = int(match["precision"]), int(match["scale"])
-        if not (1 <= precision <= 38 and scale <= precision):
-            raise value.error("a DECIMAL holds 1 to 38 digits, of which no more than all follow the point")
-    return text
-
-
 def _holds_secret(written: str) -> bool:
     """Tell whether a libpq connection string, as the file has it, gives a secret a literal value."""
     scheme, separator, rest = written.strip().partition("://")
@@ -276,20 +212,3 @@ def _holds_secret(written: str) -> bool:
     else:
         pairs = [(match[1], match[2].strip("'")) for match in _KEYWORD.finditer(written)]
     return any(keyword in _SECRET_KEYWORDS and value for keyword, value in pairs)
-
-
-@lru_cache(maxsize=4096)
-def _parse_glob(glob: str) -> tuple[re.Pattern[str], re.Pattern[str]] | None:
-    match = _GLOB.fullmatch(glob)
-    if match is None:
-        return None
-    schema, table = (
-        quoted.replace('""', '"') if quoted else plain
-        for quoted, plain in ((match[1], match[2]), (match[3], match[4]))
-    )
-    return _compile_glob(schema), _compile_glob(table)
-
-
-def _compile_glob(part: str) -> re.Pattern[str]:
-    wild = {"*": ".*", "?": "."}
-    return re.compile("".join(wild.get(letter) or re.escape(letter) for letter in part), re.DOTALL)

@@ -17,9 +17,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pipeline.config import Config, Silver, Source, Storage, TableRule
+from pipeline.config import Config, Silver, Source, Storage
 from pipeline.postgres.embedded import EmbeddedServer, binaries_of, start_server
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableRule
 
 _numbers = itertools.count(1)
 

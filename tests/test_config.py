@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config, Protocol, TableRule, load_config
+from pipeline.config import Config, Protocol, load_config
 from pipeline.errors import ConfigError
+from pipeline.rules import TableRule
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -143,7 +144,6 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, sentence: 
         ("silver: {mode: history}", "silver.mode"),
         ("tables: [{source: a.b, mode: soft_delete}]", "tables[0].mode"),
         ("tables: [{source: a.b, mode: append}]", "tables[0].mode"),
-        ("tables: [{source: a.b, types: {c: variant}}]", "tables[0].types.c"),
     ],
 )
 def test_what_is_not_built_yet_is_refused_where_it_is_written(tmp_path: Path, written: str, key: str) -> None:
@@ -278,6 +278,22 @@ def test_a_glob_matches_names_as_the_catalog_has_them(
 def test_a_source_that_is_no_glob_is_refused(tmp_path: Path, glob: str) -> None:
     assert "tables[0].source: write schema.table" in mistake(
         tmp_path, f"pipeline: s\ntables: [{{source: '{glob}'}}]\n"
+    )
+
+
+def test_what_becomes_of_values_columns_and_types_is_read_and_a_rule_wins(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        "pipeline: s\nsilver: {misfits: clamp, dropped_columns: drop, type_changes: rewrite}\ntables:\n"
+        "  - {source: a.b, misfits: {day: text, n: null}, type_changes: hold}\n  - {source: a.*}\n",
+    )
+    first, second = config.tables
+    assert [first.misfit_of(name) for name in ("day", "n", "x")] == ["text", "null", "clamp"]
+    assert (first.dropped_columns, first.type_changes) == ("drop", "hold")
+    assert (second.misfit_of("day"), second.type_changes) == ("clamp", "rewrite")
+    assert load(tmp_path, "pipeline: s\nsilver: {misfits: text}\n").tables[0].misfit_of("x") == "text"
+    assert "write null or text or clamp or error" in mistake(
+        tmp_path, "pipeline: s\ntables: [{source: a.b, misfits: {c: nil}}]\n"
     )
 
 

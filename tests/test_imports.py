@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
     "errors",
     "document",
+    "rules",
     "config",
     "protocol",
     "postgres",

@@ -78,6 +78,7 @@ def _row(version: RelationVersion) -> dict[str, object]:
                 "element_oid": fact and fact.element_oid,
                 "element_kind": fact and fact.element_kind,
                 "element_base_oid": fact and fact.element_base_oid,
+                "output": fact and fact.output,
                 "missing_value": fact and fact.missing_value and storable(fact.missing_value),
                 "not_null": fact and fact.not_null,
             }

@@ -82,7 +82,8 @@ class Bronze:
 
     def record_relations(self, versions: Sequence[RelationVersion]) -> None:
         """Append relation versions; must be durable before the changes that name them."""
-        self.relations.append(self._frame(relations_table(versions), RELATIONS))
+        frame = self._frame(relations_table(versions), RELATIONS)
+        self.relations.append(frame, adds_columns=True)  # bronze of an older release has fewer
 
     def known_versions(self) -> set[int]:
         """Return the ids of all recorded relation versions."""

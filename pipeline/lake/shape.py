@@ -8,6 +8,7 @@ from pipeline.lake.records import Event, Records, Registered, RegisteredColumn
 from pipeline.lake.session import committing
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableRule
 from pipeline.silver.evolve import (
     AddColumn,
     CreateTable,
@@ -24,6 +25,7 @@ from pipeline.silver.merge import MetadataNames, quoted
 from pipeline.silver.plan import Survey
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.renames import Known, RenameColumn, name_alike, plan_renames
+from pipeline.silver.sidecars import with_sidecars
 
 COMMIT_LSN, COMMIT_TIME = "_commit_lsn", "_commit_time"
 
@@ -45,7 +47,7 @@ class SilverShape:
         table: LakeTable,
         records: Records,
         name: tuple[str, str],
-        overrides: Mapping[str, str],
+        rule: TableRule,
         app_id: str,
         *,
         metadata_columns: bool,
@@ -54,7 +56,7 @@ class SilverShape:
         self._table = table
         self._records = records
         self._name = name
-        self._overrides = overrides
+        self._rule = rule
         self._app_id = app_id
         self._metadata_columns = metadata_columns
 
@@ -83,6 +85,7 @@ class SilverShape:
         alike = name_alike(known, [relations[s.version] for s in followed])
         renames = plan_renames(known, alike) if known is not None else []
         known = known.renamed(renames) if known is not None else None
+        renames = with_sidecars(renames, silver or {})
         # All is planned before anything is done.
         plans: list[tuple[LSN, Sequence[Operation]]] = [(LSN(last.last[0]), renames)]
         columns = shaped(silver, renames) if silver is not None else None
@@ -90,7 +93,7 @@ class SilverShape:
         for survey, relation, is_certain in zip(followed, alike.relations, alike.certain, strict=True):
             lsn = LSN(survey.first[0])
             evolution = plan_evolution(
-                known, relation, columns, self._overrides, is_certain=is_certain and was_certain
+                known, relation, columns, self._rule, is_certain=is_certain and was_certain
             )
             was_certain = is_certain
             for operation in evolution:

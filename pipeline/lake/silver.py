@@ -18,7 +18,9 @@ from pipeline.lake.shape import Held, SilverShape
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.lake.writer import CutWriter
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.rules import TableRule
 from pipeline.silver.plan import Cut, Run, Survey, TableInput, plain_runs, plan_cuts, plan_fold, signature
+from pipeline.silver.refusals import Refusal, refusal, refused_column
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.types import stored
 
@@ -30,6 +32,7 @@ class Written:
     applied: LSN
     held: str | None = None
     misfits: int = 0
+    kind: str = "held"  # or refused: the event that says why
 
 
 class SilverTable:
@@ -42,7 +45,7 @@ class SilverTable:
         records: Records,
         name: TableName,
         path: str,
-        overrides: Mapping[str, str],
+        rule: TableRule,
         *,
         metadata_columns: bool,
     ) -> None:
@@ -50,10 +53,10 @@ class SilverTable:
         self.table = LakeTable(spark, path)
         self.bronze = bronze.in_session(spark)
         self._records = records
-        self._overrides = overrides
+        self._rule = rule
         self._app_id = bronze.app_id
         self._shape = SilverShape(
-            spark, self.table, records, name, overrides, bronze.app_id, metadata_columns=metadata_columns
+            spark, self.table, records, name, rule, bronze.app_id, metadata_columns=metadata_columns
         )
         self._writer = CutWriter(spark, self.table, records, name)
         self._version = -1
@@ -75,13 +78,18 @@ class SilverTable:
         floor: LSN,
     ) -> Written:
         """Bring the table from its floor up to the point, or up to where it has to be held."""
-        through, held = point.lsn, None
+        through, held, kind = point.lsn, None, "held"
         registered = self._settled(registered)
+        if found := self._refusal(surveys, relations, floor, through):
+            through, held, kind = found.before, found.sentence, "refused"
+            surveys = self.bronze.survey_table(self.name, floor, through)
+            if not surveys:
+                return Written(floor, held, kind=kind)
         try:
             known, relations = self._shape.evolve(surveys, relations, registered)
         except Held as hold:
             # The transactions before the one that cannot be followed end at its commit record at the latest.
-            through, held = hold.before, str(hold)
+            through, held, kind = hold.before, str(hold), "held"
             surveys = self.bronze.survey_table(self.name, floor, through)
             if not surveys:
                 return Written(floor, held)
@@ -106,7 +114,27 @@ class SilverTable:
         if entry != before:
             self._records.register(entry)
         self._version = self.table.version()
-        return Written(through, held, misfits)
+        return Written(through, held, misfits, kind)
+
+    def _refusal(
+        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], floor: LSN, through: LSN
+    ) -> Refusal | None:
+        """Return the first change that a policy refuses."""
+        column = refused_column(surveys, relations, self._rule)
+        if column is None:
+            return None
+        truncates = [s.last_truncate for s in surveys if s.last_truncate]
+        changes = between(
+            self.bronze.table_changes(self.name, floor, through),
+            max(truncates, default=(0, -1)),
+            max(s.last for s in surveys),
+        )
+        first = changes.selectExpr("commit_lsn", "ordinal", f"{column} AS refused").where(
+            "refused IS NOT NULL"
+        )
+        for row in first.orderBy("commit_lsn", "ordinal").limit(1).collect():
+            return refusal(self.name, row.commit_lsn, row.refused)
+        return None
 
     def _settled(self, registered: Registered | None) -> Registered | None:
         """Return what the table's rows belong to: a run that ended early could not record it any more."""
@@ -141,6 +169,6 @@ class SilverTable:
             return 0
         columns = {name: stored(ddl) for name, ddl in self._shape.columns().items()}
         changes = between(self.bronze.table_changes(self.name, floor, table.through), cut.after, cut.upto)
-        fold = plan_fold(table, cut, columns, self._overrides)
+        fold = plan_fold(table, cut, columns, self._rule)
         commit = Commit(app, cut.through, {"table": list(self.name)})
         return self._writer.write(changes, fold, cut, commit, self._shape.metadata())

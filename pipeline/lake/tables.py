@@ -158,9 +158,9 @@ class LakeTable:
             writer = writer.option(name, value)
         writer.option("userMetadata", json.dumps({METADATA_KEY: 1, "operation": "create"})).save(self.path)
 
-    def append(self, frame: DataFrame, commit: Commit | None = None) -> None:
+    def append(self, frame: DataFrame, commit: Commit | None = None, *, adds_columns: bool = False) -> None:
         """Append rows; skipped by Delta where the table already records this commit's LSN or a later one."""
-        self._write(frame, "append", commit)
+        self._write(frame, "append", commit, {"mergeSchema": str(adds_columns).lower()})
 
     def overwrite(self, frame: DataFrame, commit: Commit | None, *, replaces_schema: bool = False) -> None:
         """Replace all rows in one commit; the schema is kept unless it is replaced too."""

@@ -129,7 +129,7 @@ class CutWriter:
         rows = source.where(f"op = 'U' AND ({_keeps(fold)})")
         if not is_new:
             on = " AND ".join(
-                f"t.{merge.quoted(name)} <=> s.{k}" for name, k in zip(key, fold.key_names, strict=True)
+                merge.same_key(fold, k, i) for k, i in zip(fold.key_names, fold.key, strict=True)
             )
             rows = rows.alias("s").join(self._table.frame().alias("t"), F.expr(on), "left_anti")
         unknown = {f"s{i}": F.expr(f"coalesce(s{i}, {UNKNOWN})") for i in fold.partial}
@@ -141,7 +141,7 @@ class CutWriter:
         found = merge.misfits(fold)
         if not count or found is None:
             return
-        texts = ", ".join(f"{literal(name)}, CAST(k{i} AS STRING)" for i, name in enumerate(key))
+        texts = ", ".join(f"{literal(name)}, {_shown(fold, i)}" for i, name in enumerate(key))
         rows = (
             source.withColumn("misfit", F.explode(F.expr(found)))
             .withColumns(
@@ -156,6 +156,11 @@ class CutWriter:
         )
         own = Commit(f"{commit.app_id}/{part}/{'.'.join(self._name)}", commit.lsn)
         self._records.record_misfits(rows, own)
+
+
+def _shown(fold: Fold, i: int) -> str:
+    kind = fold.columns[fold.key[i]].type
+    return f"CAST(k{i} AS STRING)" if kind.is_comparable else f"to_json(k{i})"
 
 
 def _kept(frame: DataFrame) -> DataFrame:

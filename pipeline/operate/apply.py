@@ -225,7 +225,7 @@ class Applier:
                 self.records,
                 name,
                 self._path(name),
-                rule.types,
+                rule,
                 metadata_columns=self._config.silver.metadata_columns,
             )
         return self._writers[name]
@@ -252,7 +252,7 @@ class Applier:
         except Exception as error:
             return TableState(applied=floor, failure=sentence_of(error))
         if written.held:
-            self.records.record_events([Event(*name, written.applied, "held", written.held)])
+            self.records.record_events([Event(*name, written.applied, written.kind, written.held)])
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
 
     def _note_rename(self, name: TableName, found: TableSurvey) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pipeline.config import TableRule
 from pipeline.operate.seen import BEGINNINGS, ENDINGS, Seen
 from pipeline.protocol.messages import (
     BeginPrepare,
@@ -20,6 +19,7 @@ from pipeline.protocol.messages import (
     StreamCommit,
     StreamPrepare,
 )
+from pipeline.rules import TableRule
 
 
 class Selection:

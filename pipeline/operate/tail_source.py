@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from pipeline.config import Protocol, Source, TableRule
+from pipeline.config import Protocol, Source
 from pipeline.errors import ConfigError, SlotBusyError, SourceError
 from pipeline.operate.tail_request import Request
 from pipeline.postgres.connection import Connection, is_synchronous_standby
@@ -26,6 +26,7 @@ from pipeline.postgres.slot_sql import start_slot_sql
 from pipeline.postgres.stream import ChangeStream
 from pipeline.postgres.temporary import start_temporary
 from pipeline.postgres.walsender import start_walsender
+from pipeline.rules import TableRule
 
 APPLICATION_NAME = "pgdelta tail"
 _BUSY_SECONDS = 2.0  # a reader that just ended may hold the slot a moment longer

@@ -22,8 +22,10 @@ from pipeline.protocol.messages import Relation
 class ColumnFacts:
     """One column: its type, the type beneath its domains, the element of an array, the fast default.
 
-    `type_kind` and `element_kind` are pg_type.typtype. `missing_value` is the text that rows from before the
-    column read for it, None when `has_missing` is false or, before 11, cannot be known.
+    `type_kind` and `element_kind` are pg_type.typtype. `output` is the function in the server's source that
+    writes a value, or an array's element, as text: types of extensions are known by it. `missing_value` is
+    the text that rows from before the column read for it, None when `has_missing` is false or, before 11,
+    cannot be known.
     """
 
     attribute_number: int
@@ -35,6 +37,7 @@ class ColumnFacts:
     element_oid: int | None
     element_kind: str | None
     element_base_oid: int | None
+    output: str
     has_missing: bool
     missing_value: str | None
     not_null: bool
@@ -77,13 +80,15 @@ WITH RECURSIVE attribute AS (
 )
 SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnum::integer, n.nspname::text, t.typname::text,
        t.typtype::text, base.type_oid::bigint, base.modifier, element.type_oid::bigint, kind.typtype::text,
-       element.base_oid::bigint, a.has_missing, a.missing_value, a.attnotnull
+       element.base_oid::bigint, output.prosrc, a.has_missing, a.missing_value, a.attnotnull
 FROM attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 JOIN base ON base.attnum = a.attnum
 LEFT JOIN element ON element.attnum = a.attnum
 LEFT JOIN pg_catalog.pg_type kind ON kind.oid = element.type_oid
+JOIN pg_catalog.pg_type value ON value.oid = coalesce(element.base_oid, base.type_oid)
+JOIN pg_catalog.pg_proc output ON output.oid = value.typoutput
 ORDER BY a.attnum
 """
 _MISSING_SINCE_11 = (

@@ -8,10 +8,13 @@ with a sentence instead of a guess.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeline.rules import TableRule
 from pipeline.silver.merge import quoted
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.renames import Known, RenameColumn
-from pipeline.silver.types import SilverType, holds, silver_type
+from pipeline.silver.sidecars import sidecars
+from pipeline.silver.types import holds, silver_type
+from pipeline.silver.values import STRING, SilverType
 
 # Delta takes these in a column name only under column mapping.
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
@@ -95,7 +98,7 @@ def plan_evolution(
     known: Known | None,
     relation: SourceRelation,
     silver: Mapping[str, str] | None,
-    overrides: Mapping[str, str],
+    rule: TableRule,
     *,
     is_certain: bool = True,
 ) -> list[Operation]:
@@ -106,15 +109,17 @@ def plan_evolution(
     The relation's columns and `known` are named as silver names them. A column that is in silver but not in
     `known` was added by a run that ended before it could record it.
     """
-    if held := _collision(relation, silver or {}):
+    beside = sidecars(relation, rule)
+    if held := _collision(relation, silver or {}, beside):
         return [held]
     if silver is None:
-        return [CreateTable(tuple((c.name, silver_type(c, overrides.get(c.name))) for c in relation.columns))]
+        columns = [(c.name, silver_type(c, rule.types.get(c.name))) for c in relation.columns]
+        return [CreateTable((*columns, *((name, STRING) for name in beside)))]
     # A table created again under its name numbers its columns anew.
     is_same_table = known is not None and known.relation_id == relation.oid
     operations: list[Operation] = []
     for column in relation.columns:
-        wanted = silver_type(column, overrides.get(column.name), silver.get(column.name))
+        wanted = silver_type(column, rule.types.get(column.name), silver.get(column.name))
         present = silver.get(column.name)
         if present is not None and not holds(present, wanted.ddl):
             if not holds(wanted.ddl, present):
@@ -133,6 +138,7 @@ def plan_evolution(
                         "if it was renamed or has a default, silver's older rows may not show it"
                     )
                 )
+    operations += [AddColumn(name, STRING) for name in beside if name not in silver]
     return operations
 
 
@@ -150,8 +156,13 @@ def shaped(silver: Mapping[str, str] | None, operations: Sequence[Operation]) ->
     return columns
 
 
-def _collision(relation: SourceRelation, silver: Mapping[str, str]) -> Hold | None:
+def _collision(relation: SourceRelation, silver: Mapping[str, str], beside: Mapping[str, str]) -> Hold | None:
     """Delta takes names for equal that differ only in case."""
+    for name, of in beside.items():
+        if any(column.name.lower() == name.lower() for column in relation.columns):
+            return _held(
+                relation, f"column {name} stands where silver keeps the texts of {of} that do not fit"
+            )
     seen = {name.lower(): name for name in silver}
     for column in relation.columns:
         other = seen.setdefault(column.name.lower(), column.name)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.silver.types import SilverType
+from pipeline.silver.values import SilverType
 
 VALUE, UNKNOWN, INHERITED, FROM_SILVER = 0, 1, 2, 3  # the state of a column; NULL: kept from silver
 
@@ -30,6 +30,8 @@ class FoldColumn:
     positions: Mapping[int, int]  # relation version → 0-based position in its tuples
     is_partial: bool = False  # some change may not send it: unchanged TOAST, or a version without it
     missing_value: str | None = None  # what rows from before ADD COLUMN … DEFAULT hold
+    misfit: str = "null"  # what becomes of texts that do not fit
+    is_sidecar: bool = False  # it holds such texts of another column
 
 
 @dataclass(frozen=True, slots=True)

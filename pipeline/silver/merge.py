@@ -84,7 +84,8 @@ def from_silver(source: DataFrame, silver: DataFrame, fold: Fold) -> DataFrame:
         F.lit(True).alias("found"),
     )
     on = [
-        F.expr(f"{column.type.value(f'b{i}')} <=> t{i} AND b{i} IS NOT NULL") for i, column in enumerate(keys)
+        F.expr(f"{_comparable(column, f'b{i}')} <=> {column.type.comparable(f't{i}')} AND b{i} IS NOT NULL")
+        for i, column in enumerate(keys)
     ]
     filled = {}
     for i in fold.partial:
@@ -98,6 +99,10 @@ def from_silver(source: DataFrame, silver: DataFrame, fold: Fold) -> DataFrame:
     )
 
 
+def _comparable(column: FoldColumn, text: str) -> str:
+    return column.type.comparable(f"({column.type.value(text)})")
+
+
 def misfits(fold: Fold) -> str | None:
     """Return SQL for an array of struct(column_name, raw_text, policy) of what the row could not hold."""
     found = []
@@ -105,10 +110,10 @@ def misfits(fold: Fold) -> str | None:
         if lost := column.type.misfit(f"x{i}", f"c{i}"):
             found.append(
                 f"CASE WHEN {lost} THEN named_struct('column_name', {literal(column.name)}, "
-                f"'raw_text', x{i}, 'policy', 'null') END"
+                f"'raw_text', x{i}, 'policy', {_policy(column, f'c{i}')}) END"
             )
         # A column that the source does not have any more has nothing to send.
-        if i in fold.partial and column.positions:
+        if i in fold.partial and column.positions and not column.is_sidecar:
             found.append(
                 f"CASE WHEN s{i} = {UNKNOWN} AND op <> 'D' THEN named_struct('column_name', "
                 f"{literal(column.name)}, 'raw_text', CAST(NULL AS STRING), 'policy', 'not sent') END"
@@ -116,6 +121,13 @@ def misfits(fold: Fold) -> str | None:
     if not found:
         return None
     return f"filter(array({', '.join(found)}), m -> m IS NOT NULL)"
+
+
+def _policy(column: FoldColumn, value: str) -> str:
+    """Return SQL for the word that a misfit is recorded with: nothing may be nearest to a value."""
+    if column.type.lenient is None:
+        return "'text'" if column.misfit == "text" else "'null'"
+    return f"CASE WHEN {value} IS NULL THEN 'null' ELSE 'clamp' END"
 
 
 def final_rows(source: DataFrame, fold: Fold, metadata: MetadataNames) -> DataFrame:
@@ -128,10 +140,7 @@ def final_rows(source: DataFrame, fold: Fold, metadata: MetadataNames) -> DataFr
 
 def merge_by_key(target: str, source: str, fold: Fold, metadata: MetadataNames) -> str:
     """Return the MERGE of one row per key: delete, update what was sent, insert."""
-    on = " AND ".join(
-        f"t.{quoted(fold.columns[i].name)} <=> s.{name}"
-        for name, i in zip(fold.key_names, fold.key, strict=True)
-    )
+    on = " AND ".join(same_key(fold, name, i) for name, i in zip(fold.key_names, fold.key, strict=True))
     updates = [f"t.{quoted(column.name)} = {_updated(fold, i)}" for i, column in enumerate(fold.columns)]
     updates += [f"t.{quoted(name)} = s.{source_name}" for name, source_name in metadata.pairs()]
     return "\n".join(
@@ -142,6 +151,13 @@ def merge_by_key(target: str, source: str, fold: Fold, metadata: MetadataNames) 
             f"WHEN NOT MATCHED AND s.op <> 'D' THEN {_insert(fold.columns, metadata)}",
         ]
     )
+
+
+def same_key(fold: Fold, name: str, i: int) -> str:
+    """Return SQL that is true where the target's key column i is the source's."""
+    column = fold.columns[i]
+    target = column.type.comparable(f"t.{quoted(column.name)}")
+    return f"{target} <=> {column.type.comparable(f's.{name}')}"
 
 
 def _updated(fold: Fold, i: int) -> str:

@@ -7,14 +7,17 @@ created again under its name). A TRUNCATE makes everything before it irrelevant.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableRule
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.relation import SourceRelation
-from pipeline.silver.types import SilverType, silver_type
+from pipeline.silver.sidecars import sidecars
+from pipeline.silver.types import silver_type
+from pipeline.silver.values import SilverType
 
 Place = tuple[int, int]  # (commit LSN, ordinal)
 
@@ -174,17 +177,26 @@ def _require_identity(table: TableInput, run: Run) -> None:
         )
 
 
-def plan_fold(
-    table: TableInput, cut: Cut, silver: Mapping[str, SilverType], overrides: Mapping[str, str]
-) -> Fold:
+def plan_fold(table: TableInput, cut: Cut, silver: Mapping[str, SilverType], rule: TableRule) -> Fold:
     """Return the fold of one cut onto silver's columns (name → type as the Delta table has it)."""
     surveys = [s for s in table.surveys if s.version in cut.versions]
     relations = [table.relation(s.version) for s in surveys]
-    columns = tuple(_fold_column(name, kind, surveys, relations, overrides) for name, kind in silver.items())
     key = relations[0].key
+    texts = {sidecar: name for r in relations for sidecar, name in sidecars(r, rule).items()}
+    columns = []
+    for name, kind in silver.items():
+        of = texts.get(name, name)
+        column = _fold_column(of, silver.get(of, kind), surveys, relations, rule)
+        if name in texts:
+            column = replace(
+                column, name=name, type=column.type.text_of_misfit, missing_value=None, is_sidecar=True
+            )
+        elif column.misfit == "clamp" and name not in key:  # two keys could be clamped to one
+            column = replace(column, type=column.type.clamped)
+        columns.append(column)
     names = [column.name for column in columns]
     return Fold(
-        columns=columns,
+        columns=tuple(columns),
         key=tuple(names.index(name) for name in key),
         versions=cut.versions,
         has_key_changes=any(s.key_tuples for s in surveys),
@@ -196,7 +208,7 @@ def _fold_column(
     kind: SilverType,
     surveys: Sequence[Survey],
     relations: Sequence[SourceRelation],
-    overrides: Mapping[str, str],
+    rule: TableRule,
 ) -> FoldColumn:
     positions: dict[int, int] = {}
     is_unsent = False
@@ -207,8 +219,8 @@ def _fold_column(
             positions[relation.version] = position
             is_unsent |= position in survey.unsent
             column = relation.columns[position]
-            sent = silver_type(column, overrides.get(name), kind.ddl)
+            sent = silver_type(column, rule.types.get(name), kind.ddl)
             kind = sent if sent.ddl == kind.ddl else kind  # silver may hold a wider type
             missing_value = column.missing_value if missing_value is None else missing_value
     is_partial = is_unsent or len(positions) < len(relations)
-    return FoldColumn(name, kind, positions, is_partial, missing_value)
+    return FoldColumn(name, kind, positions, is_partial, missing_value, rule.misfit_of(name))

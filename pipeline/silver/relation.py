@@ -16,6 +16,7 @@ class SourceColumn:
     base_oid: int = 0
     base_modifier: int = -1
     element_base_oid: int | None = None
+    output: str | None = None  # the server's function that writes a value, or an array's element, as text
     missing_value: str | None = None
 
 
@@ -67,6 +68,7 @@ def source_relation(row: Any) -> SourceRelation:
                 base_oid=column.type_oid if column.base_oid is None else column.base_oid,
                 base_modifier=column.type_modifier if column.base_modifier is None else column.base_modifier,
                 element_base_oid=column.element_base_oid,
+                output=getattr(column, "output", None),  # older bronze has none
                 missing_value=column.missing_value,
             )
             for column in row["columns"]

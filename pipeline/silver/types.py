@@ -1,90 +1,30 @@
-"""PostgreSQL's types to silver's: a column's Delta type, and the SQL that reads PostgreSQL's text into it.
+"""PostgreSQL's types to silver's: which Delta type a column has (`values` says how a text is read into it).
 
-Every parser is a Spark SQL expression over the value's text and returns NULL for a text that the type cannot
-hold; the caller counts `text is not NULL but value is NULL` as a misfit. Nothing here rounds, clamps or
-guesses: Spark's own casts accept more than PostgreSQL prints (`2024`, `now`, a BC date as AD), so dates and
-numbers are guarded before they are cast. Types without a row in the table land as PostgreSQL's own text.
+Types that no table here names land as PostgreSQL's own text.
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from pipeline.silver.relation import SourceColumn
-
-Parser = Callable[[str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class SilverType:
-    """A Delta type and how to get there; `is_total` where every text of the source type has a value."""
-
-    ddl: str
-    parse: Parser
-    is_total: bool = False
-    element: "SilverType | None" = None
-
-    def value(self, text: str) -> str:
-        """Return SQL for the value of a text, NULL where it does not fit."""
-        return self.parse(text)
-
-    def misfit(self, text: str, value: str) -> str | None:
-        """Return SQL that is true where the text is not NULL and its value, or an element of it, is lost."""
-        if self.is_total:
-            return None
-        lost = f"({text} IS NOT NULL AND {value} IS NULL)"
-        if self.element is None or self.element.is_total:
-            return lost
-        sent_nulls = f"size(filter({_tokens(text)}, e -> e = 'NULL'))"
-        kept_nulls = f"size(filter({value}, e -> e IS NULL))"
-        return f"({lost} OR {sent_nulls} <> {kept_nulls})"
-
-    def canonical(self, text: str) -> str:
-        """Return SQL for a string that is equal for equal values of this type, and differs for -0 and 0."""
-        return self.canonical_value(self.parse(text))
-
-    def canonical_value(self, value: str) -> str:
-        """Return the same SQL for a value instead of its text."""
-        if self.ddl == "STRING":
-            return value
-        if self.ddl == "BINARY":
-            return f"hex({value})"
-        if self.element is None:
-            return f"CAST({value} AS STRING)"
-        # JSON would round timestamps to milliseconds; bytes it encodes.
-        values = value if self.element.ddl == "BINARY" else f"CAST({value} AS ARRAY<STRING>)"
-        return f"CASE WHEN {value} IS NOT NULL THEN to_json(array({values})) END"
-
-
-def _cast(ddl: str) -> Parser:
-    return lambda text: f"try_cast({text} AS {ddl})"
-
-
-def _finite(ddl: str) -> Parser:
-    """Guard a number that may be larger than the type: what overflows is not infinite."""
-    return lambda text: (
-        f"CASE WHEN abs(try_cast({text} AS {ddl})) < {ddl}('Infinity') OR {text} RLIKE '^(-?Infinity|NaN)$' "
-        f"THEN try_cast({text} AS {ddl}) END"
-    )
-
-
-def _dated(ddl: str, guard: str) -> Parser:
-    """Guard a date or timestamp: years 1 to 9999, no `infinity`, no BC; a date has no time behind it."""
-    return lambda text: (
-        f"CASE WHEN substr({text}, 5, 1) = '-' AND {guard.format(text)} THEN try_cast({text} AS {ddl}) END"
-    )
-
-
-STRING = SilverType("STRING", lambda text: text, is_total=True)
-BOOLEAN = SilverType("BOOLEAN", lambda text: f"CASE {text} WHEN 't' THEN true WHEN 'f' THEN false END")
-BINARY = SilverType(
-    "BINARY", lambda text: rf"CASE WHEN startswith({text}, r'\x') THEN unhex(substr({text}, 3)) END"
-)
-SMALLINT, INT, BIGINT = (SilverType(name, _cast(name)) for name in ("SMALLINT", "INT", "BIGINT"))
-FLOAT, DOUBLE = (SilverType(name, _cast(name)) for name in ("FLOAT", "DOUBLE"))
-DATE = SilverType("DATE", _dated("DATE", "length({}) = 10"))
-TIMESTAMP, TIMESTAMP_NTZ = (
-    SilverType(name, _dated(name, "NOT endswith({}, ' BC')")) for name in ("TIMESTAMP", "TIMESTAMP_NTZ")
+from pipeline.silver.values import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    HSTORE,
+    INT,
+    SMALLINT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    VARIANT,
+    VECTOR,
+    SilverType,
+    array_of,
+    decimal,
+    finite,
 )
 
 # pg_type.dat: the oids of built-in types never change. A type that is not here is STRING.
@@ -102,6 +42,9 @@ _BUILT_IN = {
     1184: TIMESTAMP,
 }
 _NUMERIC, _BOX = 1700, 603
+# Types of extensions, by the function that writes them as text; pgvector's are STRING unless overridden.
+_BY_OUTPUT = {"hstore_out": HSTORE}
+_VECTORS = frozenset({"vector_out", "halfvec_out"})
 # Arrays of built-in types → their element, for relations whose catalog facts are unknown.
 _BUILT_IN_ARRAYS = {
     143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17,
@@ -113,15 +56,6 @@ _BUILT_IN_ARRAYS = {
     6150: 4451, 6151: 4532, 6152: 4533, 6153: 4534, 6155: 4535, 6157: 4536,
 }  # fmt: skip
 _FIRST_USER_OID = 10_000  # FirstGenbkiObjectId: from here on an oid says nothing by itself
-
-
-def decimal(precision: int, scale: int) -> SilverType:
-    """Return DECIMAL(precision, scale); a text with digits beyond the scale does not fit: nothing rounds."""
-    ddl = f"DECIMAL({precision},{scale})"
-    exact = rf"^-?\d*(\.\d{{0,{scale}}}0*)?$"
-    return SilverType(
-        ddl, lambda text: f"CASE WHEN {text} RLIKE r'{exact}' THEN try_cast({text} AS {ddl}) END"
-    )
 
 
 def numeric(type_modifier: int) -> SilverType:
@@ -137,51 +71,26 @@ def numeric(type_modifier: int) -> SilverType:
     return decimal(precision, scale) if precision <= 38 else STRING
 
 
-def array_of(element: SilverType, delimiter: str = ",") -> SilverType:
-    """Return ARRAY<element>: one dimension, bounds from 1; an element that does not fit is NULL there."""
-
-    def parse(text: str) -> str:
-        item = (
-            r"CASE WHEN startswith(e, '\"') "
-            r"THEN replace(replace(substr(e, 2, length(e) - 2), '\0q', '\"'), '\0b', r'\') "
-            r"WHEN e = 'NULL' THEN NULL ELSE e END"
-        )
-        values = f"transform({_tokens(text, delimiter)}, e -> {item})"
-        if not element.is_total:
-            values = f"transform({values}, e -> {element.parse('e')})"
-        return f"CASE WHEN startswith({text}, '{{') AND NOT startswith({text}, '{{{{') THEN {values} END"
-
-    return SilverType(f"ARRAY<{element.ddl}>", parse, element=element)
-
-
-def _tokens(text: str, delimiter: str = ",") -> str:
-    """Return SQL for the elements of PostgreSQL's array text, quotes kept.
-
-    PostgreSQL escapes only `\"` and `\\` in a quoted element, and text never holds NUL, so NUL can stand for
-    the escape: what remains splits without a regular expression that recurses.
-    """
-    inner = f"substr({text}, 2, length({text}) - 2)"
-    marked = rf"replace(replace({inner}, r'\\', '\0b'), r'\"', '\0q')"
-    return rf"regexp_extract_all({marked}, r'\"[^\"]*\"|[^{delimiter}]+', 0)"
-
-
 def silver_type(column: SourceColumn, override: str | None = None, held: str | None = None) -> SilverType:
     """Return the silver type of a source column, or of its configured override.
 
     `held` is what silver has: it stands where only the catalog could tell and did not.
     """
     if override:
-        return overridden(override)
+        kind = overridden(override)
+        return VECTOR if kind.ddl == VECTOR.ddl and column.output in _VECTORS else kind
     if held is not None and column.attribute_number is None and column.type_oid >= _FIRST_USER_OID:
         return stored(held)
     element = column.element_base_oid or _BUILT_IN_ARRAYS.get(column.base_oid)
     if element is not None:
-        return array_of(_scalar(element, column.base_modifier), ";" if element == _BOX else ",")
-    return _scalar(column.base_oid, column.base_modifier)
+        return array_of(_scalar(element, column), ";" if element == _BOX else ",")
+    return _scalar(column.base_oid, column)
 
 
-def _scalar(oid: int, type_modifier: int) -> SilverType:
-    return numeric(type_modifier) if oid == _NUMERIC else _BUILT_IN.get(oid, STRING)
+def _scalar(oid: int, column: SourceColumn) -> SilverType:
+    if oid == _NUMERIC:
+        return numeric(column.base_modifier)
+    return _BUILT_IN.get(oid) or _BY_OUTPUT.get(column.output or "", STRING)
 
 
 _DIGITS = {"SMALLINT": 5, "INT": 10, "BIGINT": 20}  # as Delta counts them where it widens to DECIMAL
@@ -217,10 +126,11 @@ def stored(ddl: str) -> SilverType:
         return SilverType(ddl, lambda text: f"CAST(NULL AS {ddl})", is_total=True)
 
 
-_OVERRIDES = {
-    kind.ddl: kind
-    for kind in (STRING, BOOLEAN, BINARY, SMALLINT, INT, BIGINT, DATE, TIMESTAMP, TIMESTAMP_NTZ)
-} | {name: SilverType(name, _finite(name)) for name in ("FLOAT", "DOUBLE")}
+_SCALARS = (STRING, BOOLEAN, BINARY, SMALLINT, INT, BIGINT, DATE, TIMESTAMP, TIMESTAMP_NTZ, VARIANT)
+_OVERRIDES = {kind.ddl: kind for kind in (*_SCALARS, HSTORE)} | {
+    "FLOAT": finite("FLOAT", "3.4028235E38"),
+    "DOUBLE": finite("DOUBLE", "1.7976931348623157E308"),
+}
 
 
 def overridden(ddl: str) -> SilverType:

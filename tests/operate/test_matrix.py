@@ -1,8 +1,8 @@
 """Every server from 10 to 18, by every route and with everything it can be asked for: bronze is the same.
 
 All pipelines of one server read the same WAL. Protocol version 1 by a replication session is the judge of
-bronze, the source itself that of silver. `make matrix` takes all majors; the default tier takes the oldest,
-and asks the newest in fewer ways (`test_protocol_versions`).
+bronze, the source itself that of silver. `make matrix` takes all majors; the default tier takes the oldest
+and 15, and asks the newest in fewer ways (`test_protocol_versions`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.workload.transactions import run_workload
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
-DEFAULT = (10,)
+DEFAULT = (10, 15)
 MAJORS = [pytest.param(major, marks=[] if major in DEFAULT else pytest.mark.slow) for major in range(10, 19)]
 
 

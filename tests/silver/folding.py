@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark.sql import functions as F
 
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableRule
 from pipeline.silver import bag, merge
 from pipeline.silver.fold import INHERITED, Fold, fold_by_key, steps
 from pipeline.silver.link import link
@@ -145,7 +146,7 @@ class Folding:
         cut = Cut(identity, versions, (0, 0), (1, 0), replaces=False, through=LSN(1))
         names = {name: None for x in group for row in x.rows for name in row}
         names |= {c.name: None for v in versions for c in self.relations[v].columns}
-        fold = plan_fold(table, cut, {name: stored(column_of(name).ddl) for name in names}, {})
+        fold = plan_fold(table, cut, {name: stored(column_of(name).ddl) for name in names}, TableRule("*.*"))
         changes = self.spark.createDataFrame(rows, CHANGES)
         ddl = ", ".join(f"`{name}` {column_of(name).ddl}" for name in names)
         before = [row for x in group for row in x.rows]

@@ -20,6 +20,7 @@ def column(
     base_oid: int | None = None,
     element: int | None = None,
     default: str | None = None,
+    output: str | None = None,
 ) -> SourceColumn:
     return SourceColumn(
         name=name,
@@ -31,6 +32,7 @@ def column(
         base_modifier=modifier,
         element_base_oid=element,
         missing_value=default,
+        output=output,
     )
 
 

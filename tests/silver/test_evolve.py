@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from pipeline.rules import TableRule
 from pipeline.silver.evolve import (
     AddColumn,
     CreateTable,
@@ -34,7 +35,7 @@ def plan(
     silver: Mapping[str, str] | None = SILVER,
     overrides: Mapping[str, str] | None = None,
 ) -> list[Operation]:
-    return plan_evolution(known, to, silver, overrides or {})
+    return plan_evolution(known, to, silver, TableRule("*.*", types=overrides or {}))
 
 
 def held(to: SourceRelation, known: Known | None = KNOWN, silver: Mapping[str, str] | None = SILVER) -> str:
@@ -173,7 +174,7 @@ def test_table_created_again_under_its_name_numbers_its_columns_anew() -> None:
 
 def test_column_that_appears_while_the_catalog_is_ahead_is_added_with_a_note() -> None:
     to = relation(*(column(c.name, None, c.type_oid) for c in (ID, NAME)), column("more", None))
-    added, note = plan_evolution(KNOWN, to, SILVER, {}, is_certain=False)
+    added, note = plan_evolution(KNOWN, to, SILVER, TableRule("*.*"), is_certain=False)
     assert isinstance(added, AddColumn)
     assert isinstance(note, Note)
     assert note.sentence.startswith("column more appeared while the catalog was ahead of the stream")

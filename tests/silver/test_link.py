@@ -14,7 +14,7 @@ from pipeline.silver import link as link_module
 from pipeline.silver import merge
 from pipeline.silver.fold import FROM_SILVER, UNKNOWN, VALUE, Fold, FoldColumn, fold_by_key, steps
 from pipeline.silver.link import link
-from pipeline.silver.types import INT, STRING
+from pipeline.silver.values import INT, STRING
 from tests.silver.folding import CHANGES, SOME_TIME
 
 if TYPE_CHECKING:

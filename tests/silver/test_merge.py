@@ -7,7 +7,7 @@ import pytest
 from pipeline.silver.bag import image_of_row, image_of_texts
 from pipeline.silver.fold import Fold, FoldColumn, is_present, is_sent, literal, pick
 from pipeline.silver.merge import MetadataNames, merge_by_image, merge_by_key, misfits, quoted
-from pipeline.silver.types import BINARY, INT, STRING
+from pipeline.silver.values import BINARY, INT, STRING
 
 ID = FoldColumn("id", INT, {1: 0, 2: 1})
 NOTE = FoldColumn("no`te", STRING, {1: 1, 2: 0}, is_partial=True)

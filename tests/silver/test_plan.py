@@ -8,9 +8,10 @@ import pytest
 
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableRule
 from pipeline.silver.plan import Cut, Identity, Run, Survey, TableInput, plain_runs, plan_cuts, plan_fold
 from pipeline.silver.relation import SourceRelation
-from pipeline.silver.types import BIGINT, INT, STRING
+from pipeline.silver.values import BIGINT, INT, STRING
 from tests.silver.relations import INT4, column, relation, survey
 
 KEY, PLAIN = column("id", 1, INT4, is_key=True), column("v", 2)
@@ -145,7 +146,7 @@ def test_fold_knows_where_each_version_has_a_column_and_what_may_be_missing() ->
     table = TableInput(surveys, RELATIONS, LSN(1000), runs)
     [cut] = plan_cuts(table)
     silver = {"id": INT, "v": STRING, "w": STRING, "gone": BIGINT}
-    fold = plan_fold(table, cut, silver, {})
+    fold = plan_fold(table, cut, silver, TableRule("*.*"))
     assert [(c.name, dict(c.positions), c.is_partial) for c in fold.columns] == [
         ("id", {1: 0, 2: 0}, False),
         ("v", {1: 1, 2: 1}, True),
@@ -154,9 +155,9 @@ def test_fold_knows_where_each_version_has_a_column_and_what_may_be_missing() ->
     ]
     assert (fold.key, fold.versions, fold.partial, fold.has_key_changes) == ((0,), (1, 2), (1, 2, 3), True)
     assert fold.columns[3].type is BIGINT or fold.columns[3].type.ddl == "BIGINT"
-    configured = plan_fold(table, cut, silver | {"v": BIGINT}, {"v": "BIGINT"})
+    configured = plan_fold(table, cut, silver | {"v": BIGINT}, TableRule("*.*", types={"v": "BIGINT"}))
     assert configured.columns[1].type.ddl == "BIGINT"
-    wider = plan_fold(table, cut, silver | {"id": BIGINT}, {})
+    wider = plan_fold(table, cut, silver | {"id": BIGINT}, TableRule("*.*"))
     assert wider.columns[0].type.ddl == "BIGINT"
 
 
@@ -165,5 +166,5 @@ def test_fold_takes_the_type_that_silver_has_where_only_the_catalog_could_tell()
     surveys = (survey(1, (10, 0), (20, 0)),)
     table = TableInput(surveys, {1: unknown}, LSN(50), (Run((1,), (10, 0), (20, 0)),))
     [cut] = plan_cuts(table)
-    fold = plan_fold(table, cut, {"id": INT, "v": BIGINT}, {})
+    fold = plan_fold(table, cut, {"id": INT, "v": BIGINT}, TableRule("*.*"))
     assert [c.type.ddl for c in fold.columns] == ["INT", "BIGINT"]

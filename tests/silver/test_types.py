@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipeline.silver.fold import literal
-from pipeline.silver.types import (
+from pipeline.silver.types import numeric, overridden, silver_type, stored
+from pipeline.silver.values import (
     BINARY,
     DATE,
     DOUBLE,
@@ -19,13 +20,11 @@ from pipeline.silver.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    VARIANT,
+    VECTOR,
     SilverType,
     array_of,
     decimal,
-    numeric,
-    overridden,
-    silver_type,
-    stored,
 )
 from tests.silver.relations import INT4, NUMERIC, column
 from tests.silver.texts import TEXTS
@@ -91,6 +90,16 @@ def test_domain_is_its_base_type_and_array_of_a_domain_that_of_the_base() -> Non
     assert silver_type(column("c", 1, 16_402, element=16_399)).ddl == "ARRAY<STRING>"
 
 
+def test_types_of_extensions_are_known_by_what_writes_their_text() -> None:
+    assert silver_type(column("c", 1, 16_400, output="hstore_out")).ddl == "MAP<STRING,STRING>"
+    assert silver_type(column("c", 1, 16_401, element=16_400, output="hstore_out")).ddl == (
+        "ARRAY<MAP<STRING,STRING>>"
+    )
+    assert silver_type(column("c", 1, 16_402, output="vector_out")) is STRING
+    assert silver_type(column("c", 1, 16_402, output="vector_out"), "ARRAY<FLOAT>") is VECTOR
+    assert silver_type(column("c", 1, 1021, output="float4out"), "ARRAY<FLOAT>") is not VECTOR
+
+
 def test_override_wins_whatever_its_spelling() -> None:
     assert silver_type(column("c", 1, NUMERIC), "decimal( 20, 4 )").ddl == "DECIMAL(20,4)"
     assert silver_type(column("c", 1, INT4), "string") is STRING
@@ -118,7 +127,7 @@ def test_what_is_no_silver_type_is_refused(ddl: str) -> None:
 
 
 def test_column_of_a_type_that_is_not_ours_only_takes_null() -> None:
-    assert stored("MAP<STRING,STRING>").value("x") == "CAST(NULL AS MAP<STRING,STRING>)"
+    assert stored("STRUCT<A:INT>").value("x") == "CAST(NULL AS STRUCT<A:INT>)"
     assert stored("ARRAY<DECIMAL(5,2)>").ddl == "ARRAY<DECIMAL(5,2)>"
 
 
@@ -134,6 +143,8 @@ PARTLY: Sequence[tuple[SilverType, str, list[Any]]] = (
 
 def known(value: Any) -> str:
     """Return a text that tells NaN, -0, types and digits apart."""
+    if isinstance(value, dict):
+        value = sorted(value.items())
     return repr(bytes(value) if isinstance(value, bytearray) else value)
 
 
@@ -150,7 +161,8 @@ def read(spark: SparkSession, cases: Sequence[tuple[SilverType, Sequence[str]]])
     for i, (kind, texts) in enumerate(cases):
         listed = f"array({', '.join(map(literal, texts))})"
         value = kind.value("t")
-        shown = f"unix_micros({value})" if kind is TIMESTAMP else value
+        readable = {TIMESTAMP: f"unix_micros({value})", VARIANT: f"to_json({value})"}
+        shown = readable.get(kind, value)
         columns.append(f"transform({listed}, t -> {shown}) AS v{i}")
         columns.append(f"transform({listed}, t -> {kind.misfit('t', f'({value})') or 'false'}) AS m{i}")
         columns.append(f"transform({listed}, t -> {kind.canonical('t')}) AS c{i}")

@@ -7,22 +7,25 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from pipeline.silver.types import (
+from pipeline.silver.types import overridden
+from pipeline.silver.values import (
     BIGINT,
     BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
     FLOAT,
+    HSTORE,
     INT,
     SMALLINT,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    VARIANT,
+    VECTOR,
     SilverType,
     array_of,
     decimal,
-    overridden,
 )
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -173,5 +176,36 @@ TEXTS = (
     Texts(
         array_of(TIMESTAMP_NTZ),
         {'{"2024-01-01 00:00:00.000001",NULL}': [datetime(2024, 1, 1, 0, 0, 0, 1), None]},
+    ),
+    Texts(
+        HSTORE,
+        {
+            "": {},
+            '"a"=>"1", "b"=>NULL, "c"=>"NULL"': {"a": "1", "b": None, "c": "NULL"},
+            '""=>""': {"": ""},
+            r'"c \""=>"x\"y\\z", "d,e"=>"é \n"'.replace("\\n", "\n"): {'c "': 'x"y\\z', "d,e": "é \n"},
+            '"v"=>"=>", "=>x"=>"\\"=>\\"", ", "=>", "': {"v": "=>", "=>x": '"=>"', ", ": ", "},
+            '"' + '\\"' * 10_000 + '"=>"' + "x" * 20_000 + '"': {'"' * 10_000: "x" * 20_000},
+            '"日本"=>"\U0001f600", "${HOME}"=>"$1"': {"日本": "\U0001f600", "${HOME}": "$1"},
+        },
+        ("a=>1", '"a"=>"1",', '"a"=>"1", "a"=>"2"', "{}", "NULL"),
+    ),
+    Texts(
+        array_of(HSTORE),
+        {r'{"\"a\"=>\"1\", \"b\"=>NULL",NULL,""}': [{"a": "1", "b": None}, None, {}]},
+    ),
+    Texts(VECTOR, {"[1,2.5,-3e-05]": [1.0, 2.5, -2.9999999242136255e-05]}, ("{1,2}", "[0:1]={1,2}", "1")),
+    Texts(
+        VARIANT,
+        {
+            '{"b": 1.50, "a": [null, true, "x"]}': '{"a":[null,true,"x"],"b":1.5}',
+            '"日本 \\u2028"': '"日本 \u2028"',
+            "null": "null",
+            "1.5e-7": "1.5E-7",
+            "9" * 38: "9" * 38,
+            '"' + "9" * 50 + '"': '"' + "9" * 50 + '"',
+            '{"a\\"": "\\\\", "b": 1}': '{"a\\"":"\\\\","b":1}',
+        },
+        ("9" * 39, "1." + "9" * 38, "1e400", "1234567890123456.5e1", '{"a": 1, "a": 2}', "{a:1}", ""),
     ),
 )
