@@ -1,26 +1,24 @@
 """The command line: `pgdelta` and the jobs share one parser and one way to end.
 
-A subcommand is a row of `_COMMANDS`: its help, its arguments and the function that does the work. What a
-function needs is imported when it runs, so that `--help` answers at once. Exit codes: 0 done, 1 failed, 2
-usage or config.
+A subcommand is a row of `_COMMANDS`: its help, its arguments and the function that does the work. Exit codes:
+0 done, 1 failed, 2 usage or config.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from pipeline import __version__
+from pipeline import __version__, commands
 from pipeline.guard import main_guard
-from pipeline.operate.tail_request import TAIL, request_of, take_tail
+from pipeline.operate.tail_request import TAIL, take_tail
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    pass
 
 _ABOUT = """\
 Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to the source in silver.
@@ -29,6 +27,9 @@ Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to th
   pgdelta ingest --config conf/pipeline.yaml    PostgreSQL -> bronze
   pgdelta apply  --config conf/pipeline.yaml    bronze -> silver
   pgdelta run    --config conf/pipeline.yaml    both, in one Spark session
+  pgdelta status --config conf/pipeline.yaml    how far is each table, and why not further?
+  pgdelta plan   --config conf/pipeline.yaml    what would apply do next, and what does it cost?
+  pgdelta retry  --config conf/pipeline.yaml    apply once more what was held, or write it anew
   pgdelta tail   --config conf/pipeline.yaml    what does the slot say?
 """
 _ENDING = """\
@@ -39,19 +40,6 @@ _READER_ENDING = """\
 exit codes: 0 done; 1 failed; 2 a mistake in the command line or the configuration.
 Ctrl-C or SIGTERM ends at once with 0, and so does a reader that closes the pipe.
 """
-
-
-class Summary(Protocol):
-    """What a run leaves to be said."""
-
-    def lines(self) -> list[str]:
-        """Return the closing lines for people."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
-
-    def exit_code(self, strict: bool) -> int:
-        """Return 0 or 1; `strict` counts what a recorded policy held or refused as a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +96,34 @@ def _take_run(parser: argparse.ArgumentParser) -> None:
         default="available-now",
         help="end when what is there at the start is done (default), or go on until a signal",
     )
+    _take_strict(parser)
+
+
+def _take_strict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="exit 1 also where a recorded policy held or refused a table"
     )
+
+
+def _take_status(parser: argparse.ArgumentParser) -> None:
+    _take_config(parser)
+    parser.add_argument("--strict", action="store_true", help="exit 1 where a table is held or refused")
+
+
+def _take_retry(parser: argparse.ArgumentParser) -> None:
+    _take_config(parser)
+    parser.add_argument(
+        "--table",
+        action="append",
+        metavar="GLOB",
+        help="only these tables: `schema.table` as in the configuration; may be repeated",
+    )
+    parser.add_argument(
+        "--rewrite",
+        action="store_true",
+        help="write the tables anew from all that bronze has of them, as the configuration says now",
+    )
+    _take_strict(parser)
 
 
 def _take_demo(parser: argparse.ArgumentParser) -> None:
@@ -122,118 +135,62 @@ def _take_demo(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _load(options: argparse.Namespace) -> Config:
-    from pipeline.config import load_config
-
-    return load_config(options.config)
-
-
-def _finish(summary: Summary, options: argparse.Namespace) -> int:
-    print(json.dumps(summary.as_json()) if options.json else "\n".join(summary.lines()), flush=True)
-    return summary.exit_code(options.strict)
-
-
-def _ingest(options: argparse.Namespace, stop: threading.Event) -> int:
-    config = _load(options)
-    from pipeline.operate.ingest import run_ingest
-
-    return _finish(run_ingest(config, trigger=options.trigger, stop=stop), options)
-
-
-def _apply(options: argparse.Namespace, stop: threading.Event) -> int:
-    config = _load(options)
-    from pipeline.operate.apply import run_apply
-
-    return _finish(run_apply(config, trigger=options.trigger, stop=stop), options)
-
-
-def _run(options: argparse.Namespace, stop: threading.Event) -> int:
-    config = _load(options)
-    from pipeline.operate.run import run_both
-
-    return _finish(run_both(config, trigger=options.trigger, stop=stop), options)
-
-
-def _demo(options: argparse.Namespace, stop: threading.Event) -> int:
-    options.stop = stop
-    from pipeline.operate.demo import run_demo
-
-    exit_code: int = run_demo(options)
-    return exit_code
-
-
-def _check(options: argparse.Namespace, stop: threading.Event) -> int:
-    del stop
-    config = _load(options)
-    from pipeline.postgres.checks import run_checks
-
-    checks = run_checks(config)
-    is_ready = all(check.ok for check in checks)
-    if options.json:
-        rows = [{"name": c.name, "ok": c.ok, "sentence": c.sentence, "fix": c.fix} for c in checks]
-        print(json.dumps({"ok": is_ready, "checks": rows}), flush=True)
-        return 0 if is_ready else 1
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        "", "check", "found", "what to do", title=f"{config.pipeline}: {config.path}", title_justify="left"
-    )
-    for check in checks:
-        mark = "[green]✔[/]" if check.ok else "[red]✘[/]"
-        # plain cells: names of the server's objects may hold brackets that rich would take for markup
-        table.add_row(mark, *map(_plain, (check.name, check.sentence, "" if check.ok else check.fix)))
-    console = Console()
-    console.print(table)
-    failures = sum(not check.ok for check in checks)
-    console.print("ready" if is_ready else f"{failures} of {len(checks)} checks failed")
-    return 0 if is_ready else 1
-
-
-def _tail(options: argparse.Namespace, stop: threading.Event) -> int:
-    config = None if options.config is None else _load(options)
-    from pipeline.operate.tail import run_tail
-
-    return run_tail(request_of(options, config), stop)
-
-
-def _plain(text: str | None) -> str:
-    from rich.markup import escape
-
-    return escape(text or "")
-
-
 _COMMANDS = {
     "check": Command(
         "check that server, publication and slot are ready, and say what to do where not",
         "Run every start-up check against the server and print passes and fixes. Changes nothing.",
         _take_config,
-        _check,
+        commands.check,
     ),
     "ingest": Command(
         "PostgreSQL -> bronze",
         "Capture every committed change into {root}/bronze. A missing publication and slot are\n"
         "created where the configuration allows it; the slot is told only of what bronze holds.",
         _take_run,
-        _ingest,
+        commands.ingest,
     ),
     "apply": Command(
         "bronze -> silver",
         "Bring every silver table to the last transaction that bronze holds. Safe to repeat at any time.",
         _take_run,
-        _apply,
+        commands.apply,
     ),
     "run": Command(
         "ingest and apply in one Spark session",
         "Run ingest and apply side by side in one Spark session: for a laptop or a demo.",
         _take_run,
-        _run,
+        commands.run,
+    ),
+    "status": Command(
+        "how far each table is applied, and why not further",
+        "Show, as of the newest manifest, each silver table: how far it is applied, whether it is held and\n"
+        "why, and how many values did not fit. Reads the lake only; the server is not asked.",
+        _take_status,
+        commands.status,
+        commits=False,
+    ),
+    "plan": Command(
+        "what the next apply would do, and what it costs",
+        "Show what waits in bronze for each silver table: changes by operation, and every step by which its\n"
+        "columns change, with its cost and with what it loses. Changes nothing.",
+        _take_config,
+        commands.plan,
+        commits=False,
+    ),
+    "retry": Command(
+        "apply once more what was held, or write tables anew from bronze",
+        "Apply what waits for the tables, in order, as every apply does; for tables that were held, after\n"
+        "the configuration was mended. With --rewrite each table is written anew from bronze, under the\n"
+        "types and policies that the configuration has now: readers see the rows from before until one\n"
+        "commit replaces them.",
+        _take_retry,
+        commands.retry,
     ),
     "tail": Command(
         "what a slot says, message by message, live",
         TAIL,
         take_tail,
-        _tail,
+        commands.tail,
         json_help="print one JSON object a line: every field, every value whole",
         commits=False,
     ),
@@ -242,7 +199,7 @@ _COMMANDS = {
         "Start an embedded PostgreSQL, load a small shop with changes, replicate it before your eyes,\n"
         "and compare every table with its source at the end. Needs the `demo` extra; two minutes.",
         _take_demo,
-        _demo,
+        commands.demo,
     ),
 }
 

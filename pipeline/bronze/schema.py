@@ -68,6 +68,7 @@ COLUMN = pa.struct(
         pa.field("output", pa.string()),
         pa.field("missing_value", pa.string()),
         pa.field("not_null", pa.bool_()),
+        pa.field("has_default", pa.bool_()),
     ]
 )
 

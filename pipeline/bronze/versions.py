@@ -81,6 +81,7 @@ def _row(version: RelationVersion) -> dict[str, object]:
                 "output": fact and fact.output,
                 "missing_value": fact and fact.missing_value and storable(fact.missing_value),
                 "not_null": fact and fact.not_null,
+                "has_default": fact and fact.has_default,
             }
         )
     return {

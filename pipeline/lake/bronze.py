@@ -14,7 +14,7 @@ from pipeline.lake.arrivals import Arrivals, Point, arrivals_between
 from pipeline.lake.commits import DataFile, commit_files
 from pipeline.lake.prepared import PreparedTransactions
 from pipeline.lake.tables import Commit, Lake, json_object, local_frame
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.fold import literal
 from pipeline.silver.plan import Place, Survey
 from pipeline.silver.relation import SourceRelation, source_relation
@@ -120,6 +120,10 @@ class Bronze:
         """Survey one table's changes in (floor, through]."""
         found = _surveys(self.table_changes(name, floor, through))
         return [table.survey for table in found.get(name, [])]
+
+    def count_of(self, name: TableName, through: LSN) -> int:
+        """Return how many changes of a table bronze holds up to an LSN."""
+        return self.table_changes(name, INVALID, through).count()
 
     def table_changes(self, name: TableName, floor: LSN, through: LSN) -> DataFrame:
         """Return one table's changes in (floor, through]."""

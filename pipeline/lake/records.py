@@ -4,15 +4,19 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake.tables import Commit, Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
-_COLUMNS = "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING>>"
+_COLUMNS = (
+    "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING, "
+    "type_oid: BIGINT, type_modifier: INT>>"
+)
 TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
     f"columns {_COLUMNS}, updated_at TIMESTAMP, "
@@ -38,13 +42,16 @@ TableName = tuple[str, str]  # (schema, table)
 class RegisteredColumn:
     """A column that a silver table ever had; its name is that of the version whose rows silver holds.
 
-    Its physical name is what data files call it: Delta never changes that.
+    Its physical name is what data files call it: Delta never changes that. Its type is that of the source,
+    None where the source does not have the column any more.
     """
 
     name: str
     silver_name: str
     attribute_number: int | None
     physical_name: str
+    type_oid: int | None = None
+    type_modifier: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,8 @@ class Records:
 
     def _rows(self) -> dict[TableName, dict[str, Any]]:
         if self._registered is None:
-            rows = [row.asDict(recursive=True) for row in self._tables.frame().collect()]
+            found = self._tables.frame().collect() if self._tables.exists() else []
+            rows = [row.asDict(recursive=True) for row in found]
             self._registered = {(row["schema_name"], row["table_name"]): row for row in rows}
         return self._registered
 
@@ -195,12 +203,57 @@ class Records:
         }
         self._manifests.append(local_frame(self.lake.spark, [row], MANIFESTS))
 
+    def misfit_counts(self) -> dict[TableName, dict[str, int]]:
+        """Return how many misfits are recorded, by table and column."""
+        counts: dict[TableName, dict[str, int]] = {}
+        if self._misfits.exists():
+            rows = self._misfits.frame().groupBy("schema_name", "table_name", "column_name").count().collect()
+            for schema, table, column, count in rows:
+                counts.setdefault((schema, table), {})[column] = count
+        return counts
+
+    def last_events(self) -> dict[TableName, Event]:
+        """Return the newest event of each table."""
+        if not self._events.exists():
+            return {}
+        newest = "max_by(struct(lsn, kind, sentence), struct(recorded_at, lsn)) AS event"
+        rows = self._events.frame().groupBy("schema_name", "table_name").agg(F.expr(newest)).collect()
+        return {
+            (schema, table): Event(schema, table, LSN(event.lsn), event.kind, event.sentence)
+            for schema, table, event in rows
+        }
+
     def last_manifest(self) -> Manifest | None:
-        """Return the newest manifest."""
+        """Return the newest manifest, None where there is none."""
+        if not self._manifests.exists():
+            return None
         newest = self._manifests.frame().orderBy(F.desc("lsn"), F.desc("written_at")).limit(1)
         for row in newest.collect():
             return Manifest(LSN(row.lsn), row.commit_time, tuple(_entry(e) for e in row.tables))
         return None
+
+
+class RecordsBeside(Records):
+    """The records of a table that is written beside the one of its name: nobody else sees them."""
+
+    def __init__(self, records: Records) -> None:
+        super().__init__(records.lake)
+        self.registered_last: Registered | None = None
+
+    def register(self, table: Registered) -> None:
+        """Keep the newest."""
+        self.registered_last = table
+
+    def record_events(self, events: Sequence[Event]) -> None:
+        """Record nothing: these things happened to the table before."""
+
+    def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
+        """Append those that are not recorded yet."""
+        del commit
+        names = [f.split()[0] for f in MISFITS.split(", ")]
+        same = reduce(Column.__and__, (F.col(f"n.{name}").eqNullSafe(F.col(f"o.{name}")) for name in names))
+        new = frame.select(names).alias("n").join(self._misfits.frame().alias("o"), same, "left_anti")
+        self._misfits.append(new)
 
 
 def _registered(row: Mapping[str, Any]) -> Registered:
@@ -225,6 +278,8 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
             row["silver_name"],
             row["attribute_number"],
             row.get("physical_name") or row["silver_name"],  # a lake of before there were renames
+            row.get("type_oid"),
+            row.get("type_modifier"),
         )
         for row in rows
     )

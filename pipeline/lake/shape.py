@@ -1,6 +1,7 @@
 """The shape of one silver table: made and evolved from relation versions, columns told from our own."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -12,9 +13,10 @@ from pipeline.rules import TableRule
 from pipeline.silver.evolve import (
     AddColumn,
     CreateTable,
+    DropColumn,
     Hold,
-    Note,
     Operation,
+    Rewrite,
     WidenColumn,
     needs_column_mapping,
     plan_evolution,
@@ -22,9 +24,10 @@ from pipeline.silver.evolve import (
 )
 from pipeline.silver.fold import literal
 from pipeline.silver.merge import MetadataNames, quoted
+from pipeline.silver.notes import Note
 from pipeline.silver.plan import Survey
 from pipeline.silver.relation import SourceRelation
-from pipeline.silver.renames import Known, RenameColumn, name_alike, plan_renames
+from pipeline.silver.renames import Alike, Known, RenameColumn, name_alike, plan_renames
 from pipeline.silver.sidecars import with_sidecars
 
 COMMIT_LSN, COMMIT_TIME = "_commit_lsn", "_commit_time"
@@ -36,6 +39,28 @@ class Held(Exception):
     def __init__(self, sentence: str, before: LSN) -> None:
         super().__init__(sentence)
         self.before = before
+
+
+class NeedsRewrite(Exception):
+    """The table can be followed beyond an LSN only if it is written anew from bronze."""
+
+    def __init__(self, sentence: str, lsn: LSN) -> None:
+        super().__init__(sentence)
+        self.lsn = lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What brings a table to the shape of its newest version, each with the LSN of its first row.
+
+    `known` is what is known of it then; a Hold or Rewrite is the last operation there is. `created_again_at`
+    is where another table under the same name begins.
+    """
+
+    operations: Sequence[tuple[LSN, Operation]]
+    known: Known
+    alike: Alike
+    created_again_at: LSN | None
 
 
 class SilverShape:
@@ -59,6 +84,7 @@ class SilverShape:
         self._rule = rule
         self._app_id = app_id
         self._metadata_columns = metadata_columns
+        self._sources: Mapping[int, str] = {}  # attribute number → the source's name, as followed last
 
     def evolve(
         self,
@@ -69,8 +95,31 @@ class SilverShape:
         """Bring the table to the shape of all versions in order; return what is known of it then.
 
         Returned beside it: the relations as their columns are named in silver. Of a table that was created
-        again only the newest counts. Raises Held, before anything is done, where one cannot be followed.
+        again only the newest counts. Raises Held or NeedsRewrite, before anything is done, where one cannot
+        be followed.
         """
+        evolution = self.plan(surveys, relations, registered)
+        for lsn, operation in evolution.operations:
+            match operation:
+                case Hold():
+                    raise Held(operation.sentence, lsn)
+                case Rewrite():
+                    raise NeedsRewrite(operation.sentence, lsn)
+        self._sources = evolution.alike.sources
+        if evolution.created_again_at is not None:
+            sentence = "the table was created again under its name"
+            self._record("evolved", evolution.created_again_at, sentence)
+        for lsn, operation in evolution.operations:
+            self._perform(operation, lsn, evolution.known.relation_id)
+        return evolution.known, {**relations, **{r.version: r for r in evolution.alike.relations}}
+
+    def plan(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        registered: Registered | None,
+    ) -> Evolution:
+        """Plan all that brings the table to the shape of all versions in order; nothing is done."""
         if not surveys:
             raise ValueError("a table's input names at least one relation version")
         # A shape that came back is the same version, and may be the last as well as the first.
@@ -86,43 +135,52 @@ class SilverShape:
         renames = plan_renames(known, alike) if known is not None else []
         known = known.renamed(renames) if known is not None else None
         renames = with_sidecars(renames, silver or {})
-        # All is planned before anything is done.
-        plans: list[tuple[LSN, Sequence[Operation]]] = [(LSN(last.last[0]), renames)]
+        operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), rename) for rename in renames]
         columns = shaped(silver, renames) if silver is not None else None
         was_certain = True
         for survey, relation, is_certain in zip(followed, alike.relations, alike.certain, strict=True):
-            lsn = LSN(survey.first[0])
-            evolution = plan_evolution(
+            planned = plan_evolution(
                 known, relation, columns, self._rule, is_certain=is_certain and was_certain
             )
             was_certain = is_certain
-            for operation in evolution:
-                if isinstance(operation, Hold):
-                    raise Held(operation.sentence, lsn)
-            plans.append((lsn, evolution))
-            columns = shaped(columns, evolution)
+            operations += [(LSN(survey.first[0]), operation) for operation in planned]
+            if any(isinstance(operation, Hold | Rewrite) for operation in planned):
+                break
+            columns = shaped(columns, planned)
             known = (known or Known(relation.oid, {})).after(relation)
-        assert known is not None
-        if registered is not None and silver is not None and registered.relation_id != newest:
-            self._record("evolved", LSN(followed[0].first[0]), "the table was created again under its name")
-        for lsn, operations in plans:
-            self._perform(operations, lsn, newest)
-        return known, {**relations, **{r.version: r for r in alike.relations}}
+        is_another = registered is not None and silver is not None and registered.relation_id != newest
+        begins = LSN(followed[0].first[0]) if is_another else None
+        return Evolution(operations, known or Known(newest, {}), alike, begins)
 
     def columns_of(self, known: Known) -> tuple[RegisteredColumn, ...]:
         """Return the columns to register, the source's names being silver's."""
         physical = self._table.physical_names()
         return tuple(
-            RegisteredColumn(name, name, number, physical[name]) for name, number in known.numbers.items()
+            RegisteredColumn(
+                self._sources.get(number or 0, name),
+                name,
+                number,
+                physical[name],
+                *known.types.get(name, (None, None)),
+            )
+            for name, number in known.numbers.items()
+            if name in physical
         )
 
     def _known(self, registered: Registered) -> Known:
         names = {physical: name for name, physical in self._table.physical_names().items()}
-        columns = [c for c in registered.columns if c.physical_name in names]
+        names |= {"": ""}  # a run that wrote the table anew ended before it recorded what data files say
+        named = {c: names.get(c.physical_name) for c in registered.columns}
+        columns = {c: name or c.silver_name for c, name in named.items() if name is not None}
         return Known(
             registered.relation_id,
-            {names[c.physical_name]: c.attribute_number for c in columns},
-            {c.name: c.attribute_number for c in columns if c.name != names[c.physical_name]},
+            {name: c.attribute_number for c, name in columns.items()},
+            {c.name: c.attribute_number for c, name in columns.items() if c.name != name},
+            {
+                name: (c.type_oid, c.type_modifier)
+                for c, name in columns.items()
+                if c.type_oid is not None and c.type_modifier is not None
+            },
         )
 
     def columns(self) -> dict[str, str]:
@@ -135,28 +193,27 @@ class SilverShape:
         """Return the names of our own two columns."""
         return MetadataNames(*(self._our_names(self._table.schema().names) or (None, None)))
 
-    def _perform(self, operations: Sequence[Operation], lsn: LSN, oid: int) -> None:
-        for operation in operations:
-            match operation:
-                case CreateTable():
-                    self._create(operation)
-                case RenameColumn():
-                    self._table.rename_column(operation.name, operation.to)
-                    if operation.sentence:
-                        self._record("evolved", lsn, operation.sentence)
-                case WidenColumn():
-                    self._table.widen_column(operation.name, operation.type.ddl)
-                    self._record("evolved", lsn, operation.sentence)
-                case AddColumn():
-                    if operation.name not in self.columns():
-                        if needs_column_mapping([operation.name]):
-                            self._table.map_columns()
-                        self._table.add_columns(operation.ddl)
-                    if operation.backfill is not None:
-                        self._backfill(operation, lsn, oid)
-                    self._record("evolved", lsn, operation.sentence)
-                case Note():
-                    self._record("diverged", lsn, operation.sentence)
+    def _perform(self, operation: Operation, lsn: LSN, oid: int) -> None:
+        match operation:
+            case CreateTable():
+                self._create(operation)
+                return
+            case RenameColumn():
+                self._table.rename_column(operation.name, operation.to)
+            case WidenColumn():
+                self._table.widen_column(operation.name, operation.type.ddl)
+            case AddColumn():
+                if operation.name not in self.columns():
+                    if needs_column_mapping([operation.name]):
+                        self._table.map_columns()
+                    self._table.add_columns(operation.ddl)
+                if operation.backfill is not None:
+                    self._backfill(operation, lsn, oid)
+            case DropColumn():
+                self._table.drop_column(operation.name)
+        if operation.sentence:
+            kind = operation.kind if isinstance(operation, Note) else "evolved"
+            self._record(kind, lsn, operation.sentence)
 
     def _create(self, operation: CreateTable) -> None:
         ddl = [f"{quoted(name)} {kind.ddl}" for name, kind in operation.columns]

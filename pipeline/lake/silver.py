@@ -5,6 +5,7 @@ inside a transaction records it under an application id of its own (`…#1`), as
 under the same id and version in silence.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,16 +14,17 @@ from pyspark.sql import SparkSession
 from pipeline.errors import LakeError
 from pipeline.lake.arrivals import Point
 from pipeline.lake.bronze import Bronze, TableName, between, exact_runs
-from pipeline.lake.records import Records, Registered, Successor
-from pipeline.lake.shape import Held, SilverShape
+from pipeline.lake.records import Event, Records, RecordsBeside, Registered, Successor
+from pipeline.lake.shape import Held, NeedsRewrite, SilverShape
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.lake.writer import CutWriter
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableRule
+from pipeline.silver.evolve import Hold, Operation
 from pipeline.silver.plan import Cut, Run, Survey, TableInput, plain_runs, plan_cuts, plan_fold, signature
 from pipeline.silver.refusals import Refusal, refusal, refused_column
 from pipeline.silver.relation import SourceRelation
-from pipeline.silver.types import stored
+from pipeline.silver.types import silver_type, stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class SilverTable:
         self.bronze = bronze.in_session(spark)
         self._records = records
         self._rule = rule
+        self._metadata_columns = metadata_columns
         self._app_id = bronze.app_id
         self._shape = SilverShape(
             spark, self.table, records, name, rule, bronze.app_id, metadata_columns=metadata_columns
@@ -87,6 +90,9 @@ class SilverTable:
                 return Written(floor, held, kind=kind)
         try:
             known, relations = self._shape.evolve(surveys, relations, registered)
+        except NeedsRewrite as need:
+            written = self._rewrite(relations, registered, through, need)
+            return written if written.held else replace(written, held=held, kind=kind)
         except Held as hold:
             # The transactions before the one that cannot be followed end at its commit record at the latest.
             through, held, kind = hold.before, str(hold), "held"
@@ -116,6 +122,20 @@ class SilverTable:
         self._version = self.table.version()
         return Written(through, held, misfits, kind)
 
+    def plan(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        registered: Registered | None,
+        floor: LSN,
+        through: LSN,
+    ) -> list[tuple[LSN, Operation]]:
+        """Return what would change the table's shape or hold it, each with an LSN; nothing is done."""
+        operations = [*self._shape.plan(surveys, relations, self._settled(registered)).operations]
+        if found := self._refusal(surveys, relations, floor, through):
+            operations.append((found.before, Hold(found.sentence)))
+        return operations
+
     def _refusal(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], floor: LSN, through: LSN
     ) -> Refusal | None:
@@ -135,6 +155,73 @@ class SilverTable:
         for row in first.orderBy("commit_lsn", "ordinal").limit(1).collect():
             return refusal(self.name, row.commit_lsn, row.refused)
         return None
+
+    def rewrite(
+        self, relations: Mapping[int, SourceRelation], registered: Registered, through: LSN
+    ) -> Written:
+        """Write the table anew from all that bronze has of it up to an LSN, as the configuration says now."""
+        written = self._rewrite(relations, registered, through)
+        if not written.held:
+            sentence = "the table was written anew from bronze, as somebody asked"
+            self._records.record_events([Event(*self.name, through, "evolved", sentence)])
+        return written
+
+    def _rewrite(
+        self,
+        relations: Mapping[int, SourceRelation],
+        registered: Registered | None,
+        through: LSN,
+        need: NeedsRewrite | None = None,
+    ) -> Written:
+        """Write the table beside itself, and put that in its place by one commit."""
+        surveys = self.bronze.survey_table(self.name, INVALID, through)
+        place = self.bronze.lake.table("_pgdelta", "rewrites", *self.name)
+        place.remove()
+        records = RecordsBeside(self._records)
+        beside = SilverTable(
+            self.table.spark,
+            self.bronze,
+            records,
+            self.name,
+            place.path,
+            self._rule_of_newest(surveys, relations),
+            metadata_columns=self._metadata_columns,
+        )
+        written = beside.apply(surveys, relations, None, Point(-1, through), INVALID)
+        if written.held or records.registered_last is None:
+            return Written(self.table.position(self._app_id) or INVALID, written.held)
+        if need is not None:
+            sentences = {
+                "evolved": f"{need}: the table was written anew from bronze",
+                "resync": f"{need}: rows from before have the values of their texts as they came then; what "
+                "a cast or ALTER TABLE … USING computed is not in the stream, and only a resync brings it",
+            }
+            self._records.record_events([Event(*self.name, need.lsn, k, s) for k, s in sentences.items()])
+        commit = Commit(self._app_id, through, {"operation": "rewrite"})
+        if (self.table.position(self._app_id) or INVALID) >= through:
+            # Delta would skip it under an LSN that the table has.
+            commit = Commit(f"{self._app_id}/rewrite", LSN(time.time_ns()), {"operation": "rewrite"})
+        entry = replace(records.registered_last, path=self.table.path)
+        # Until the new rows are there the old ones have their names; then what data files call them is new.
+        unnamed = tuple(replace(c, physical_name="") for c in entry.columns)
+        successor = Successor(entry.relation_id, unnamed, commit.app_id, commit.lsn)
+        before = registered or replace(entry, columns=())
+        self._records.register(replace(before, successor=successor))
+        self.table.replace_by(place, commit)
+        physical = self.table.physical_names()
+        columns = tuple(replace(c, physical_name=physical[c.silver_name]) for c in entry.columns)
+        self._records.register(replace(entry, columns=columns))
+        place.remove()
+        self._version = self.table.version()
+        return Written(through, None, written.misfits)
+
+    def _rule_of_newest(
+        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]
+    ) -> TableRule:
+        """Return the rule that reads every version into the types of the newest."""
+        newest = relations[max(surveys, key=lambda s: s.last).version]
+        types = {c.name: silver_type(c, self._rule.types.get(c.name)).ddl for c in newest.columns}
+        return replace(self._rule, types=types, type_changes="hold")
 
     def _settled(self, registered: Registered | None) -> Registered | None:
         """Return what the table's rows belong to: a run that ended early could not record it any more."""

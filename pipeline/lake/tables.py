@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.evolve import needs_column_mapping
 
 METADATA_KEY = "pgdelta"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -26,6 +27,7 @@ _HARMLESS = frozenset(
         "ADD COLUMNS",
         "CHANGE COLUMN",
         "CREATE TABLE",
+        "DROP COLUMNS",
         "FSCK",
         "OPTIMIZE",
         "RENAME COLUMN",
@@ -166,6 +168,23 @@ class LakeTable:
         """Replace all rows in one commit; the schema is kept unless it is replaced too."""
         self._write(frame, "overwrite", commit, {"overwriteSchema": str(replaces_schema).lower()})
 
+    def replace_by(self, other: "LakeTable", commit: Commit) -> None:
+        """Put another table's columns and rows in the place of this one's, in one commit."""
+        schema = other.schema()
+        for field_ in schema.fields:
+            self._allow(field_.dataType.simpleString().upper())
+        if needs_column_mapping(schema.names):
+            self.map_columns()
+        self.overwrite(other.frame(), commit, replaces_schema=True)
+
+    def remove(self) -> None:
+        """Take the table away with its files, be it there or not."""
+        jvm: Any = self.spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(self.path)
+        session: Any = self.spark._jsparkSession
+        path.getFileSystem(session.sessionState().newHadoopConf()).delete(path, True)
+        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session, path)
+
     def _write(
         self, frame: DataFrame, mode: str, commit: Commit | None, options: Mapping[str, str] | None = None
     ) -> None:
@@ -186,6 +205,11 @@ class LakeTable:
         self.spark.sql(
             f"ALTER TABLE {self.identifier} RENAME COLUMN {quote_identifier(name)} TO {quote_identifier(to)}"
         )
+
+    def drop_column(self, name: str) -> None:
+        """Take a column away; data files stay, under Delta's column mapping."""
+        self.map_columns()
+        self.spark.sql(f"ALTER TABLE {self.identifier} DROP COLUMN {quote_identifier(name)}")
 
     def map_columns(self) -> None:
         """Turn on Delta's column mapping, unless it is: readers have to know it."""

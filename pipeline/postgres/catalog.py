@@ -25,7 +25,7 @@ class ColumnFacts:
     `type_kind` and `element_kind` are pg_type.typtype. `output` is the function in the server's source that
     writes a value, or an array's element, as text: types of extensions are known by it. `missing_value` is
     the text that rows from before the column read for it, None when `has_missing` is false or, before 11,
-    cannot be known.
+    cannot be known. An identity column has a default too.
     """
 
     attribute_number: int
@@ -41,6 +41,7 @@ class ColumnFacts:
     has_missing: bool
     missing_value: str | None
     not_null: bool
+    has_default: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class RelationFacts:
 # column. A true array is what array_out writes: int2vector and oidvector have elements but no braces.
 _COLUMNS = """
 WITH RECURSIVE attribute AS (
-    SELECT attnum, attname, atttypid, atttypmod, attnotnull, {missing}
+    SELECT attnum, attname, atttypid, atttypmod, attnotnull,
+           atthasdef OR attidentity <> '' AS has_default, {missing}
     FROM pg_catalog.pg_attribute
     WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
 ), unrolled (attnum, is_element, type_oid, modifier, depth) AS (
@@ -80,7 +82,7 @@ WITH RECURSIVE attribute AS (
 )
 SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnum::integer, n.nspname::text, t.typname::text,
        t.typtype::text, base.type_oid::bigint, base.modifier, element.type_oid::bigint, kind.typtype::text,
-       element.base_oid::bigint, output.prosrc, a.has_missing, a.missing_value, a.attnotnull
+       element.base_oid::bigint, output.prosrc, a.has_missing, a.missing_value, a.attnotnull, a.has_default
 FROM attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from pipeline.rules import TableRule
 from pipeline.silver.merge import quoted
+from pipeline.silver.notes import Note, came_back, computed, note_of, unseen
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.renames import Known, RenameColumn
-from pipeline.silver.sidecars import sidecars
-from pipeline.silver.types import holds, silver_type
+from pipeline.silver.sidecars import SUFFIX, sidecars
+from pipeline.silver.types import holds, silver_type, wide_enough
 from pipeline.silver.values import STRING, SilverType
 
 # Delta takes these in a column name only under column mapping.
@@ -78,20 +79,32 @@ class WidenColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class DropColumn:
+    """Take away a column that the source does not have any more, with its values."""
+
+    name: str
+
+    @property
+    def sentence(self) -> str:
+        """Say what happened."""
+        return f"column {self.name} was dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Write the table anew from bronze, with the types of the newest version."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Stop applying this table before the version that cannot be followed."""
 
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Go on, and record that silver may not show the source exactly."""
-
-    sentence: str
-
-
-Operation = CreateTable | AddColumn | RenameColumn | WidenColumn | Hold | Note
+Operation = CreateTable | AddColumn | RenameColumn | WidenColumn | DropColumn | Rewrite | Hold | Note
 
 
 def plan_evolution(
@@ -118,26 +131,35 @@ def plan_evolution(
     # A table created again under its name numbers its columns anew.
     is_same_table = known is not None and known.relation_id == relation.oid
     operations: list[Operation] = []
+    if known is not None and is_same_table and relation.facts_known and rule.dropped_columns == "drop":
+        gone = known.numbers.keys() - {column.name for column in relation.columns}
+        operations += [DropColumn(name) for name in known.numbers if name in gone and name in silver]
+        operations += [
+            DropColumn(name + SUFFIX) for name in known.numbers if name in gone and name + SUFFIX in silver
+        ]
     for column in relation.columns:
         wanted = silver_type(column, rule.types.get(column.name), silver.get(column.name))
         present = silver.get(column.name)
         if present is not None and not holds(present, wanted.ddl):
-            if not holds(wanted.ddl, present):
-                return [_held(relation, f"column {column.name} changed from {present} to {wanted.ddl}")]
-            operations.append(WidenColumn(column.name, wanted, present))
+            wide = wanted if holds(wanted.ddl, present) else wide_enough(present, wanted.ddl)
+            if wide is None or column.name in rule.types:
+                sentence = f"column {column.name} changed from {present} to {wanted.ddl}"
+                return [Rewrite(sentence) if rule.type_changes == "rewrite" else _held(relation, sentence)]
+            operations.append(WidenColumn(column.name, wide, present))
+        if known is not None and is_same_table and (note := note_of(known, column)):
+            operations.append(note)
         if known is None or not is_same_table:
             if present is None:
                 operations.append(AddColumn(column.name, wanted))
         elif column.name not in known.numbers:
             number = column.attribute_number
             operations.append(AddColumn(column.name, wanted, column.missing_value, number))
+            if number is not None and number < max(n or 0 for n in known.numbers.values()):
+                operations.append(came_back(column.name))
+            elif column.has_default and column.missing_value is None:
+                operations.append(computed(column.name))
             if not is_certain:
-                operations.append(
-                    Note(
-                        f"column {column.name} appeared while the catalog was ahead of the stream: "
-                        "if it was renamed or has a default, silver's older rows may not show it"
-                    )
-                )
+                operations.append(unseen(column.name))
     operations += [AddColumn(name, STRING) for name in beside if name not in silver]
     return operations
 
@@ -153,6 +175,8 @@ def shaped(silver: Mapping[str, str] | None, operations: Sequence[Operation]) ->
                 columns[operation.to] = columns.pop(operation.name)
             case AddColumn() | WidenColumn():
                 columns[operation.name] = operation.type.ddl
+            case DropColumn():
+                del columns[operation.name]
     return columns
 
 

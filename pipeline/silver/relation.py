@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+PostgresType = tuple[int, int]  # oid and modifier, of the type beneath domains
+FIRST_USER_OID = 10_000  # FirstGenbkiObjectId: from here on an oid says nothing by itself
+
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
@@ -18,6 +21,17 @@ class SourceColumn:
     element_base_oid: int | None = None
     output: str | None = None  # the server's function that writes a value, or an array's element, as text
     missing_value: str | None = None
+    has_default: bool = False
+
+    @property
+    def type(self) -> PostgresType:
+        """Return the type beneath the column's domains, as far as it is known."""
+        return self.base_oid, self.base_modifier
+
+    @property
+    def is_type_known(self) -> bool:
+        """Say whether the type beneath the column's domains is known."""
+        return self.attribute_number is not None or self.type_oid < FIRST_USER_OID
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,7 @@ def source_relation(row: Any) -> SourceRelation:
                 element_base_oid=column.element_base_oid,
                 output=getattr(column, "output", None),  # older bronze has none
                 missing_value=column.missing_value,
+                has_default=bool(getattr(column, "has_default", None)),
             )
             for column in row["columns"]
         ),

@@ -8,7 +8,7 @@ where the catalog did not say the number, a column is the one that had its name 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pipeline.silver.relation import SourceColumn, SourceRelation
+from pipeline.silver.relation import PostgresType, SourceColumn, SourceRelation
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,14 @@ class Known:
     """What is recorded of a silver table: the source table's oid, and each column's attribute number.
 
     `numbers` names the columns as silver has them now; `source_names` as the source had them when the rows
-    that silver holds were written, where that is another name.
+    that silver holds were written, where that is another name. `types` has those of the columns that the last
+    version had; it is empty where they were not recorded.
     """
 
     relation_id: int
     numbers: Mapping[str, int | None]
     source_names: Mapping[str, int | None] = field(default_factory=dict)
+    types: Mapping[str, PostgresType] = field(default_factory=dict)
 
     def name_of(self, number: int | None) -> str | None:
         """Return the column that has this attribute number."""
@@ -39,28 +41,36 @@ class Known:
     def after(self, relation: SourceRelation) -> "Known":
         """Return what is known once silver has followed a relation; what its catalog did not say stays."""
         numbers = dict(self.numbers) if relation.oid == self.relation_id else {}
+        types = {}
         for column in relation.columns:
             if column.attribute_number is not None or column.name not in numbers:
                 numbers[column.name] = column.attribute_number
-        return Known(relation.oid, numbers)
+            types[column.name] = column.type
+            if not column.is_type_known and column.name in self.types:
+                types[column.name] = self.types[column.name]
+        return Known(relation.oid, numbers, types=types)
 
     def renamed(self, renames: Sequence["RenameColumn"]) -> "Known":
         """Return the same once columns have other names."""
-        numbers = dict(self.numbers)
+        numbers, types = dict(self.numbers), dict(self.types)
         for rename in renames:
             numbers[rename.to] = numbers.pop(rename.name)
-        return replace(self, numbers=numbers)
+            if rename.name in types:
+                types[rename.to] = types.pop(rename.name)
+        return replace(self, numbers=numbers, types=types)
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
     """The versions of one table under the names of the last; `names` are those, by attribute number.
 
+    `sources` are the names that the source has for them: Delta cannot hold two that differ only in case.
     `certain` says of each version whether it is known which columns it has.
     """
 
     relations: tuple[SourceRelation, ...]
     names: Mapping[int, str]
+    sources: Mapping[int, str]
     certain: tuple[bool, ...]
 
 
@@ -86,13 +96,15 @@ def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alik
         certain.append(None not in numbers and later is not None and _has(later, numbers[-1:]))
         names = {c.name: number for c, number in zip(relation.columns, numbers, strict=True)}
         numbered.append(numbers)
-    final = {n: c.name for n, c in zip(numbered[-1], last.columns, strict=True) if n is not None}
+    sources = {n: c.name for n, c in zip(numbered[-1], last.columns, strict=True) if n is not None}
+    final = _distinct(sources)
+    taken = [*final.values(), *(c.name for n, c in zip(numbered[-1], last.columns, strict=True) if n is None)]
 
     def name(of: str, number: int | None) -> str:
         if number is None or number in final:
             return of if number is None else final[number]
         kept = known.name_of(number) if known and is_same_table else None
-        return _aside(kept or of, number, (c.name for c in last.columns))
+        return _aside(kept or of, number, taken)
 
     named = (
         replace(
@@ -100,7 +112,15 @@ def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alik
         )
         for r, ns in zip(relations, numbered, strict=True)
     )
-    return Alike(tuple(named), final, tuple(certain))
+    return Alike(tuple(named), final, sources, tuple(certain))
+
+
+def _distinct(names: Mapping[int, str]) -> dict[int, str]:
+    """Give way where names differ only in case: the column of the lower number keeps its name."""
+    distinct: dict[int, str] = {}
+    for number in sorted(names):
+        distinct[number] = _aside(names[number], number, distinct.values())
+    return distinct
 
 
 def _number(column: SourceColumn, names: Mapping[str, int | None]) -> int | None:

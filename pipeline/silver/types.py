@@ -5,7 +5,7 @@ Types that no table here names land as PostgreSQL's own text.
 
 import re
 
-from pipeline.silver.relation import SourceColumn
+from pipeline.silver.relation import PostgresType, SourceColumn
 from pipeline.silver.values import (
     BIGINT,
     BINARY,
@@ -55,20 +55,21 @@ _BUILT_IN_ARRAYS = {
     3807: 3802, 3905: 3904, 3907: 3906, 3909: 3908, 3911: 3910, 3913: 3912, 3927: 3926, 4073: 4072,
     6150: 4451, 6151: 4532, 6152: 4533, 6153: 4534, 6155: 4535, 6157: 4536,
 }  # fmt: skip
-_FIRST_USER_OID = 10_000  # FirstGenbkiObjectId: from here on an oid says nothing by itself
 
 
 def numeric(type_modifier: int) -> SilverType:
     """Return the DECIMAL that holds numeric(p,s), STRING where none of 38 digits does or p is not given."""
     if type_modifier < 4:
         return STRING
-    packed = type_modifier - 4
-    precision = (packed >> 16) & 0xFFFF
-    scale = ((packed & 0x7FF) ^ 1024) - 1024  # 11 bits, signed
+    precision, scale = ((type_modifier - 4) >> 16) & 0xFFFF, _scale(type_modifier)
     if scale < 0:
         precision, scale = precision - scale, 0
     precision = max(precision, scale)
     return decimal(precision, scale) if precision <= 38 else STRING
+
+
+def _scale(type_modifier: int) -> int:
+    return (((type_modifier - 4) & 0x7FF) ^ 1024) - 1024  # 11 bits, signed
 
 
 def silver_type(column: SourceColumn, override: str | None = None, held: str | None = None) -> SilverType:
@@ -79,7 +80,7 @@ def silver_type(column: SourceColumn, override: str | None = None, held: str | N
     if override:
         kind = overridden(override)
         return VECTOR if kind.ddl == VECTOR.ddl and column.output in _VECTORS else kind
-    if held is not None and column.attribute_number is None and column.type_oid >= _FIRST_USER_OID:
+    if held is not None and not column.is_type_known:
         return stored(held)
     element = column.element_base_oid or _BUILT_IN_ARRAYS.get(column.base_oid)
     if element is not None:
@@ -109,13 +110,47 @@ def holds(wide: str, narrow: str) -> bool:
         return integers.index(narrow) < integers.index(wide)
     if narrow in {"SMALLINT", "INT"} and wide == "DOUBLE":
         return True
-    if (to := _DECIMAL.fullmatch(wide)) is None:
+    if not _DECIMAL.fullmatch(wide):
         return (narrow, wide) == ("DATE", "TIMESTAMP_NTZ")
-    whole, scale = int(to[1]) - int(to[2]), int(to[2])
-    if narrow in _DIGITS:
-        return whole >= max(_DIGITS[narrow], 10)
-    of = _DECIMAL.fullmatch(narrow)
-    return of is not None and whole >= int(of[1]) - int(of[2]) and scale >= int(of[2])
+    (whole, scale), (before, behind) = _digits(wide), _digits(narrow)
+    return whole >= before and scale >= behind
+
+
+def wide_enough(one: str, other: str) -> SilverType | None:
+    """Return the DECIMAL that holds every value of two types of numbers, None where there is none."""
+    (whole, scale), (other_whole, other_scale) = _digits(one), _digits(other)
+    whole, scale = max(whole, other_whole), max(scale, other_scale)
+    return decimal(whole + scale, scale) if whole + scale <= 38 else None
+
+
+def _digits(ddl: str) -> tuple[int, int]:
+    """Return how many digits stand before and behind the point; too many where it is no exact number."""
+    if ddl in _DIGITS:
+        return max(_DIGITS[ddl], 10), 0
+    match = _DECIMAL.fullmatch(ddl)
+    return (int(match[1]) - int(match[2]), int(match[2])) if match else (39, 0)
+
+
+_INTEGERS = frozenset({20, 21, 23})
+# of integers any to any; int2 and int4 to float8; date to timestamp
+_EXACT = {(a, b) for a in _INTEGERS for b in _INTEGERS} | {(21, 701), (23, 701), (1082, 1114)}
+_TEXTS = frozenset({25, 1043})  # text, varchar
+# varchar, varbit, time, timetz, timestamp, timestamptz: a modifier limits a length or fraction
+_LIMITED = frozenset({1043, 1562, 1083, 1266, 1114, 1184})
+
+
+def keeps_values(before: PostgresType, after: PostgresType) -> bool:
+    """Say whether ALTER TYPE, without USING, leaves every value as silver has it: no padding, no rounding."""
+    (oid, modifier), (to, limit) = before, after
+    if before == after or (oid, to) in _EXACT:
+        return True
+    if oid in _INTEGERS and to == _NUMERIC:
+        return limit == -1 or _scale(limit) >= 0
+    if oid == to == _NUMERIC:
+        return limit == -1 or (modifier != -1 and _scale(limit) >= _scale(modifier))
+    if (oid in _TEXTS and to in _TEXTS) or (oid == to and oid in _LIMITED):
+        return limit == -1 or -1 < modifier <= limit
+    return False
 
 
 def stored(ddl: str) -> SilverType:

@@ -10,13 +10,14 @@ from pipeline.rules import TableRule
 from pipeline.silver.evolve import (
     AddColumn,
     CreateTable,
+    DropColumn,
     Hold,
-    Note,
     Operation,
     WidenColumn,
     plan_evolution,
     shaped,
 )
+from pipeline.silver.notes import Note
 from pipeline.silver.relation import SourceColumn, SourceRelation
 from pipeline.silver.renames import Known
 from tests.silver.relations import FLOAT8, INT4, INT8, NUMERIC, TEXT, column, relation
@@ -105,6 +106,16 @@ WIDER = {
     "INT to DOUBLE": ("INT", column("v", 2, FLOAT8), "DOUBLE"),
     "INT to DECIMAL": ("INT", column("v", 2, NUMERIC, modifier=NUMERIC_12_4 + (2 << 16)), "DECIMAL(14,4)"),
     "DECIMAL": ("DECIMAL(10,2)", column("v", 2, NUMERIC, modifier=NUMERIC_12_4), "DECIMAL(12,4)"),
+    "INT to DECIMAL that holds both": (
+        "INT",
+        column("v", 2, NUMERIC, modifier=NUMERIC_12_4),
+        "DECIMAL(14,4)",
+    ),
+    "DECIMAL that holds both": (
+        "DECIMAL(10,2)",
+        column("v", 2, NUMERIC, modifier=((10 << 16) | 4) + 4),
+        "DECIMAL(12,4)",
+    ),
     "DATE to TIMESTAMP_NTZ": ("DATE", column("v", 2, 1114), "TIMESTAMP_NTZ"),
 }
 
@@ -129,8 +140,7 @@ def test_type_that_holds_every_value_of_the_one_before_is_widened_and_stays_wide
     [
         ("FLOAT", column("name", 2, FLOAT8)),  # the text of a float4 is not that of its float8
         ("BIGINT", column("name", 2, FLOAT8)),
-        ("INT", column("name", 2, NUMERIC, modifier=NUMERIC_12_4)),
-        ("DECIMAL(10,2)", column("name", 2, NUMERIC, modifier=((10 << 16) | 4) + 4)),
+        ("DECIMAL(38,2)", column("name", 2, NUMERIC, modifier=NUMERIC_12_4)),
         ("DATE", column("name", 2, 1184)),
         ("TIMESTAMP_NTZ", column("name", 2, 1184)),
     ],
@@ -190,6 +200,17 @@ def test_type_that_only_the_catalog_knows_is_what_silver_has() -> None:
 def test_what_the_catalog_did_not_say_does_not_make_numbers_unknown() -> None:
     silent = relation(column("id", None), column("name", None), column("new", None))
     after = KNOWN.after(silent)
-    assert after == Known(500, {"id": 1, "name": 2, "new": None})
-    assert KNOWN.after(relation(ID)) == KNOWN
-    assert KNOWN.after(relation(column("id", 4), oid=9)) == Known(9, {"id": 4})
+    assert after.numbers == {"id": 1, "name": 2, "new": None}
+    assert KNOWN.after(relation(ID)).numbers == KNOWN.numbers
+    assert KNOWN.after(relation(column("id", 4), oid=9)) == Known(9, {"id": 4}, types={"id": (TEXT, -1)})
+
+
+def test_dropped_column_stays_unless_the_rule_says_otherwise() -> None:
+    silver = SILVER | {"name__text": "STRING"}
+    assert plan_evolution(KNOWN, relation(ID), silver, TableRule("*.*")) == []
+    rule = TableRule("*.*", dropped_columns="drop")
+    operations = plan_evolution(KNOWN, relation(ID), silver, rule)
+    assert operations == [DropColumn("name"), DropColumn("name__text")]
+    assert shaped(silver, operations) == {"id": "INT"}
+    # the catalog does not say which columns there are
+    assert plan_evolution(KNOWN, relation(column("id", None, INT4)), silver, rule) == []

@@ -97,6 +97,24 @@ def test_column_that_is_dropped_keeps_its_name_while_nobody_else_has_it() -> Non
     assert names(KNOWN, named("a", "b"), named(("b", 3), version=2)) == [["a", "b"], ["b"]]
 
 
+def test_names_that_differ_only_in_case_give_way_to_the_column_that_came_first() -> None:
+    both = named("Id", ("ID", 5))
+    alike = name_alike(None, [both])
+    assert [c.name for c in alike.relations[0].columns] == ["id", "Id__2", "ID__5"]
+    assert (alike.names[5], alike.sources[5]) == ("ID__5", "ID")
+    # one whose own name is taken by a name that was given
+    assert names(None, named("Id", ("id__2", 3))) == [["Id__2", "id__2__3"]]
+    # without a number there is no name to give: such a table is held
+    assert names(None, named(("Id", None))) == [["Id"]]
+
+
+def test_name_comes_free_when_the_column_that_had_it_goes() -> None:
+    known = Known(500, {"id": 1, "a": 2, "A__3": 3}, {"A": 3})
+    assert renames(known, named("a", ("A", 3))) == []
+    found = plan_renames(known, name_alike(known, [named(("A", 3))]))
+    assert after(known, found) == {"id": 1, "a__2": 2, "A": 3}
+
+
 def test_another_columns_old_name_may_be_taken() -> None:
     found = plan_renames(KNOWN, name_alike(KNOWN, [named("b", ("c", 3))]))
     assert after(KNOWN, found) == {"id": 1, "b": 2, "c": 3}

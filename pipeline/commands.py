@@ -1,0 +1,167 @@
+"""What each subcommand does: load the configuration, call one function, print what came of it.
+
+What a function needs is imported when it runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipeline.operate.tail_request import request_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pipeline.config import Config
+
+
+class Summary(Protocol):
+    """What a run leaves to be said."""
+
+    def lines(self) -> list[str]:
+        """Return the closing lines for people."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same as data."""
+
+    def exit_code(self, strict: bool) -> int:
+        """Return 0 or 1; `strict` counts what a recorded policy held or refused as a failure."""
+
+
+class Printable(Protocol):
+    """What a command found."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as data."""
+
+    def print(self, console: Console) -> None:
+        """Print it for people."""
+
+
+def _load(options: argparse.Namespace) -> Config:
+    from pipeline.config import load_config
+
+    return load_config(options.config)
+
+
+def _finish(summary: Summary, options: argparse.Namespace) -> int:
+    print(json.dumps(summary.as_json()) if options.json else "\n".join(summary.lines()), flush=True)
+    return summary.exit_code(options.strict)
+
+
+def ingest(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Capture."""
+    config = _load(options)
+    from pipeline.operate.ingest import run_ingest
+
+    return _finish(run_ingest(config, trigger=options.trigger, stop=stop), options)
+
+
+def apply(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Apply."""
+    config = _load(options)
+    from pipeline.operate.apply import run_apply
+
+    return _finish(run_apply(config, trigger=options.trigger, stop=stop), options)
+
+
+def run(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Capture and apply."""
+    config = _load(options)
+    from pipeline.operate.run import run_both
+
+    return _finish(run_both(config, trigger=options.trigger, stop=stop), options)
+
+
+def status(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Print how far each table is."""
+    del stop
+    config = _load(options)
+    from pipeline.operate.status import read_status
+
+    status = read_status(config)
+    _show(status, options)
+    return int(options.strict and status.is_held)
+
+
+def plan(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Print what the next apply would do."""
+    del stop
+    config = _load(options)
+    from pipeline.operate.plan import make_plan
+
+    _show(make_plan(config), options)
+    return 0
+
+
+def retry(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Apply once more, or write tables anew."""
+    del stop
+    config = _load(options)
+    from pipeline.operate.retry import run_retry
+
+    return _finish(run_retry(config, options.table, rewrites=options.rewrite), options)
+
+
+def _show(found: Printable, options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps(found.as_json()), flush=True)
+        return
+    from rich.console import Console
+
+    found.print(Console())
+
+
+def demo(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Run the demo."""
+    options.stop = stop
+    from pipeline.operate.demo import run_demo
+
+    exit_code: int = run_demo(options)
+    return exit_code
+
+
+def check(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Check the server, print what was found, and return 1 where something is missing."""
+    del stop
+    config = _load(options)
+    from pipeline.postgres.checks import run_checks
+
+    checks = run_checks(config)
+    is_ready = all(check.ok for check in checks)
+    if options.json:
+        rows = [{"name": c.name, "ok": c.ok, "sentence": c.sentence, "fix": c.fix} for c in checks]
+        print(json.dumps({"ok": is_ready, "checks": rows}), flush=True)
+        return 0 if is_ready else 1
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "", "check", "found", "what to do", title=f"{config.pipeline}: {config.path}", title_justify="left"
+    )
+    for check in checks:
+        mark = "[green]✔[/]" if check.ok else "[red]✘[/]"
+        # plain cells: names of the server's objects may hold brackets that rich would take for markup
+        table.add_row(mark, *map(_plain, (check.name, check.sentence, "" if check.ok else check.fix)))
+    console = Console()
+    console.print(table)
+    failures = sum(not check.ok for check in checks)
+    console.print("ready" if is_ready else f"{failures} of {len(checks)} checks failed")
+    return 0 if is_ready else 1
+
+
+def tail(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Print what the slot says."""
+    config = None if options.config is None else _load(options)
+    from pipeline.operate.tail import run_tail
+
+    return run_tail(request_of(options, config), stop)
+
+
+def _plain(text: str | None) -> str:
+    from rich.markup import escape
+
+    return escape(text or "")

@@ -1,0 +1,153 @@
+"""What the next apply would do: the changes that wait for each table, and each step with its price."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+
+from pipeline.config import Config
+from pipeline.errors import sentence_of
+from pipeline.lake.bronze import TableName
+from pipeline.lake.session import start_session
+from pipeline.operate.applier import Applier, Pending
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.evolve import AddColumn, CreateTable, DropColumn, Hold, Operation, Rewrite, WidenColumn
+from pipeline.silver.notes import Note
+from pipeline.silver.renames import RenameColumn
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a table's evolution: where, what, what it costs, and what it loses, if anything."""
+
+    lsn: LSN
+    sentence: str
+    cost: str
+    loses: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What waits for one table: changes by operation after an LSN, and steps in order."""
+
+    name: TableName
+    after: LSN
+    counts: dict[str, int]
+    steps: tuple[Step, ...] = ()
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next apply would do up to an LSN."""
+
+    pipeline: str
+    upto: LSN
+    tables: tuple[TablePlan, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan as data."""
+        return {
+            "pipeline": self.pipeline,
+            "upto": str(self.upto),
+            "tables": [
+                {
+                    "schema": table.name[0],
+                    "table": table.name[1],
+                    "after": str(table.after),
+                    "changes": table.counts,
+                    "steps": [
+                        {"lsn": str(s.lsn), "sentence": s.sentence, "cost": s.cost, "loses": s.loses}
+                        for s in table.steps
+                    ],
+                    "failure": table.failure,
+                }
+                for table in self.tables
+            ],
+        }
+
+    def print(self, console: Console) -> None:
+        """Print one row a table, and its steps below."""
+        if not self.tables:
+            console.print(f"{self.pipeline}: silver shows all that bronze holds (up to {self.upto})")
+            return
+        shown = Table(title=f"{self.pipeline}: what apply does next, up to {self.upto}", title_justify="left")
+        for heading in ("table", "changes", "step", "cost", "loses"):
+            shown.add_column(heading, overflow="fold")
+        for table in self.tables:
+            changes = ", ".join(f"{count} {op}" for op, count in table.counts.items() if count)
+            steps = table.steps or (Step(table.after, table.failure or "rows only", "one write"),)
+            for number, step in enumerate(steps):
+                cells = (".".join(table.name), changes) if number == 0 else ("", "")
+                shown.add_row(*map(escape, (*cells, step.sentence, step.cost, step.loses or "")))
+            shown.add_section()
+        console.print(Group(shown))
+
+
+def make_plan(config: Config, *, spark: SparkSession | None = None) -> Plan:
+    """Look at bronze and silver, and return what the next apply would do; nothing is changed."""
+    applier = Applier(spark or start_session(f"pgdelta plan {config.pipeline}"), config)
+    pending = applier.pending()
+    if pending is None:
+        point = applier.bronze.point() if applier.bronze.changes.exists() else None
+        return Plan(config.pipeline, point.lsn if point else INVALID, ())
+    tables = tuple(_table(applier, pending, name) for name in sorted(pending.surveys))
+    return Plan(config.pipeline, pending.point.lsn, tables)
+
+
+def _table(applier: Applier, pending: Pending, name: TableName) -> TablePlan:
+    found = pending.surveys[name]
+    counts: Counter[str] = Counter()
+    for survey in found:
+        counts.update(survey.counts)
+    after = pending.floor(name)
+    try:
+        writer = applier.writer(name)
+        registered = pending.registered.get(name)
+        surveys = [s.survey for s in found]
+        operations = writer.plan(surveys, applier.relations, registered, after, pending.point.lsn)
+        rows = writer.table.frame().count() if writer.table.exists() else 0
+        recorded = writer.bronze.count_of(name, pending.point.lsn) if _is_rewritten(operations) else 0
+    except Exception as error:  # the others are planned all the same
+        return TablePlan(name, after, dict(counts), failure=sentence_of(error))
+    steps = tuple(_step(lsn, operation, rows, recorded) for lsn, operation in operations)
+    return TablePlan(name, after, dict(counts), steps)
+
+
+def _is_rewritten(operations: list[tuple[LSN, Operation]]) -> bool:
+    return any(isinstance(operation, Rewrite) for _, operation in operations)
+
+
+def _step(lsn: LSN, operation: Operation, rows: int, recorded: int) -> Step:
+    nothing = "no data is written"
+    match operation:
+        case CreateTable():
+            columns = ", ".join(f"{name} {kind.ddl}" for name, kind in operation.columns)
+            return Step(lsn, f"the table is created: {columns}", nothing)
+        case AddColumn(backfill=str()):
+            return Step(lsn, operation.sentence, f"{rows} rows get the default")
+        case RenameColumn():
+            sentence = (
+                operation.sentence or f"column {operation.name} is called {operation.to} for the moment"
+            )
+            return Step(lsn, sentence, f"{nothing}; readers need column mapping")
+        case WidenColumn():
+            return Step(lsn, operation.sentence, f"{nothing}; readers need type widening")
+        case DropColumn():
+            return Step(
+                lsn, operation.sentence, f"{nothing}; readers need column mapping", "the column's values"
+            )
+        case Rewrite():
+            cost = f"{recorded} changes are read again, {rows} rows are replaced"
+            return Step(lsn, f"{operation.sentence}: the table is written anew from bronze", cost)
+        case Hold():
+            return Step(lsn, operation.sentence, "nothing is applied from there on")
+        case Note():
+            return Step(lsn, operation.sentence, nothing, "what only a resync brings")
+    return Step(lsn, operation.sentence, nothing)

@@ -1,0 +1,60 @@
+"""Apply once more what was held, or write tables anew from bronze."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from pipeline.config import Config
+from pipeline.errors import ConfigError, sentence_of
+from pipeline.lake.session import start_session
+from pipeline.operate.applier import Applier
+from pipeline.operate.summaries import ApplySummary, TableState
+from pipeline.rules import TableRule
+
+
+def run_retry(
+    config: Config,
+    globs: Sequence[str] | None = None,
+    *,
+    rewrites: bool = False,
+    spark: SparkSession | None = None,
+) -> ApplySummary:
+    """Apply all that bronze holds; with `rewrites` write the tables that globs name anew, or all of them."""
+    if globs and not rewrites:
+        raise ConfigError("--table says which tables to write anew: add --rewrite, or leave it out")
+    for glob in globs or ():
+        if not TableRule.is_glob(glob):
+            raise ConfigError(f"--table {glob}: write schema.table, with a part that holds a dot in quotes")
+    applier = Applier(spark or start_session(f"pgdelta retry {config.pipeline}"), config)
+    if applier.bronze.changes.exists():
+        applier.apply_pending()
+        if rewrites:
+            _rewrite(applier, [TableRule(glob) for glob in globs or ("*.*",)])
+    return applier.summary
+
+
+def _rewrite(applier: Applier, rules: Sequence[TableRule]) -> None:
+    """Write the tables that match anew, each up to the newest manifest, and record which version shows it."""
+    if (manifest := applier.manifest) is None:
+        return
+    registered = applier.records.registered()
+    entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
+    for name, entry in entries.items():
+        if name not in registered or not any(rule.matches(*name) for rule in rules):
+            continue
+        state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
+        try:
+            writer = applier.writer(name)
+            written = writer.rewrite(applier.relations, registered[name], manifest.lsn)
+        except Exception as error:  # the others are written all the same
+            state.failure = sentence_of(error)
+            continue
+        state.held, state.failure, state.misfits = written.held, None, written.misfits
+        if not written.held:
+            state.applied = manifest.lsn
+            version = writer.table.version()
+            entries[name] = replace(entry, version=version, applied_lsn=manifest.lsn, is_behind=False)
+    applier.records.record_manifest(replace(manifest, entries=tuple(entries.values())))

@@ -1,0 +1,133 @@
+"""Names and columns that Delta cannot hold as they are, and changes of which no message tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.rules import TableRule
+from tests.operate.pipelines import MakePipeline, Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def silver(pipeline: Pipeline, *names: str) -> list[tuple[object, ...]]:
+    """Return silver's columns but ours, then its rows in order."""
+    frame = pipeline.frame("silver", "public", "t").drop("_commit_lsn", "_commit_time")
+    rows = [tuple(row) for row in frame.orderBy(frame.columns[0]).collect()]
+    assert frame.columns == list(names)
+    return rows
+
+
+def recorded(pipeline: Pipeline) -> dict[str, str]:
+    """Return the source's names with silver's, as an analyst finds them."""
+    [row] = pipeline.frame("_pgdelta", "tables").where("table_name = 't'").collect()
+    return {column.name: column.silver_name for column in row["columns"]}
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_columns_that_differ_only_in_case_are_both_there(pipeline: Pipeline, identity: str) -> None:
+    pipeline.run(
+        'CREATE TABLE t ("Id" int PRIMARY KEY, v text, "V" text, "ID" int)',
+        f"ALTER TABLE t REPLICA IDENTITY {identity}",
+    )
+    pipeline.ingest()
+    pipeline.run(
+        "INSERT INTO t SELECT g, 'low', 'high', g * 10 FROM generate_series(1, 4) g",
+        'UPDATE t SET "V" = \'higher\' WHERE "Id" = 2',
+        'UPDATE t SET "Id" = 9 WHERE "Id" = 3',
+        'DELETE FROM t WHERE "ID" = 40',
+    )
+    pipeline.catch_up()
+    rows = [(1, "low", "high", 10), (2, "low", "higher", 20), (9, "low", "high", 30)]
+    assert silver(pipeline, "Id", "v", "V__3", "ID__4") == rows
+    assert recorded(pipeline) == {"Id": "Id", "v": "v", "V": "V__3", "ID": "ID__4"}
+    # the names come free, each in its own way
+    pipeline.run(
+        "ALTER TABLE t RENAME v TO other", 'ALTER TABLE t RENAME "ID" TO n', "UPDATE t SET n = n + 1"
+    )
+    pipeline.catch_up()
+    assert silver(pipeline, "Id", "other", "V", "n") == [(*row[:3], row[3] + 1) for row in rows]
+    # and are taken again
+    pipeline.run('ALTER TABLE t ADD "OTHER" int DEFAULT 5', "DELETE FROM t WHERE n = 11")
+    pipeline.catch_up()
+    assert [row[4] for row in silver(pipeline, "Id", "other", "V", "n", "OTHER__5")] == [5, 5]
+    assert pipeline.events("t")[-1] == ("evolved", "column OTHER__5 was added with a default")
+
+
+def test_dropped_columns_go_where_the_rule_says_so(pipeline: Pipeline) -> None:
+    rule = TableRule("public.t", dropped_columns="drop", misfits={"day": "text"})
+    pipeline = replace(pipeline, config=replace(pipeline.config, tables=(rule,)))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text, day date, w text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'a', 'infinity', 'x'), (2, 'b', '2024-01-01', 'y')")
+    pipeline.catch_up()
+    pipeline.transact(
+        "UPDATE t SET v = 'c' WHERE id = 1",
+        "ALTER TABLE t DROP v, DROP day",
+        "INSERT INTO t VALUES (3, 'z')",
+        "ALTER TABLE t ADD v int DEFAULT 7",
+        "UPDATE t SET w = 'late' WHERE id = 2",
+    )
+    pipeline.catch_up()
+    assert silver(pipeline, "id", "w", "v") == [(1, "x", 7), (2, "late", 7), (3, "z", 7)]
+    pipeline.assert_equal("t")
+    pipeline.run("ALTER TABLE t DROP w", "UPDATE t SET v = 8 WHERE id = 1")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+    assert recorded(pipeline) == {"id": "id", "v": "v"}
+
+
+def test_what_no_message_tells_is_an_event(pipeline: Pipeline) -> None:
+    tables = ("padded", "rounded", "longer", "numbered", "computed", "hidden")
+    pipeline.run(
+        "CREATE TABLE padded (id int PRIMARY KEY, v char(3))",
+        "CREATE TABLE rounded (id int PRIMARY KEY, v numeric(8,4))",
+        "CREATE TABLE longer (id int PRIMARY KEY, v varchar(10))",
+        "CREATE TABLE numbered (id int PRIMARY KEY, v text)",
+        "CREATE TABLE computed (id int PRIMARY KEY, v text)",
+        "CREATE TABLE hidden (id int PRIMARY KEY, v text)",
+    )
+    pipeline.ingest()
+    pipeline.run(*(f"INSERT INTO {table} VALUES (1, '1.2345'), (2, '7')" for table in tables[1:]))
+    pipeline.run("INSERT INTO padded VALUES (1, 'a'), (2, 'b')")
+    pipeline.catch_up()
+    pipeline.run(
+        "ALTER TABLE padded ALTER v TYPE char(5)",
+        "ALTER TABLE rounded ALTER v TYPE numeric(8,2)",
+        "ALTER TABLE longer ALTER v TYPE varchar(20)",
+        "ALTER TABLE numbered ADD n bigserial",
+        "ALTER TABLE computed ADD at timestamptz DEFAULT clock_timestamp()",
+        *(f"UPDATE {table} SET v = '3' WHERE id = 2" for table in tables),
+    )
+    pipeline.catch_up()
+    kinds = {table: sorted(kind for kind, _ in pipeline.events(table)) for table in tables}
+    assert kinds == {
+        "padded": ["resync"],
+        "rounded": ["evolved", "resync"],
+        "longer": [],
+        "numbered": ["evolved", "resync"],
+        "computed": ["evolved", "resync"],
+        "hidden": [],
+    }
+    pipeline.assert_equal("longer", "hidden")
+    pipeline.run(*(f"UPDATE {table} SET v = '4' WHERE id = 1" for table in tables))
+    pipeline.catch_up()  # once is enough
+    assert kinds == {table: sorted(kind for kind, _ in pipeline.events(table)) for table in tables}
+
+
+def test_a_table_does_not_lie_in_the_folder_of_another(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline("*.*", create_publication="all")
+    rules = (TableRule("public.t", "shop"), TableRule("*.*"))
+    pipeline = replace(pipeline, config=replace(pipeline.config, tables=rules))
+    pipeline.run("CREATE SCHEMA shop", "CREATE TABLE shop.o (id int PRIMARY KEY)", "CREATE TABLE t (id int)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO shop.o VALUES (1)", "INSERT INTO t VALUES (1)")
+    pipeline.ingest()
+    summary = pipeline.apply()
+    assert summary.tables[("public", "t")].failure is None
+    failure = summary.tables[("shop", "o")].failure
+    assert failure is not None
+    assert failure.startswith("shop.o would lie in the folder of the silver table shop")
+    assert summary.exit_code(strict=False) == 1
