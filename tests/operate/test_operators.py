@@ -56,8 +56,8 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
     pipeline.run(
         "DELETE FROM t WHERE id = 5",
         "ALTER TABLE t RENAME w TO x",
-        "ALTER TABLE t ADD n int DEFAULT 7",
         "ALTER TABLE t ALTER v TYPE bigint",
+        "ALTER TABLE t ADD n int DEFAULT 7",
         "UPDATE t SET n = 8 WHERE id = 1",
         "DELETE FROM other",
         "ALTER TABLE other ALTER id TYPE text",

@@ -16,6 +16,7 @@ from tests.workload.statements import Statements
 from tests.workload.tables import Column, Connection, Schema, Table
 
 CommitHook = Callable[[str], None]
+Shape = tuple[list[Column], tuple[str, ...], int]
 
 
 def run_workload(
@@ -26,16 +27,18 @@ def run_workload(
     schema: Schema,
     commit_hook: CommitHook | None = None,
     operations: int = 6,
+    steps: type[Step] | None = None,
 ) -> WorkloadCounts:
     """Commit exactly `transactions` transactions of up to `operations` steps each, and return what they did.
 
     After each commit `commit_hook` is called with `pg_current_wal_insert_lsn()` as text. Transactions that
     are rolled back come between them and are counted apart. `conn` must be in autocommit mode and idle.
+    `steps` may do more than those here.
     """
     counts = WorkloadCounts()
     while counts.transactions < transactions:
         fate = rng.random()
-        step = Step(conn, rng, schema)
+        step = (steps or Step)(conn, rng, schema)
         before = step.columns()
         conn.execute("BEGIN")
         if fate > 0.03:
@@ -60,12 +63,12 @@ def run_workload(
 class Step(Statements):
     """The steps of one transaction, each one statement or several, some of them within savepoints."""
 
-    def columns(self) -> list[tuple[list[Column], int]]:
-        return [(list(table.columns), table.added) for table in self.schema.tables]
+    def columns(self) -> list[Shape]:
+        return [(list(table.columns), table.key, table.added) for table in self.schema.tables]
 
-    def restore(self, before: list[tuple[list[Column], int]]) -> None:
-        for table, (columns, added) in zip(self.schema.tables, before, strict=True):
-            table.columns, table.added = columns, added
+    def restore(self, before: list[Shape]) -> None:
+        for table, (columns, key, added) in zip(self.schema.tables, before, strict=True):
+            table.columns, table.key, table.added = columns, key, added
 
     def block(self, size: int, *, depth: int) -> None:
         """Run `size` steps; some of them are savepoints with steps inside, half of which are rolled back."""
