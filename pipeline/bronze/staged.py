@@ -94,11 +94,11 @@ class StagedFile:
         self.path.unlink(missing_ok=True)
 
 
-def create_file(directory: Path, schema: pa.Schema = CHANGES) -> StagedFile:
+def create_file(directory: Path) -> StagedFile:
     """Begin a file of a name that no other has."""
     path = directory / f"{uuid4().hex}.parquet"
     writer = pq.ParquetWriter(
-        path, schema, compression="snappy", use_dictionary=_REPETITIVE, write_statistics=list(STATISTICS)
+        path, CHANGES, compression="snappy", use_dictionary=_REPETITIVE, write_statistics=list(STATISTICS)
     )
     return StagedFile(path, writer)
 

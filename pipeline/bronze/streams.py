@@ -4,17 +4,21 @@ The rows of each are kept in the order in which they came, numbered by their arr
 all open streams are few, else in a file of its own. What aborted subtransactions wrote is left out at the
 end, and only then are the rows numbered for good: PostgreSQL streams what a rollback to a savepoint takes
 back later. Nothing of an open stream outlives the session: the server streams it again.
+
+A file is open only while it is written or read, and nothing of what is in it stays in memory: there may be
+more streams than a process may have open files, each of any size and moved to disk piece by piece.
 """
 
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pyarrow.ipc as ipc
 
 from pipeline.bronze.rows import (
     OtherRow,
@@ -27,7 +31,6 @@ from pipeline.bronze.rows import (
     truncation_rows,
 )
 from pipeline.bronze.schema import CHANGES, STREAMED
-from pipeline.bronze.staged import StagedFile, create_file
 from pipeline.bronze.versions import RelationVersion
 from pipeline.protocol.events import (
     StreamAborted,
@@ -38,7 +41,7 @@ from pipeline.protocol.events import (
 )
 
 _SUBXID = STREAMED.get_field_index("subxid")
-
+_COMPRESSED = ipc.IpcWriteOptions(compression="lz4")
 
 STREAM_BYTES = 32 << 20
 STREAM_ROWS = 131_072
@@ -57,7 +60,7 @@ class OpenStream:
         self._other_bytes = 0
         self.arrivals = 0
         self._aborted: set[int] = set()
-        self._file: StagedFile | None = None
+        self._file: Path | None = None  # Arrow's streams, one after the other, each of one table
 
     @property
     def byte_count(self) -> int:
@@ -104,9 +107,10 @@ class OpenStream:
         self.index_of_oid.clear()
 
     def spill(self, directory: Path, versions: list[RelationVersion]) -> None:
-        """Move what is in memory to the file."""
-        self._file = self._file or create_file(directory, STREAMED)
-        self._file.write(self._take(versions))
+        """Move what is in memory to the end of the file."""
+        self._file = self._file or directory / f"{uuid4().hex}.arrow"
+        with self._file.open("ab") as file, ipc.new_stream(file, STREAMED, options=_COMPRESSED) as writer:
+            writer.write_table(self._take(versions))
 
     def finish(self, transaction: Transaction, versions: list[RelationVersion]) -> Iterator[pa.Table]:
         """Give the rows that remain, as rows of `changes` of a transaction whose end is known."""
@@ -120,15 +124,15 @@ class OpenStream:
     def discard(self) -> None:
         """Drop all rows."""
         if self._file:
-            self._file.discard()
+            self._file.unlink(missing_ok=True)
         self._file, self.rows, self._others = None, Rows(), []
 
     def _read_file(self) -> Iterator[pa.Table]:
         if self._file:
-            path = self._file.close().path
-            with pq.ParquetFile(path) as source:
-                for group in range(source.num_row_groups):
-                    yield source.read_row_group(group)
+            with pa.OSFile(str(self._file)) as file:
+                while file.tell() < file.size():
+                    with ipc.open_stream(file) as reader:
+                        yield reader.read_all()
 
     def _take(self, versions: list[RelationVersion]) -> pa.Table:
         tables = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,7 +30,6 @@ from pipeline.protocol.transactions import (
 from tests.bronze.events import Session, places, relation, rows_of, version
 from tests.protocol.encode import encode
 
-ROOT = Path(__file__).resolve().parents[2]
 ONE, TWO = relation(1, "one"), relation(2, "two")
 Seen = tuple[str, str | None]  # op, and what tells one row from another
 
@@ -175,20 +172,6 @@ def test_a_stream_has_its_own_relations_until_it_is_committed(session: Session) 
     assert found == {100: version(ONE).id, 500: version(wide).id, 200: version(wide).id}
 
 
-def test_streams_are_forgotten_with_the_session_and_leave_no_file(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams_module, "STREAM_ROWS", 4)
-    for xid in range(10, 60):
-        start(session, xid)
-        describe(session, xid, ONE)
-        insert(session, xid, xid, "x")
-    assert list(tmp_path.glob("*.parquet"))
-    session.spool.streams.discard()
-    assert not list(tmp_path.glob("*.parquet"))
-    assert session.spool.seal() is None
-
-
 def test_a_malformed_row_of_a_stream_is_named(session: Session) -> None:
     start(session, 10)
     describe(session, 10, ONE)
@@ -243,35 +226,3 @@ def test_what_became_of_prepared_transactions_is_handed_over_in_order(session: S
     staged = session.spool.seal()
     assert staged is not None
     assert (staged.decisions, staged.end_lsn, staged.transaction_count) == (decisions, 990, 1)
-
-
-FEED = """
-import resource, sys
-from pathlib import Path
-from tests.bronze.test_streams import ONE, commit, describe, insert, start
-from tests.bronze.events import Session
-session = Session(Path(sys.argv[1]), ONE)
-size, large = int(sys.argv[2]), "a value of a row " * 12
-
-def transaction(xid, size):
-    start(session, xid)
-    describe(session, xid, ONE)
-    for row in range(size):
-        insert(session, xid, xid, large)
-    commit(session, xid, 100 * xid)
-
-transaction(10, 250_000)
-early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-transaction(20, size)
-staged = session.spool.seal()
-print(staged.row_count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early)
-"""
-
-
-def test_memory_does_not_grow_with_a_stream(tmp_path: Path) -> None:
-    size = 1_000_000
-    command = [sys.executable, "-c", FEED, str(tmp_path), str(size)]
-    result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    row_count, growth_in_kib = map(int, result.stdout.split())
-    assert row_count == 250_000 + size
-    assert growth_in_kib < 128 << 10

@@ -1,0 +1,93 @@
+"""Transactions that stream are kept on disk: neither memory nor open files grow with their size or number."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.bronze import streams as streams_module
+from pipeline.protocol.transactions import StreamAborted
+from tests.bronze.events import Session, rows_of
+from tests.bronze.test_streams import ONE, commit, describe, insert, start
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session(tmp_path, ONE)
+
+
+def test_streams_are_forgotten_with_the_session_and_leave_no_file(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "STREAM_ROWS", 4)
+    for xid in range(10, 60):
+        start(session, xid)
+        describe(session, xid, ONE)
+        insert(session, xid, xid, "x")
+    assert list(tmp_path.iterdir())
+    session.spool.streams.discard()
+    assert not list(tmp_path.iterdir())
+    assert session.spool.seal() is None
+
+
+def test_streams_on_disk_hold_no_file_open(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "STREAM_ROWS", 1)
+    before = os.listdir("/dev/fd")
+    for turn in range(3):
+        for xid in range(100, 400):
+            start(session, xid, is_first=turn == 0)
+            if turn == 0:
+                describe(session, xid, ONE)
+            insert(session, xid, xid, f"{xid} {turn}")
+    assert len(list(tmp_path.iterdir())) == 300
+    assert len(os.listdir("/dev/fd")) == len(before)
+    for xid in range(399, 99, -1):
+        if xid % 3:
+            commit(session, xid, 100_000 - 100 * xid)
+        else:
+            session.spool.streams.abort(StreamAborted(xid, xid, None, None))
+    rows = rows_of(session.spool.seal())
+    expected = {(xid, turn, f"{xid} {turn}") for xid in range(100, 400) if xid % 3 for turn in range(3)}
+    assert {(row["xid"], row["ordinal"], row["new"][1]) for row in rows} == expected
+    assert len(rows) == len(expected)
+    assert not list(tmp_path.glob("*.arrow"))
+
+
+FEED = """
+import resource, sys
+from pathlib import Path
+from tests.bronze.test_streams import ONE, commit, describe, insert, start
+from tests.bronze.events import Session
+session = Session(Path(sys.argv[1]), ONE)
+size, large = int(sys.argv[2]), "a value of a row " * 12
+
+def transaction(xid, size):
+    start(session, xid)
+    describe(session, xid, ONE)
+    for row in range(size):
+        insert(session, xid, xid, large)
+    commit(session, xid, 100 * xid)
+
+transaction(10, 250_000)
+early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+transaction(20, size)
+staged = session.spool.seal()
+print(staged.row_count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early)
+"""
+
+
+def test_memory_does_not_grow_with_a_stream(tmp_path: Path) -> None:
+    size = 1_000_000
+    command = [sys.executable, "-c", FEED, str(tmp_path), str(size)]
+    result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    row_count, growth_in_kib = map(int, result.stdout.split())
+    assert row_count == 250_000 + size
+    assert growth_in_kib < 128 << 10
