@@ -62,6 +62,7 @@ class Spool:
         self._open: StagedFile | None = None
         self._parts: list[Part] = []
         self._tables: list[pa.Table] = []  # of finished transactions that streamed and were small
+        self._table_rows = self._table_bytes = 0
         self._parked: list[Parked] = []
         self._decisions: list[Decision] = []
         self._began: Began | BeganPrepare | None = None
@@ -73,9 +74,8 @@ class Spool:
     def pending_rows(self) -> int:
         """Return how many committed rows `seal` would hand over."""
         staged = sum(part.row_count for part in self._parts) + (self._whole.row_count if self._whole else 0)
-        streamed: int = sum(table.num_rows for table in self._tables)
         parked = sum(parked.part.row_count for parked in self._parked) + len(self._decisions)
-        return staged + self._finished_rows + self._finished_others + streamed + parked
+        return staged + self._finished_rows + self._finished_others + self._table_rows + parked
 
     @property
     def has_commits(self) -> bool:
@@ -171,7 +171,9 @@ class Spool:
             small = list(tables)
             change_count = sum(map(change_count_of, small))
             self._tables += small
-            if sum(table.num_rows for table in self._tables) >= ROW_LIMIT:
+            self._table_rows += sum(table.num_rows for table in small)
+            self._table_bytes += sum(table.nbytes for table in small)
+            if self._table_rows >= ROW_LIMIT or self._table_bytes >= BYTE_LIMIT:
                 self._flush_finished()
         self._finish(committed.end_lsn, change_count)
         return stream.versions.values()
@@ -274,7 +276,7 @@ class Spool:
         if self._tables:
             assert self._whole is not None
             self._whole.write(pa.concat_tables(self._tables).combine_chunks())
-            self._tables = []
+            self._tables, self._table_rows, self._table_bytes = [], 0, 0
         self._finished_rows = self._finished_others = 0
         self._transactions = []
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -59,6 +60,19 @@ def test_streams_on_disk_hold_no_file_open(
     assert {(row["xid"], row["ordinal"], row["new"][1]) for row in rows} == expected
     assert len(rows) == len(expected)
     assert not list(tmp_path.glob("*.arrow"))
+
+
+def test_committed_streams_of_large_rows_do_not_wait_in_memory(session: Session, tmp_path: Path) -> None:
+    size = 1 << 20
+    for xid in range(10, 50):
+        start(session, xid)
+        describe(session, xid, ONE)
+        insert(session, xid, xid, Random(xid).randbytes(size // 2).hex())
+        commit(session, xid, 1000 * xid)
+    # what the limit lets wait is 16 MiB; hexadecimal digits take half their size, compressed
+    assert session.spool.pending_rows == 40
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) > 10 * size
+    assert len(rows_of(session.spool.seal())) == 40
 
 
 FEED = """
