@@ -4,18 +4,22 @@ import argparse
 import tempfile
 from pathlib import Path
 
+import psycopg
+
 from pipeline.lake.session import start_session
 from pipeline.postgres.embedded import EmbeddedServer, start_server
 from tests.bench.apply import measure_apply
 from tests.bench.capture import create_schema, measure_capture
-from tests.bench.memory import measure_delay, measure_memory
+from tests.bench.memory import measure_delay, measure_memory, measure_streams
+
+PARTS = ("capture", "apply", "memory", "delay", "streams")
 
 
 def main() -> None:
-    """Measure capture, apply, memory and the delay of a large transaction."""
+    """Measure capture, apply, memory, the delay of a large transaction, and many open at once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
-    parser.add_argument("--only", choices=("capture", "apply", "memory", "delay"), help="one of the four")
+    parser.add_argument("--only", choices=PARTS, help="one of these")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pgdelta-bench-") as name:
         folder = Path(name)
@@ -31,6 +35,8 @@ def main() -> None:
                 _memory(server, folder, options.scale)
             if options.only in (None, "delay"):
                 _delay(server, folder, options.scale)
+            if options.only in (None, "streams"):
+                _streams(server, folder, options.scale)
         finally:
             server.stop()
 
@@ -81,6 +87,22 @@ def _delay(server: EmbeddedServer, folder: Path, scale: float) -> None:
         print(
             f"  {peak.rows:8d} rows, streaming {streaming:3s}   {peak.seconds:6.1f} s   "
             f"Python {peak.python_mib:5d}   JVM {peak.jvm_mib:5d}",
+            flush=True,
+        )
+
+
+def _streams(server: EmbeddedServer, folder: Path, scale: float) -> None:
+    print(
+        "streams: transactions that are open at once, every other one committed in the end, peak resident MiB"
+    )
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'")
+        connection.execute("SELECT pg_reload_conf()")
+    for count in (5, 50):
+        found = measure_streams(server, folder, count, int(50_000 * scale))
+        print(
+            f"  {found.streams:3d} streams, {found.data_mib:5d} MiB   {found.seconds:6.1f} s   "
+            f"Python {found.python_mib:5d}   JVM {found.jvm_mib:5d}   open files {found.files:3d}",
             flush=True,
         )
 

@@ -1,4 +1,4 @@
-"""Memory and delay: an ingest process of its own captures one large transaction, and is watched.
+"""Memory and delay: an ingest process of its own captures large transactions, and is watched.
 
 The delay is from the COMMIT to the moment when the slot was told that bronze holds the transaction.
 """
@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,12 @@ INSERT = (
     "SELECT g, g / 7.0, 'one of many ' || g FROM generate_series(1, %s) g"
 )
 STATEMENTS = 10
+INSERT_WIDE = (
+    "INSERT INTO orders (customer, amount, note) "
+    "SELECT g, g / 7.0, repeat(md5(g::text), 12) FROM generate_series(1, %s) g"
+)
+WIDE_BYTES = 400
+ROWS_A_TURN = 1_000
 PATIENCE = 1200.0  # seconds
 
 
@@ -37,6 +43,18 @@ class Peak:
     python_mib: int
     jvm_mib: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStreams:
+    """Peak memory and open files of an ingest process which so many transactions stream to at once."""
+
+    streams: int
+    data_mib: int
+    python_mib: int
+    jvm_mib: int
+    files: int  # of Python, while all are open
+    seconds: float  # from the first row to the last landed
 
 
 @dataclass
@@ -121,15 +139,58 @@ def measure_delay(server: EmbeddedServer, folder: Path, rows: int, streaming: st
             for _ in range(STATEMENTS):
                 connection.execute(INSERT, (rows // STATEMENTS,))
         started = time.monotonic()
-        end = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+        end = _end_of_wal(connection, "insert")
         # an idle server says no more by itself: anything that is committed lets the slot pass the end
         connection.execute("INSERT INTO items (product) VALUES (1)")
         passed = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-        assert end is not None
-        _wait_for(watch, connection, passed, (end[0], slot))
+        _wait_for(watch, connection, passed, (end, slot))
         seconds = time.monotonic() - started
     _end(server, slot)
     return Peak(rows, watch.peaks["python"], watch.peaks["java"], seconds)
+
+
+def measure_streams(server: EmbeddedServer, folder: Path, streams: int, rows: int) -> OpenStreams:
+    """Capture so many transactions of so many rows, open at once and interleaved; every other is committed.
+
+    The server has to stream early: `logical_decoding_work_mem` of 64 kB.
+    """
+    config = pipeline_config(folder, server.conninfo, f"streams_{streams}", streaming="on")
+    slot = config.source.slot
+    with (
+        psycopg.connect(server.conninfo, autocommit=True) as connection,
+        ExitStack() as sessions,
+        _watched(config, "--trigger", "continuous") as watch,
+    ):
+        active = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+        _wait_for(watch, connection, active, (slot,))
+        started = time.monotonic()
+        opened = [sessions.enter_context(psycopg.connect(server.conninfo)) for _ in range(streams)]
+        for _ in range(rows // ROWS_A_TURN):
+            for session in opened:
+                session.execute(INSERT_WIDE, (ROWS_A_TURN,))
+        connection.execute("CHECKPOINT")
+        sent = (
+            "SELECT sent_lsn >= %s::pg_lsn FROM pg_stat_replication JOIN pg_replication_slots "
+            "ON pid = active_pid WHERE slot_name = %s"
+        )
+        _wait_for(watch, connection, sent, (_end_of_wal(connection, "flush"), slot))
+        files = len(os.listdir(f"/proc/{watch.process.pid}/fd"))
+        for number, session in enumerate(reversed(opened)):
+            session.rollback() if number % 2 else session.commit()
+        end = _end_of_wal(connection, "insert")
+        connection.execute("INSERT INTO items (product) VALUES (1)")
+        passed = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+        _wait_for(watch, connection, passed, (end, slot))
+        seconds = time.monotonic() - started
+    _end(server, slot)
+    data = streams * rows * WIDE_BYTES >> 20
+    return OpenStreams(streams, data, watch.peaks["python"], watch.peaks["java"], files, seconds)
+
+
+def _end_of_wal(connection: psycopg.Connection, which: str) -> str:
+    row = connection.execute(f"SELECT pg_current_wal_{which}_lsn()::text".encode()).fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def _wait_for(
