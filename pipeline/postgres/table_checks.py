@@ -35,8 +35,39 @@ def check_tables(connection: Connection, config: Config, publication: Publicatio
     """Yield the checks of the tables that are published, or that will be."""
     tables = set(list_configured(connection, config)) if publication is None else set(publication.tables)
     yield from _check_identities(connection, publication, tables)
+    yield from _check_columns(connection, config, tables)
     if config.source.protocol.binary:
         yield _check_binary(connection, config, tables)
+
+
+_COLUMNS = """
+SELECT n.nspname::text, c.relname::text, pg_catalog.array_agg(a.attname::text)
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relkind IN ('r', 'p')
+GROUP BY 1, 2
+"""
+
+
+def _check_columns(connection: Connection, config: Config, tables: set[tuple[str, str]]) -> Iterator[Check]:
+    """Yield whether the columns that rules name are in a table that they are for."""
+    named = {(rule.source, name) for rule in config.tables for name in (*rule.types, *rule.misfits)}
+    if not named:
+        return
+    for schema, table, columns in connection.execute(_COLUMNS).fetchall():
+        rule = config.rule_for(schema, table)
+        if rule is not None and (schema, table) in tables:
+            named -= {(rule.source, column) for column in columns}
+    missing = ", ".join(f"{column} of {source}" for source, column in sorted(named)[:_NAMED_TABLES])
+    yield Check(
+        "configured columns",
+        not named,
+        f"No table has these columns that tables[].types or misfits name: {missing}."
+        if named
+        else "Every column that the configuration names is in a table.",
+        "Correct their names, case and all; a column that was renamed goes by its new name." if named else "",
+    )
 
 
 def _check_identities(

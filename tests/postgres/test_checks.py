@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import psycopg
 import pytest
 
 from pipeline.config import Config, Protocol
 from pipeline.postgres.checks import Check, run_checks
+from pipeline.rules import TableRule
 from tests.postgres.streams import prepare
 from tests.servers import Database, MakeServer
 
@@ -176,3 +179,15 @@ def test_an_option_that_the_server_lacks_fails_when_written(old_database: Databa
     old_database.run("CREATE TABLE item (id int PRIMARY KEY)")
     config = old_database.config(protocol=Protocol(messages=True, written=frozenset({"messages"})))
     assert "needs PostgreSQL 14" in failures(config)["server version"].sentence
+
+
+def test_a_column_that_only_the_configuration_has_is_found(database: Database) -> None:
+    database.run('CREATE TABLE item (id int PRIMARY KEY, "Price" numeric)')
+    types = {"Price": "DECIMAL(20,4)", "id": "BIGINT"}
+    rule = TableRule("public.*", types=types)
+    config = replace(database.config(), tables=(rule,))
+    assert find(config, "configured columns").ok
+    wrong = replace(rule, types={"price": "DECIMAL(20,4)"}, misfits={"day": "error"})
+    check = find(replace(config, tables=(wrong,)), "configured columns")
+    assert not check.ok
+    assert check.sentence.endswith("misfits name: day of public.*, price of public.*.")
