@@ -80,16 +80,16 @@ class CutWriter:
         (version,) = fold.versions
         plain = _keyless(fold)
         silver = None if cut.replaces or self._table.is_empty() else self._table.frame()
-        net = bag.net_copies(bag.copies(changes, fold.columns, version), fold.columns)
+        copies = bag.copies(changes, fold.columns, version)
+        net = bag.net_copies(copies, fold.columns)
         counted = _kept(bag.against_silver(net, silver, fold.columns))
         added = bag.added_rows(counted, fold.columns).withColumn("op", F.lit("I"))
         source = merge.typed(added, plain)
-        found = _inspect(source, plain)
-        self._record_misfits(source, plain, commit, found.misfits, [])
+        misfits = self._record_misfits_of_copies(copies, plain, commit)
         removed = counted.where("wanted < held").selectExpr("'D' AS op", "image")
         if silver is None or removed.isEmpty():
             self._replace(merge.final_rows(source, plain, metadata), cut, commit)
-            return found.misfits
+            return misfits
         kept = bag.kept_rows(counted, silver, fold.columns, metadata).withColumn("op", F.lit("I"))
         rows = source.drop(*(c for c in source.columns if c.startswith("x")))
         frame = rows.unionByName(kept.drop("image"), allowMissingColumns=True)
@@ -97,7 +97,22 @@ class CutWriter:
         image = bag.image_of_row(fold.columns, "t")
         statement = merge.merge_by_image(self._table.identifier, "folded", image, fold.columns, metadata)
         self._merge(_kept(frame), statement, commit)
-        return found.misfits
+        return misfits
+
+    def _record_misfits_of_copies(self, copies: DataFrame, fold: Fold, commit: Commit) -> int:
+        """Record what the added copies of rows bring, also where silver holds another copy alike."""
+        lost = [
+            misfit
+            for i, column in enumerate(fold.columns)
+            if (misfit := column.type.misfit(f"x{i}", f"({column.type.value(f'x{i}')})"))
+        ]
+        if not lost:
+            return 0
+        rows = bag.left_over(copies.where(" OR ".join(lost)), fold.columns).withColumn("op", F.lit("I"))
+        source = _kept(merge.typed(rows, fold))
+        count = _inspect(source, fold).misfits
+        self._record_misfits(source, fold, commit, count, [])
+        return count
 
     def _append_inserts(
         self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
@@ -159,8 +174,12 @@ class CutWriter:
 
 
 def _shown(fold: Fold, i: int) -> str:
+    """Return SQL for a key's value as text, by which rows are told apart."""
     kind = fold.columns[fold.key[i]].type
-    return f"CAST(k{i} AS STRING)" if kind.is_comparable else f"to_json(k{i})"
+    if kind.ddl == "BINARY":
+        return rf"concat('\\x', lower(hex(k{i})))"
+    plain = kind.element is None and kind.is_comparable
+    return f"CAST(k{i} AS STRING)" if plain else kind.canonical_value(f"k{i}")
 
 
 def _kept(frame: DataFrame) -> DataFrame:

@@ -22,10 +22,10 @@ from pipeline.protocol.messages import Relation
 class ColumnFacts:
     """One column: its type, the type beneath its domains, the element of an array, the fast default.
 
-    `type_kind` and `element_kind` are pg_type.typtype. `output` is the function in the server's source that
-    writes a value, or an array's element, as text: types of extensions are known by it. `missing_value` is
-    the text that rows from before the column read for it, None when `has_missing` is false or, before 11,
-    cannot be known. An identity column has a default too.
+    `base_modifier` is that of an array's element. `type_kind` and `element_kind` are pg_type.typtype.
+    `output` is the function in the server's source that writes a value, or an array's element, as text: types
+    of extensions are known by it. `missing_value` is the text that rows from before the column read for it,
+    None when `has_missing` is false or, before 11, cannot be known. An identity column has a default too.
     """
 
     attribute_number: int
@@ -77,11 +77,13 @@ WITH RECURSIVE attribute AS (
 ), element AS (
     SELECT DISTINCT ON (attnum) attnum,
            pg_catalog.first_value(type_oid) OVER (PARTITION BY attnum ORDER BY depth) AS type_oid,
-           pg_catalog.first_value(type_oid) OVER (PARTITION BY attnum ORDER BY depth DESC) AS base_oid
+           pg_catalog.first_value(type_oid) OVER (PARTITION BY attnum ORDER BY depth DESC) AS base_oid,
+           pg_catalog.first_value(modifier) OVER (PARTITION BY attnum ORDER BY depth DESC) AS modifier
     FROM unrolled WHERE is_element
 )
 SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnum::integer, n.nspname::text, t.typname::text,
-       t.typtype::text, base.type_oid::bigint, base.modifier, element.type_oid::bigint, kind.typtype::text,
+       t.typtype::text, base.type_oid::bigint, coalesce(element.modifier, base.modifier),
+       element.type_oid::bigint, kind.typtype::text,
        element.base_oid::bigint, output.prosrc, a.has_missing, a.missing_value, a.attnotnull, a.has_default
 FROM attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid

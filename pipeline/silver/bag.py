@@ -76,6 +76,14 @@ def net_copies(copies: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
     )
 
 
+def left_over(copies: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
+    """Return the copies (x0…, commit_lsn, commit_time) that were added and not taken away again, by texts."""
+    texts = [f"x{i}" for i in range(len(columns))]
+    last = F.expr("max_by(struct(commit_lsn, commit_time), place)").alias("last")
+    net = copies.groupBy(*texts).agg(F.sum("sign").alias("net"), last).where("net > 0")
+    return net.withColumn("copy", F.expr("explode(sequence(1, net))")).select("last.*", *texts)
+
+
 def against_silver(net: DataFrame, silver: DataFrame | None, columns: Sequence[FoldColumn]) -> DataFrame:
     """Add `held`, the copies that silver has, and `wanted`, the copies it shall have."""
     if silver is None:

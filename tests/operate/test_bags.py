@@ -1,0 +1,27 @@
+"""Tables without a key whose rows silver tells apart by all that it holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.operate.pipelines import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def test_a_value_that_does_not_fit_is_recorded_where_silver_held_none_before(pipeline: Pipeline) -> None:
+    pipeline.run("CREATE TABLE bag (n int, day date)", "ALTER TABLE bag REPLICA IDENTITY FULL")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO bag VALUES (1, 'infinity')")
+    pipeline.catch_up()
+    pipeline.run("UPDATE bag SET day = '-infinity'")
+    pipeline.catch_up()
+    recorded = [row.raw_text for row in pipeline.frame("_pgdelta", "misfits").orderBy("lsn").collect()]
+    assert recorded == ["infinity", "-infinity"]
+    # of equal rows each is recorded, under its own text
+    pipeline.run("INSERT INTO bag VALUES (2, 'infinity'), (2, '-infinity'), (2, 'infinity')")
+    pipeline.run("DELETE FROM bag WHERE ctid = (SELECT max(ctid) FROM bag)")
+    pipeline.catch_up()
+    found = pipeline.frame("_pgdelta", "misfits").orderBy("lsn", "raw_text").collect()
+    assert [row.raw_text for row in found[2:]] == ["-infinity", "infinity"]
+    assert pipeline.frame("silver", "public", "bag").count() == 3
