@@ -6,7 +6,7 @@ of `changes` with the positions of the PREPARE; one row of op `P` stands for the
 be empty. COMMIT PREPARED appends them to `changes` under its own positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pyspark.sql import functions as F
 
@@ -42,7 +42,8 @@ class PreparedTransactions:
         """
         self.ensure()
         known = self._open()
-        new = [file for parked, file in files if _identity(parked.gid, parked.xid) not in known]
+        names = identities(parked for parked, _ in files)
+        new = [file for name, (_, file) in zip(names, files, strict=True) if name not in known]
         if new:
             commit_files(self.table, new)
 
@@ -76,15 +77,16 @@ class PreparedTransactions:
         newest = max(commit.end_lsn for commit in commits)
         self._changes.append(landed, Commit(self._app_id, newest))
 
-    def forget(self, decisions: Sequence[Decision]) -> None:
-        """Remove what is decided and landed."""
-        if self.table.exists():
-            ended = " OR ".join(_names(decision) for decision in decisions)
+    def forget(self, decided: Collection[tuple[str, int]]) -> None:
+        """Remove what is decided and landed, named by gid and xid; what is removed already does no harm."""
+        left = self._open().intersection(decided) if decided else ()
+        if left:
+            ended = " OR ".join(f"(gid = {literal(gid)} AND xid = {xid})" for gid, xid in sorted(left))
             self.table.spark.sql(f"DELETE FROM {self.table.identifier} WHERE {ended}")
 
     def open_count(self, decisions: Sequence[Decision] = ()) -> int:
         """Return how many are not decided, these decisions taken into account."""
-        return len(self._open() - {_identity(decision.gid, decision.xid) for decision in decisions})
+        return len(self._open().difference(identities(decisions)))
 
     def _open(self) -> set[tuple[str, int]]:
         if not self.table.exists():
@@ -93,9 +95,6 @@ class PreparedTransactions:
         return {(row.gid, row.xid) for row in rows}
 
 
-def _identity(gid: str, xid: int) -> tuple[str, int]:
-    return storable(gid), xid
-
-
-def _names(decision: Decision) -> str:
-    return f"(gid = {literal(storable(decision.gid))} AND xid = {decision.xid})"
+def identities(transactions: Iterable[Decision | Parked]) -> list[tuple[str, int]]:
+    """Return the gid and the xid of each, as the table has them: a gid alone may be used again."""
+    return [(storable(transaction.gid), transaction.xid) for transaction in transactions]

@@ -13,6 +13,7 @@ from pipeline.bronze.staged import Staged
 from pipeline.bronze.versions import RelationVersion
 from pipeline.config import Config
 from pipeline.lake.bronze import Bronze
+from pipeline.lake.prepared import identities
 from pipeline.lake.staging import Staging
 from pipeline.lake.tables import Commit
 from pipeline.operate.intake import Intake
@@ -30,11 +31,12 @@ _CONFIRM_TIMEOUT = 30.0
 
 
 def position_commit(
-    bronze: Bronze, config: Config, identity: Identity, start: LSN, end: LSN, **counts: int
+    bronze: Bronze, config: Config, identity: Identity, start: LSN, end: LSN, **facts: object
 ) -> Commit:
     """Return the commit that records bronze as complete up to `end`, and which source it came from.
 
-    Of the counts, `prepared` is that of the transactions which are prepared and not decided at `end`.
+    Of the facts, `prepared` counts the transactions which are prepared and not decided at `end`; `decided`
+    names those that were decided since `start`: the server does not send their end again.
     """
     metadata: dict[str, object] = {
         "slot": config.source.slot,
@@ -43,7 +45,7 @@ def position_commit(
         "database": identity.database,
         "from_lsn": str(start),
         "to_lsn": str(end),
-        **counts,
+        **facts,
     }
     return Commit(bronze.app_id, end, metadata)
 
@@ -149,10 +151,15 @@ class Capture:
         if staged.parked or staged.decisions:
             self._prepared_count = prepared.open_count(staged.decisions)
         files = [self._staging.move(part, self._bronze.changes) for part in staged.parts]
-        counts = {"transactions": staged.transaction_count, "changes": staged.change_count}
-        self._bronze.land(files, self._commit(start, end, **counts))
-        if staged.decisions:
-            prepared.forget(staged.decisions)
+        facts: dict[str, object] = {
+            "transactions": staged.transaction_count,
+            "changes": staged.change_count,
+        }
+        decided = identities(staged.decisions)
+        if decided:
+            facts["decided"] = decided
+        self._bronze.land(files, self._commit(start, end, **facts))
+        prepared.forget(decided)
         self._summary.transactions += staged.transaction_count
         self._summary.changes += staged.change_count
         return end
@@ -182,9 +189,9 @@ class Capture:
         self._sealed_at = time.monotonic()
         self._acknowledge(end)
 
-    def _commit(self, start: LSN, end: LSN, **counts: int) -> Commit:
-        counts["prepared"] = self._prepared_count
-        return position_commit(self._bronze, self._config, self._identity, start, end, **counts)
+    def _commit(self, start: LSN, end: LSN, **facts: object) -> Commit:
+        facts["prepared"] = self._prepared_count
+        return position_commit(self._bronze, self._config, self._identity, start, end, **facts)
 
     def _finish(self, lander: ThreadPoolExecutor) -> None:
         """Land what is committed, record how far the server has read, and see it acknowledged."""

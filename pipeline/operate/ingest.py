@@ -84,7 +84,11 @@ def check_continuity(recorded: dict[str, Any], identity: Identity, slot: Slot, p
 
 
 def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
-    """Return how many prepared transactions wait for their end, or raise GapError where some are gone."""
+    """Return how many prepared transactions wait for their end, or raise GapError where some are gone.
+
+    Those that the newest commit decided are forgotten first: the run may have ended before it did so.
+    """
+    bronze.prepared.forget([(gid, xid) for gid, xid in recorded.get("decided", ())])
     count = int(recorded.get("prepared", 0))
     if count and (found := bronze.prepared.open_count()) < count:
         raise GapError(

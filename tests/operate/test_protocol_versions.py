@@ -116,6 +116,31 @@ def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
     assert pipeline.frame("bronze", "prepared").count() == 0
 
 
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_a_crash_after_the_position_of_an_end_leaves_nothing_of_the_prepared_transaction(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    pipeline = make_pipeline(protocol=RICH, route=route, create_publication="all")
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.ingest()
+    for gid in ("yes", "no", "open"):
+        pipeline.prepare(gid, f"INSERT INTO t VALUES ({len(gid)})")
+    pipeline.ingest()
+    pipeline.run("COMMIT PREPARED 'yes'", "ROLLBACK PREPARED 'no'")
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.lake.prepared.PreparedTransactions.forget", crash)
+        with pytest.raises(Crash):
+            pipeline.ingest()
+    pipeline.ingest()
+    left = {row.gid for row in pipeline.frame("bronze", "prepared").collect()}
+    pipeline.run("COMMIT PREPARED 'open'")
+    assert left == {"open"}
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+    assert pipeline.frame("bronze", "changes").count() == 2
+    assert pipeline.frame("bronze", "prepared").count() == 0
+
+
 def test_prepared_transactions_that_were_removed_are_refused(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
