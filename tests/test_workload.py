@@ -67,10 +67,13 @@ def test_moments_read_as_postgresql_prints_them() -> None:
 
 
 def test_decimals_keep_their_scale() -> None:
-    assert [decimal_text(Decimal(t)) for t in ("0E-9", "1.50", "-0.001")] == [
+    cases = (("0E-9", 9), ("1.50", 2), ("-0.001", 3), ("100E-12", 10), ("9" * 28 + "." + "9" * 10, 10))
+    assert [decimal_text(Decimal(text), scale) for text, scale in cases] == [
         "0.000000000",
         "1.50",
         "-0.001",
+        "0.0000000001",
+        "9" * 28 + "." + "9" * 10,
     ]
 
 

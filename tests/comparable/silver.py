@@ -67,8 +67,10 @@ def collectable(column: Column, type_: DataType) -> Column:
 
 def silver_reader(type_: DataType) -> Callable[[Any], Value]:
     """Return the function from a collected value of a Spark type to a comparable value."""
-    from pyspark.sql.types import ArrayType
+    from pyspark.sql.types import ArrayType, DecimalType
 
+    if isinstance(type_, DecimalType):
+        return lambda value: decimal_text(value, type_.scale)
     if isinstance(type_, ArrayType):
         element = silver_reader(type_.elementType)
         return lambda items: tuple(None if item is None else element(item) for item in items)
@@ -77,7 +79,6 @@ def silver_reader(type_: DataType) -> Callable[[Any], Value]:
         "boolean": lambda value: "t" if value else "f",
         "float": real_text,
         "double": double_text,
-        "decimal": decimal_text,
         "binary": lambda value: "\\x" + bytes(value).hex(),
         "timestamp": utc_text,
         "timestamp_ntz": lambda text: text,
@@ -85,8 +86,9 @@ def silver_reader(type_: DataType) -> Callable[[Any], Value]:
     return readers.get(name, str)
 
 
-def decimal_text(value: Decimal) -> str:
-    return format(value, "f")
+def decimal_text(value: Decimal, scale: int) -> str:
+    """Return a decimal with the digits of its type: Spark hands on 1E-10 as 100E-12, two digits longer."""
+    return format(value, f".{scale}f")
 
 
 def utc_text(microseconds: int) -> str:
