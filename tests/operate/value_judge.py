@@ -97,9 +97,15 @@ def expected(kind: Kind, cell: Cell, text: str, items: Any) -> Any:
     if not kind.is_array:
         return _FLOATS.get(kind.silver, str)(text)
     read = _FLOATS.get(kind.silver[6:-1], str)
+    if kind.silver.startswith("array<map<"):
+        read = _map_text
     return tuple(
         None if item is None or at in cell.lost_items else read(item) for at, item in enumerate(items)
     )
+
+
+def _map_text(item: str) -> str:
+    return str(json.loads(item))
 
 
 @dataclass(frozen=True, slots=True)

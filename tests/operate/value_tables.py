@@ -150,9 +150,12 @@ def items_of(column: str, kind: Kind) -> str:
     if not kind.is_array:
         return "NULL"
     element = f"({column})[i]"
+    text = f"format('%s', {element})"
+    if kind.silver.startswith("array<map<"):
+        text = f"public.hstore_to_json({element})::text"
     return (
         f"CASE WHEN {column} IS NOT NULL THEN ARRAY(SELECT CASE WHEN {element} IS DISTINCT FROM NULL "
-        f"THEN format('%s', {element}) END FROM generate_subscripts({column}, 1) i ORDER BY i) END"
+        f"THEN {text} END FROM generate_subscripts({column}, 1) i ORDER BY i) END"
     )
 
 
