@@ -6,6 +6,7 @@ text and in binary format. NULL in silver for a value means one row in misfits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -68,13 +69,23 @@ def test_types_with_an_order_were_keys(carried: Carried) -> None:
     assert without == UNORDERED
 
 
+def said(counts: Counter[str]) -> str:
+    return (
+        f"{counts['values']} values in = {counts['equal']} equal + {counts['misfits']} misfits, "
+        f"{counts['recorded']} recorded by the writes"
+    )
+
+
 def test_values_in_are_values_equal_and_misfits_recorded(carried: Carried) -> None:
     for mode in MODES:
         print(f"\n{mode}")
+        whole: Counter[str] = Counter()
         for name, verdict in carried.verdicts[mode].items():
-            values, equal, misfits = (verdict.counts[word] for word in ("values", "equal", "misfits"))
-            print(f"{name}: {values} values in = {equal} equal + {misfits} misfits")
-            assert values == equal + misfits, name
+            counts = verdict.counts
+            whole += counts
+            print(f"{name}: {said(counts)}")
+            assert counts["values"] == counts["equal"] + counts["misfits"], name
+        print(f"all types: {said(whole)}")
 
 
 def test_bronze_is_the_same_in_both_formats(carried: Carried) -> None:
