@@ -34,6 +34,9 @@ RUNTIME_SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # the source of a MERGE is a local checkpoint already
     "spark.databricks.delta.merge.materializeSource": "none",
+    # what Spark infers of an expression over all columns grows exponentially with their number: the plan of a
+    # table of 18 columns without a key never ended
+    "spark.sql.constraintPropagation.enabled": "false",
 }
 
 # fatal, not error: whatever stops a run reaches the user as one sentence of ours, and Spark logs the same

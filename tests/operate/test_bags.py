@@ -25,3 +25,14 @@ def test_a_value_that_does_not_fit_is_recorded_where_silver_held_none_before(pip
     found = pipeline.frame("_pgdelta", "misfits").orderBy("lsn", "raw_text").collect()
     assert [row.raw_text for row in found[2:]] == ["-infinity", "infinity"]
     assert pipeline.frame("silver", "public", "bag").count() == 3
+
+
+def test_rows_leave_a_wide_table(pipeline: Pipeline) -> None:
+    columns = ", ".join(f"c{i} int" for i in range(60))
+    pipeline.run(f"CREATE TABLE wide ({columns})", "ALTER TABLE wide REPLICA IDENTITY FULL")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO wide (c0, c1) SELECT g % 3, 1 FROM generate_series(1, 9) g")
+    pipeline.catch_up()
+    pipeline.run("DELETE FROM wide WHERE c0 = 1", "UPDATE wide SET c59 = 1 WHERE ctid = '(0,2)'")
+    pipeline.catch_up()
+    pipeline.assert_equal("wide")
