@@ -1,7 +1,9 @@
 """Either job may be killed at any time: started again, silver equals the source, bronze has no repeats.
 
 Both jobs run as processes of their own under a random load. A kill counts once the job has begun its work:
-ingest when it holds the slot, apply when it has written something; earlier ones are counted apart.
+ingest when it holds the slot, apply when it has written something; earlier ones are counted apart. One load
+is of whole transactions; the other also has some that stream or are prepared, and are open when a job is
+killed. Protocol version 1, read in the end, is the judge of bronze.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,27 +22,31 @@ from random import Random
 
 import pytest
 
+from pipeline.config import Protocol
 from tests import oracle
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.test_faults import CONFIG, ROOT
 from tests.operate.test_random_workloads import seed_of_run
+from tests.postgres.sessions import TABLES, Sessions, create_tables
 from tests.servers import Database
 from tests.workload.tables import Schema, create_schema
 from tests.workload.transactions import run_workload
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
-KILLS = 20
 SECONDS = 1500  # give up after so long
+RICH = Protocol(streaming="parallel", two_phase=True, written=frozenset({"streaming", "two_phase"}))
+RICH_LINE = "  protocol: {streaming: parallel, two_phase: true}\n"
 
 
 @dataclass
 class Load:
-    """A random workload on a thread of its own, a few transactions a second."""
+    """A random workload on a thread of its own, a few transactions a second; sessions may take turns."""
 
     database: Database
     schema: Schema
     rng: Random
+    sessions: Sessions | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     transactions: int = 0
     error: BaseException | None = None
@@ -50,6 +57,8 @@ class Load:
                 while not self.stop.wait(0.3):
                     self.transactions += 1
                     run_workload(source, self.rng, 1, schema=self.schema)
+                    if self.sessions:
+                        self.sessions.step()
         except BaseException as error:
             self.error = error
 
@@ -77,14 +86,13 @@ class Job:
         )
         self._written = self.newest_write()
 
-    def newest_write(self) -> str:
-        """Return the newest thing this job wrote to the lake."""
+    def newest_write(self) -> int:
+        """Return when this job last committed to the lake."""
         if self.name == "apply":
-            return max(
-                (str(path) for path in self._pipeline.path("_pgdelta", "manifests").glob("*/*.json")),
-                default="",
-            )
-        return ""
+            logs = ("silver/*/*/_delta_log/*.json", "_pgdelta/manifests/_delta_log/*.json")
+            files = (path for log in logs for path in Path(self._pipeline.root).glob(log))
+            return max((path.stat().st_mtime_ns for path in files), default=0)
+        return 0
 
     def is_working(self) -> bool:
         """Tell whether the job does what it is for."""
@@ -111,27 +119,20 @@ class Job:
         self.output.close()
 
 
-def test_kills_at_random_times_lose_and_repeat_nothing(make_pipeline: MakePipeline, tmp_path: Path) -> None:
-    seed = seed_of_run()
-    print(f"PGDELTA_SEED={seed}")
-    rng = Random(seed)
-    pipeline = make_pipeline("load.*")
-    database = pipeline.database
-    schema = create_schema(pipeline.source, rng, name="load")
-    pipeline.ingest()
-    file = tmp_path / "pipeline.yaml"
-    text = CONFIG.format(name=database.name, conninfo=database.conninfo, root=pipeline.root)
-    file.write_text(text + 'tables:\n  - source: "load.*"\n')
-    load = Load(database, schema, Random(seed + 1))
-    thread = threading.Thread(target=load.run)
-    thread.start()
-    landed = {"ingest": 0, "apply": 0}
-    early = 0
-    jobs = [Job(name, file, pipeline) for name in landed]
-    deadline = time.monotonic() + SECONDS
-    try:
-        while sum(landed.values()) < KILLS and time.monotonic() < deadline:
-            job = min(jobs, key=lambda job: (landed[job.name], rng.random()))
+@dataclass
+class Kills:
+    """How many kills landed, which came early, and what was open at those of ingest."""
+
+    landed: dict[str, int] = field(default_factory=lambda: {"ingest": 0, "apply": 0})
+    early: int = 0
+    open_count: int = 0
+    prepared: set[str] = field(default_factory=set)
+
+    def run(self, jobs: Sequence[Job], load: Load, rng: Random, count: int) -> None:
+        """Kill one job after the other at random moments until so many kills have landed."""
+        deadline = time.monotonic() + SECONDS
+        while sum(self.landed.values()) < count and time.monotonic() < deadline:
+            job = min(jobs, key=lambda job: (self.landed[job.name], rng.random()))
             is_early = rng.random() < 0.1
             waited = time.monotonic() + (rng.uniform(0, 8) if is_early else 120)
             while time.monotonic() < waited and not job.is_working():
@@ -140,18 +141,79 @@ def test_kills_at_random_times_lose_and_repeat_nothing(make_pipeline: MakePipeli
             if was_working:
                 time.sleep(rng.uniform(0, 6))
             job.kill(whole_group=rng.random() < 0.5)
-            landed[job.name] += was_working
-            early += not was_working
+            if load.sessions and was_working and job.name == "ingest":
+                self.open_count += sum(load.sessions.open)
+                self.prepared |= set(load.sessions.gids)
+            self.landed[job.name] += was_working
+            self.early += not was_working
             job.start()
+
+
+@pytest.mark.parametrize(("is_rich", "count"), [(False, 20), (True, 14)], ids=["whole", "streamed"])
+def test_kills_at_random_times_lose_and_repeat_nothing(
+    make_pipeline: MakePipeline, tmp_path: Path, is_rich: bool, count: int
+) -> None:
+    seed = seed_of_run()
+    print(f"PGDELTA_SEED={seed}")
+    rng = Random(seed)
+    rules = ["load.*", *(["public.*"] if is_rich else [])]
+    pipeline = make_pipeline(*rules, protocol=RICH if is_rich else Protocol())
+    judge = make_pipeline(*rules, name="judge", protocol=Protocol(version=1))
+    database = pipeline.database
+    schema = create_schema(pipeline.source, rng, name="load")
+    if is_rich:
+        create_tables(database)
+    pipeline.ingest()
+    judge.ingest()
+    file = tmp_path / "pipeline.yaml"
+    text = CONFIG.format(name=database.name, conninfo=database.conninfo, root=pipeline.root)
+    if is_rich:
+        text = text.replace("storage:\n", RICH_LINE + "storage:\n")
+    file.write_text(text + "tables:\n" + "".join(f'  - source: "{rule}"\n' for rule in rules))
+    sessions = Sessions(database, Random(seed + 2), has_two_phase=True) if is_rich else None
+    load = Load(database, schema, Random(seed + 1), sessions)
+    thread = threading.Thread(target=load.run)
+    thread.start()
+    kills = Kills()
+    jobs = [Job(name, file, pipeline) for name in kills.landed]
+    try:
+        kills.run(jobs, load, rng, count)
     finally:
         load.stop.set()
         thread.join()
         for job in jobs:
             job.end()
-    print(f"kills that landed: {landed}, early: {early}, transactions of the load: {load.transactions}")
+    print(
+        f"kills that landed: {kills.landed}, early: {kills.early}, "
+        f"transactions of the load: {load.transactions}, "
+        f"open when ingest was killed: {kills.open_count}, prepared: {len(kills.prepared)}"
+    )
     assert load.error is None
-    assert min(landed.values()) > 0, "no kill landed"
-    assert sum(landed.values()) >= KILLS
+    assert min(kills.landed.values()) > 0, "no kill landed"
+    assert sum(kills.landed.values()) >= count
+    names = list(schema.names)
+    if sessions:
+        sessions.finish()
+        names += [("public", table) for table in (*TABLES, "filler")]
+        assert_streamed(pipeline)
+        assert kills.open_count > 0
+        assert kills.prepared
     pipeline.catch_up()
+    judge.ingest()
     oracle.bronze_has_no_duplicates(pipeline.spark, pipeline.root)
-    oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, schema.names)
+    assert pipeline.changes() == judge.changes()
+    if is_rich:
+        assert pipeline.frame("bronze", "changes").where("gid IS NOT NULL").count() > 0
+        assert pipeline.frame("bronze", "prepared").count() == 0
+    assert not pipeline.path("_pgdelta", "staging").exists()
+    oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, names)
+
+
+def assert_streamed(pipeline: Pipeline) -> None:
+    """Assert that transactions came before their commit."""
+    query = (
+        "SELECT stream_txns, stream_count FROM pg_stat_replication_slots WHERE slot_name = current_database()"
+    )
+    [(transactions, pieces)] = pipeline.source.execute(query).fetchall()
+    print(f"transactions that streamed: {transactions}, in pieces: {pieces}")
+    assert transactions > 10
