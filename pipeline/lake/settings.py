@@ -34,6 +34,8 @@ RUNTIME_SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # the source of a MERGE is a local checkpoint already
     "spark.databricks.delta.merge.materializeSource": "none",
+    # INT96 is Spark's default: readers outside Spark take it for nanoseconds, which end with the year 2262
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # what Spark infers of an expression over all columns grows exponentially with their number: the plan of a
     # table of 18 columns without a key never ended
     "spark.sql.constraintPropagation.enabled": "false",

@@ -185,6 +185,8 @@ def _key_text(fold: Fold, i: int, side: str) -> str:
     if fold.columns[i].type.ddl in {"FLOAT", "DOUBLE"}:
         # PostgreSQL's unique index takes -0 and 0 for the same key.
         text = f"CASE WHEN {text} = '-0' THEN '0' ELSE {text} END"
+    if fold.columns[i].type.ddl in {"ARRAY<FLOAT>", "ARRAY<DOUBLE>"}:
+        text = f"regexp_replace({text}, r'(?<=[{{,])-0(?=[,}}])', '0')"
     return text
 
 

@@ -16,12 +16,11 @@ KEYS = {
     "float8[]": ("{-0,NaN}", "{0,NaN}"),
 }
 SCALARS = [type_ for type_ in KEYS if type_ != "float8[]"]
-ARRAYS = pytest.mark.xfail(strict=True, reason="-0 and 0 in an array are two keys to the fold, one to MERGE")
 
 
 @pytest.mark.parametrize(
     ("types", "together"),
-    [(SCALARS, True), (SCALARS, False), pytest.param(["float8[]"], False, marks=ARRAYS)],
+    [(SCALARS, True), (SCALARS, False), (["float8[]"], False)],
     ids=["in one batch", "in two batches", "in an array"],
 )
 def test_a_key_that_becomes_an_equal_one_is_one_row(

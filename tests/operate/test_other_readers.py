@@ -198,7 +198,6 @@ def test_only_tables_whose_shape_changed_ask_more_of_their_readers(filled: Pipel
         assert {name for name, found in asked.items() if feature in found} == {table}
 
 
-@pytest.mark.xfail(strict=True, reason="instants are written as INT96, which others read as nanoseconds")
 @pytest.mark.parametrize("reader", READERS)
 def test_other_readers_see_instants_that_nanoseconds_do_not_reach(filled: Pipeline, reader: str) -> None:
     columns = ["id", "at", "seen"]
