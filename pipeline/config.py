@@ -55,6 +55,18 @@ class Protocol:
 
 
 @dataclass(frozen=True, slots=True)
+class Copying:
+    """Say how rows from before the slot are read: from where, side by side, and how many bytes a second.
+
+    Without a conninfo of its own it is the source's; a rate of 0 is no limit.
+    """
+
+    conninfo: str | None = field(default=None, repr=False)
+    connections: int = 2
+    rate_limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Say which server, publication and slot to read, by which route, and what may be created."""
 
@@ -64,7 +76,8 @@ class Source:
     route: Literal["walsender", "sql"] = "walsender"
     create_publication: Literal["configured", "all", "never"] = "configured"
     create_slot: bool = True
-    copy: Literal["never"] = "never"
+    copy: Literal["initial", "never"] = "initial"
+    copying: Copying = Copying()
     protocol: Protocol = Protocol()
 
 
@@ -148,11 +161,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
 
 
 def _read_source(section: Section, pipeline: str, name: Value) -> Source:
-    conninfo = section.get("conninfo")
-    if conninfo is not None and _holds_secret(conninfo.written()):
-        raise conninfo.error(
-            "a password stands in the file; take it out and use PGPASSWORD, PGPASSFILE or a ${VARIABLE}"
-        )
+    conninfo = _read_conninfo(section)
     publication = section.get("publication")
     publication_name = pipeline if publication is None else publication.text()
     if publication is not None and len(publication_name.encode()) > 63:
@@ -169,18 +178,40 @@ def _read_source(section: Section, pipeline: str, name: Value) -> Source:
     create_publication = create.choice("publication", "configured", ("configured", "all", "never"))
     create_slot = create.boolean("slot", True)
     create.finish()
-    section.choice("copy", "never", ("never",), ("initial",))
+    copy = section.choice("copy", "initial", ("initial", "never"))
+    copying = _read_copying(section.section("copying"))
     protocol = _read_protocol(section.section("protocol"))
     section.finish()
     return Source(
-        conninfo="" if conninfo is None else conninfo.text(),
+        conninfo=conninfo or "",
         publication=publication_name,
         slot=slot_name,
         route=cast(Literal["walsender", "sql"], route),
         create_publication=cast(Literal["configured", "all", "never"], create_publication),
         create_slot=create_slot,
+        copy=cast(Literal["initial", "never"], copy),
+        copying=copying,
         protocol=protocol,
     )
+
+
+def _read_conninfo(section: Section) -> str | None:
+    conninfo = section.get("conninfo")
+    if conninfo is None:
+        return None
+    if _holds_secret(conninfo.written()):
+        raise conninfo.error(
+            "a password stands in the file; take it out and use PGPASSWORD, PGPASSFILE or a ${VARIABLE}"
+        )
+    return conninfo.text()
+
+
+def _read_copying(section: Section) -> Copying:
+    conninfo = _read_conninfo(section)
+    connections = section.number("connections", 2, least=1, most=64)
+    rate_limit = section.byte_count("rate_limit", 0)
+    section.finish()
+    return Copying(conninfo, connections, rate_limit)
 
 
 def _read_protocol(section: Section) -> Protocol:

@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _TAG = "tag:yaml.org,2002:"
+_BYTE_UNITS = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _KINDS = {
     "str": "a text",
     "int": "a number",
@@ -87,6 +88,25 @@ class Value:
             if word in ("true", "false"):
                 return word == "true"
         raise self.error(f"true or false is expected, not {self.kind}")
+
+    def number(self, least: int, most: int) -> int:
+        """Return a whole number between two others, also from a variable."""
+        text = self._plain()
+        if not re.fullmatch(r"\d{1,18}", text) or not least <= int(text) <= most:
+            raise self.error(f"a whole number from {least} to {most} is expected")
+        return int(text)
+
+    def byte_count(self) -> int:
+        """Return bytes, written as a number or with kB, MB or GB behind it as PostgreSQL does."""
+        match = re.fullmatch(r"(\d{1,12})\s*(B|kB|MB|GB)?", self._plain())
+        if match is None:
+            raise self.error("a number of bytes is expected, such as 500kB, 20MB or 1GB")
+        return int(match[1]) * _BYTE_UNITS[match[2] or "B"]
+
+    def _plain(self) -> str:
+        if not isinstance(self.node, yaml.ScalarNode):
+            raise self.error(f"a number is expected, not {self.kind}")
+        return self.text() if "${" in self.node.value else str(self.node.value)
 
     def choice(self, built: Iterable[str], planned: Iterable[str] = ()) -> str:
         """Return one of the built words; refuse a planned one as not built yet and any other as unknown."""
@@ -162,6 +182,16 @@ class Section:
         """Return a key's true or false, or the default."""
         value = self.get(key)
         return default if value is None else value.boolean()
+
+    def number(self, key: str, default: int, *, least: int, most: int) -> int:
+        """Return a key's whole number, or the default."""
+        value = self.get(key)
+        return default if value is None else value.number(least, most)
+
+    def byte_count(self, key: str, default: int) -> int:
+        """Return a key's number of bytes, or the default."""
+        value = self.get(key)
+        return default if value is None else value.byte_count()
 
     def choice(self, key: str, default: str, built: Iterable[str], planned: Iterable[str] = ()) -> str:
         """Return a key's word, or the default."""

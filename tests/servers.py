@@ -49,11 +49,20 @@ class Database:
         return LSN.parse(self.run("SELECT pg_current_wal_flush_lsn()::text")[0][0])
 
     def config(self, *rules: str, root: str = "./lake", **source: Any) -> Config:
-        """Return a configuration of this database; publication and slot are named like the database."""
+        """Return a configuration of this database; publication and slot are named like the database.
+
+        Tests that are not about copies do without.
+        """
         return Config(
             pipeline=self.name,
             source=Source(
-                **{"conninfo": self.conninfo, "publication": self.name, "slot": self.name, **source}
+                **{
+                    "conninfo": self.conninfo,
+                    "publication": self.name,
+                    "slot": self.name,
+                    "copy": "never",
+                    **source,
+                }
             ),
             storage=Storage(root),
             silver=Silver(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config, Protocol, load_config
+from pipeline.config import Config, Copying, Protocol, load_config
 from pipeline.errors import ConfigError
 from pipeline.rules import TableRule
 
@@ -33,7 +33,7 @@ def test_a_name_is_enough_and_the_rest_has_defaults(tmp_path: Path) -> None:
     assert (config.pipeline, config.source.publication, config.source.slot) == ("shop", "shop", "shop")
     assert (config.source.conninfo, config.source.route) == ("", "walsender")
     assert (config.source.create_publication, config.source.create_slot) == ("configured", True)
-    assert config.source.copy == "never"
+    assert (config.source.copy, config.source.copying) == ("initial", Copying(None, 2, 0))
     assert config.source.protocol == Protocol()
     assert config.storage.root == "./lake"
     assert (config.silver.mode, config.silver.metadata_columns) == ("mirror", True)
@@ -61,6 +61,7 @@ source:
   route: sql
   create: {publication: never, slot: false}
   copy: never
+  copying: {conninfo: host=standby, connections: 4, rate_limit: 20MB}
   protocol: {version: 1, streaming: off, two_phase: false, binary: false, messages: false, origin: any}
 storage: {root: "s3a://bucket/lake/"}
 silver: {mode: mirror, metadata_columns: false}
@@ -140,7 +141,6 @@ def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, sentence: 
 @pytest.mark.parametrize(
     ("written", "key"),
     [
-        ("source: {copy: initial}", "source.copy"),
         ("silver: {mode: history}", "silver.mode"),
         ("tables: [{source: a.b, mode: soft_delete}]", "tables[0].mode"),
         ("tables: [{source: a.b, mode: append}]", "tables[0].mode"),

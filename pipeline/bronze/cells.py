@@ -64,14 +64,21 @@ def cell_lists(octets: Octets, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
         view = memoryview(octets.data)
         stops = tuples.starts + tuples.lengths
         data = b"".join([view[a:b] for a, b in zip(tuples.starts.tolist(), stops.tolist(), strict=True)])
+    return text_lists(data, offsets, tuples)
+
+
+def text_lists(
+    data: bytes | Octets, offsets: npt.NDArray[np.int32], tuples: Tuples
+) -> tuple[pa.Array, pa.Array]:
+    """Return tuples whose values stand in `data` one behind the other, like `cell_lists`."""
     validity = np.packbits(tuples.kinds == TEXT, bitorder="little")
     buffers = [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(data)]
-    text = pa.Array.from_buffers(pa.string(), count, buffers)
+    text = pa.Array.from_buffers(pa.string(), len(tuples.kinds), buffers)
     raw = pa.nulls(len(tuples.present), RAW_CELLS)
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
-        binary = pa.Array.from_buffers(pa.binary(), count, buffers)
+        binary = pa.Array.from_buffers(pa.binary(), len(tuples.kinds), buffers)
         text, raw = _salvage(binary, tuples)
     return _lists(tuples, text, ~tuples.present), raw
 

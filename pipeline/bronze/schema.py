@@ -40,6 +40,8 @@ CHANGES = pa.schema(
         pa.field("content", pa.binary()),
         pa.field("transactional", pa.bool_()),
         pa.field("message_lsn", pa.int64()),
+        # Of a row of an initial copy: which copy of the table it belongs to.
+        pa.field("copy_id", pa.int64()),
     ]
 )
 

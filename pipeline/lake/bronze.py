@@ -12,11 +12,13 @@ from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
 from pipeline.bronze.versions import RelationVersion, relations_table
 from pipeline.lake.arrivals import Arrivals, Point, arrivals_between
 from pipeline.lake.commits import DataFile, commit_files
+from pipeline.lake.copies import Copies
 from pipeline.lake.prepared import PreparedTransactions
 from pipeline.lake.tables import Commit, Lake, json_object, local_frame
-from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.copies import Start
 from pipeline.silver.fold import literal
-from pipeline.silver.plan import Place, Survey
+from pipeline.silver.plan import Place, Survey, survey_of
 from pipeline.silver.relation import SourceRelation, source_relation
 
 TableName = tuple[str, str]  # (schema, table)
@@ -46,6 +48,7 @@ class Bronze:
         self.changes = lake.table("bronze", "changes")
         self.relations = lake.table("bronze", "relations")
         self.prepared = PreparedTransactions(lake, self.changes, self.app_id)
+        self.copies = Copies(lake)
         self.arrivals: Arrivals | None = None
 
     def in_session(self, spark: SparkSession) -> "Bronze":
@@ -63,6 +66,12 @@ class Bronze:
         self.prepared.ensure()
         self.changes.ensure(spark_ddl(CHANGES), statistics)
 
+    def upgrade(self) -> None:
+        """Add the columns that tables of an older release lack."""
+        for table in (self.changes, self.prepared.table):
+            if table.exists():
+                table.add_missing_columns(spark_ddl(CHANGES))
+
     def point(self) -> Point | None:
         """Return how far bronze is complete, None where it holds no position."""
         version, lsn = self.changes.version_and_position(self.app_id)
@@ -70,15 +79,21 @@ class Bronze:
 
     def metadata(self) -> dict[str, Any]:
         """Return what the newest commit of ours recorded about its source, empty where there is none."""
-        # Only maintenance comes between our commits.
-        history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} LIMIT 100")
-        mine = (
-            history.where(F.col("userMetadata").contains(f'"{self.app_id}"'))
-            .orderBy(F.desc("version"))
-            .limit(1)
-        )
-        rows = mine.select("userMetadata").collect()
-        return json_object(rows[0].userMetadata) if rows else {}
+        # Only maintenance and copies come between our commits.
+        for limit in ("LIMIT 100", ""):
+            history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} {limit}")
+            mine = (
+                history.where(F.col("userMetadata").contains(f'"{self.app_id}"'))
+                .orderBy(F.desc("version"))
+                .limit(1)
+            )
+            if rows := mine.select("userMetadata").collect():
+                return json_object(rows[0].userMetadata)
+        return {}
+
+    def copy_app_id(self, copy_id: int) -> str:
+        """Return the application id under which the ranges of a copy are counted."""
+        return f"{self.app_id}#copy/{copy_id}"
 
     def record_relations(self, versions: Sequence[RelationVersion]) -> None:
         """Append relation versions; must be durable before the changes that name them."""
@@ -90,9 +105,18 @@ class Bronze:
         rows = self.relations.frame().select("relation_version").distinct().collect()
         return {row.relation_version for row in rows}
 
-    def land(self, files: Sequence[DataFile], commit: Commit) -> None:
-        """Make files of the table's folder part of it, in one commit with the position; no file is fine."""
-        commit_files(self.changes, files, commit)
+    def table_names(self) -> set[TableName]:
+        """Return the names of all tables that a relation version was recorded of."""
+        rows = self.relations.frame().select("schema_name", "table_name").distinct().collect()
+        return {(row.schema_name, row.table_name) for row in rows}
+
+    def copied_rows(self, copy_id: int) -> int:
+        """Return how many rows of a copy are there."""
+        return self.changes.frame().where(f"op = 'R' AND copy_id = {copy_id}").count()
+
+    def land(self, files: Sequence[DataFile], *commits: Commit) -> None:
+        """Make files of the table's folder part of it, in one commit with positions; no file is fine."""
+        commit_files(self.changes, files, *commits)
 
     def _frame(self, table: pa.Table, schema: pa.Schema) -> DataFrame:
         return local_frame(self.lake.spark, table.to_pylist(), spark_ddl(schema))
@@ -116,34 +140,40 @@ class Bronze:
         lowest = min([default_floor, *floors.values()])
         return _surveys(self._rows(lowest, point.lsn).where(above))
 
-    def survey_table(self, name: TableName, floor: LSN, through: LSN) -> list[Survey]:
-        """Survey one table's changes in (floor, through]."""
-        found = _surveys(self.table_changes(name, floor, through))
-        return [table.survey for table in found.get(name, [])]
+    def survey_table(self, name: TableName, start: Start, through: LSN) -> list[Survey]:
+        """Survey one table's input up to an LSN; that of a copy's rows comes first."""
+        found = _surveys(self.table_changes(name, start, through).where("op <> 'R'"))
+        surveys = [table.survey for table in found.get(name, [])]
+        return [survey_of(start.copy), *surveys] if start.copy else surveys
 
     def count_of(self, name: TableName, through: LSN) -> int:
         """Return how many changes of a table bronze holds up to an LSN."""
-        return self.table_changes(name, INVALID, through).count()
+        return self.table_changes(name, Start(), through).count()
 
-    def table_changes(self, name: TableName, floor: LSN, through: LSN) -> DataFrame:
-        """Return one table's changes in (floor, through]."""
-        return self._rows(floor, through).where(_names(name))
+    def table_changes(self, name: TableName, start: Start, through: LSN) -> DataFrame:
+        """Return one table's changes up to an LSN, after a position; or a copy's rows and what follows."""
+        copy = start.copy
+        if copy is None:
+            return self._rows(start.floor, through).where(_names(name))
+        rows = self.changes.frame().where(f"end_lsn <= {int(through)} AND {copy.condition()}")
+        return rows.where(_names(name)).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
 
     def _rows(self, floor: LSN, through: LSN) -> DataFrame:
         # Bronze only grows, and by whole transactions: rows up to an LSN it has reached stay the same.
-        bounds = f"op <> 'M' AND end_lsn > {int(floor)} AND end_lsn <= {int(through)}"
+        bounds = f"op NOT IN ('M', 'R') AND end_lsn > {int(floor)} AND end_lsn <= {int(through)}"
         if self.arrivals and self.arrivals.cover(floor, through):
             return self.arrivals.frame(self.lake.spark).where(bounds)
         return self.changes.frame().where(bounds)
 
 
 def between(changes: DataFrame, after: Place, upto: Place) -> DataFrame:
-    """Return the row changes (no truncates) in (after, upto] of places (commit LSN, ordinal)."""
-    return changes.where(
-        "op IN ('I', 'U', 'D') "
+    """Return the row changes (no truncates) in (after, upto] of places; copied rows are inserts there."""
+    rows = changes.where(
+        "op IN ('I', 'U', 'D', 'R') "
         f"AND (commit_lsn > {after[0]} OR (commit_lsn = {after[0]} AND ordinal > {after[1]})) "
         f"AND (commit_lsn < {upto[0]} OR (commit_lsn = {upto[0]} AND ordinal <= {upto[1]}))"
     )
+    return rows.withColumn("op", F.expr("CASE op WHEN 'R' THEN 'I' ELSE op END"))
 
 
 def _names(name: TableName) -> str:

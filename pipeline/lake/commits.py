@@ -43,23 +43,27 @@ class DataFile:
         }
 
 
-def commit_files(table: LakeTable, files: Sequence[DataFile], commit: Commit | None = None) -> None:
-    """Append the files, be there none, and record the commit's position; skip what is recorded already."""
+def commit_files(table: LakeTable, files: Sequence[DataFile], *commits: Commit) -> None:
+    """Append the files, be there none, and record the positions; skip what is recorded already.
+
+    What is said of the commit is what the first one says. Several have to be new, all of them.
+    """
     spark: Any = table.spark
     jvm = spark._jvm
     delta = jvm.org.apache.spark.sql.delta
     transaction = delta.DeltaLog.forTable(spark._jsparkSession, table.path).startTransaction()
-    recorded = []
-    if commit:
-        if transaction.txnVersion(commit.app_id) >= int(commit.lsn):
-            return
-        recorded = [{"txn": {"appId": commit.app_id, "version": int(commit.lsn), "lastUpdated": _now()}}]
+    if any(transaction.txnVersion(commit.app_id) >= int(commit.lsn) for commit in commits):
+        return
+    recorded = [
+        {"txn": {"appId": commit.app_id, "version": int(commit.lsn), "lastUpdated": _now()}}
+        for commit in commits
+    ]
     actions = jvm.java.util.ArrayList()
     for action in (*(file.action() for file in files), *recorded):
         actions.add(delta.actions.Action.fromJson(json.dumps(action)))
     sequence = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
     none = jvm.scala.Option.empty()
-    metadata = jvm.scala.Some(commit.user_metadata) if commit else none
+    metadata = jvm.scala.Some(commits[0].user_metadata) if commits else none
     write = getattr(delta, "DeltaOperations$Write")
     append = jvm.org.apache.spark.sql.SaveMode.Append
     operation = write(append, none, none, metadata, none, none, none, none, none)

@@ -20,7 +20,8 @@ _COLUMNS = (
 TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
     f"columns {_COLUMNS}, updated_at TIMESTAMP, "
-    f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT>"
+    f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT>, "
+    "copy_id BIGINT"
 )
 MISFITS = (
     "schema_name STRING, table_name STRING, column_name STRING, key STRING, raw_text STRING, lsn BIGINT, "
@@ -66,7 +67,7 @@ class Successor:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A silver table as `_pgdelta/tables` has it."""
+    """A silver table as `_pgdelta/tables` has it; `copy_id` is the copy that its rows began with."""
 
     schema_name: str
     table_name: str
@@ -74,6 +75,7 @@ class Registered:
     relation_id: int
     columns: tuple[RegisteredColumn, ...]
     successor: Successor | None = None
+    copy_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,9 @@ class Records:
             "path": table.path,
             "relation_id": table.relation_id,
             "columns": [asdict(column) for column in table.columns],
-            "updated_at": _now(),
+            "updated_at": now(),
             "successor": asdict(table.successor) if table.successor else None,
+            "copy_id": table.copy_id,
         }
         with self._waiting_lock:
             self._waiting[name] = row
@@ -179,7 +182,7 @@ class Records:
         """Append events that are not there yet."""
         if not events:
             return
-        rows = [asdict(event) | {"recorded_at": _now()} for event in events]
+        rows = [asdict(event) | {"recorded_at": now()} for event in events]
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
             frame = local_frame(self.lake.spark, rows, EVENTS)
@@ -198,7 +201,7 @@ class Records:
         row = {
             "lsn": manifest.lsn,
             "commit_time": manifest.commit_time,
-            "written_at": _now(),
+            "written_at": now(),
             "tables": [asdict(entry) for entry in manifest.entries],
         }
         self._manifests.append(local_frame(self.lake.spark, [row], MANIFESTS))
@@ -268,6 +271,7 @@ def _registered(row: Mapping[str, Any]) -> Registered:
         row["relation_id"],
         _columns(row["columns"]),
         successor,
+        row.get("copy_id"),
     )
 
 
@@ -291,5 +295,5 @@ def _entry(row: Any) -> ManifestEntry:
     )
 
 
-def _now() -> datetime:
+def now() -> datetime:
     return datetime.now(timezone.utc)

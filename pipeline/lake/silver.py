@@ -14,12 +14,14 @@ from pyspark.sql import SparkSession
 from pipeline.errors import LakeError
 from pipeline.lake.arrivals import Point
 from pipeline.lake.bronze import Bronze, TableName, between, exact_runs
+from pipeline.lake.copies import Request
 from pipeline.lake.records import Event, Records, RecordsBeside, Registered, Successor
 from pipeline.lake.shape import Held, NeedsRewrite, SilverShape
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.lake.writer import CutWriter
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableRule
+from pipeline.silver.copies import Copy, Start
 from pipeline.silver.evolve import Hold, Operation
 from pipeline.silver.plan import Cut, Run, Survey, TableInput, plain_runs, plan_cuts, plan_fold, signature
 from pipeline.silver.refusals import Refusal, refusal, refused_column
@@ -35,6 +37,7 @@ class Written:
     held: str | None = None
     misfits: int = 0
     kind: str = "held"  # or refused: the event that says why
+    lost: int = 0  # values that were not sent, and that silver does not have either
 
 
 class SilverTable:
@@ -78,16 +81,16 @@ class SilverTable:
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
         point: Point,
-        floor: LSN,
+        start: Start,
     ) -> Written:
-        """Bring the table from its floor up to the point, or up to where it has to be held."""
+        """Bring the table from its start up to the point, or up to where it has to be held."""
         through, held, kind = point.lsn, None, "held"
         registered = self._settled(registered)
-        if found := self._refusal(surveys, relations, floor, through):
+        if found := self._refusal(surveys, relations, start, through):
             through, held, kind = found.before, found.sentence, "refused"
-            surveys = self.bronze.survey_table(self.name, floor, through)
+            surveys = self.bronze.survey_table(self.name, start, through)
             if not surveys:
-                return Written(floor, held, kind=kind)
+                return Written(start.floor, held, kind=kind)
         try:
             known, relations = self._shape.evolve(surveys, relations, registered)
         except NeedsRewrite as need:
@@ -96,48 +99,56 @@ class SilverTable:
         except Held as hold:
             # The transactions before the one that cannot be followed end at its commit record at the latest.
             through, held, kind = hold.before, str(hold), "held"
-            surveys = self.bronze.survey_table(self.name, floor, through)
+            surveys = self.bronze.survey_table(self.name, start, through)
             if not surveys:
-                return Written(floor, held)
+                return Written(start.floor, held)
             known, relations = self._shape.evolve(surveys, relations, registered)
-        runs = self._runs(surveys, relations, floor, through)
-        table = TableInput(tuple(surveys), relations, through, runs)
+        runs = self._runs(surveys, relations, start, through)
+        table = TableInput(tuple(surveys), relations, through, runs, start.copy)
         cuts = plan_cuts(table, registered.relation_id if registered else None)
         # Columns are recorded before the rows: a run after a crash must know which is which. How the source
         # named them is recorded after the rows, which may come again. Of a table created again the first
         # write puts the new rows in the old ones' place.
-        entry = Registered(*self.name, self.table.path, known.relation_id, self._shape.columns_of(known))
+        copy_id = registered.copy_id if registered else None
+        copy_id = start.copy.id if start.copy else copy_id
+        entry = Registered(
+            *self.name,
+            self.table.path,
+            known.relation_id,
+            self._shape.columns_of(known),
+            copy_id=copy_id,
+        )
         names = {c.physical_name: c.name for c in registered.columns} if registered else {}
         columns = (replace(c, name=names.get(c.physical_name, c.name)) for c in entry.columns)
         before = replace(entry, columns=tuple(columns))
         if registered and registered.relation_id != known.relation_id:
             cut = cuts[0]
-            successor = Successor(known.relation_id, entry.columns, self._app_of(cut), cut.through)
+            successor = Successor(known.relation_id, entry.columns, self._app_of(cut, through), cut.through)
             before = replace(registered, successor=successor)
         if before != registered:
             self._records.register(before)
-        misfits = sum(self._write(cut, table, floor) for cut in cuts)
+        misfits = sum(self._write(cut, table, start) for cut in cuts)
         if entry != before:
             self._records.register(entry)
         self._version = self.table.version()
-        return Written(through, held, misfits, kind)
+        return Written(through, held, misfits, kind, self._writer.lost)
 
     def plan(
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
-        floor: LSN,
+        start: Start,
         through: LSN,
     ) -> list[tuple[LSN, Operation]]:
         """Return what would change the table's shape or hold it, each with an LSN; nothing is done."""
         operations = [*self._shape.plan(surveys, relations, self._settled(registered)).operations]
-        if found := self._refusal(surveys, relations, floor, through):
+        if found := self._refusal(surveys, relations, start, through):
             operations.append((found.before, Hold(found.sentence)))
         return operations
 
     def _refusal(
-        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], floor: LSN, through: LSN
+        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN
     ) -> Refusal | None:
         """Return the first change that a policy refuses."""
         column = refused_column(surveys, relations, self._rule)
@@ -145,7 +156,7 @@ class SilverTable:
             return None
         truncates = [s.last_truncate for s in surveys if s.last_truncate]
         changes = between(
-            self.bronze.table_changes(self.name, floor, through),
+            self.bronze.table_changes(self.name, start, through),
             max(truncates, default=(0, -1)),
             max(s.last for s in surveys),
         )
@@ -155,6 +166,30 @@ class SilverTable:
         for row in first.orderBy("commit_lsn", "ordinal").limit(1).collect():
             return refusal(self.name, row.commit_lsn, row.refused)
         return None
+
+    def begin_with(
+        self, copy: Copy, relations: Mapping[int, SourceRelation], registered: Registered | None, point: Point
+    ) -> Written:
+        """Put a copy of the source's rows, and what followed them, in the place of the table's rows."""
+        if self.table.position(self._app_id) is None:
+            # Nobody was told of this table yet: no need to write it beside itself.
+            start = Start(copy=copy)
+            surveys = self.bronze.survey_table(self.name, start, point.lsn)
+            written = self.apply(surveys, relations, None, point, start)
+        else:
+            written = self._rewrite(relations, registered, point.lsn)
+        if written.held:
+            return written
+        sentence, kind = "the table shows a copy of the source's rows, and what followed", "evolved"
+        if written.lost and not copy.is_whole:
+            # A row that moved, between two snapshots, from pages that were not read yet to some that were.
+            kind = "resync"
+            sentence = (
+                f"{written.lost} values are missing in a copy that was cut off: the table is copied once more"
+            )
+            self.bronze.copies.request([Request.of(self.name, sentence)])
+        self._records.record_events([Event(*self.name, copy.through, kind, sentence)])
+        return written
 
     def rewrite(
         self, relations: Mapping[int, SourceRelation], registered: Registered, through: LSN
@@ -174,7 +209,9 @@ class SilverTable:
         need: NeedsRewrite | None = None,
     ) -> Written:
         """Write the table beside itself, and put that in its place by one commit."""
-        surveys = self.bronze.survey_table(self.name, INVALID, through)
+        copy = self.bronze.copies.newest().get(self.name)
+        start = Start(copy=copy if copy and copy.through < through else None)
+        surveys = self.bronze.survey_table(self.name, start, through)
         place = self.bronze.lake.table("_pgdelta", "rewrites", *self.name)
         place.remove()
         records = RecordsBeside(self._records)
@@ -187,7 +224,7 @@ class SilverTable:
             self._rule_of_newest(surveys, relations),
             metadata_columns=self._metadata_columns,
         )
-        written = beside.apply(surveys, relations, None, Point(-1, through), INVALID)
+        written = beside.apply(surveys, relations, None, Point(-1, through), start)
         if written.held or records.registered_last is None:
             return Written(self.table.position(self._app_id) or INVALID, written.held)
         if need is not None:
@@ -213,7 +250,7 @@ class SilverTable:
         self._records.register(replace(entry, columns=columns))
         place.remove()
         self._version = self.table.version()
-        return Written(through, None, written.misfits)
+        return replace(written, applied=through)
 
     def _rule_of_newest(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]
@@ -233,7 +270,7 @@ class SilverTable:
         return Registered(*self.name, self.table.path, successor.relation_id, successor.columns)
 
     def _runs(
-        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], floor: LSN, through: LSN
+        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN
     ) -> tuple[Run, ...]:
         runs = plain_runs(surveys, relations)
         if runs is not None:
@@ -243,19 +280,21 @@ class SilverTable:
             s.version: signatures.setdefault(signature(relations[s.version]), len(signatures))
             for s in surveys
         }
-        changes = self.bronze.table_changes(self.name, floor, through)
+        changes = self.bronze.table_changes(self.name, start, through)
         return tuple(Run(*run) for run in exact_runs(changes, numbers))
 
-    def _app_of(self, cut: Cut) -> str:
+    def _app_of(self, cut: Cut, through: LSN) -> str:
+        if cut.copy_id is not None and cut.through < through:
+            return f"{self._app_id}#copied/{cut.copy_id}"
         return f"{self._app_id}#{cut.part}" if cut.part else self._app_id
 
-    def _write(self, cut: Cut, table: TableInput, floor: LSN) -> int:
+    def _write(self, cut: Cut, table: TableInput, start: Start) -> int:
         """Write one cut, unless a run before did, and return how many values did not fit."""
-        app = self._app_of(cut)
+        app = self._app_of(cut, table.through)
         if (self.table.position(app) or INVALID) >= cut.through:
             return 0
         columns = {name: stored(ddl) for name, ddl in self._shape.columns().items()}
-        changes = between(self.bronze.table_changes(self.name, floor, table.through), cut.after, cut.upto)
+        changes = between(self.bronze.table_changes(self.name, start, table.through), cut.after, cut.upto)
         fold = plan_fold(table, cut, columns, self._rule)
         commit = Commit(app, cut.through, {"table": list(self.name)})
         return self._writer.write(changes, fold, cut, commit, self._shape.metadata())

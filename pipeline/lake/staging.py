@@ -18,13 +18,13 @@ from pipeline.lake.tables import Lake, LakeTable, local_path
 class Staging:
     """The folder of one ingest run, from which files go to tables of the lake."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, name: str = "staging") -> None:
         self._lake = lake
         self._local_root = lake.local_root
         if self._local_root is None:
             self.directory = Path(tempfile.mkdtemp(prefix="pgdelta-"))
         else:
-            self.directory = Path(self._local_root, "_pgdelta", "staging")
+            self.directory = Path(self._local_root, "_pgdelta", name)
         self.clear()
 
     def clear(self) -> None:

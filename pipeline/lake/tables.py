@@ -160,6 +160,13 @@ class LakeTable:
             writer = writer.option(name, value)
         writer.option("userMetadata", json.dumps({METADATA_KEY: 1, "operation": "create"})).save(self.path)
 
+    def add_missing_columns(self, ddl: str) -> None:
+        """Add those of the columns that the table of an older release lacks; `ddl` has one a line."""
+        present = set(self.schema().names)
+        missing = [column for column in ddl.split(", ") if column.split()[0] not in present]
+        if missing:
+            self.add_columns(", ".join(missing))
+
     def append(self, frame: DataFrame, commit: Commit | None = None, *, adds_columns: bool = False) -> None:
         """Append rows; skipped by Delta where the table already records this commit's LSN or a later one."""
         self._write(frame, "append", commit, {"mergeSchema": str(adds_columns).lower()})

@@ -15,7 +15,7 @@ from pipeline.lake.records import Records
 from pipeline.lake.session import committing
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.silver import bag, merge
-from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, fold_by_key, literal, pick, steps
+from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, fold_by_key, literal, pick_or_missing, steps
 from pipeline.silver.link import link
 from pipeline.silver.merge import MetadataNames
 from pipeline.silver.plan import Cut, Identity
@@ -31,16 +31,19 @@ class CutWriter:
         self._table = table
         self._records = records
         self._name = name
+        self.lost = 0  # values that were not sent, and that the table does not have either
 
     def write(self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames) -> int:
         """Write the changes of one cut and return how many values did not fit."""
+        if cut.copy_id is not None:
+            return self._write_as_they_are(changes, _all_sent(fold), cut, commit, metadata)
         match cut.identity:
             case Identity.KEY:
                 return self._write_by_key(changes, fold, cut, commit, metadata)
             case Identity.WHOLE_ROW:
                 return self._write_bag(changes, fold, cut, commit, metadata)
             case Identity.NONE:
-                return self._append_inserts(changes, fold, cut, commit, metadata)
+                return self._write_as_they_are(changes, _keyless(fold), cut, commit, metadata)
 
     def _write_by_key(
         self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
@@ -53,14 +56,11 @@ class CutWriter:
             linked = merge.typed(merge.with_links(folded, link(stepped, fold), fold), fold)
             source = _kept(merge.from_silver(linked, self._table.frame(), fold))
             found = _inspect(source, fold)
-        if found.lost_keys:
-            raise LakeError(
-                f"{'.'.join(self._name)}: {found.lost_keys} rows have a key that its silver type cannot "
-                "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
-            )
+        self._refuse_lost_keys(found)
         is_new = cut.replaces or self._table.is_empty()
         key = [fold.columns[i].name for i in fold.key]
         self._record_misfits(source, fold, commit, found.misfits, key)
+        self.lost += found.unknown
         if found.keeps:
             self._record_unsent(source, fold, commit, key, is_new=is_new)
         if is_new:
@@ -114,16 +114,30 @@ class CutWriter:
         self._record_misfits(source, fold, commit, count, [])
         return count
 
-    def _append_inserts(
+    def _write_as_they_are(
         self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
     ) -> int:
-        texts = (F.expr(pick(fold, i, "new")).alias(f"x{i}") for i in range(len(fold.columns)))
-        rows = changes.where("op = 'I'").select("op", "commit_lsn", "commit_time", *texts)
-        source = merge.typed(rows, _keyless(fold))
-        found = _inspect(source, _keyless(fold))
-        self._record_misfits(source, _keyless(fold), commit, found.misfits, [])
+        """Write rows that no other change of the cut speaks of."""
+        picked = [
+            *zip(fold.key_names, fold.key, strict=True),
+            *((f"x{i}", i) for i in range(len(fold.columns))),
+        ]
+        texts = (F.expr(pick_or_missing(fold, i, "new")).alias(name) for name, i in picked)
+        rows = changes.where("op = 'I'")
+        source = merge.typed(rows.select(F.lit("I").alias("op"), "commit_lsn", "commit_time", *texts), fold)
+        found = _inspect(source, fold)
+        self._refuse_lost_keys(found)
+        key = [fold.columns[i].name for i in fold.key]
+        self._record_misfits(source, fold, commit, found.misfits, key)
         self._replace(merge.final_rows(source, fold, metadata), cut, commit)
         return found.misfits
+
+    def _refuse_lost_keys(self, found: "_Found") -> None:
+        if found.lost_keys:
+            raise LakeError(
+                f"{'.'.join(self._name)}: {found.lost_keys} rows have a key that its silver type cannot "
+                "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
+            )
 
     def _replace(self, rows: DataFrame, cut: Cut, commit: Commit) -> None:
         """Append, or put the rows in place of all others, by what the cut says."""
@@ -148,7 +162,9 @@ class CutWriter:
             )
             rows = rows.alias("s").join(self._table.frame().alias("t"), F.expr(on), "left_anti")
         unknown = {f"s{i}": F.expr(f"coalesce(s{i}, {UNKNOWN})") for i in fold.partial}
-        self._record_misfits(rows.withColumns(unknown), fold, commit, rows.count(), key, part="unsent")
+        count = rows.count()
+        self.lost += count
+        self._record_misfits(rows.withColumns(unknown), fold, commit, count, key, part="unsent")
 
     def _record_misfits(
         self, source: DataFrame, fold: Fold, commit: Commit, count: int, key: list[str], part: str = "misfit"
@@ -193,12 +209,14 @@ class _Found:
     keeps: bool
     misfits: int
     lost_keys: int
+    unknown: int
 
 
 def _inspect(source: DataFrame, fold: Fold) -> _Found:
     """Look once over the folded rows: is there anything to link, and what does not fit."""
     inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
     lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
+    unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].positions) or "false"
     misfits = merge.misfits(fold)
     row = source.agg(
         F.expr(f"coalesce(bool_or(op = 'U' AND ({inherits})), false)").alias("inherits"),
@@ -207,9 +225,10 @@ def _inspect(source: DataFrame, fold: Fold) -> _Found:
             "misfits"
         ),
         F.expr(f"count_if({lost})").alias("lost_keys"),
+        F.expr(f"count_if(op <> 'D' AND ({unknown}))").alias("unknown"),
     ).head()
     assert row is not None
-    return _Found(row.inherits, row.keeps, row.misfits, row.lost_keys)
+    return _Found(row.inherits, row.keeps, row.misfits, row.lost_keys, row.unknown)
 
 
 def _keeps(fold: Fold) -> str:
@@ -218,7 +237,12 @@ def _keeps(fold: Fold) -> str:
     return " OR ".join(f"s{i} IS NULL" for i in columns) or "false"
 
 
-def _keyless(fold: Fold) -> Fold:
-    """Return the fold of rows that are added as they are."""
+def _all_sent(fold: Fold) -> Fold:
+    """Return the fold of rows of which every column is there."""
     columns = tuple(replace(column, is_partial=False) for column in fold.columns)
-    return Fold(columns, (), fold.versions, has_key_changes=False)
+    return replace(fold, columns=columns, has_key_changes=False)
+
+
+def _keyless(fold: Fold) -> Fold:
+    """Return the fold of rows that are added as they are, and found by nothing."""
+    return replace(_all_sent(fold), key=())

@@ -16,6 +16,7 @@ from pipeline.lake.bronze import Bronze
 from pipeline.lake.prepared import identities
 from pipeline.lake.staging import Staging
 from pipeline.lake.tables import Commit
+from pipeline.operate.copying import Copier
 from pipeline.operate.intake import Intake
 from pipeline.operate.summaries import IngestProgress, IngestSummary
 from pipeline.postgres.connection import Connection, Identity
@@ -27,6 +28,7 @@ LAND_SECONDS = 3.0  # …or the oldest has waited this long
 IDLE_SECONDS = 60.0  # record an idle position this often…
 IDLE_BYTES = 64 << 20  # …or after so much WAL
 _READ_TIMEOUT = 0.25
+_REPORT_SECONDS = 1.0
 _CONFIRM_TIMEOUT = 30.0
 
 
@@ -60,10 +62,14 @@ class Capture:
         connection: Connection,
         identity: Identity,
         stream: ChangeStream,
-        position: LSN,
+        summary: IngestSummary,
+        copier: Copier,
         prepared_count: int,
         progress: IngestProgress | None,
     ) -> None:
+        """Go on from the summary's position; initial copies are made beside it."""
+        position = summary.position
+        self._copier = copier
         self._config = config
         self._bronze = bronze
         self._identity = identity
@@ -77,11 +83,13 @@ class Capture:
         self._prepared_count = prepared_count
         self._sealed_at = time.monotonic()
         self._landing: Future[LSN] | None = None
-        self._summary = IngestSummary(config.pipeline, config.source.slot, position)
+        self._summary = summary
 
     def run(self, target: LSN | None, stop: threading.Event) -> IngestSummary:
         """Go on until everything up to the target is in bronze and acknowledged, or until `stop`."""
-        started = time.monotonic()
+        started = reported = time.monotonic()
+        self._copier.reach(self._position)
+        self._copier.start()
         with ThreadPoolExecutor(1, thread_name_prefix="land") as lander:
             try:
                 while not stop.is_set():
@@ -90,17 +98,27 @@ class Capture:
                         self._intake.take(messages, self._stream.session)
                     else:
                         self._stream.ping()
-                    is_done = target is not None and self._stream.sent_through >= target
+                    is_done = self._is_done(target)
                     self._land_when_due(lander, is_done)
-                    self._summary.seconds = time.monotonic() - started
+                    now = time.monotonic()
+                    self._summary.seconds = now - started
+                    if self._progress and self._summary.copies and now - reported >= _REPORT_SECONDS:
+                        reported = now
+                        self._progress(self._summary)
                     if is_done:
                         break
+                self._copier.close()
                 self._finish(lander)
             finally:
+                self._copier.close()
                 self._spool.discard()
                 self._staging.close()
         self._summary.seconds = time.monotonic() - started
         return self._summary
+
+    def _is_done(self, target: LSN | None) -> bool:
+        """Say whether the stream was read up to the target and to where copies are complete."""
+        return target is not None and self._copier.is_done and self._stream.sent_through >= target
 
     def _land_when_due(self, lander: ThreadPoolExecutor, is_done: bool) -> None:
         if self._landing is not None:
@@ -127,9 +145,13 @@ class Capture:
             self._advance_idle()
 
     def _is_idle_due(self, waited: float) -> bool:
-        behind = self._stream.sent_through - self._position
+        sent, awaited = self._stream.sent_through, self._copier.target
+        behind = sent - self._position
         return behind > 0 and (
-            waited >= IDLE_SECONDS or behind >= IDLE_BYTES or self._stream.needs_acknowledgement
+            waited >= IDLE_SECONDS
+            or behind >= IDLE_BYTES
+            or self._stream.needs_acknowledgement
+            or self._position < awaited <= sent
         )
 
     def _submit(self, lander: ThreadPoolExecutor, staged: Staged) -> None:
@@ -173,6 +195,7 @@ class Capture:
         self._acknowledge(end)
 
     def _acknowledge(self, lsn: LSN) -> None:
+        self._copier.reach(lsn)
         self._stream.acknowledge(lsn)
         self._summary.position = lsn
         self._summary.commits += 1

@@ -15,6 +15,7 @@ from pipeline.lake.bronze import Bronze
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.capture import Capture, position_commit
+from pipeline.operate.copying import Copier
 from pipeline.operate.summaries import IngestProgress, IngestSummary
 from pipeline.postgres.connection import Identity, connect, identify
 from pipeline.postgres.plugin import pgoutput_options
@@ -53,14 +54,17 @@ def run_ingest(
             position = slot.confirmed_flush_lsn
             bronze.land([], position_commit(bronze, config, identity, position, position))
         else:
+            bronze.upgrade()
             position = point.lsn
             recorded = bronze.metadata()
             check_continuity(recorded, identity, slot, position)
             prepared_count = check_prepared(bronze, recorded)
         stream = _start_stream(config, identity, position, stop)
         try:
+            summary = IngestSummary(config.pipeline, config.source.slot, position)
+            copier = Copier(config, bronze, summary, is_continuous=target is None)
             capture = Capture(
-                config, bronze, connection, identity, stream, position, prepared_count, progress
+                config, bronze, connection, identity, stream, summary, copier, prepared_count, progress
             )
             return capture.run(target, stop)
         finally:

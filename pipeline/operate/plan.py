@@ -15,8 +15,10 @@ from pipeline.config import Config
 from pipeline.errors import sentence_of
 from pipeline.lake.bronze import TableName
 from pipeline.lake.session import start_session
-from pipeline.operate.applier import Applier, Pending
+from pipeline.operate.applier import Applier
+from pipeline.operate.pending import Pending
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.copies import Start
 from pipeline.silver.evolve import AddColumn, CreateTable, DropColumn, Hold, Operation, Rewrite, WidenColumn
 from pipeline.silver.notes import Note
 from pipeline.silver.renames import RenameColumn
@@ -97,11 +99,15 @@ def make_plan(config: Config, *, spark: SparkSession | None = None) -> Plan:
     if pending is None:
         point = applier.bronze.point() if applier.bronze.changes.exists() else None
         return Plan(config.pipeline, point.lsn if point else INVALID, ())
-    tables = tuple(_table(applier, pending, name) for name in sorted(pending.surveys))
+    tables = tuple(_table(applier, pending, name) for name in pending.names)
     return Plan(config.pipeline, pending.point.lsn, tables)
 
 
 def _table(applier: Applier, pending: Pending, name: TableName) -> TablePlan:
+    if copy := pending.copies.get(name):
+        cost = f"{copy.row_count} rows are written; readers see the rows from before until then"
+        step = Step(copy.through, "the table begins with a copy of the source's rows", cost)
+        return TablePlan(name, copy.place, {"R": copy.row_count}, (step,))
     found = pending.surveys[name]
     counts: Counter[str] = Counter()
     for survey in found:
@@ -111,7 +117,7 @@ def _table(applier: Applier, pending: Pending, name: TableName) -> TablePlan:
         writer = applier.writer(name)
         registered = pending.registered.get(name)
         surveys = [s.survey for s in found]
-        operations = writer.plan(surveys, applier.relations, registered, after, pending.point.lsn)
+        operations = writer.plan(surveys, applier.relations, registered, Start(after), pending.point.lsn)
         rows = writer.table.frame().count() if writer.table.exists() else 0
         recorded = writer.bronze.count_of(name, pending.point.lsn) if _is_rewritten(operations) else 0
     except Exception as error:  # the others are planned all the same

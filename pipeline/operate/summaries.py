@@ -1,11 +1,48 @@
 """What runs report: closing lines for people, the same as data, and exit codes for schedulers."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.lake.bronze import TableName
 from pipeline.protocol.lsn import INVALID, LSN
+
+
+@dataclass(slots=True)
+class CopyProgress:
+    """How far the copy of one table is: `ranges` of pages, of which so many are in bronze; bytes of text."""
+
+    ranges: int = 0
+    ranges_landed: int = 0
+    rows: int = 0
+    rows_landed: int = 0
+    bytes: int = 0
+    is_complete: bool = False
+    failure: str | None = None
+    began: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+
+    def read(self, rows: int, byte_count: int) -> None:
+        """Note rows that a reader has, in whatever thread."""
+        self.rows += rows
+        self.bytes += byte_count
+        self.seconds = time.monotonic() - self.began
+
+    def landed(self, ranges: int, rows: int) -> None:
+        """Note what is in bronze."""
+        self.ranges_landed, self.rows_landed = ranges, rows
+        self.seconds = time.monotonic() - self.began
+
+    def complete(self) -> None:
+        """Note that silver may begin with it."""
+        self.is_complete = True
+        self.seconds = time.monotonic() - self.began
+
+    @property
+    def share(self) -> float:
+        """Return which part of the ranges is in bronze."""
+        return self.ranges_landed / self.ranges if self.ranges else 1.0
 
 
 @dataclass(slots=True)
@@ -19,11 +56,25 @@ class IngestSummary:
     changes: int = 0
     commits: int = 0
     seconds: float = 0.0
+    copies: dict[TableName, CopyProgress] = field(default_factory=dict)
+    copy_failure: str | None = None  # of all tables that were to be copied
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
         rate = self.changes / self.seconds if self.seconds else 0.0
+        copied = []
+        for name, copy in sorted(self.copies.items()):
+            if copy.failure:
+                copied.append(f"copy of {'.'.join(name)} failed: {copy.failure}")
+            elif copy.is_complete:
+                copied.append(f"copied {'.'.join(name)}: {copy.rows_landed} rows, {copy.seconds:.1f} s")
+            else:
+                share = f"{copy.rows_landed} rows, {copy.share:.0%}"
+                copied.append(f"copy of {'.'.join(name)}: {share}; the next run goes on")
+        if self.copy_failure:
+            copied.append(f"copy failed: {self.copy_failure}")
         return [
+            *copied,
             f"ingest {self.pipeline}: {self.changes} changes of {self.transactions} transactions in "
             f"{self.commits} commits, {self.seconds:.1f} s ({rate:.0f} changes/s)",
             f"bronze is complete up to {self.position}, acknowledged to slot {self.slot}",
@@ -39,12 +90,25 @@ class IngestSummary:
             "changes": self.changes,
             "commits": self.commits,
             "seconds": round(self.seconds, 3),
+            "copies": [
+                {
+                    "schema": name[0],
+                    "table": name[1],
+                    "rows": copy.rows_landed,
+                    "share": round(copy.share, 3),
+                    "complete": copy.is_complete,
+                    "seconds": round(copy.seconds, 3),
+                    "failure": copy.failure,
+                }
+                for name, copy in sorted(self.copies.items())
+            ],
+            "copy_failure": self.copy_failure,
         }
 
     def exit_code(self, strict: bool) -> int:
-        """Return 0: an ingest that could not go on raises."""
+        """Return 1 where a table could not be copied; a capture that could not go on raises."""
         del strict
-        return 0
+        return int(bool(self.copy_failure) or any(copy.failure for copy in self.copies.values()))
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
@@ -119,9 +120,11 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
     parameters = {"oid": relation.oid}
     looked_up_at = datetime.now(timezone.utc)
     try:
-        # One snapshot for both, so that the key is that of the same shape.
+        # One snapshot for both, so that the key is that of the same shape; a session in one keeps it.
+        is_own = connection.info.transaction_status == TransactionStatus.IDLE
         with connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if is_own:
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             rows = connection.execute(_COLUMNS.format(missing=missing), parameters).fetchall()
             key = connection.execute(_PRIMARY_KEY, parameters).fetchall()
     except psycopg.Error as error:

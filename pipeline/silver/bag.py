@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.silver.fold import FoldColumn
+from pipeline.silver.fold import FoldColumn, literal
 from pipeline.silver.merge import MetadataNames, quoted
 
 
@@ -35,9 +35,8 @@ def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
 
 def copies(changes: DataFrame, columns: Sequence[FoldColumn], version: int) -> DataFrame:
     """Return one row per copy taken (sign -1) or added (+1): place, x0…, commit_lsn, commit_time, image."""
-    positions = [column.positions.get(version) for column in columns]
-    old = _texts("old", positions)
-    new = _texts("new", positions)
+    old = _texts("old", columns, version)
+    new = _texts("new", columns, version)
     both = f"CASE op WHEN 'I' THEN array({new}) WHEN 'D' THEN array({old}) ELSE array({old}, {new}) END"
     exploded = changes.withColumn("copy", F.explode(F.expr(both)))
     rows = exploded.select(
@@ -50,10 +49,12 @@ def copies(changes: DataFrame, columns: Sequence[FoldColumn], version: int) -> D
     return rows.withColumn("image", F.expr(image_of_texts(columns)))
 
 
-def _texts(side: str, positions: Sequence[int | None]) -> str:
+def _texts(side: str, columns: Sequence[FoldColumn], version: int) -> str:
     fields = [f"'sign', {1 if side == 'new' else -1}"]
-    for i, position in enumerate(positions):
-        text = "CAST(NULL AS STRING)" if position is None else f"get({side}, {position})"
+    for i, column in enumerate(columns):
+        position, missing = column.positions.get(version), column.missing_value
+        text = "CAST(NULL AS STRING)" if missing is None else literal(missing)
+        text = text if position is None else f"get({side}, {position})"
         if side == "new" and position is not None:
             text = f"CASE WHEN array_contains(unsent, {position}) THEN get(old, {position}) ELSE {text} END"
         fields.append(f"'x{i}', {text}")

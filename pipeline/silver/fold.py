@@ -158,6 +158,14 @@ def pick(fold: Fold, i: int, values: str, version: str = "relation_version") -> 
     return f"CASE {version} {cases} END"
 
 
+def pick_or_missing(fold: Fold, i: int, values: str) -> str:
+    """Return SQL like `pick`, with the default of a later ADD COLUMN for rows from before it."""
+    value, text = fold.columns[i].missing_value, pick(fold, i, values)
+    if value is None or len(fold.columns[i].positions) == len(fold.versions):
+        return text
+    return f"CASE WHEN {is_present(fold, i)} THEN {text} ELSE {literal(value)} END"
+
+
 def is_present(fold: Fold, i: int) -> str:
     """Return SQL that is true where the change's relation version has column i."""
     positions = fold.columns[i].positions

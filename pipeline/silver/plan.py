@@ -7,12 +7,13 @@ created again under its name). A TRUNCATE makes everything before it irrelevant.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableRule
+from pipeline.silver.copies import Copy
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.sidecars import sidecars
@@ -20,6 +21,7 @@ from pipeline.silver.types import silver_type
 from pipeline.silver.values import SilverType
 
 Place = tuple[int, int]  # (commit LSN, ordinal)
+_LAST_ORDINAL = 2**62
 
 
 class Identity(Enum):
@@ -45,6 +47,12 @@ class Survey:
     unsent: frozenset[int] = frozenset()
 
 
+def survey_of(copy: Copy) -> Survey:
+    """Return the survey of a copy's rows."""
+    first, last = (int(copy.place), 0), (int(copy.place if copy.is_whole else copy.through), _LAST_ORDINAL)
+    return Survey(copy.version, first, last, inserts=copy.row_count)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Consecutive changes under one identity."""
@@ -59,7 +67,8 @@ class Cut:
     """One write: the changes in (after, upto], replacing the table's rows or merged into them.
 
     `through` is the LSN up to which the table is complete once it is written. `part` counts the cuts inside
-    the transaction that ends there; 0 means that the cut ends between transactions.
+    the transaction that ends there; 0 means that the cut ends between transactions. Of a copy that others
+    follow, `through` is its place, under a count of its own.
     """
 
     identity: Identity
@@ -69,6 +78,7 @@ class Cut:
     replaces: bool
     through: LSN
     part: int = 0
+    copy_id: int | None = None  # its rows are those of a copy, and all have keys of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +89,7 @@ class TableInput:
     relations: Mapping[int, SourceRelation]
     through: LSN
     runs: tuple[Run, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
+    copy: Copy | None = None
 
     def relation(self, version: int) -> SourceRelation:
         """Return the relation of a version."""
@@ -114,7 +124,8 @@ def plain_runs(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation
         current = signature(relations[survey.version])
         if runs and current == previous:
             last = runs[-1]
-            runs[-1] = Run((*last.versions, survey.version), last.first, max(last.last, survey.last))
+            versions = tuple(dict.fromkeys((*last.versions, survey.version)))
+            runs[-1] = Run(versions, last.first, max(last.last, survey.last))
         elif runs and survey.first < runs[-1].last:
             return None
         else:
@@ -161,7 +172,22 @@ def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
             )
         )
         after, replaces = run.last, False
-    return cuts
+    return _apart(cuts, table.copy) if table.copy and cuts else cuts
+
+
+def _apart(cuts: list[Cut], copy: Copy) -> list[Cut]:
+    """Put the rows of a copy before all else: they take the place of the table's rows as they are."""
+    first = cuts[0]
+    rows = survey_of(copy)
+    if first.replaces or first.after >= rows.last:
+        return cuts  # a TRUNCATE took them away
+    first = replace(first, replaces=True)
+    if not copy.is_whole:
+        return [first, *cuts[1:]]
+    if first.upto == rows.last:
+        return [replace(first, copy_id=copy.id), *cuts[1:]]
+    copied = replace(first, upto=rows.last, through=copy.place, part=0, copy_id=copy.id)
+    return [copied, replace(first, after=rows.last, replaces=False), *cuts[1:]]
 
 
 def _require_identity(table: TableInput, run: Run) -> None:
@@ -187,6 +213,8 @@ def plan_fold(table: TableInput, cut: Cut, silver: Mapping[str, SilverType], rul
     for name, kind in silver.items():
         of = texts.get(name, name)
         column = _fold_column(of, silver.get(of, kind), surveys, relations, rule)
+        # The default of an ADD COLUMN that comes after the cut is that of the cut's rows as well.
+        column = replace(column, missing_value=_missing_value(of, table.in_order))
         if name in texts:
             column = replace(
                 column, name=name, type=column.type.text_of_misfit, missing_value=None, is_sidecar=True
@@ -212,7 +240,6 @@ def _fold_column(
 ) -> FoldColumn:
     positions: dict[int, int] = {}
     is_unsent = False
-    missing_value = None
     for survey, relation in zip(surveys, relations, strict=True):
         position = relation.position(name)
         if position is not None:
@@ -221,6 +248,11 @@ def _fold_column(
             column = relation.columns[position]
             sent = silver_type(column, rule.types.get(name), kind.ddl)
             kind = sent if sent.ddl == kind.ddl else kind  # silver may hold a wider type
-            missing_value = column.missing_value if missing_value is None else missing_value
     is_partial = is_unsent or len(positions) < len(relations)
-    return FoldColumn(name, kind, positions, is_partial, missing_value, rule.misfit_of(name))
+    return FoldColumn(name, kind, positions, is_partial, misfit=rule.misfit_of(name))
+
+
+def _missing_value(name: str, relations: Sequence[SourceRelation]) -> str | None:
+    """Return what rows from before a column hold for it."""
+    columns = (c for relation in relations for c in relation.columns if c.name == name)
+    return next((c.missing_value for c in columns if c.missing_value is not None), None)

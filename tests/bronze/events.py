@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from pipeline.bronze.spool import Spool
-from pipeline.bronze.staged import Staged
+from pipeline.bronze.staged import Part, Staged
 from pipeline.bronze.versions import RelationVersion, relation_version
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Insert, LogicalMessage, Origin, Relation
@@ -77,8 +77,13 @@ class Session:
 def rows_of(staged: Staged | None) -> list[dict[str, Any]]:
     """Return the staged rows in commit order."""
     assert staged is not None
-    rows = [row for part in staged.parts for row in pq.read_table(part.path).to_pylist()]
-    assert len(rows) == staged.row_count
+    return rows_of_parts(staged.parts)
+
+
+def rows_of_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return the rows of staged files in commit order."""
+    rows = [row for part in parts for row in pq.read_table(part.path).to_pylist()]
+    assert len(rows) == sum(part.row_count for part in parts)
     return sorted(rows, key=lambda row: (row["commit_lsn"], row["op"] == "M", row["ordinal"]))
 
 

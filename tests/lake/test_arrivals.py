@@ -11,6 +11,7 @@ from pipeline.lake.arrivals import MOST_FILES, Point
 from pipeline.lake.bronze import Bronze
 from pipeline.lake.tables import Commit, Lake, local_frame
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.copies import Start
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +48,7 @@ class Land:
 
     def seen(self, floor: int, through: int) -> list[int]:
         """Return the end LSNs of the rows that are read."""
-        rows = self.bronze.table_changes(("s", "t"), LSN(floor), LSN(through)).collect()
+        rows = self.bronze.table_changes(("s", "t"), Start(LSN(floor)), LSN(through)).collect()
         return sorted(row.end_lsn for row in rows)
 
 

@@ -1,0 +1,53 @@
+"""Which ranges of pages a copy reads, and whether one that was cut off may go on under another snapshot.
+
+Pure. A copy goes on only where every row has a key, and where the table still is what it was: rows that moved
+between two snapshots are then put right by their key and the changes in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.lake.copies import READING, CopyState, Range
+from pipeline.postgres.published import Leaf, PublishedTable
+
+RANGE_PAGES = 8192  # 64 MiB: what is read again after a crash, by each reader
+MOST_RANGE_PAGES = 131_072  # 1 GiB
+_FEW_RANGES = 64
+
+
+def plan_ranges(leaves: Sequence[Leaf], first_pages: dict[int, int] | None = None) -> tuple[Range, ...]:
+    """Return the ranges of all pages of the leaves, or of those behind the first ones."""
+    firsts = first_pages or {}
+    total = sum(leaf.pages for leaf in leaves)
+    step = min(max(RANGE_PAGES, total // _FEW_RANGES), MOST_RANGE_PAGES)
+    return tuple(
+        Range(leaf.oid, leaf.filenode, page, min(page + step, leaf.pages))
+        for leaf in leaves
+        for page in range(firsts.get(leaf.oid, 0), leaf.pages, step)
+    )
+
+
+def plan_rest(state: CopyState, table: PublishedTable, version: int, done: int) -> tuple[Range, ...] | None:
+    """Return what a copy that was cut off after `done` ranges has still to read; None where it may not go on.
+
+    Pages that came since are read as well: a row may have moved there.
+    """
+    if state.state != READING or not is_keyed(table) or state.relation_version != version:
+        return None
+    last = state.readings[-1]
+    planned = [r for reading in state.readings for r in reading.ranges]
+    filenodes = {leaf.oid: leaf.filenode for leaf in table.leaves}
+    if {(r.relation_id, r.filenode) for r in planned} - filenodes.items():
+        return None
+    ends: dict[int, int] = {}
+    for planned_range in planned:
+        end = max(ends.get(planned_range.relation_id, 0), planned_range.end_page)
+        ends[planned_range.relation_id] = end
+    return (*last.ranges[max(0, done - last.ranges_before) :], *plan_ranges(table.leaves, ends))
+
+
+def is_keyed(table: PublishedTable) -> bool:
+    """Say whether the stream finds the table's rows by a key."""
+    relation = table.relation
+    return relation.replica_identity != "f" and any(column.is_key for column in relation.columns)

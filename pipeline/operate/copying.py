@@ -1,0 +1,254 @@
+"""Initial copies, beside the capture of an ingest run: which tables need one, round by round, to the end.
+
+A table needs a copy when it is published and configured and has none, or when somebody asked for one. All
+tables that need one at a time are read under one snapshot. A copy is complete once everything that was read
+is in bronze and capture is beyond the snapshot: then it is known which transactions it holds. What a run
+leaves, the next one goes on with under another snapshot where that is exact, else it begins anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from pipeline.bronze.copied import CopyPlace
+from pipeline.bronze.versions import relation_version
+from pipeline.config import Config
+from pipeline.errors import SourceError, sentence_of
+from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.copies import READING, CopyState, Reading, Request, late_commits
+from pipeline.lake.staging import Staging
+from pipeline.operate.copy_plan import plan_ranges, plan_rest
+from pipeline.operate.copy_round import CopyRound, TableCopy, Throttle
+from pipeline.operate.copy_rows import abandoned_row, complete_row, gone_row, reading_row
+from pipeline.operate.summaries import CopyProgress, IngestSummary
+from pipeline.postgres.catalog import look_up
+from pipeline.postgres.connection import connect
+from pipeline.postgres.copy import RowsMoved, SnapshotLost
+from pipeline.postgres.published import describe_published, list_published
+from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.protocol.lsn import INVALID, LSN
+
+LOOK_SECONDS = 5.0  # between two looks for tables that joined
+RETRY_SECONDS = 30.0
+RECORD_SECONDS = 5.0
+_WAIT = 0.2
+
+
+class Copier:
+    """Copies in a thread of its own, as long as the run of ingest lasts."""
+
+    def __init__(
+        self, config: Config, bronze: Bronze, summary: IngestSummary, *, is_continuous: bool
+    ) -> None:
+        self._config = config
+        self._bronze = bronze.in_session(bronze.lake.spark)
+        self._summary = summary
+        self._is_continuous = is_continuous
+        self._stop = threading.Event()
+        self._position = INVALID  # of bronze, as capture says
+        self._moved = threading.Condition()
+        self._target = INVALID
+        self._recorded_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
+        self._throttle = Throttle(config.source.copying.rate_limit)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether there is nothing to copy any more; of a continuous run never."""
+        return not self._thread.is_alive()
+
+    @property
+    def target(self) -> LSN:
+        """Return which position capture has to reach, so that what was copied is complete."""
+        return self._target
+
+    def reach(self, position: LSN) -> None:
+        """Note how far bronze is."""
+        with self._moved:
+            self._position = position
+            self._moved.notify_all()
+
+    def close(self) -> None:
+        """End, with the ranges under way lost to the next run."""
+        self._stop.set()
+        with self._moved:
+            self._moved.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            pause = LOOK_SECONDS
+            try:
+                self._summary.copy_failure = None
+                if self._round():
+                    continue
+                if any(copy.failure for copy in self._summary.copies.values()):
+                    pause = RETRY_SECONDS
+            except SnapshotLost:
+                continue
+            except Exception as error:  # capture goes on
+                self._summary.copy_failure = sentence_of(error)
+                pause = RETRY_SECONDS
+            if not self._is_continuous:
+                return
+            self._stop.wait(pause)
+
+    def _round(self) -> bool:
+        """Copy what is wanted now, under one snapshot; say whether another look is worth it."""
+        wanted = self._wanted()
+        if not wanted:
+            return False
+        source = self._config.source
+        conninfo = source.copying.conninfo or source.conninfo
+        copies = self._bronze.copies
+        used = [r.lsn for states in copies.states().values() for s in states for r in s.readings]
+        with closing(SnapshotKeeper(conninfo, max(used, default=INVALID))) as keeper:
+            tables = self._begin(keeper, wanted)
+            if not tables:
+                return False
+            self._target = max(self._target, LSN(keeper.snapshot.lsn + 1))
+            staging = Staging(self._bronze.lake, "copies")
+            try:
+                rounds = CopyRound(
+                    self._bronze,
+                    staging,
+                    conninfo,
+                    keeper.snapshot,
+                    tables,
+                    reader_count=source.copying.connections,
+                    throttle=self._throttle,
+                    stop=self._stop,
+                )
+                read: list[TableCopy] = []
+                for table in rounds.run():
+                    read.append(table)
+                    if self._position > keeper.snapshot.lsn and not self._is_fresh():
+                        self._finish(read)
+                        read = []
+                self._finish(read)
+            finally:
+                staging.close()
+        # What failed is looked at again in a continuous run only: elsewhere the scheduler runs again.
+        return not any(table.progress.failure for table in tables)
+
+    def _wanted(self) -> dict[TableName, tuple[Request, ...]]:
+        """Return the tables that need a copy; what is gone from the source is recorded as that."""
+        config, copies = self._config, self._bronze.copies
+        states = copies.states()
+        with connect(config.source.conninfo) as connection:
+            published = list_published(connection, config.source.publication)
+        wanted: dict[TableName, tuple[Request, ...]] = {}
+        missing: set[TableName] = set()
+        if config.source.copy == "initial":
+            for name, now in published.items():
+                if not copies.is_complete(name, now.relation_id, now.entry):
+                    wanted[name] = ()
+            names = self._bronze.table_names() | states.keys()
+            missing = {name for name in names - published.keys() if not copies.is_gone(name)}
+        for name, requests in copies.open_requests().items():
+            if name in published:
+                wanted[name] = tuple(requests)
+            else:
+                missing.add(name)
+        if missing:
+            copies.record([gone_row(copies, name) for name in sorted(missing)])
+        failed = {name for name, copy in self._summary.copies.items() if copy.failure}
+        skipped = set() if self._is_continuous else failed
+        return {
+            name: requests
+            for name, requests in sorted(wanted.items())
+            if config.rule_for(*name) is not None and name not in skipped
+        }
+
+    def _begin(
+        self, keeper: SnapshotKeeper, wanted: Mapping[TableName, Sequence[Request]]
+    ) -> list[TableCopy]:
+        """Describe the tables as the snapshot has them, and record what will be read."""
+        snapshot, copies = keeper.snapshot, self._bronze.copies
+        states = copies.states()
+        next_id = copies.next_id()
+        tables: list[TableCopy] = []
+        rows: list[dict[str, object]] = []
+        memberships = list_published(keeper.connection, self._config.source.publication)
+        for name, requests in wanted.items():
+            progress = self._summary.copies.setdefault(name, CopyProgress())
+            progress.failure = None
+            try:
+                table = describe_published(keeper.connection, self._config.source.publication, name)
+            except SourceError as error:
+                progress.failure = str(error)
+                continue
+            version = relation_version(
+                table.relation, look_up(keeper.connection, table.relation), snapshot.lsn
+            )
+            state, reading = CopyState(next_id, name, READING), None
+            before = states.get(name, [])
+            if before and before[-1].state == READING:
+                done = int(self._bronze.changes.position(self._bronze.copy_app_id(before[-1].id)) or 0)
+                rest = plan_rest(before[-1], table, version.id, done)
+                if rest is None:
+                    rows.append(
+                        abandoned_row(before[-1], "the run that read it ended, and it has to begin anew")
+                    )
+                else:
+                    state = before[-1]
+                    state.row_count = self._bronze.copied_rows(state.id)
+                    reading = Reading(snapshot.lsn, snapshot.running, done, rest)
+            if reading is None:
+                next_id += 1
+                reading = Reading(snapshot.lsn, snapshot.running, 0, plan_ranges(table.leaves))
+            state.requests = tuple(r.id for r in requests) or state.requests
+            state.membership = memberships[name].entry if name in memberships else None
+            place = CopyPlace(state.id, version, snapshot.lsn, snapshot.taken_at)
+            progress.ranges = len(reading.ranges)
+            progress.landed(0, state.row_count)
+            tables.append(TableCopy(state, table, place, reading, progress))
+            rows.append(reading_row(tables[-1]))
+        if tables:
+            self._bronze.record_relations([table.place.version for table in tables])
+        if rows:
+            copies.record(rows)
+        # Small tables are there soon.
+        return sorted(tables, key=lambda table: table.table.pages)
+
+    def _is_fresh(self) -> bool:
+        """Say whether something was recorded a moment ago: many small tables are recorded together."""
+        return time.monotonic() - self._recorded_at < RECORD_SECONDS
+
+    def _finish(self, tables: Sequence[TableCopy]) -> None:
+        """Record that tables are complete, or why not, once bronze is beyond their snapshot."""
+        rows: list[dict[str, object]] = []
+        whole = [table for table in tables if table.failure is None]
+        for table in tables:
+            if isinstance(table.failure, RowsMoved):
+                rows.append(abandoned_row(table.state, str(table.failure)))  # and is copied anew
+            elif table.failure is not None:
+                table.progress.failure = str(table.failure)
+        if whole and self._await(whole[0].reading.lsn):
+            readings = {t.state.name: [*t.state.readings, t.reading] for t in whole}
+            late = late_commits(self._bronze.changes, readings)
+            for table in whole:
+                lsns = late.get(table.state.name, ())
+                if lsns and table.state.readings:
+                    sentence = "transactions ended while a snapshot was taken: several do not fit together"
+                    rows.append(abandoned_row(table.state, sentence))
+                    continue
+                rows.append(complete_row(table, lsns))
+                table.progress.complete()
+        if rows:
+            self._bronze.copies.record(rows)
+        self._recorded_at = time.monotonic()
+
+    def _await(self, lsn: LSN) -> bool:
+        """Wait until bronze is beyond an LSN; say whether it is."""
+        with self._moved:
+            while self._position <= lsn and not self._stop.is_set():
+                self._moved.wait(_WAIT)
+        return self._position > lsn

@@ -1,0 +1,149 @@
+"""What lies between bronze and silver: per table where it goes on, or which copy it begins with.
+
+A table without a copy of its rows from before waits in bronze, where the configuration asks for copies.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pipeline.config import Config
+from pipeline.errors import sentence_of
+from pipeline.lake.arrivals import Point
+from pipeline.lake.bronze import Bronze, TableName, TableSurvey
+from pipeline.lake.records import Manifest, Records, Registered
+from pipeline.operate.summaries import ApplySummary, TableState
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.copies import Copy
+from pipeline.silver.relation import SourceRelation
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What bronze holds up to a point and silver does not: per table its floor and its changes."""
+
+    point: Point
+    manifest: Manifest
+    registered: Mapping[TableName, Registered]
+    floors: Mapping[TableName, LSN]
+    surveys: Mapping[TableName, list[TableSurvey]]
+    copies: Mapping[TableName, Copy]  # of tables that begin with one now
+
+    def floor(self, name: TableName) -> LSN:
+        """Return how far a table is applied."""
+        return self.floors.get(name, self.manifest.lsn)
+
+    @property
+    def names(self) -> list[TableName]:
+        """Return the tables that there is something to do for."""
+        return sorted({*self.surveys, *self.copies})
+
+
+class Outlook:
+    """Looks at what is to be applied; what it has seen of tables it need not look at again."""
+
+    def __init__(self, config: Config, bronze: Bronze, records: Records, summary: ApplySummary) -> None:
+        self.bronze = bronze
+        self.relations: dict[int, SourceRelation] = {}
+        self.unreadable: set[TableName] = set()
+        self.copies_version = -1
+        self._config = config
+        self._records = records
+        self._summary = summary
+        self._relations_version = -1
+        self._checked: set[TableName] = set()  # whose position this process has looked for…
+        self._positioned: set[TableName] = set()  # …and found
+
+    def look(self, point: Point, manifest: Manifest, since: Point | None) -> Pending | None:
+        """Return what lies between silver and a point, None where nothing does; changes nothing."""
+        registered = self._records.registered()
+        self.copies_version = self.bronze.copies.version()
+        newest = self.bronze.copies.newest()
+        copies = {name: copy for name, copy in newest.items() if copy.through < point.lsn}
+        waiting = self._waiting(point, registered, copies)
+        floors = self._floors(manifest, registered, point, waiting)
+        begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
+        is_behind = any(floor < point.lsn for name, floor in floors.items() if name not in begun)
+        if point.lsn <= manifest.lsn and not is_behind and not begun:
+            return None
+        self.bronze.look_at_arrivals(since, point)
+        apart = waiting | self.unreadable | begun.keys()
+        floors = {name: floor for name, floor in floors.items() if name not in apart}
+        surveys = {
+            name: found
+            for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
+            if self._config.rule_for(*name) is not None and name not in apart
+        }
+        return Pending(point, manifest, registered, floors, surveys, begun)
+
+    def _waiting(
+        self, point: Point, registered: Mapping[TableName, Registered], copies: Mapping[TableName, Copy]
+    ) -> set[TableName]:
+        """Return the tables that have to wait in bronze until their copy is complete."""
+        if self._config.source.copy == "never":
+            return set()
+        return {
+            name
+            for name in self._captured_tables(point)
+            if name not in registered and name not in copies and not self.bronze.copies.is_gone(name)
+        }
+
+    def _begins(self, name: TableName, copy: Copy, registered: Mapping[TableName, Registered]) -> bool:
+        """Say whether a table has to begin with a copy now: one that it has not begun with yet."""
+        if self._config.rule_for(*name) is None or name in self.unreadable:
+            return False
+        known = registered.get(name)
+        return known is None or known.copy_id != copy.id or name not in self._positioned
+
+    def _floors(
+        self,
+        manifest: Manifest,
+        registered: Mapping[TableName, Registered],
+        point: Point,
+        waiting: Collection[TableName],
+    ) -> dict[TableName, LSN]:
+        """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
+        floors: dict[TableName, LSN] = {}
+        self.unreadable.clear()
+        behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
+        for name in self._captured_tables(point):
+            if name in waiting or (name in registered and name not in behind and name in self._checked):
+                continue
+            try:
+                position = self.bronze.lake.table_at(self.path(name)).position(self.bronze.app_id) or INVALID
+            except Exception as error:  # one table that cannot be read stops no other
+                applied = behind.get(name, INVALID)
+                self._summary.tables[name] = TableState(applied=applied, failure=sentence_of(error))
+                self._checked.discard(name)
+                self.unreadable.add(name)
+                continue
+            self._checked.add(name)
+            if position > INVALID:
+                self._positioned.add(name)
+            else:
+                self._positioned.discard(name)
+            if name not in registered:
+                if position > INVALID or manifest.lsn > INVALID:
+                    floors[name] = position
+            else:
+                # A table that was removed has no position: it is built again from the beginning.
+                is_whole = position > INVALID and name not in behind
+                floor = max(position, manifest.lsn) if is_whole else position
+                if floor != manifest.lsn:
+                    floors[name] = floor
+        return floors
+
+    def _captured_tables(self, point: Point) -> list[TableName]:
+        """Return the tables that bronze knows up to the point and the configuration wants."""
+        version = self.bronze.relations.version()
+        if version != self._relations_version:
+            self.relations = self.bronze.source_relations()
+            self._relations_version = version
+        relations = (r for r in self.relations.values() if r.lsn <= point.lsn)
+        names = {(relation.schema_name, relation.table_name) for relation in relations}
+        return [name for name in sorted(names) if self._config.rule_for(*name) is not None]
+
+    def path(self, name: TableName) -> str:
+        """Return where a table's silver table is."""
+        rule = self._config.rule_for(*name)
+        target = rule.target if rule else None
+        return self.bronze.lake.path("silver", target) if target else self.bronze.lake.path("silver", *name)

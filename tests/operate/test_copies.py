@@ -1,0 +1,293 @@
+"""Rows from before the slot: silver equals the source, whatever goes on at the source meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from pipeline.operate import copy_plan
+from pipeline.operate.copy_round import CopyRound
+from pipeline.postgres.copy import CopyReader
+from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.servers import Database, MakeServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+BIG = "(SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 90) j)"
+ORDERS = (
+    "CREATE TABLE orders (id int8 PRIMARY KEY, n int, big text, price numeric(12,2), at timestamptz)",
+    "ALTER TABLE orders ALTER big SET STORAGE EXTERNAL",
+)
+FILL = (
+    f"INSERT INTO orders SELECT i, i % 7, CASE WHEN i % 3 > 0 THEN {BIG} END, i / 7.0, "
+    "timestamptz '2020-01-01' + i * interval '1 hour' FROM generate_series(1, {}) i"
+)
+BAG = ("CREATE TABLE bag (a int, b text)", "ALTER TABLE bag REPLICA IDENTITY FULL")
+FILL_BAG = "INSERT INTO bag SELECT i % 50, repeat('x', i % 3) FROM generate_series(1, 2000) i"
+
+
+@pytest.fixture
+def copying(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """Give a pipeline that begins with copies, of small ranges of pages."""
+    monkeypatch.setattr(copy_plan, "RANGE_PAGES", 4)
+    return make_pipeline(copy="initial", create_publication="all")
+
+
+def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
+    """Return (state, ranges before) of what was recorded of a table's copies, in order."""
+    rows = (
+        pipeline.frame("bronze", "copies").where(f"table_name = '{table}'").orderBy("recorded_at").collect()
+    )
+    return [(row.state, row.ranges_before) for row in rows]
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> None:
+    """Let copying end by a failure after so many commits."""
+    land = CopyRound._land_in_order
+    count = 0
+
+    def land_and_stop(self: CopyRound, tables: Any) -> None:
+        nonlocal count
+        land(self, tables)
+        count += any(table.landed for table in tables)
+        if count >= commits:
+            raise OSError("cut off")
+
+    monkeypatch.setattr(CopyRound, "_land_in_order", land_and_stop)
+
+
+@contextmanager
+def load(pipeline: Pipeline, seed: int) -> Iterator[None]:
+    """Change orders and bag all the time, by two sessions."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def change(random: Random) -> None:
+        try:
+            with pipeline.database.connect() as source:
+                while not stop.is_set():
+                    i = random.randrange(1, 4000)
+                    with source.transaction():
+                        for _ in range(random.randrange(1, 4)):
+                            source.execute(statement(random, i).encode())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=change, args=(Random(seed + n),)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures
+
+
+def statement(random: Random, i: int) -> str:
+    return random.choice(
+        [
+            f"UPDATE orders SET n = n + 1 WHERE id = {i}",
+            f"UPDATE orders SET big = repeat('y', {random.randrange(5000)}) WHERE id = {i}",
+            f"UPDATE orders SET id = {random.randrange(10**9)} WHERE id = {i}",
+            f"DELETE FROM orders WHERE id = {i}",
+            f"INSERT INTO orders SELECT i, 1, {BIG}, 1 FROM (SELECT {random.randrange(10**9)} AS i) s "
+            "ON CONFLICT DO NOTHING",
+            f"UPDATE bag SET a = {i % 50} WHERE ctid = (SELECT ctid FROM bag WHERE a = {i % 50} LIMIT 1 "
+            "FOR UPDATE SKIP LOCKED)",
+            f"DELETE FROM bag WHERE ctid = (SELECT ctid FROM bag WHERE a = {i % 50} LIMIT 1 "
+            "FOR UPDATE SKIP LOCKED)",
+            f"INSERT INTO bag VALUES ({i % 50}, 'new')",
+        ]
+    )
+
+
+def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
+    copying.run(*ORDERS, FILL.format(5000), *BAG, FILL_BAG)
+    copying.run(
+        "CREATE TABLE empty (id int PRIMARY KEY, note text)",
+        "CREATE TABLE log (at timestamptz, line text)",
+        "INSERT INTO log SELECT now(), 'line ' || i FROM generate_series(1, 100) i",
+        "INSERT INTO log VALUES ('infinity', 'does not fit')",
+    )
+    summary = copying.ingest()
+    assert {name[1]: copy.rows_landed for name, copy in summary.copies.items()} == {
+        "orders": 5000,
+        "bag": 2000,
+        "empty": 0,
+        "log": 101,
+    }
+    copying.apply()
+    assert copying.frame("silver", "public", "empty").count() == 0
+    [misfit] = copying.frame("_pgdelta", "misfits").collect()
+    assert (misfit.table_name, misfit.column_name, misfit.raw_text) == ("log", "at", "infinity")
+    copying.assert_equal("orders", "bag", "empty")
+    copying.run(
+        "UPDATE orders SET n = 99 WHERE id <= 10",
+        "DELETE FROM orders WHERE id BETWEEN 11 AND 20",
+        "UPDATE orders SET id = id + 100000 WHERE id BETWEEN 21 AND 30",
+        "DELETE FROM bag WHERE ctid IN (SELECT ctid FROM bag WHERE a = 1 LIMIT 3)",
+        "INSERT INTO empty VALUES (1, 'one')",
+    )
+    copying.catch_up()
+    copying.assert_equal("orders", "bag", "empty")
+    # silver is in bronze alone
+    before = copying.frame("silver", "public", "orders").drop("_commit_time").collect()
+    shutil.rmtree(copying.path("silver", "public", "orders"))
+    copying.apply()
+    after = copying.frame("silver", "public", "orders").drop("_commit_time").collect()
+    assert sorted(map(repr, before)) == sorted(map(repr, after))
+
+
+def test_a_copy_under_load(copying: Pipeline) -> None:
+    copying.run(*ORDERS, FILL.format(4000), *BAG, FILL_BAG)
+    with load(copying, 1):
+        copying.ingest()
+        copying.apply()
+    copying.catch_up()
+    copying.assert_equal("orders", "bag")
+    assert copies(copying, "orders") == [("reading", 0), ("complete", None)]
+
+
+def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying.run(*ORDERS, FILL.format(4000), *BAG, FILL_BAG)
+    with monkeypatch.context() as patch, load(copying, 2):
+        stop_after(patch, 4)
+        summary = copying.ingest()
+    assert summary.exit_code(strict=False) == 1
+    assert (
+        "cut off" in str(summary.copy_failure) or "Errno" in str(summary.copy_failure) or summary.copy_failure
+    )
+    assert copying.apply().tables == {}  # waiting
+    with load(copying, 3):
+        copying.ingest()
+    copying.catch_up()
+    states = copies(copying, "orders")
+    assert [state for state, _ in states] == ["reading", "reading", "complete"]
+    assert states[1][1]  # some of it was not read again
+    # rows without a key cannot be told apart: they are read anew
+    assert "abandoned" in [state for state, _ in copies(copying, "bag")]
+    copying.catch_up()  # where a row moved, one more copy
+    copying.catch_up()
+    copying.assert_equal("orders", "bag")
+
+
+def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying.run(
+        *ORDERS,
+        "ALTER TABLE orders SET (autovacuum_enabled = off)",
+        FILL.format(4000),
+        "DELETE FROM orders WHERE id < 100",
+        "VACUUM orders",
+    )
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        copying.ingest()
+    # the new version stands where the first rows were, and its long value is not sent
+    copying.run("UPDATE orders SET n = -1 WHERE id = 3998")
+    [(page,)] = copying.source.execute("SELECT (ctid::text::point)[0] FROM orders WHERE id = 3998").fetchall()
+    assert page < 4
+    copying.catch_up()
+    assert any(kind == "resync" for kind, _ in copying.events("orders"))
+    assert copying.frame("silver", "public", "orders").where("id = 3998 AND big IS NULL").count() == 1
+    copying.catch_up()
+    copying.assert_equal("orders")
+    assert [state for state, _ in copies(copying, "orders")] == [
+        "reading", "reading", "complete", "reading", "complete",
+    ]  # fmt: skip
+
+
+def test_a_transaction_that_ended_and_cannot_be_seen_yet(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    """Its commit record waits for a synchronous standby: decoded it is already, visible it is not."""
+    server = make_server({"synchronous_standby_names": ""})
+    pipeline = make_pipeline(
+        copy="initial", create_publication="all", database=Database(server, "postgres", server.conninfo)
+    )
+    pipeline.run(*ORDERS, FILL.format(100), *BAG, FILL_BAG)
+    pipeline.run("ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
+    time.sleep(1)
+
+    def wait(statement: str) -> None:
+        with pipeline.database.connect() as source:
+            source.execute(statement.encode())
+
+    waiting = [
+        threading.Thread(target=wait, args=(s,))
+        for s in (
+            "UPDATE orders SET n = -5, id = id + 1000 WHERE id < 10",
+            "DELETE FROM bag WHERE a = 3",
+            "INSERT INTO orders VALUES (77777, 1)",
+        )
+    ]
+    for thread in waiting:
+        thread.start()
+    time.sleep(2)
+    try:
+        with pipeline.database.connect() as free:
+            free.execute("SET synchronous_commit = local")
+            assert free.execute("SELECT count(*) FROM orders WHERE n = -5").fetchone() == (0,)
+        pipeline.ingest()
+        complete = pipeline.frame("bronze", "copies").where("state = 'complete'").collect()
+        assert {row.table_name: len(row.late) for row in complete} == {"orders": 2, "bag": 1}
+    finally:
+        pipeline.run("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()")
+        for thread in waiting:
+            thread.join()
+    pipeline.catch_up()
+    pipeline.assert_equal("orders", "bag")
+
+
+def test_a_table_that_is_written_anew_under_way_is_copied_anew(
+    copying: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying.run(*ORDERS, FILL.format(2000))
+    begin, is_done = CopyReader._begin, False
+
+    def begin_and_rewrite(self: CopyReader, snapshot: Any) -> None:
+        nonlocal is_done
+        begin(self, snapshot)
+        if not is_done:
+            is_done = True
+            copying.run("ALTER TABLE orders ALTER n TYPE bigint")
+
+    monkeypatch.setattr(CopyReader, "_begin", begin_and_rewrite)
+    copying.catch_up()
+    assert [state for state, _ in copies(copying, "orders")] == [
+        "reading",
+        "abandoned",
+        "reading",
+        "complete",
+    ]
+    copying.assert_equal("orders")
+
+
+def test_columns_that_change_while_the_table_waits(
+    copying: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying.run(*ORDERS, FILL.format(1000), *BAG, FILL_BAG)
+    land = CopyRound._land_in_order
+
+    def land_and_alter(self: CopyRound, tables: Any) -> None:
+        monkeypatch.setattr(CopyRound, "_land_in_order", land)
+        land(self, tables)
+        copying.run(
+            "ALTER TABLE orders ADD COLUMN state text DEFAULT 'open'",
+            "UPDATE orders SET state = 'paid' WHERE id < 10",
+            "ALTER TABLE bag ADD COLUMN c int DEFAULT 7",
+            "DELETE FROM bag WHERE a = 1",
+        )
+
+    monkeypatch.setattr(CopyRound, "_land_in_order", land_and_alter)
+    copying.catch_up()
+    copying.catch_up()
+    copying.assert_equal("orders", "bag")

@@ -1,0 +1,47 @@
+"""Copying without Spark: what a publication has of a table at a snapshot, as rows of bronze."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pipeline.bronze.copied import CopyPlace, CopySpool
+from pipeline.bronze.versions import relation_version
+from pipeline.operate.copy_plan import plan_ranges
+from pipeline.postgres.catalog import look_up
+from pipeline.postgres.copy import CopyReader, PageRange
+from pipeline.postgres.published import PublishedTable, describe_published
+from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.protocol.lsn import INVALID
+from tests.bronze.events import rows_of_parts
+
+Row = dict[str, Any]
+
+
+def copy_table(
+    conninfo: str, publication: str, table: str, directory: Path
+) -> tuple[PublishedTable, list[Row]]:
+    """Return a table of schema public as it is described, and its rows in the order of their ordinals."""
+    with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
+        described = describe_published(keeper.connection, publication, ("public", table))
+        facts = look_up(keeper.connection, described.relation)
+        assert facts is not None
+        version = relation_version(described.relation, facts, INVALID)
+        spool = CopySpool(directory, CopyPlace(7, version, keeper.snapshot.lsn, keeper.snapshot.taken_at))
+        count = 0
+        for pages in plan_ranges(described.leaves):
+            leaf = next(leaf for leaf in described.leaves if leaf.oid == pages.relation_id)
+            for block in reader.read(
+                keeper.snapshot, described, PageRange(leaf, pages.first_page, pages.end_page)
+            ):
+                spool.add(block, count)
+                count += block.row_count
+        part = spool.finish()
+    return described, rows_of_parts([part] if part else [])
+
+
+def values(rows: Sequence[Row]) -> list[list[str | None]]:
+    """Return the values of rows."""
+    return [row["new"] for row in rows]
