@@ -27,6 +27,7 @@ MISFITS = (
     "schema_name STRING, table_name STRING, column_name STRING, key STRING, raw_text STRING, lsn BIGINT, "
     "policy STRING"
 )
+_MISFIT_COLUMNS = tuple(column.split()[0] for column in MISFITS.split(", "))
 EVENTS = (
     "schema_name STRING, table_name STRING, lsn BIGINT, kind STRING, sentence STRING, recorded_at TIMESTAMP"
 )
@@ -194,7 +195,7 @@ class Records:
         if recorded is not None:
             frame = frame.where(F.col("lsn") >= int(recorded))
         with self._lock:
-            self._misfits.append(frame.select([f.split()[0] for f in MISFITS.split(", ")]), commit)
+            self._misfits.append(frame.select(*_MISFIT_COLUMNS), commit)
 
     def record_manifest(self, manifest: Manifest) -> None:
         """Append a manifest."""
@@ -253,9 +254,9 @@ class RecordsBeside(Records):
     def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
         """Append those that are not recorded yet."""
         del commit
-        names = [f.split()[0] for f in MISFITS.split(", ")]
-        same = reduce(Column.__and__, (F.col(f"n.{name}").eqNullSafe(F.col(f"o.{name}")) for name in names))
-        new = frame.select(names).alias("n").join(self._misfits.frame().alias("o"), same, "left_anti")
+        equal = (F.col(f"n.{name}").eqNullSafe(F.col(f"o.{name}")) for name in _MISFIT_COLUMNS)
+        new = frame.select(*_MISFIT_COLUMNS).alias("n")
+        new = new.join(self._misfits.frame().alias("o"), reduce(Column.__and__, equal), "left_anti")
         self._misfits.append(new)
 
 
