@@ -37,7 +37,7 @@ def refused_column(
             if misfit := kind.misfit(text, f"({kind.value(text)})"):
                 is_refused = f"relation_version = {survey.version} AND {misfit}"
                 cases.append(f"CASE WHEN {is_refused} THEN {literal(column.name)} END")
-    return f"coalesce({', '.join(cases)}, NULL)" if cases else None
+    return f"coalesce({', '.join(cases)})" if cases else None
 
 
 def refusal(name: tuple[str, str], commit_lsn: int, column: str) -> Refusal:
