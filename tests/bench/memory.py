@@ -139,11 +139,7 @@ def measure_delay(server: EmbeddedServer, folder: Path, rows: int, streaming: st
             for _ in range(STATEMENTS):
                 connection.execute(INSERT, (rows // STATEMENTS,))
         started = time.monotonic()
-        end = _end_of_wal(connection, "insert")
-        # an idle server says no more by itself: anything that is committed lets the slot pass the end
-        connection.execute("INSERT INTO items (product) VALUES (1)")
-        passed = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-        _wait_for(watch, connection, passed, (end, slot))
+        _wait_until_landed(watch, connection, slot)
         seconds = time.monotonic() - started
     _end(server, slot)
     return Peak(rows, watch.peaks["python"], watch.peaks["java"], seconds)
@@ -177,14 +173,20 @@ def measure_streams(server: EmbeddedServer, folder: Path, streams: int, rows: in
         files = len(os.listdir(f"/proc/{watch.process.pid}/fd"))
         for number, session in enumerate(reversed(opened)):
             session.rollback() if number % 2 else session.commit()
-        end = _end_of_wal(connection, "insert")
-        connection.execute("INSERT INTO items (product) VALUES (1)")
-        passed = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-        _wait_for(watch, connection, passed, (end, slot))
+        _wait_until_landed(watch, connection, slot)
         seconds = time.monotonic() - started
     _end(server, slot)
     data = streams * rows * WIDE_BYTES >> 20
     return OpenStreams(streams, data, watch.peaks["python"], watch.peaks["java"], files, seconds)
+
+
+def _wait_until_landed(watch: Watch, connection: psycopg.Connection, slot: str) -> None:
+    """Wait until the slot was told that bronze holds all that is committed."""
+    end = _end_of_wal(connection, "insert")
+    # an idle server says no more by itself: anything that is committed lets the slot pass the end
+    connection.execute("INSERT INTO items (product) VALUES (1)")
+    passed = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    _wait_for(watch, connection, passed, (end, slot))
 
 
 def _end_of_wal(connection: psycopg.Connection, which: str) -> str:
