@@ -84,15 +84,14 @@ class SilverShape:
         self._rule = rule
         self._app_id = app_id
         self._metadata_columns = metadata_columns
-        self._sources: Mapping[int, str] = {}  # attribute number → the source's name, as followed last
 
     def evolve(
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
-    ) -> tuple[Known, dict[int, SourceRelation]]:
-        """Bring the table to the shape of all versions in order; return what is known of it then.
+    ) -> tuple[Evolution, dict[int, SourceRelation]]:
+        """Bring the table to the shape of all versions in order; return how.
 
         Returned beside it: the relations as their columns are named in silver. Of a table that was created
         again only the newest counts. Raises Held or NeedsRewrite, before anything is done, where one cannot
@@ -105,13 +104,12 @@ class SilverShape:
                     raise Held(operation.sentence, lsn)
                 case Rewrite():
                     raise NeedsRewrite(operation.sentence, lsn)
-        self._sources = evolution.alike.sources
         if evolution.created_again_at is not None:
             sentence = "the table was created again under its name"
             self._record("evolved", evolution.created_again_at, sentence)
         for lsn, operation in evolution.operations:
             self._perform(operation, lsn, evolution.known.relation_id)
-        return evolution.known, {**relations, **{r.version: r for r in evolution.alike.relations}}
+        return evolution, {**relations, **{r.version: r for r in evolution.alike.relations}}
 
     def plan(
         self,
@@ -152,12 +150,13 @@ class SilverShape:
         begins = LSN(followed[0].first[0]) if is_another else None
         return Evolution(operations, known or Known(newest, {}), alike, begins)
 
-    def columns_of(self, known: Known) -> tuple[RegisteredColumn, ...]:
-        """Return the columns to register, the source's names being silver's."""
+    def columns_of(self, evolution: Evolution) -> tuple[RegisteredColumn, ...]:
+        """Return the columns to register once the table has its new shape."""
+        known, sources = evolution.known, evolution.alike.sources
         physical = self._table.physical_names()
         return tuple(
             RegisteredColumn(
-                self._sources.get(number or 0, name),
+                sources.get(number or 0, name),
                 name,
                 number,
                 physical[name],

@@ -92,7 +92,7 @@ class SilverTable:
             if not surveys:
                 return Written(start.floor, held, kind=kind)
         try:
-            known, relations = self._shape.evolve(surveys, relations, registered)
+            evolution, relations = self._shape.evolve(surveys, relations, registered)
         except NeedsRewrite as need:
             written = self._rewrite(relations, registered, through, need)
             return written if written.held else replace(written, held=held, kind=kind)
@@ -102,7 +102,7 @@ class SilverTable:
             surveys = self.bronze.survey_table(self.name, start, through)
             if not surveys:
                 return Written(start.floor, held)
-            known, relations = self._shape.evolve(surveys, relations, registered)
+            evolution, relations = self._shape.evolve(surveys, relations, registered)
         runs = self._runs(surveys, relations, start, through)
         table = TableInput(tuple(surveys), relations, through, runs, start.copy)
         cuts = plan_cuts(table, registered.relation_id if registered else None)
@@ -111,19 +111,14 @@ class SilverTable:
         # write puts the new rows in the old ones' place.
         copy_id = registered.copy_id if registered else None
         copy_id = start.copy.id if start.copy else copy_id
-        entry = Registered(
-            *self.name,
-            self.table.path,
-            known.relation_id,
-            self._shape.columns_of(known),
-            copy_id=copy_id,
-        )
+        oid, columns_now = evolution.known.relation_id, self._shape.columns_of(evolution)
+        entry = Registered(*self.name, self.table.path, oid, columns_now, copy_id=copy_id)
         names = {c.physical_name: c.name for c in registered.columns} if registered else {}
         columns = (replace(c, name=names.get(c.physical_name, c.name)) for c in entry.columns)
         before = replace(entry, columns=tuple(columns))
-        if registered and registered.relation_id != known.relation_id:
+        if registered and registered.relation_id != oid:
             cut = cuts[0]
-            successor = Successor(known.relation_id, entry.columns, self._app_of(cut, through), cut.through)
+            successor = Successor(oid, entry.columns, self._app_of(cut, through), cut.through)
             before = replace(registered, successor=successor)
         if before != registered:
             self._records.register(before)
