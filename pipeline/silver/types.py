@@ -77,14 +77,17 @@ def silver_type(column: SourceColumn, override: str | None = None, held: str | N
 
     `held` is what silver has: it stands where only the catalog could tell and did not.
     """
+    element = column.element_base_oid or _BUILT_IN_ARRAYS.get(column.base_oid)
+    delimiter = ";" if element == _BOX else ","
     if override:
         kind = overridden(override)
-        return VECTOR if kind.ddl == VECTOR.ddl and column.output in _VECTORS else kind
+        if kind.ddl == VECTOR.ddl and column.output in _VECTORS:
+            return VECTOR
+        return array_of(kind.element, delimiter) if kind.element is not None else kind
     if held is not None and not column.is_type_known:
         return stored(held)
-    element = column.element_base_oid or _BUILT_IN_ARRAYS.get(column.base_oid)
     if element is not None:
-        return array_of(_scalar(element, column), ";" if element == _BOX else ",")
+        return array_of(_scalar(element, column), delimiter)
     return _scalar(column.base_oid, column)
 
 

@@ -107,6 +107,11 @@ def test_override_wins_whatever_its_spelling() -> None:
     assert silver_type(column("c", None, 16_400), "INT", "BIGINT").ddl == "INT"
 
 
+def test_array_of_boxes_is_split_at_semicolons_under_an_override_too() -> None:
+    own, overriding = (silver_type(column("c", 1, 1020), ddl) for ddl in (None, "ARRAY<STRING>"))
+    assert own.parse("text") == overriding.parse("text") != overridden("ARRAY<STRING>").parse("text")
+
+
 @pytest.mark.parametrize(
     "ddl",
     [
