@@ -25,7 +25,7 @@ from pipeline.silver.evolve import (
 from pipeline.silver.fold import literal
 from pipeline.silver.merge import MetadataNames, quoted
 from pipeline.silver.notes import Note
-from pipeline.silver.plan import Survey
+from pipeline.silver.plan import Survey, followed
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.renames import Alike, Known, RenameColumn, name_alike, plan_renames
 from pipeline.silver.sidecars import with_sidecars
@@ -118,25 +118,21 @@ class SilverShape:
         registered: Registered | None,
     ) -> Evolution:
         """Plan all that brings the table to the shape of all versions in order; nothing is done."""
-        if not surveys:
-            raise ValueError("a table's input names at least one relation version")
-        # A shape that came back is the same version, and may be the last as well as the first.
-        last = max(surveys, key=lambda s: s.last)
+        versions = followed(surveys, relations)
+        last = versions[-1]
         newest = relations[last.version].oid
-        others = (s for s in surveys if s is not last and relations[s.version].oid == newest)
-        followed = [*sorted(others, key=lambda s: s.first), last]
         silver = self.columns() if self._table.exists() else None
         known = None
         if registered is not None and silver is not None:  # a table that was removed is built again
             known = self._known(registered)
-        alike = name_alike(known, [relations[s.version] for s in followed])
+        alike = name_alike(known, [relations[s.version] for s in versions])
         renames = plan_renames(known, alike) if known is not None else []
         known = known.renamed(renames) if known is not None else None
         renames = with_sidecars(renames, silver or {})
         operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), rename) for rename in renames]
         columns = shaped(silver, renames) if silver is not None else None
         was_certain = True
-        for survey, relation, is_certain in zip(followed, alike.relations, alike.certain, strict=True):
+        for survey, relation, is_certain in zip(versions, alike.relations, alike.certain, strict=True):
             planned = plan_evolution(
                 known, relation, columns, self._rule, is_certain=is_certain and was_certain
             )
@@ -147,7 +143,7 @@ class SilverShape:
             columns = shaped(columns, planned)
             known = (known or Known(relation.oid, {})).after(relation)
         is_another = registered is not None and silver is not None and registered.relation_id != newest
-        begins = LSN(followed[0].first[0]) if is_another else None
+        begins = LSN(versions[0].first[0]) if is_another else None
         return Evolution(operations, known or Known(newest, {}), alike, begins)
 
     def columns_of(self, evolution: Evolution) -> tuple[RegisteredColumn, ...]:

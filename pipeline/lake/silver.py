@@ -22,11 +22,22 @@ from pipeline.lake.writer import CutWriter
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableRule
 from pipeline.silver.copies import Copy, Start
-from pipeline.silver.evolve import Hold, Operation
-from pipeline.silver.plan import Cut, Run, Survey, TableInput, plain_runs, plan_cuts, plan_fold, signature
+from pipeline.silver.evolve import Hold, Operation, rule_of_last
+from pipeline.silver.plan import (
+    Cut,
+    Run,
+    Survey,
+    TableInput,
+    followed,
+    plain_runs,
+    plan_cuts,
+    plan_fold,
+    signature,
+)
 from pipeline.silver.refusals import Refusal, refusal, refused_column
 from pipeline.silver.relation import SourceRelation
-from pipeline.silver.types import silver_type, stored
+from pipeline.silver.renames import name_alike
+from pipeline.silver.types import stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +261,9 @@ class SilverTable:
     def _rule_of_newest(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]
     ) -> TableRule:
-        """Return the rule that reads every version into the types of the newest."""
-        newest = relations[max(surveys, key=lambda s: s.last).version]
-        types = {c.name: silver_type(c, self._rule.types.get(c.name)).ddl for c in newest.columns}
-        return replace(self._rule, types=types, type_changes="hold")
+        """Return the rule that reads every version into the newest types, by the names in silver."""
+        versions = [relations[s.version] for s in followed(surveys, relations)]
+        return rule_of_last(name_alike(None, versions).relations, self._rule)
 
     def _settled(self, registered: Registered | None) -> Registered | None:
         """Return what the table's rows belong to: a run that ended early could not record it any more."""

@@ -6,7 +6,7 @@ with a sentence instead of a guess.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.rules import TableRule
 from pipeline.silver.merge import quoted
@@ -178,6 +178,15 @@ def shaped(silver: Mapping[str, str] | None, operations: Sequence[Operation]) ->
             case DropColumn():
                 del columns[operation.name]
     return columns
+
+
+def rule_of_last(relations: Sequence[SourceRelation], rule: TableRule) -> TableRule:
+    """Return the rule that reads versions, in order and named alike, into the type each column had last."""
+    types = dict(rule.types)
+    for column in (column for relation in relations for column in relation.columns):
+        override = rule.types.get(column.name)
+        types[column.name] = silver_type(column, override, types.get(column.name)).ddl
+    return replace(rule, types=types, type_changes="hold")
 
 
 def _collision(relation: SourceRelation, silver: Mapping[str, str], beside: Mapping[str, str]) -> Hold | None:

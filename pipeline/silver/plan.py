@@ -116,6 +116,17 @@ def signature(relation: SourceRelation) -> tuple[object, ...]:
     return (relation.oid, identity, relation.key)
 
 
+def followed(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> list[Survey]:
+    """Return the versions of the newest table under the name, in order."""
+    if not surveys:
+        raise ValueError("a table's input names at least one relation version")
+    # A shape that came back is the same version, and may be the last as well as the first.
+    last = max(surveys, key=lambda s: s.last)
+    oid = relations[last.version].oid
+    others = (s for s in surveys if s is not last and relations[s.version].oid == oid)
+    return [*sorted(others, key=lambda s: s.first), last]
+
+
 def plain_runs(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> tuple[Run, ...] | None:
     """Group the versions into runs; None where versions of different signatures interleave."""
     runs: list[Run] = []

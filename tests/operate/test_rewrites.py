@@ -122,3 +122,40 @@ def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipel
     ]
     # a misfit that was recorded before is not recorded again
     assert wider.frame("_pgdelta", "misfits").count() == 1
+
+
+def test_a_rewrite_reads_every_version_into_the_type_that_a_column_had_last(pipeline: Pipeline) -> None:
+    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
+    pipeline.run(
+        'CREATE TABLE cased (id int PRIMARY KEY, v int, "V" int)',
+        "CREATE TABLE gone (id int PRIMARY KEY, v int, w int)",
+        "CREATE TABLE boxes (id int PRIMARY KEY, v int, b box[])",
+    )
+    pipeline.ingest()
+    boxes = "ARRAY[box '(2,2),(1,1)', box '(4,4),(3,3)']"
+    pipeline.run(
+        "INSERT INTO cased VALUES (1, 1, 1)",
+        "INSERT INTO gone VALUES (1, 1, 1)",
+        f"INSERT INTO boxes VALUES (1, 1, {boxes})",
+    )
+    pipeline.ingest()
+    pipeline.run(
+        'ALTER TABLE cased ALTER "V" TYPE text',
+        "INSERT INTO cased VALUES (2, 2, 'two')",
+        "ALTER TABLE gone ALTER v TYPE text",
+        "INSERT INTO gone VALUES (2, 'two', 2)",
+        "ALTER TABLE gone DROP v, ALTER w TYPE text",
+        "INSERT INTO gone VALUES (3, 'three')",
+        "ALTER TABLE boxes ALTER v TYPE text",
+        f"INSERT INTO boxes VALUES (2, 'two', {boxes})",
+    )
+    pipeline.catch_up()
+
+    def silver(table: str, *columns: str) -> list[tuple[object, ...]]:
+        rows = pipeline.frame("silver", "public", table).orderBy("id").select(*columns).collect()
+        return [tuple(row) for row in rows]
+
+    both = ["(2,2),(1,1)", "(4,4),(3,3)"]
+    assert silver("boxes", "v", "b") == [("1", both), ("two", both)]
+    assert silver("cased", "v", "V__3") == [(1, "1"), (2, "two")]
+    assert silver("gone", "v", "w") == [("1", "1"), ("two", "2"), (None, "three")]

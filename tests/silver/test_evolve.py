@@ -15,11 +15,12 @@ from pipeline.silver.evolve import (
     Operation,
     WidenColumn,
     plan_evolution,
+    rule_of_last,
     shaped,
 )
 from pipeline.silver.notes import Note
 from pipeline.silver.relation import SourceColumn, SourceRelation
-from pipeline.silver.renames import Known
+from pipeline.silver.renames import Known, name_alike
 from tests.silver.relations import FLOAT8, INT4, INT8, NUMERIC, TEXT, column, relation
 
 ID = column("id", 1, INT4, is_key=True)
@@ -214,3 +215,22 @@ def test_dropped_column_stays_unless_the_rule_says_otherwise() -> None:
     assert shaped(silver, operations) == {"id": "INT"}
     # the catalog does not say which columns there are
     assert plan_evolution(KNOWN, relation(column("id", None, INT4)), silver, rule) == []
+
+
+def test_a_rewrite_reads_each_column_into_the_type_it_had_last_under_its_name_in_silver() -> None:
+    first = relation(ID, column("v", 2, INT4), column("V", 3, INT4), column("gone", 4, INT4))
+    second = relation(ID, column("v", 2, INT4), column("V", 3), column("gone", 4), version=2)
+    third = relation(ID, column("w", 2, INT8), column("V", 3), version=3)
+    alike = name_alike(None, [first, second, third])
+    found = rule_of_last(alike.relations, TableRule("*.*", type_changes="rewrite"))
+    assert found.types == {"id": "INT", "w": "BIGINT", "V": "STRING", "gone": "STRING"}
+    assert found.type_changes == "hold"
+    alike = name_alike(None, [first, second])
+    found = rule_of_last(alike.relations, TableRule("*.*", types={"gone": "BIGINT"}))
+    assert found.types == {"id": "INT", "v": "INT", "V__3": "STRING", "gone": "BIGINT"}
+
+
+def test_a_rewrite_leaves_a_type_that_the_last_version_does_not_tell() -> None:
+    known = relation(ID, column("v", 2, 16_400, base_oid=INT4))
+    unknown = relation(ID, column("v", None, 16_400), version=2)
+    assert rule_of_last([known, unknown], TableRule("*.*")).types == {"id": "INT", "v": "INT"}
