@@ -81,8 +81,8 @@ class PreparedTransactions:
         """Remove what is decided and landed, named by gid and xid; what is removed already does no harm."""
         left = self._open().intersection(decided) if decided else ()
         if left:
-            ended = " OR ".join(f"(gid = {literal(gid)} AND xid = {xid})" for gid, xid in sorted(left))
-            self.table.spark.sql(f"DELETE FROM {self.table.identifier} WHERE {ended}")
+            ended = ", ".join(f"({literal(gid)}, {xid}L)" for gid, xid in sorted(left))
+            self.table.spark.sql(f"DELETE FROM {self.table.identifier} WHERE (gid, xid) IN ({ended})")
 
     def open_count(self, decisions: Sequence[Decision] = ()) -> int:
         """Return how many are not decided, these decisions taken into account."""
