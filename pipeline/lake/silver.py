@@ -5,7 +5,6 @@ inside a transaction records it under an application id of its own (`…#1`), as
 under the same id and version in silence.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,7 @@ from pipeline.lake.arrivals import Point
 from pipeline.lake.bronze import Bronze, TableName, between, exact_runs
 from pipeline.lake.copies import Request
 from pipeline.lake.records import Event, Records, RecordsBeside, Registered, Successor
+from pipeline.lake.replacing import put_in_place
 from pipeline.lake.shape import Held, NeedsRewrite, SilverShape
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.lake.writer import CutWriter
@@ -240,21 +240,9 @@ class SilverTable:
                 "a cast or ALTER TABLE … USING computed is not in the stream, and only a resync brings it",
             }
             self._records.record_events([Event(*self.name, need.lsn, k, s) for k, s in sentences.items()])
-        commit = Commit(self._app_id, through, {"operation": "rewrite"})
-        if (self.table.position(self._app_id) or INVALID) >= through:
-            # Delta would skip it under an LSN that the table has.
-            commit = Commit(f"{self._app_id}/rewrite", LSN(time.time_ns()), {"operation": "rewrite"})
-        entry = replace(records.registered_last, path=self.table.path)
-        # Until the new rows are there the old ones have their names; then what data files call them is new.
-        unnamed = tuple(replace(c, physical_name="") for c in entry.columns)
-        successor = Successor(entry.relation_id, unnamed, commit.app_id, commit.lsn)
-        before = registered or replace(entry, columns=())
-        self._records.register(replace(before, successor=successor))
-        self.table.replace_by(place, commit)
-        physical = self.table.physical_names()
-        columns = tuple(replace(c, physical_name=physical[c.silver_name]) for c in entry.columns)
-        self._records.register(replace(entry, columns=columns))
-        place.remove()
+        put_in_place(
+            self.table, place, self._records, records.registered_last, registered, self._app_id, through
+        )
         self._version = self.table.version()
         return replace(written, applied=through)
 
