@@ -30,6 +30,7 @@ Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to th
   pgdelta status --config conf/pipeline.yaml    how far is each table, and why not further?
   pgdelta plan   --config conf/pipeline.yaml    what would apply do next, and what does it cost?
   pgdelta retry  --config conf/pipeline.yaml    apply once more what was held, or write it anew
+  pgdelta resync --config conf/pipeline.yaml    copy tables anew from the source
   pgdelta tail   --config conf/pipeline.yaml    what does the slot say?
 """
 _ENDING = """\
@@ -126,6 +127,20 @@ def _take_retry(parser: argparse.ArgumentParser) -> None:
     _take_strict(parser)
 
 
+def _take_resync(parser: argparse.ArgumentParser) -> None:
+    _take_config(parser)
+    parser.add_argument(
+        "--table",
+        action="append",
+        metavar="GLOB",
+        help="only these tables: `schema.table` as in the configuration; may be repeated",
+    )
+    parser.add_argument(
+        "--run", action="store_true", help="ingest and apply at once; not beside a running job"
+    )
+    _take_strict(parser)
+
+
 def _take_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root", metavar="FOLDER", default=".demo", help="where lake and server live (%(default)s)"
@@ -185,6 +200,14 @@ _COMMANDS = {
         "commit replaces them.",
         _take_retry,
         commands.retry,
+    ),
+    "resync": Command(
+        "copy tables anew from the source",
+        "Ask for tables to be copied anew: the next ingest (or one that runs) reads all their rows from the\n"
+        "source while capture goes on, the apply after it puts them in silver by one commit a table. Until\n"
+        "then readers see what is there, and it goes on following the source.",
+        _take_resync,
+        commands.resync,
     ),
     "tail": Command(
         "what a slot says, message by message, live",

@@ -106,6 +106,15 @@ def retry(options: argparse.Namespace, stop: threading.Event) -> int:
     return _finish(run_retry(config, options.table, rewrites=options.rewrite), options)
 
 
+def resync(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Ask for tables to be copied anew."""
+    del stop
+    config = _load(options)
+    from pipeline.operate.resync import run_resync
+
+    return _finish(run_resync(config, options.table, runs=options.run), options)
+
+
 def _show(found: Printable, options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(found.as_json()), flush=True)

@@ -20,10 +20,12 @@ from pipeline.document import Section, Value, parse_document
 from pipeline.errors import ConfigError
 from pipeline.rules import (
     DROPPED_COLUMNS,
+    LEAVING,
     MISFITS,
     MODES,
     TYPE_CHANGES,
     DroppedColumns,
+    Leaving,
     Misfits,
     TableRule,
     TypeChanges,
@@ -76,6 +78,7 @@ class Source:
     route: Literal["walsender", "sql"] = "walsender"
     create_publication: Literal["configured", "all", "never"] = "configured"
     create_slot: bool = True
+    lost_slot: Literal["stop", "resync"] = "stop"
     copy: Literal["initial", "never"] = "initial"
     copying: Copying = Copying()
     protocol: Protocol = Protocol()
@@ -97,6 +100,8 @@ class Silver:
     misfits: Misfits = "null"
     dropped_columns: DroppedColumns = "keep"
     type_changes: TypeChanges = "hold"
+    resync: Literal["ask", "auto"] = "ask"
+    leaving: Leaving = "keep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,8 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         misfits=cast(Misfits, silver.choice("misfits", "null", MISFITS)),
         dropped_columns=cast(DroppedColumns, silver.choice("dropped_columns", "keep", DROPPED_COLUMNS)),
         type_changes=cast(TypeChanges, silver.choice("type_changes", "hold", TYPE_CHANGES)),
+        resync=cast(Literal["ask", "auto"], silver.choice("resync", "ask", ("ask", "auto"))),
+        leaving=cast(Leaving, silver.choice("leaving", "keep", LEAVING)),
     )
     silver.finish()
     general = TableRule(
@@ -154,6 +161,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         misfit=kept.misfits,
         dropped_columns=kept.dropped_columns,
         type_changes=kept.type_changes,
+        leaving=kept.leaving,
     )
     tables = read_rules(top.get("tables"), general)
     top.finish()
@@ -180,6 +188,7 @@ def _read_source(section: Section, pipeline: str, name: Value) -> Source:
     create.finish()
     copy = section.choice("copy", "initial", ("initial", "never"))
     copying = _read_copying(section.section("copying"))
+    lost_slot = section.choice("lost_slot", "stop", ("stop", "resync"))
     protocol = _read_protocol(section.section("protocol"))
     section.finish()
     return Source(
@@ -189,6 +198,7 @@ def _read_source(section: Section, pipeline: str, name: Value) -> Source:
         route=cast(Literal["walsender", "sql"], route),
         create_publication=cast(Literal["configured", "all", "never"], create_publication),
         create_slot=create_slot,
+        lost_slot=cast(Literal["stop", "resync"], lost_slot),
         copy=cast(Literal["initial", "never"], copy),
         copying=copying,
         protocol=protocol,

@@ -38,6 +38,10 @@ class GapError(SourceError):
     """Name a position that is lost: a slot ahead of bronze, re-created, invalidated or of another server."""
 
 
+class SlotGapError(GapError):
+    """Name a gap that a new slot and new copies of all tables could close."""
+
+
 class SlotBusyError(SourceError):
     """Name the slot that another session reads."""
 

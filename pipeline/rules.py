@@ -16,9 +16,11 @@ from pipeline.document import Value
 Misfits = Literal["null", "text", "clamp", "error"]
 DroppedColumns = Literal["keep", "drop"]
 TypeChanges = Literal["hold", "rewrite"]
+Leaving = Literal["keep", "archive"]
 MISFITS = ("null", "text", "clamp", "error")
 DROPPED_COLUMNS = ("keep", "drop")
 TYPE_CHANGES = ("hold", "rewrite")
+LEAVING = ("keep", "archive")
 MODES = ("mirror",), ("soft_delete", "history", "append")
 
 _GLOB_PART = r'(?:"((?:[^"]|"")+)"|([^".]+))'
@@ -44,6 +46,7 @@ class TableRule:
     misfit: Misfits = "null"
     dropped_columns: DroppedColumns = "keep"
     type_changes: TypeChanges = "hold"
+    leaving: Leaving = "keep"
 
     def misfit_of(self, column: str) -> Misfits:
         """Return what becomes of a column's values that do not fit."""
@@ -101,6 +104,7 @@ def read_rules(value: Value | None, general: TableRule) -> tuple[TableRule, ...]
                     section.choice("dropped_columns", general.dropped_columns, DROPPED_COLUMNS),
                 ),
                 cast(TypeChanges, section.choice("type_changes", general.type_changes, TYPE_CHANGES)),
+                cast(Leaving, section.choice("leaving", general.leaving, LEAVING)),
             )
         )
         section.finish()

@@ -13,17 +13,18 @@ from uuid import uuid4
 
 from pipeline.lake.records import TableName, now
 from pipeline.lake.tables import Lake, LakeTable, local_frame
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.copies import Copy
 
 COPIES = (
     "copy_id BIGINT, schema_name STRING, table_name STRING, relation_id BIGINT, membership BIGINT, "
     "relation_version BIGINT, state STRING, lsn BIGINT, running ARRAY<BIGINT>, ranges_before BIGINT, "
     "ranges ARRAY<STRUCT<relation_id: BIGINT, filenode: BIGINT, first_page: BIGINT, end_page: BIGINT>>, "
-    "late ARRAY<BIGINT>, row_count BIGINT, requests ARRAY<STRING>, sentence STRING, recorded_at TIMESTAMP"
+    "late ARRAY<BIGINT>, from_lsn BIGINT, row_count BIGINT, requests ARRAY<STRING>, sentence STRING, "
+    "recorded_at TIMESTAMP"
 )
 REQUESTS = "request_id STRING, schema_name STRING, table_name STRING, reason STRING, requested_at TIMESTAMP"
-READING, COMPLETE, ABANDONED, GONE = "reading", "complete", "abandoned", "gone"
+READING, COMPLETE, ABANDONED, GONE, GAP = "reading", "complete", "abandoned", "gone", "gap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class CopyState:
     row_count: int = 0
     late: tuple[LSN, ...] = ()
     sentence: str | None = None
+    gone_at: LSN = INVALID
 
     @property
     def copy(self) -> Copy | None:
@@ -74,6 +76,15 @@ class CopyState:
             return None
         lsns = tuple(reading.lsn for reading in self.readings)
         return Copy(self.id, self.relation_version, lsns, self.row_count, self.late)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What the stream lacks: everything that was committed behind `start` and up to `end`."""
+
+    start: LSN
+    end: LSN
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +110,28 @@ class Copies:
         self._requests = lake.table("_pgdelta", "requests")
         self._version = -1
         self._states: dict[TableName, list[CopyState]] = {}
+        self._gaps: tuple[Gap, ...] = ()
 
     def states(self) -> Mapping[TableName, Sequence[CopyState]]:
         """Return the copies of every table, oldest first."""
         version = self.table.version()
         if version != self._version:
             rows = self.table.frame().orderBy("copy_id", "recorded_at").collect()
-            self._states = _states(rows)
+            self._states = _states([row for row in rows if row.state != GAP])
+            gaps = (Gap(LSN(r.from_lsn), LSN(r.lsn), r.sentence) for r in rows if r.state == GAP)
+            self._gaps = tuple(sorted(gaps, key=lambda gap: gap.end))
             self._version = version
         return self._states
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return the gaps of the stream, in order."""
+        self.states()
+        return self._gaps
+
+    def is_beyond_gaps(self, copy: Copy | None) -> bool:
+        """Say whether the stream is whole from a copy on; without one, whether it is from its beginning."""
+        gaps = self.gaps()
+        return not gaps or (copy is not None and copy.lsns[0] + 1 >= gaps[-1].end)
 
     def version(self) -> int:
         """Return the version of the table, -1 where there is none."""
@@ -129,6 +153,7 @@ class Copies:
         return (
             last is not None
             and last.state == COMPLETE
+            and self.is_beyond_gaps(last.copy)
             and (last.relation_id, last.membership) == (relation_id, membership)
         )
 
@@ -148,6 +173,10 @@ class Copies:
         stamped = [dict(row) | {"recorded_at": now()} for row in rows]
         self.table.append(local_frame(self.lake.spark, stamped, COPIES))
 
+    def record_gap(self, start: LSN, end: LSN, sentence: str) -> None:
+        """Record that the stream lacks what lies between two positions."""
+        self.record([{"copy_id": 0, "state": GAP, "from_lsn": start, "lsn": end, "sentence": sentence}])
+
     def next_id(self) -> int:
         """Return an id that no copy has, above all others."""
         ids = [state.id for states in self.states().values() for state in states]
@@ -155,6 +184,8 @@ class Copies:
 
     def request(self, requests: Sequence[Request]) -> None:
         """Ask for tables to be copied anew."""
+        if not requests:
+            return
         self._requests.ensure(REQUESTS)
         rows = [
             {
@@ -231,6 +262,8 @@ def _states(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
             ranges = tuple(Range(r.relation_id, r.filenode, r.first_page, r.end_page) for r in row.ranges)
             reading = Reading(LSN(row.lsn), tuple(row.running), row.ranges_before, ranges)
             state.readings.append(reading)
+        elif row.state == GONE:
+            state.gone_at = LSN(row.lsn)
         elif row.state == COMPLETE:
             state.row_count = row.row_count
             state.late = tuple(LSN(lsn) for lsn in row.late)

@@ -84,6 +84,11 @@ class PreparedTransactions:
             ended = ", ".join(f"({literal(gid)}, {xid}L)" for gid, xid in sorted(left))
             self.table.spark.sql(f"DELETE FROM {self.table.identifier} WHERE (gid, xid) IN ({ended})")
 
+    def forget_all(self) -> None:
+        """Remove all there are."""
+        if self.table.exists():
+            self.table.spark.sql(f"DELETE FROM {self.table.identifier}")
+
     def open_count(self, decisions: Sequence[Decision] = ()) -> int:
         """Return how many are not decided, these decisions taken into account."""
         return len(self._open().difference(identities(decisions)))

@@ -2,12 +2,11 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
-from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake.tables import Commit, Lake, local_frame
@@ -27,7 +26,7 @@ MISFITS = (
     "schema_name STRING, table_name STRING, column_name STRING, key STRING, raw_text STRING, lsn BIGINT, "
     "policy STRING"
 )
-_MISFIT_COLUMNS = tuple(column.split()[0] for column in MISFITS.split(", "))
+MISFIT_COLUMNS = tuple(column.split()[0] for column in MISFITS.split(", "))
 EVENTS = (
     "schema_name STRING, table_name STRING, lsn BIGINT, kind STRING, sentence STRING, recorded_at TIMESTAMP"
 )
@@ -78,6 +77,10 @@ class Registered:
     successor: Successor | None = None
     copy_id: int | None = None
 
+    def moved(self, path: str) -> "Registered":
+        """Return the same at another path, as a table that is followed no more."""
+        return replace(self, path=path, copy_id=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -120,8 +123,9 @@ class Records:
         self._registered: dict[TableName, dict[str, Any]] | None = None  # rows: we are the only writer
         self._waiting: dict[TableName, dict[str, Any]] = {}
         self._waiting_lock = threading.Lock()
+        self._resyncs: set[TableName] = set()
         self._tables = lake.table("_pgdelta", "tables")
-        self._misfits = lake.table("_pgdelta", "misfits")
+        self.misfits = lake.table("_pgdelta", "misfits")
         self._events = lake.table("_pgdelta", "events")
         self._manifests = lake.table("_pgdelta", "manifests")
 
@@ -129,7 +133,7 @@ class Records:
         """Create the tables unless they are there."""
         for table, ddl in (
             (self._tables, TABLES),
-            (self._misfits, MISFITS),
+            (self.misfits, MISFITS),
             (self._events, EVENTS),
             (self._manifests, MANIFESTS),
         ):
@@ -183,19 +187,26 @@ class Records:
         """Append events that are not there yet."""
         if not events:
             return
+        self._resyncs |= {(e.schema_name, e.table_name) for e in events if e.kind == "resync"}
         rows = [asdict(event) | {"recorded_at": now()} for event in events]
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
             frame = local_frame(self.lake.spark, rows, EVENTS)
             self._events.append(frame.join(self._events.frame(), identity, "left_anti").select(frame.columns))
 
+    def take_resyncs(self) -> set[TableName]:
+        """Hand over the tables of which an event said, since this was asked last, that only a copy helps."""
+        with self._lock:
+            taken, self._resyncs = self._resyncs, set()
+        return taken
+
     def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
         """Append misfits under a commit of their own table's: a repeated batch does not repeat them."""
-        recorded = self._misfits.position(commit.app_id)
+        recorded = self.misfits.position(commit.app_id)
         if recorded is not None:
             frame = frame.where(F.col("lsn") >= int(recorded))
         with self._lock:
-            self._misfits.append(frame.select(*_MISFIT_COLUMNS), commit)
+            self.misfits.append(frame.select(*MISFIT_COLUMNS), commit)
 
     def record_manifest(self, manifest: Manifest) -> None:
         """Append a manifest."""
@@ -210,8 +221,8 @@ class Records:
     def misfit_counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""
         counts: dict[TableName, dict[str, int]] = {}
-        if self._misfits.exists():
-            rows = self._misfits.frame().groupBy("schema_name", "table_name", "column_name").count().collect()
+        if self.misfits.exists():
+            rows = self.misfits.frame().groupBy("schema_name", "table_name", "column_name").count().collect()
             for schema, table, column, count in rows:
                 counts.setdefault((schema, table), {})[column] = count
         return counts
@@ -235,29 +246,6 @@ class Records:
         for row in newest.collect():
             return Manifest(LSN(row.lsn), row.commit_time, tuple(_entry(e) for e in row.tables))
         return None
-
-
-class RecordsBeside(Records):
-    """The records of a table that is written beside the one of its name: nobody else sees them."""
-
-    def __init__(self, records: Records) -> None:
-        super().__init__(records.lake)
-        self.registered_last: Registered | None = None
-
-    def register(self, table: Registered) -> None:
-        """Keep the newest."""
-        self.registered_last = table
-
-    def record_events(self, events: Sequence[Event]) -> None:
-        """Record nothing: these things happened to the table before."""
-
-    def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
-        """Append those that are not recorded yet."""
-        del commit
-        equal = (F.col(f"n.{name}").eqNullSafe(F.col(f"o.{name}")) for name in _MISFIT_COLUMNS)
-        new = frame.select(*_MISFIT_COLUMNS).alias("n")
-        new = new.join(self._misfits.frame().alias("o"), reduce(Column.__and__, equal), "left_anti")
-        self._misfits.append(new)
 
 
 def _registered(row: Mapping[str, Any]) -> Registered:

@@ -1,7 +1,7 @@
-"""A table that was written beside another put in its place, by one commit; what is recorded before and after.
+"""A table that was written beside another put in its place, by one commit, and what is recorded of it.
 
-Until that commit readers see the old rows, after it the new ones. A run that ends between any two steps leaves
-a successor on record: the next one knows by the commit's position which of both the table holds.
+Until that commit readers see the old rows, after it the new ones. A run that ends between any two steps
+leaves a successor on record: the next one knows by the commit's position which of both the table holds.
 """
 
 import time

@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import LakeError
 from pipeline.lake.arrivals import Point
+from pipeline.lake.beside import RecordsBeside
 from pipeline.lake.bronze import Bronze, TableName, between, exact_runs
 from pipeline.lake.copies import Request
-from pipeline.lake.records import Event, Records, RecordsBeside, Registered, Successor
+from pipeline.lake.records import Event, Records, Registered, Successor
 from pipeline.lake.replacing import put_in_place
 from pipeline.lake.shape import Held, NeedsRewrite, SilverShape
 from pipeline.lake.tables import Commit, LakeTable

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pipeline.lake.folders import move_folder, remove_folder
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.evolve import needs_column_mapping
 
@@ -186,11 +187,11 @@ class LakeTable:
 
     def remove(self) -> None:
         """Take the table away with its files, be it there or not."""
-        jvm: Any = self.spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(self.path)
-        session: Any = self.spark._jsparkSession
-        path.getFileSystem(session.sessionState().newHadoopConf()).delete(path, True)
-        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session, path)
+        remove_folder(self.spark, self.path)
+
+    def move(self, to: str) -> None:
+        """Give the table's folder another path, where nothing is yet."""
+        move_folder(self.spark, self.path, to)
 
     def _write(
         self, frame: DataFrame, mode: str, commit: Commit | None, options: Mapping[str, str] | None = None

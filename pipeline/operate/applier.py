@@ -15,10 +15,12 @@ from pipeline.config import Config
 from pipeline.errors import LakeError, PgdeltaError, sentence_of
 from pipeline.lake.arrivals import Point
 from pipeline.lake.bronze import Bronze, TableName, TableSurvey
+from pipeline.lake.copies import Gap, Request
 from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
 from pipeline.lake.session import own_session
 from pipeline.lake.silver import SilverTable
 from pipeline.lake.tables import Lake
+from pipeline.operate.leaving import archive, left_tables
 from pipeline.operate.pending import Outlook, Pending
 from pipeline.operate.summaries import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
@@ -84,6 +86,10 @@ class Applier:
         with self._lock:
             point = upto or self.bronze.point()
             if point is not None:
+                for gap in self.bronze.copies.gaps():
+                    # Whatever lies before a gap is applied before anything beyond it.
+                    if (self.manifest or Manifest(INVALID)).lsn < gap.start < point.lsn:
+                        self._pass(Point(point.version, gap.start))
                 self._pass(point)
         return self.summary
 
@@ -112,8 +118,28 @@ class Applier:
             state.misfits += before.misfits
             self.summary.tables[name] = state
         self._record(manifest, pending)
+        self._ask_for_copies()
+        self._archive(point)
         if self._progress:
             self._progress(self.summary)
+
+    def _ask_for_copies(self) -> None:
+        """Have tables copied anew of which an event said that only that brings what happened."""
+        names = self.records.take_resyncs()
+        if self._config.silver.resync == "auto" and names:
+            copies = self.bronze.copies
+            wanted = sorted(names - copies.open_requests().keys())
+            copies.request([Request.of(name, "an event said so") for name in wanted])
+
+    def _archive(self, point: Point) -> None:
+        """Move what left to the archive, where the configuration says so."""
+        registered = self.records.registered()
+        for name, reason in left_tables(self._config, self.bronze.copies, registered, point).items():
+            rule = self._config.rule_for(*name)
+            policy = rule.leaving if rule else self._config.silver.leaving
+            if policy == "archive" and registered[name].path == self._outlook.path(name):
+                archive(self.lake, self.records, registered[name], point, reason)
+                self._writers.pop(name, None)
 
     def pending(self) -> Pending | None:
         """Return what the next pass would apply, None where there is nothing; changes nothing."""
@@ -195,13 +221,16 @@ class Applier:
             version = entries[name].version if state.failure and name in entries else -1
             version = version if state.failure else table.version()
             entries[name] = ManifestEntry(*name, table.path, version, state.applied, is_behind)
-        for name in self._outlook.unreadable & entries.keys():
+        for name in (self._outlook.unreadable | pending.stale.keys()) & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
+        self.records.record_events([_gap_event(name, gap) for name, gap in pending.stale.items()])
+        left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
         carried = [
             e
             if e.is_behind
             else ManifestEntry(e.schema_name, e.table_name, e.path, e.version, point.lsn, False)
             for e in entries.values()
+            if (e.schema_name, e.table_name) not in left
         ]
         times = [
             s.commit_time for found in pending.surveys.values() for s in found if s.commit_time is not None
@@ -211,3 +240,11 @@ class Applier:
         self.records.record_manifest(self.manifest)
         self._since = point
         self.summary.position = point.lsn
+
+
+def _gap_event(name: TableName, gap: Gap) -> Event:
+    sentence = (
+        f"the stream has a gap from {gap.start} to {gap.end}: the table stays as of {gap.start} until it is "
+        "copied anew, which was asked for"
+    )
+    return Event(*name, gap.start, "resync", sentence)

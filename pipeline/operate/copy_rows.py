@@ -11,14 +11,14 @@ from pipeline.protocol.lsn import LSN
 Row = dict[str, object]
 
 
-def gone_row(copies: Copies, name: TableName) -> Row:
+def gone_row(copies: Copies, name: TableName, lsn: LSN) -> Row:
     """Say that a table is not there; whoever asked for it waits no longer."""
     last = copies.last(name)
     is_begun = last is not None and last.state == READING
     state = last if last is not None and is_begun else CopyState(copies.next_id(), name, GONE)
     requests = [request.id for request in copies.open_requests().get(name, [])]
     sentence = f"{'.'.join(name)} is not published (any more)"
-    return {**_identity(state), "state": GONE, "requests": requests, "sentence": sentence}
+    return {**_identity(state), "state": GONE, "lsn": lsn, "requests": requests, "sentence": sentence}
 
 
 def reading_row(table: TableCopy) -> Row:

@@ -25,7 +25,7 @@ from pipeline.operate.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.operate.copy_rows import abandoned_row, complete_row, gone_row, reading_row
 from pipeline.operate.summaries import CopyProgress, IngestSummary
 from pipeline.postgres.catalog import look_up
-from pipeline.postgres.connection import connect
+from pipeline.postgres.connection import connect, read_flush_lsn
 from pipeline.postgres.copy import RowsMoved, SnapshotLost
 from pipeline.postgres.published import describe_published, list_published
 from pipeline.postgres.snapshot import SnapshotKeeper
@@ -144,6 +144,7 @@ class Copier:
         states = copies.states()
         with connect(config.source.conninfo) as connection:
             published = list_published(connection, config.source.publication)
+            looked_at = read_flush_lsn(connection)
         wanted: dict[TableName, tuple[Request, ...]] = {}
         missing: set[TableName] = set()
         if config.source.copy == "initial":
@@ -158,7 +159,7 @@ class Copier:
             else:
                 missing.add(name)
         if missing:
-            copies.record([gone_row(copies, name) for name in sorted(missing)])
+            copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
         failed = {name for name, copy in self._summary.copies.items() if copy.failure}
         skipped = set() if self._is_continuous else failed
         return {

@@ -5,22 +5,22 @@ rest again. A slot ahead of bronze means that something is missing, and is refus
 """
 
 import threading
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pipeline.config import Config
-from pipeline.errors import GapError
+from pipeline.errors import SlotGapError
 from pipeline.lake.bronze import Bronze
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.capture import Capture, position_commit
+from pipeline.operate.continuity import check_prepared, check_server, check_slot, cross_gap
 from pipeline.operate.copying import Copier
 from pipeline.operate.summaries import IngestProgress, IngestSummary
 from pipeline.postgres.connection import Identity, connect, identify
 from pipeline.postgres.plugin import pgoutput_options
 from pipeline.postgres.publication import ensure_publication
-from pipeline.postgres.slot import Slot, ensure_slot
+from pipeline.postgres.slot import ensure_slot
 from pipeline.postgres.slot_sql import start_slot_sql
 from pipeline.postgres.stream import ChangeStream
 from pipeline.postgres.types import refuse_unreadable
@@ -47,9 +47,9 @@ def run_ingest(
         if config.source.protocol.binary:
             refuse_unreadable(connection, publication)
         point = bronze.point()
-        slot, _ = ensure_slot(connection, config, may_create=point is None)
         prepared_count = 0
         if point is None:
+            slot, _ = ensure_slot(connection, config, may_create=True)
             bronze.ensure()
             position = slot.confirmed_flush_lsn
             bronze.land([], position_commit(bronze, config, identity, position, position))
@@ -57,8 +57,15 @@ def run_ingest(
             bronze.upgrade()
             position = point.lsn
             recorded = bronze.metadata()
-            check_continuity(recorded, identity, slot, position)
-            prepared_count = check_prepared(bronze, recorded)
+            check_server(config, recorded, identity, position)
+            try:
+                slot, _ = ensure_slot(connection, config, may_create=False)
+                check_slot(slot, position)
+                prepared_count = check_prepared(bronze, recorded)
+            except SlotGapError as gap:
+                if config.source.lost_slot == "stop":
+                    raise
+                position = cross_gap(connection, config, bronze, identity, position, str(gap))
         stream = _start_stream(config, identity, position, stop)
         try:
             summary = IngestSummary(config.pipeline, config.source.slot, position)
@@ -69,37 +76,6 @@ def run_ingest(
             return capture.run(target, stop)
         finally:
             stream.close()
-
-
-def check_continuity(recorded: dict[str, Any], identity: Identity, slot: Slot, position: LSN) -> None:
-    """Raise GapError where the slot cannot go on from the position that bronze holds."""
-    for name, now in (("system_identifier", identity.system_identifier), ("database", identity.database)):
-        if name in recorded and recorded[name] != now:
-            raise GapError(
-                f"Bronze was filled from another source ({name} {recorded[name]}, this server has {now}): "
-                "correct source.conninfo, or start over with a new storage.root."
-            )
-    if slot.confirmed_flush_lsn > position:
-        raise GapError(
-            f"The slot {slot.name} stands at {slot.confirmed_flush_lsn}, ahead of bronze at {position}: "
-            "what was committed between was acknowledged by somebody else, or the slot was made anew. "
-            "Start over with a new storage.root."
-        )
-
-
-def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
-    """Return how many prepared transactions wait for their end, or raise GapError where some are gone.
-
-    Those that the newest commit decided are forgotten first: the run may have ended before it did so.
-    """
-    bronze.prepared.forget([(gid, xid) for gid, xid in recorded.get("decided", ())])
-    count = int(recorded.get("prepared", 0))
-    if count and (found := bronze.prepared.open_count()) < count:
-        raise GapError(
-            f"Bronze has {found} of {count} prepared transactions, which the server does not send again: "
-            f"restore {bronze.prepared.table.path}, or start over with a new storage.root."
-        )
-    return count
 
 
 def _start_stream(config: Config, identity: Identity, position: LSN, stop: threading.Event) -> ChangeStream:

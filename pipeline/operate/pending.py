@@ -10,6 +10,7 @@ from pipeline.config import Config
 from pipeline.errors import sentence_of
 from pipeline.lake.arrivals import Point
 from pipeline.lake.bronze import Bronze, TableName, TableSurvey
+from pipeline.lake.copies import Gap
 from pipeline.lake.records import Manifest, Records, Registered
 from pipeline.operate.summaries import ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
@@ -27,6 +28,7 @@ class Pending:
     floors: Mapping[TableName, LSN]
     surveys: Mapping[TableName, list[TableSurvey]]
     copies: Mapping[TableName, Copy]  # of tables that begin with one now
+    stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
 
     def floor(self, name: TableName) -> LSN:
         """Return how far a table is applied."""
@@ -57,23 +59,28 @@ class Outlook:
         """Return what lies between silver and a point, None where nothing does; changes nothing."""
         registered = self._records.registered()
         self.copies_version = self.bronze.copies.version()
-        newest = self.bronze.copies.newest()
-        copies = {name: copy for name, copy in newest.items() if copy.through < point.lsn}
+        recorded = self.bronze.copies
+        copies = {name: copy for name, copy in recorded.newest().items() if copy.through < point.lsn}
+        stale: dict[TableName, Gap] = {}
+        if (gap := next((g for g in reversed(recorded.gaps()) if g.start < point.lsn), None)) is not None:
+            copies = {name: copy for name, copy in copies.items() if copy.lsns[0] + 1 >= gap.end}
+            captured = self._captured_tables(point)
+            stale = {n: gap for n in captured if n not in copies and not recorded.is_gone(n)}
         waiting = self._waiting(point, registered, copies)
         floors = self._floors(manifest, registered, point, waiting)
         begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
-        is_behind = any(floor < point.lsn for name, floor in floors.items() if name not in begun)
+        is_behind = any(f < point.lsn for n, f in floors.items() if n not in begun and n not in stale)
         if point.lsn <= manifest.lsn and not is_behind and not begun:
             return None
         self.bronze.look_at_arrivals(since, point)
-        apart = waiting | self.unreadable | begun.keys()
+        apart = waiting | self.unreadable | begun.keys() | stale.keys()
         floors = {name: floor for name, floor in floors.items() if name not in apart}
         surveys = {
             name: found
             for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
             if self._config.rule_for(*name) is not None and name not in apart
         }
-        return Pending(point, manifest, registered, floors, surveys, begun)
+        return Pending(point, manifest, registered, floors, surveys, begun, stale)
 
     def _waiting(
         self, point: Point, registered: Mapping[TableName, Registered], copies: Mapping[TableName, Copy]
@@ -105,8 +112,10 @@ class Outlook:
         floors: dict[TableName, LSN] = {}
         self.unreadable.clear()
         behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
+        # A table that left and came back is in no manifest, and goes on where it was.
+        current = {(e.schema_name, e.table_name) for e in manifest.entries} - behind.keys()
         for name in self._captured_tables(point):
-            if name in waiting or (name in registered and name not in behind and name in self._checked):
+            if name in waiting or (name in registered and name in current and name in self._checked):
                 continue
             try:
                 position = self.bronze.lake.table_at(self.path(name)).position(self.bronze.app_id) or INVALID
@@ -126,7 +135,7 @@ class Outlook:
                     floors[name] = position
             else:
                 # A table that was removed has no position: it is built again from the beginning.
-                is_whole = position > INVALID and name not in behind
+                is_whole = position > INVALID and name in current
                 floor = max(position, manifest.lsn) if is_whole else position
                 if floor != manifest.lsn:
                     floors[name] = floor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from pipeline.config import Config
 from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.copies import GONE, READING
 from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
@@ -23,7 +24,10 @@ HOLDING = ("held", "refused")
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One silver table: `state` is current, behind, held or refused; `sentence` is its last event."""
+    """One table: `state` is copying, current, behind, held, refused or left; `sentence` says more.
+
+    A table that is being copied for the first time has no version in silver (-1).
+    """
 
     name: TableName
     state: str
@@ -77,7 +81,7 @@ class Status:
         shown = Table(title=escape(title), title_justify="left")
         for heading in ("table", "state", "applied", "misfits", "last event"):
             shown.add_column(heading, overflow="fold")
-        colours = {"current": "green", "behind": "yellow"}
+        colours = {"current": "green", "behind": "yellow", "copying": "cyan", "left": "dim"}
         for table in self.tables:
             misfits = ", ".join(f"{count} {column}" for column, count in sorted(table.misfits.items()))
             state = f"[{colours.get(table.state, 'red')}]{table.state}[/]"
@@ -93,9 +97,35 @@ def read_status(config: Config, *, spark: SparkSession | None = None) -> Status:
     point = bronze.point() if bronze.changes.exists() else None
     manifest = records.last_manifest() or Manifest(INVALID)
     misfits, events = records.misfit_counts(), records.last_events()
-    tables = tuple(_table(entry, misfits, events) for entry in sorted(manifest.entries, key=_name))
+    found = {_name(entry): _table(entry, misfits, events) for entry in manifest.entries}
+    for name in bronze.copies.states().keys() | bronze.copies.open_requests().keys():
+        if config.rule_for(*name) is not None and (copying := _copying(bronze, name, found.get(name))):
+            found[name] = copying
+    for name, table in records.registered().items():
+        if name not in found:
+            sentence = events[name].sentence if name in events else f"it is kept in {table.path}"
+            found[name] = TableStatus(name, "left", INVALID, -1, misfits.get(name, {}), sentence)
+    tables = tuple(found[name] for name in sorted(found))
     captured = point.lsn if point else INVALID
     return Status(config.pipeline, captured, manifest.lsn, manifest.commit_time, tables)
+
+
+def _copying(bronze: Bronze, name: TableName, shown: TableStatus | None) -> TableStatus | None:
+    """Return what there is to say of a table's copy, None where silver shows the newest."""
+    copies = bronze.copies
+    last = copies.last(name)
+    before = shown or TableStatus(name, "copying", INVALID, -1, {})
+    if last is not None and last.state == GONE:
+        return replace(shown, state="left", sentence=last.sentence) if shown else None
+    if last is not None and last.state == READING:
+        done = int(bronze.changes.position(bronze.copy_app_id(last.id)) or 0)
+        share = f"{done} of {last.readings[-1].range_count} ranges of pages are copied"
+        return replace(
+            before, state=shown.state if shown and shown.state in HOLDING else "copying", sentence=share
+        )
+    if name in copies.open_requests():
+        return replace(before, sentence="the table is to be copied anew by the next ingest")
+    return None
 
 
 def _name(entry: ManifestEntry) -> TableName:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import conninfo as conninfo_syntax
 from psycopg import sql
+from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
 from pipeline.protocol.lsn import LSN
@@ -96,7 +97,9 @@ def identify(connection: Connection) -> Identity:
     try:
         row = connection.execute(
             "SELECT (pg_catalog.pg_control_system()).system_identifier::text,"
-            " (pg_catalog.pg_control_checkpoint()).timeline_id,"
+            " CASE WHEN pg_catalog.pg_is_in_recovery() THEN"
+            " (pg_catalog.pg_control_checkpoint()).timeline_id ELSE ('x' || pg_catalog.substr("
+            "pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::integer END,"
             " pg_catalog.current_database()::text,"
             " pg_catalog.current_setting('server_encoding')"
         ).fetchone()
@@ -127,6 +130,18 @@ def read_flush_lsn(connection: Connection) -> LSN:
         raise SourceError(f"Cannot read the server's WAL position: {describe(error)}.") from None
     assert row is not None
     return LSN.parse(row[0])
+
+
+def read_switches(conninfo: str, timeline: int) -> dict[int, LSN]:
+    """Return where the timelines before this one ended, from the server's own history file."""
+    with connect_replication(conninfo) as connection:
+        result = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
+        if result.status != ExecStatus.TUPLES_OK:
+            text = describe(result.get_error_message())
+            raise SourceError(f"Cannot read the history of timeline {timeline}: {text}.")
+        content = (result.get_value(0, 1) or b"").decode("utf-8", "replace")
+    lines = (line.split() for line in content.splitlines() if line.strip() and not line.startswith("#"))
+    return {int(line[0]): LSN.parse(line[1]) for line in lines}
 
 
 def is_synchronous_standby(connection: Connection, application_name: str) -> bool:

@@ -14,7 +14,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
 from pipeline.config import Config
-from pipeline.errors import GapError, SlotBusyError, SourceError
+from pipeline.errors import GapError, SlotBusyError, SlotGapError, SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.plugin import negotiate
 from pipeline.protocol.lsn import INVALID, LSN
@@ -26,9 +26,8 @@ _BUSY = b"55006"
 # Texts of several majors; none of them has an SQLSTATE of its own.
 _LOST = ("can no longer", "has been invalidated", "has already been removed", "cannot read from logical repl")
 _MISSING_PUBLICATION = ("does not exist", "skipped loading")
-_START_OVER = (
-    "Drop the slot, start over with a new one and a new storage.root, and raise max_slot_wal_keep_size."
-)
+OR_RESYNC = "Set source.lost_slot to resync to copy all tables anew, or start over with a new storage.root."
+_START_OVER = f"Raise max_slot_wal_keep_size. {OR_RESYNC}"
 
 #: Columns of pg_replication_slots by the first major that has them, with what stands for them before it.
 _COLUMNS_SINCE = {
@@ -116,7 +115,7 @@ def find_fault(slot: Slot, database: str) -> SourceError | None:
         return SourceError(f"The slot {name} is temporary and ends with its session: name another.")
     if slot.is_lost:
         reason = f" ({slot.invalidation_reason})" if slot.invalidation_reason else ""
-        return GapError(
+        return SlotGapError(
             f"The slot {name} is lost{reason}: the server removed WAL that was not read yet. {_START_OVER}"
         )
     if slot.synced:
@@ -143,9 +142,9 @@ def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> 
             raise fault
         return slot, False
     if not may_create:
-        raise GapError(
+        raise SlotGapError(
             f"The slot {name} is gone, and bronze holds a position of it: what was committed since cannot"
-            " be read any more. Start over with a new storage.root."
+            f" be read any more. {OR_RESYNC}"
         )
     if not config.source.create_slot:
         raise SourceError(
@@ -157,6 +156,18 @@ def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> 
     if slot is None:
         raise SourceError(f"The slot {name} was dropped by somebody else just after its creation: run again.")
     return slot, True
+
+
+def renew_slot(connection: Connection, config: Config) -> Slot:
+    """Put a new slot in the place of one that is lost or gone; one that can be read stays."""
+    name = config.source.slot
+    slot = read_slot(connection, name)
+    if slot is not None and slot.is_lost:
+        try:
+            connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
+        except psycopg.Error as error:
+            raise slot_failure(name, error) from None
+    return ensure_slot(connection, config, may_create=True)[0]
 
 
 def _create_slot(connection: Connection, name: str, *, two_phase: bool) -> None:

@@ -10,13 +10,14 @@ from pipeline.lake.session import start_session
 from pipeline.postgres.embedded import EmbeddedServer, start_server
 from tests.bench.apply import measure_apply
 from tests.bench.capture import create_schema, measure_capture
+from tests.bench.copy import measure_copy
 from tests.bench.memory import measure_delay, measure_memory, measure_streams
 
-PARTS = ("capture", "apply", "memory", "delay", "streams")
+PARTS = ("capture", "apply", "memory", "delay", "streams", "copy")
 
 
 def main() -> None:
-    """Measure capture, apply, memory, the delay of a large transaction, and many open at once."""
+    """Measure capture, apply, memory, the delay of a large transaction, many open at once, and copies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
     parser.add_argument("--only", choices=PARTS, help="one of these")
@@ -37,6 +38,8 @@ def main() -> None:
                 _delay(server, folder, options.scale)
             if options.only in (None, "streams"):
                 _streams(server, folder, options.scale)
+            if options.only in (None, "copy"):
+                _copy(server, folder, options.scale)
         finally:
             server.stop()
 
@@ -105,6 +108,20 @@ def _streams(server: EmbeddedServer, folder: Path, scale: float) -> None:
             f"Python {found.python_mib:5d}   JVM {found.jvm_mib:5d}   open files {found.files:3d}",
             flush=True,
         )
+
+
+def _copy(server: EmbeddedServer, folder: Path, scale: float) -> None:
+    found = measure_copy(start_session("bench"), server, folder, int(2_000_000 * scale))
+    print(f"copy: {found.rows} rows of 10 tables, under {found.changes} changes")
+    for name, seconds in (
+        ("copied to bronze", found.copy_seconds),
+        ("psql, COPY", found.psql_seconds),
+        ("Spark alone", found.spark_seconds),
+    ):
+        print(f"  {name:16s} {seconds:6.1f} s {found.rows / seconds:9.0f} rows/s")
+    print(f"  ratio to Spark   {found.spark_seconds / found.copy_seconds:6.2f}   (aim: at least 0.8)")
+    print(f"  peak MiB         Python {found.python_mib}, JVM {found.jvm_mib}; lag {found.lag_mib:.1f} MiB")
+    print(f"  apply            {found.apply_seconds:6.1f} s; equal: {found.is_equal}", flush=True)
 
 
 if __name__ == "__main__":

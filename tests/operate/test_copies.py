@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import threading
 import time
@@ -30,7 +31,7 @@ FILL = (
     "timestamptz '2020-01-01' + i * interval '1 hour' FROM generate_series(1, {}) i"
 )
 BAG = ("CREATE TABLE bag (a int, b text)", "ALTER TABLE bag REPLICA IDENTITY FULL")
-FILL_BAG = "INSERT INTO bag SELECT i % 50, repeat('x', i % 3) FROM generate_series(1, 2000) i"
+FILL_BAG = "INSERT INTO bag SELECT i % 50, repeat('x', i % 3) FROM generate_series(1, 20000) i"
 
 
 @pytest.fixture
@@ -48,19 +49,17 @@ def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
     return [(row.state, row.ranges_before) for row in rows]
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> None:
-    """Let copying end by a failure after so many commits."""
-    land = CopyRound._land_in_order
-    count = 0
+def stop_after(monkeypatch: pytest.MonkeyPatch, ranges: int) -> None:
+    """Let copying end by a failure once so many ranges were read."""
+    stage = CopyRound._stage
+    count = itertools.count()
 
-    def land_and_stop(self: CopyRound, tables: Any) -> None:
-        nonlocal count
-        land(self, tables)
-        count += any(table.landed for table in tables)
-        if count >= commits:
+    def stage_or_stop(self: CopyRound, *arguments: Any) -> Any:
+        if next(count) >= ranges:
             raise OSError("cut off")
+        return stage(self, *arguments)
 
-    monkeypatch.setattr(CopyRound, "_land_in_order", land_and_stop)
+    monkeypatch.setattr(CopyRound, "_stage", stage_or_stop)
 
 
 @contextmanager
@@ -72,7 +71,7 @@ def load(pipeline: Pipeline, seed: int) -> Iterator[None]:
     def change(random: Random) -> None:
         try:
             with pipeline.database.connect() as source:
-                while not stop.is_set():
+                while not stop.wait(0.01):
                     i = random.randrange(1, 4000)
                     with source.transaction():
                         for _ in range(random.randrange(1, 4)):
@@ -121,7 +120,7 @@ def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
     summary = copying.ingest()
     assert {name[1]: copy.rows_landed for name, copy in summary.copies.items()} == {
         "orders": 5000,
-        "bag": 2000,
+        "bag": 20000,
         "empty": 0,
         "log": 101,
     }
@@ -163,9 +162,7 @@ def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.
         stop_after(patch, 4)
         summary = copying.ingest()
     assert summary.exit_code(strict=False) == 1
-    assert (
-        "cut off" in str(summary.copy_failure) or "Errno" in str(summary.copy_failure) or summary.copy_failure
-    )
+    assert "OSError" in (summary.copy_failure or "")
     assert copying.apply().tables == {}  # waiting
     with load(copying, 3):
         copying.ingest()
@@ -185,19 +182,20 @@ def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch
         *ORDERS,
         "ALTER TABLE orders SET (autovacuum_enabled = off)",
         FILL.format(4000),
-        "DELETE FROM orders WHERE id < 100",
+        "DELETE FROM orders WHERE id < 400",
         "VACUUM orders",
     )
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
         copying.ingest()
-    # the new version stands where the first rows were, and its long value is not sent
-    copying.run("UPDATE orders SET n = -1 WHERE id = 3998")
-    [(page,)] = copying.source.execute("SELECT (ctid::text::point)[0] FROM orders WHERE id = 3998").fetchall()
-    assert page < 4
+    # new versions stand where the first rows were, and their long values are not sent
+    moved = "SELECT id FROM orders WHERE n = -1 AND (ctid::text::point)[0] < 4 AND big IS NOT NULL"
+    copying.run("UPDATE orders SET n = -1 WHERE id BETWEEN 1500 AND 1600")
+    lost = len(copying.source.execute(moved).fetchall())
+    assert lost > 10
     copying.catch_up()
     assert any(kind == "resync" for kind, _ in copying.events("orders"))
-    assert copying.frame("silver", "public", "orders").where("id = 3998 AND big IS NULL").count() == 1
+    assert copying.frame("silver", "public", "orders").where("n = -1 AND big IS NULL").count() > lost
     copying.catch_up()
     copying.assert_equal("orders")
     assert [state for state, _ in copies(copying, "orders")] == [
@@ -213,6 +211,7 @@ def test_a_transaction_that_ended_and_cannot_be_seen_yet(
     pipeline = make_pipeline(
         copy="initial", create_publication="all", database=Database(server, "postgres", server.conninfo)
     )
+    pipeline.ingest()  # a slot cannot be made while transactions wait
     pipeline.run(*ORDERS, FILL.format(100), *BAG, FILL_BAG)
     pipeline.run("ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
     time.sleep(1)

@@ -23,7 +23,7 @@ from tests.workload.transactions import run_workload
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
-DEFAULT = (10, 15)
+DEFAULT = (10,)
 MAJORS = [pytest.param(major, marks=[] if major in DEFAULT else pytest.mark.slow) for major in range(10, 19)]
 
 

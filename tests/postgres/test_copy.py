@@ -37,7 +37,8 @@ CREATE TABLE plain (id bigint PRIMARY KEY, flag boolean, padded char(9), letter 
 PLAIN_ROWS = """
 INSERT INTO plain SELECT i, i % 2 = 0, 'x ', 'c', 'n' || i, ('10.0.0.' || i % 200)::inet,
 CASE WHEN i % 3 > 0 THEN E'tab\\there \\\\N back\\\\slash\\nline é€😀' END, i / 3.0,
-timestamptz '2020-02-29 12:00:00.25+03' + i * interval '1 day', i * interval '90 minutes', decode('00ff5c' || lpad(to_hex(i), 4, '0'), 'hex'),
+timestamptz '2020-02-29 12:00:00.25+03' + i * interval '1 day', i * interval '90 minutes',
+decode('00ff5c' || lpad(to_hex(i), 4, '0'), 'hex'),
 CASE WHEN i % 5 > 0 THEN ARRAY[i, NULL] END FROM generate_series(1, 3000) i
 """
 

@@ -1,0 +1,41 @@
+"""Folders of the lake, removed and moved by Hadoop's own client; Delta forgets what it knew of them."""
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipeline.errors import LakeError
+
+
+def remove_folder(spark: SparkSession, folder: str) -> None:
+    """Remove a folder with all it holds, be it there or not."""
+    files, path = _open(spark, folder)
+    files.delete(path, True)
+    _forget(spark, path)
+
+
+def move_folder(spark: SparkSession, folder: str, to: str) -> None:
+    """Give a folder another path, where nothing is yet."""
+    files, path = _open(spark, folder)
+    target = path_of(spark, to)
+    files.mkdirs(target.getParent())
+    if not files.rename(path, target):
+        raise LakeError(f"{folder} cannot be moved to {to}: see whether something is there already")
+    _forget(spark, path)
+
+
+def path_of(spark: SparkSession, name: str) -> Any:
+    """Return Hadoop's path of a name."""
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.fs.Path(name)
+
+
+def _open(spark: SparkSession, folder: str) -> tuple[Any, Any]:
+    path = path_of(spark, folder)
+    session: Any = spark._jsparkSession
+    return path.getFileSystem(session.sessionState().newHadoopConf()), path
+
+
+def _forget(spark: SparkSession, path: Any) -> None:
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(spark._jsparkSession, path)

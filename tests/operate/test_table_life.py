@@ -1,0 +1,188 @@
+"""Tables join, leave, come back, and are copied anew; a gap of the stream is closed by copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeline.errors import GapError
+from pipeline.operate.resync import run_resync
+from pipeline.operate.status import read_status
+from tests.operate.pipelines import MakePipeline, Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+TABLE = "CREATE TABLE {0} (id int PRIMARY KEY, v text)"
+FILL = "INSERT INTO {0} SELECT i, 'v' || i FROM generate_series({1}, {2}) i"
+
+
+@pytest.fixture
+def life(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline that copies, whose publication has one table, a."""
+    pipeline = make_pipeline(copy="initial", create_publication="configured")
+    pipeline.run(TABLE.format("a"), FILL.format("a", 1, 50))
+    pipeline.catch_up()
+    return pipeline
+
+
+def publish(pipeline: Pipeline, change: str) -> None:
+    pipeline.run(f"ALTER PUBLICATION {pipeline.config.source.publication} {change}")
+
+
+def states(pipeline: Pipeline) -> dict[str, str]:
+    status = read_status(pipeline.config, spark=pipeline.spark)
+    return {table.name[1]: table.state for table in status.tables}
+
+
+def with_silver(pipeline: Pipeline, **options: Any) -> Pipeline:
+    config = pipeline.config
+    silver = replace(config.silver, **options)
+    rules = tuple(replace(rule, leaving=silver.leaving) for rule in config.tables)
+    return replace(pipeline, config=replace(config, silver=silver, tables=rules))
+
+
+def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
+    publish(life, "ADD TABLE b")
+    life.run("UPDATE b SET v = 'changed' WHERE id < 10", "DELETE FROM a WHERE id < 10")
+    life.catch_up()
+    life.assert_equal("a", "b")
+    publish(life, "DROP TABLE b")
+    life.run("DELETE FROM b WHERE id > 60", "DELETE FROM a WHERE id > 45")
+    life.catch_up()
+    life.assert_equal("a")
+    assert states(life) == {"a": "current", "b": "left"}
+    assert life.frame("silver", "public", "b").count() == 70
+    publish(life, "ADD TABLE b")
+    life.run("INSERT INTO b VALUES (1000, 'back')")
+    life.catch_up()
+    life.assert_equal("a", "b")
+    assert states(life) == {"a": "current", "b": "current"}
+    # removed and added between two looks
+    publish(life, "DROP TABLE b")
+    life.run("DELETE FROM b WHERE id = 1000")
+    publish(life, "ADD TABLE b")
+    life.catch_up()
+    life.assert_equal("a", "b")
+
+
+def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
+    publish(life, "ADD TABLE b")
+    life.catch_up()
+    life.run("DELETE FROM b WHERE id = 1", "DROP TABLE b")
+    archiving = with_silver(life, leaving="archive")
+    archiving.catch_up()
+    assert not life.path("silver", "public", "b").exists()
+    assert life.frame("archive", "public", "b").count() == 69
+    assert states(life)["b"] == "left"
+    assert any("archive/public/b" in sentence for _, sentence in life.events("b"))
+    life.run(TABLE.format("b"), FILL.format("b", 1, 7))
+    publish(life, "ADD TABLE b")
+    archiving.catch_up()
+    life.assert_equal("a", "b")
+    assert life.frame("archive", "public", "b").count() == 69
+
+
+def test_a_table_out_of_the_configuration_and_back(life: Pipeline) -> None:
+    rules = life.config.tables
+    without = replace(life, config=replace(life.config, tables=(replace(rules[0], source="public.none"),)))
+    life.run("INSERT INTO a VALUES (100, 'seen')")
+    without.ingest()
+    without.apply()
+    assert states(without) == {"a": "left"}
+    life.run("INSERT INTO a VALUES (101, 'seen later')")
+    life.catch_up()
+    life.assert_equal("a")
+
+
+def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
+    # silver differs from the source, which nobody but an operator knows
+    life.run("ALTER TABLE a DISABLE TRIGGER ALL")
+    publish(life, "SET (publish = 'insert')")
+    life.run("DELETE FROM a WHERE id = 5")
+    publish(life, "SET (publish = 'insert, update, delete, truncate')")
+    life.catch_up()
+    assert life.frame("silver", "public", "a").where("id = 5").count() == 1
+    summary = run_resync(life.config, ["public.a"], spark=life.spark)
+    assert summary.tables == (("public", "a"),)
+    assert states(life) == {"a": "current"}
+    life.apply()
+    assert life.frame("silver", "public", "a").where("id = 5").count() == 1  # as it was, until it is copied
+    version = life.frame("silver", "public", "a").count()
+    assert version == 50
+    life.catch_up()
+    life.assert_equal("a")
+    history = life.spark.sql(
+        f"DESCRIBE HISTORY delta.`{life.path('silver', 'public', 'a')}` LIMIT 1"
+    ).collect()
+    assert history[0].operation == "WRITE"  # by one commit
+    life.run("UPDATE a SET v = 'after' WHERE id < 20")
+    life.catch_up()
+    life.assert_equal("a")
+
+
+def test_what_the_stream_cannot_carry_is_copied_by_policy(life: Pipeline) -> None:
+    auto = with_silver(life, resync="auto")
+    life.run("ALTER TABLE a ADD w char(3) DEFAULT 'x'", "UPDATE a SET v = 'see' WHERE id = 1")
+    auto.catch_up()
+    life.run("ALTER TABLE a ALTER w TYPE char(5)", "UPDATE a SET v = 'it' WHERE id = 1")
+    auto.catch_up()
+    assert any(kind == "resync" for kind, _ in life.events("a"))
+    auto.catch_up()
+    life.assert_equal("a")
+
+
+@pytest.mark.parametrize("loss", ["dropped", "moved"])
+def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -> None:
+    slot = life.config.source.slot
+    life.run("INSERT INTO a VALUES (100, 'in bronze')")
+    life.ingest()
+    if loss == "dropped":
+        life.run(f"SELECT pg_drop_replication_slot('{slot}')", "DELETE FROM a WHERE id < 5")
+    else:
+        life.run(
+            "DELETE FROM a WHERE id < 5",
+            f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())",
+        )
+    life.run("INSERT INTO a VALUES (101, 'behind the gap')")
+    with pytest.raises(GapError, match=r"source\.lost_slot"):
+        life.ingest()
+    source = replace(life.config.source, lost_slot="resync")
+    healed = replace(life, config=replace(life.config, source=source))
+    healed.ingest()
+    healed.catch_up()
+    life.assert_equal("a")
+    gaps = life.frame("bronze", "copies").where("state = 'gap'").collect()
+    assert len(gaps) == 1
+    assert gaps[0].from_lsn <= gaps[0].lsn
+    healed.run("DELETE FROM a WHERE id = 101")
+    healed.catch_up()
+    life.assert_equal("a")
+
+
+def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.operate import copying
+
+    life.run("INSERT INTO a VALUES (100, 'before the gap')")
+    life.ingest()
+    life.run(f"SELECT pg_drop_replication_slot('{life.config.source.slot}')", "DELETE FROM a WHERE id < 5")
+    source = replace(life.config.source, lost_slot="resync")
+    healed = replace(life, config=replace(life.config, source=source))
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "SnapshotKeeper", lambda *_: (_ for _ in ()).throw(OSError("no copy today")))
+        assert healed.ingest().exit_code(strict=False) == 1
+    life.run("INSERT INTO a VALUES (101, 'behind the gap')")
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "SnapshotKeeper", lambda *_: (_ for _ in ()).throw(OSError("no copy today")))
+        healed.ingest()
+    healed.apply()
+    rows = {row.id for row in life.frame("silver", "public", "a").collect()}
+    assert rows == {*range(1, 51), 100}
+    assert any("gap" in sentence for kind, sentence in life.events("a") if kind == "resync")
+    healed.catch_up()
+    life.assert_equal("a")
