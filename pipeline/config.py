@@ -60,12 +60,14 @@ class Protocol:
 class Copying:
     """Say how rows from before the slot are read: from where, side by side, and how many bytes a second.
 
-    Without a conninfo of its own it is the source's; a rate of 0 is no limit.
+    Without a conninfo of its own it is the source's; a rate of 0 is no limit. A range is what is read, landed
+    and, after a crash, read again as one; the larger a table, the larger its ranges.
     """
 
     conninfo: str | None = field(default=None, repr=False)
     connections: int = 2
     rate_limit: int = 0
+    range_size: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Source:
     route: Literal["walsender", "sql"] = "walsender"
     create_publication: Literal["configured", "all", "never"] = "configured"
     create_slot: bool = True
+    create_failover: bool = False
     lost_slot: Literal["stop", "resync"] = "stop"
     copy: Literal["initial", "never"] = "initial"
     copying: Copying = Copying()
@@ -185,6 +188,7 @@ def _read_source(section: Section, pipeline: str, name: Value) -> Source:
     create = section.section("create")
     create_publication = create.choice("publication", "configured", ("configured", "all", "never"))
     create_slot = create.boolean("slot", True)
+    create_failover = create.boolean("failover", False)
     create.finish()
     copy = section.choice("copy", "initial", ("initial", "never"))
     copying = _read_copying(section.section("copying"))
@@ -198,6 +202,7 @@ def _read_source(section: Section, pipeline: str, name: Value) -> Source:
         route=cast(Literal["walsender", "sql"], route),
         create_publication=cast(Literal["configured", "all", "never"], create_publication),
         create_slot=create_slot,
+        create_failover=create_failover,
         lost_slot=cast(Literal["stop", "resync"], lost_slot),
         copy=cast(Literal["initial", "never"], copy),
         copying=copying,
@@ -220,8 +225,9 @@ def _read_copying(section: Section) -> Copying:
     conninfo = _read_conninfo(section)
     connections = section.number("connections", 2, least=1, most=64)
     rate_limit = section.byte_count("rate_limit", 0)
+    range_size = section.byte_count("range_size", 64 << 20)
     section.finish()
-    return Copying(conninfo, connections, rate_limit)
+    return Copying(conninfo, connections, rate_limit, range_size)
 
 
 def _read_protocol(section: Section) -> Protocol:

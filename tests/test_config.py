@@ -33,7 +33,7 @@ def test_a_name_is_enough_and_the_rest_has_defaults(tmp_path: Path) -> None:
     assert (config.pipeline, config.source.publication, config.source.slot) == ("shop", "shop", "shop")
     assert (config.source.conninfo, config.source.route) == ("", "walsender")
     assert (config.source.create_publication, config.source.create_slot) == ("configured", True)
-    assert (config.source.copy, config.source.copying) == ("initial", Copying(None, 2, 0))
+    assert (config.source.copy, config.source.copying) == ("initial", Copying(None, 2, 0, 64 << 20))
     assert config.source.protocol == Protocol()
     assert config.storage.root == "./lake"
     assert (config.silver.mode, config.silver.metadata_columns) == ("mirror", True)
@@ -61,7 +61,7 @@ source:
   route: sql
   create: {publication: never, slot: false}
   copy: never
-  copying: {conninfo: host=standby, connections: 4, rate_limit: 20MB}
+  copying: {conninfo: host=standby, connections: 4, rate_limit: 20MB, range_size: 1GB}
   protocol: {version: 1, streaming: off, two_phase: false, binary: false, messages: false, origin: any}
 storage: {root: "s3a://bucket/lake/"}
 silver: {mode: mirror, metadata_columns: false}

@@ -49,6 +49,8 @@ class Bronze:
         self.relations = lake.table("bronze", "relations")
         self.prepared = PreparedTransactions(lake, self.changes, self.app_id)
         self.copies = Copies(lake)
+        self._names: set[TableName] = set()
+        self._names_version = -1
         self.arrivals: Arrivals | None = None
 
     def in_session(self, spark: SparkSession) -> "Bronze":
@@ -107,8 +109,12 @@ class Bronze:
 
     def table_names(self) -> set[TableName]:
         """Return the names of all tables that a relation version was recorded of."""
-        rows = self.relations.frame().select("schema_name", "table_name").distinct().collect()
-        return {(row.schema_name, row.table_name) for row in rows}
+        version = self.relations.version()
+        if version != self._names_version:
+            rows = self.relations.frame().select("schema_name", "table_name").distinct().collect()
+            self._names = {(row.schema_name, row.table_name) for row in rows}
+            self._names_version = version
+        return self._names
 
     def copied_rows(self, copy_id: int) -> int:
         """Return how many rows of a copy are there."""

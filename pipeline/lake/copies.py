@@ -111,6 +111,8 @@ class Copies:
         self._version = -1
         self._states: dict[TableName, list[CopyState]] = {}
         self._gaps: tuple[Gap, ...] = ()
+        self._asked: list[Request] = []
+        self._asked_version = -1
 
     def states(self) -> Mapping[TableName, Sequence[CopyState]]:
         """Return the copies of every table, oldest first."""
@@ -201,8 +203,11 @@ class Copies:
 
     def open_requests(self) -> dict[TableName, list[Request]]:
         """Return what was asked for and has no copy yet that is complete or gone."""
-        if not self._requests.exists():
-            return {}
+        version = self._requests.version()
+        if version != self._asked_version:
+            rows = self._requests.frame().orderBy("requested_at").collect()
+            self._asked = [Request(r.request_id, (r.schema_name, r.table_name), r.reason) for r in rows]
+            self._asked_version = version
         answered = {
             request
             for states in self.states().values()
@@ -211,10 +216,9 @@ class Copies:
             for request in state.requests
         }
         found: dict[TableName, list[Request]] = {}
-        for row in self._requests.frame().orderBy("requested_at").collect():
-            if row.request_id not in answered:
-                name = (row.schema_name, row.table_name)
-                found.setdefault(name, []).append(Request(row.request_id, name, row.reason))
+        for request in self._asked:
+            if request.id not in answered:
+                found.setdefault(request.name, []).append(request)
         return found
 
 

@@ -118,7 +118,9 @@ class Capture:
 
     def _is_done(self, target: LSN | None) -> bool:
         """Say whether the stream was read up to the target and to where copies are complete."""
-        return target is not None and self._copier.is_done and self._stream.sent_through >= target
+        if target is None or not self._copier.is_done:
+            return False
+        return self._stream.sent_through >= max(target, self._copier.target)
 
     def _land_when_due(self, lander: ThreadPoolExecutor, is_done: bool) -> None:
         if self._landing is not None:

@@ -11,16 +11,21 @@ from collections.abc import Sequence
 from pipeline.lake.copies import READING, CopyState, Range
 from pipeline.postgres.published import Leaf, PublishedTable
 
-RANGE_PAGES = 8192  # 64 MiB: what is read again after a crash, by each reader
+PAGE_BYTES = 8192
 MOST_RANGE_PAGES = 131_072  # 1 GiB
 _FEW_RANGES = 64
 
 
-def plan_ranges(leaves: Sequence[Leaf], first_pages: dict[int, int] | None = None) -> tuple[Range, ...]:
-    """Return the ranges of all pages of the leaves, or of those behind the first ones."""
+def plan_ranges(
+    leaves: Sequence[Leaf], range_size: int, first_pages: dict[int, int] | None = None
+) -> tuple[Range, ...]:
+    """Return the ranges of all pages of the leaves, or of those behind the first ones.
+
+    A range has so many bytes at the least, so that large tables do not have very many.
+    """
     firsts = first_pages or {}
     total = sum(leaf.pages for leaf in leaves)
-    step = min(max(RANGE_PAGES, total // _FEW_RANGES), MOST_RANGE_PAGES)
+    step = max(1, range_size // PAGE_BYTES, min(total // _FEW_RANGES, MOST_RANGE_PAGES))
     return tuple(
         Range(leaf.oid, leaf.filenode, page, min(page + step, leaf.pages))
         for leaf in leaves
@@ -28,7 +33,9 @@ def plan_ranges(leaves: Sequence[Leaf], first_pages: dict[int, int] | None = Non
     )
 
 
-def plan_rest(state: CopyState, table: PublishedTable, version: int, done: int) -> tuple[Range, ...] | None:
+def plan_rest(
+    state: CopyState, table: PublishedTable, version: int, done: int, range_size: int
+) -> tuple[Range, ...] | None:
     """Return what a copy that was cut off after `done` ranges has still to read; None where it may not go on.
 
     Pages that came since are read as well: a row may have moved there.
@@ -44,7 +51,7 @@ def plan_rest(state: CopyState, table: PublishedTable, version: int, done: int) 
     for planned_range in planned:
         end = max(ends.get(planned_range.relation_id, 0), planned_range.end_page)
         ends[planned_range.relation_id] = end
-    return (*last.ranges[max(0, done - last.ranges_before) :], *plan_ranges(table.leaves, ends))
+    return (*last.ranges[max(0, done - last.ranges_before) :], *plan_ranges(table.leaves, range_size, ends))
 
 
 def is_keyed(table: PublishedTable) -> bool:

@@ -25,7 +25,7 @@ from pipeline.operate.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.operate.copy_rows import abandoned_row, complete_row, gone_row, reading_row
 from pipeline.operate.summaries import CopyProgress, IngestSummary
 from pipeline.postgres.catalog import look_up
-from pipeline.postgres.connection import connect, read_flush_lsn
+from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.postgres.copy import RowsMoved, SnapshotLost
 from pipeline.postgres.published import describe_published, list_published
 from pipeline.postgres.snapshot import SnapshotKeeper
@@ -52,6 +52,7 @@ class Copier:
         self._moved = threading.Condition()
         self._target = INVALID
         self._recorded_at = 0.0
+        self._control: Connection | None = None  # looks for tables that join or leave
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
         self._throttle = Throttle(config.source.copying.rate_limit)
 
@@ -83,6 +84,13 @@ class Copier:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._go_on()
+        finally:
+            if self._control is not None:
+                self._control.close()
+
+    def _go_on(self) -> None:
         while not self._stop.is_set():
             pause = LOOK_SECONDS
             try:
@@ -94,6 +102,8 @@ class Copier:
             except SnapshotLost:
                 continue
             except Exception as error:  # capture goes on
+                if self._control is not None:
+                    self._control.close()
                 self._summary.copy_failure = sentence_of(error)
                 pause = RETRY_SECONDS
             if not self._is_continuous:
@@ -142,9 +152,10 @@ class Copier:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""
         config, copies = self._config, self._bronze.copies
         states = copies.states()
-        with connect(config.source.conninfo) as connection:
-            published = list_published(connection, config.source.publication)
-            looked_at = read_flush_lsn(connection)
+        if self._control is None or self._control.closed:
+            self._control = connect(config.source.conninfo, application_name="pgdelta copy")
+        published = list_published(self._control, config.source.publication)
+        looked_at = read_flush_lsn(self._control)
         wanted: dict[TableName, tuple[Request, ...]] = {}
         missing: set[TableName] = set()
         if config.source.copy == "initial":
@@ -159,6 +170,7 @@ class Copier:
             else:
                 missing.add(name)
         if missing:
+            self._target = max(self._target, looked_at)
             copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
         failed = {name for name, copy in self._summary.copies.items() if copy.failure}
         skipped = set() if self._is_continuous else failed
@@ -177,6 +189,7 @@ class Copier:
         next_id = copies.next_id()
         tables: list[TableCopy] = []
         rows: list[dict[str, object]] = []
+        range_size = self._config.source.copying.range_size
         memberships = list_published(keeper.connection, self._config.source.publication)
         for name, requests in wanted.items():
             progress = self._summary.copies.setdefault(name, CopyProgress())
@@ -193,7 +206,7 @@ class Copier:
             before = states.get(name, [])
             if before and before[-1].state == READING:
                 done = int(self._bronze.changes.position(self._bronze.copy_app_id(before[-1].id)) or 0)
-                rest = plan_rest(before[-1], table, version.id, done)
+                rest = plan_rest(before[-1], table, version.id, done, range_size)
                 if rest is None:
                     rows.append(
                         abandoned_row(before[-1], "the run that read it ended, and it has to begin anew")
@@ -204,7 +217,7 @@ class Copier:
                     reading = Reading(snapshot.lsn, snapshot.running, done, rest)
             if reading is None:
                 next_id += 1
-                reading = Reading(snapshot.lsn, snapshot.running, 0, plan_ranges(table.leaves))
+                reading = Reading(snapshot.lsn, snapshot.running, 0, plan_ranges(table.leaves, range_size))
             state.requests = tuple(r.id for r in requests) or state.requests
             state.membership = memberships[name].entry if name in memberships else None
             place = CopyPlace(state.id, version, snapshot.lsn, snapshot.taken_at)

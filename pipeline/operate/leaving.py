@@ -19,7 +19,7 @@ def why_left(config: Config, copies: Copies, name: TableName, point: Point) -> s
     if config.rule_for(*name) is None:
         return "no rule of the configuration matches it any more"
     last = copies.last(name)
-    if last is not None and last.state == GONE and last.gone_at < point.lsn:
+    if last is not None and last.state == GONE and last.gone_at <= point.lsn:
         return last.sentence
     return None
 

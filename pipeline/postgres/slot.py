@@ -151,7 +151,9 @@ def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> 
             f"The slot {name} does not exist and source.create.slot is false: create it with SELECT"
             f" pg_create_logical_replication_slot('{name}', '{PLUGIN}'), after the publication."
         )
-    _create_slot(connection, name, two_phase=negotiated.two_phase)
+    if config.source.create_failover and connection.info.server_version < 170000:
+        raise SourceError("source.create.failover needs PostgreSQL 17 or newer: leave it out.")
+    _create_slot(connection, name, two_phase=negotiated.two_phase, failover=config.source.create_failover)
     slot = read_slot(connection, name)
     if slot is None:
         raise SourceError(f"The slot {name} was dropped by somebody else just after its creation: run again.")
@@ -170,8 +172,10 @@ def renew_slot(connection: Connection, config: Config) -> Slot:
     return ensure_slot(connection, config, may_create=True)[0]
 
 
-def _create_slot(connection: Connection, name: str, *, two_phase: bool) -> None:
+def _create_slot(connection: Connection, name: str, *, two_phase: bool, failover: bool) -> None:
     arguments = "%s, %s, false, true" if two_phase else "%s, %s"
+    if failover:
+        arguments = f"%s, %s, false, {str(two_phase).lower()}, true"
     try:
         connection.execute(
             f"SELECT pg_catalog.pg_create_logical_replication_slot({arguments})".encode(), (name, PLUGIN)

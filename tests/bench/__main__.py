@@ -11,16 +11,19 @@ from pipeline.postgres.embedded import EmbeddedServer, start_server
 from tests.bench.apply import measure_apply
 from tests.bench.capture import create_schema, measure_capture
 from tests.bench.copy import measure_copy
+from tests.bench.layout import measure_layouts
 from tests.bench.memory import measure_delay, measure_memory, measure_streams
 
-PARTS = ("capture", "apply", "memory", "delay", "streams", "copy")
+PARTS = ("capture", "apply", "memory", "delay", "streams", "copy", "layout")
 
 
 def main() -> None:
     """Measure capture, apply, memory, the delay of a large transaction, many open at once, and copies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
-    parser.add_argument("--only", choices=PARTS, help="one of these")
+    parser.add_argument(
+        "--only", choices=PARTS, help="one of these; the layout of silver tables is measured only so"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pgdelta-bench-") as name:
         folder = Path(name)
@@ -38,6 +41,8 @@ def main() -> None:
                 _delay(server, folder, options.scale)
             if options.only in (None, "streams"):
                 _streams(server, folder, options.scale)
+            if options.only == "layout":
+                _layout(folder, options.scale)
             if options.only in (None, "copy"):
                 _copy(server, folder, options.scale)
         finally:
@@ -108,6 +113,14 @@ def _streams(server: EmbeddedServer, folder: Path, scale: float) -> None:
             f"Python {found.python_mib:5d}   JVM {found.jvm_mib:5d}   open files {found.files:3d}",
             flush=True,
         )
+
+
+def _layout(folder: Path, scale: float) -> None:
+    rows, changes = int(2_000_000 * scale), int(10_000 * scale)
+    print(f"layout: medians of 3 rounds, {changes} changes into {rows} rows, seconds")
+    for found in measure_layouts(start_session("bench"), folder, rows=rows, changes=changes, rounds=3):
+        seconds = "  ".join(f"{what} {taken:5.2f}" for what, taken in found.seconds.items())
+        print(f"  {found.name:20s} {seconds}  files {found.files}", flush=True)
 
 
 def _copy(server: EmbeddedServer, folder: Path, scale: float) -> None:

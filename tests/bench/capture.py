@@ -59,7 +59,7 @@ def pipeline_config(folder: Path, conninfo: str, name: str, *, streaming: str = 
     """Write and load a configuration that uses the publication `bench`."""
     path = folder / f"{name}.yaml"
     path.write_text(
-        f"pipeline: {name}\nsource:\n  conninfo: {conninfo!r}\n  publication: bench\n"
+        f"pipeline: {name}\nsource:\n  conninfo: {conninfo!r}\n  publication: bench\n  copy: never\n"
         f"  protocol:\n    streaming: {streaming!r}\n"
         f"storage:\n  root: {folder / name}\ntables:\n  - source: public.*\n"
     )

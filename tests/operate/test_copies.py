@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.operate import copy_plan
+from pipeline.config import Copying
 from pipeline.operate.copy_round import CopyRound
 from pipeline.postgres.copy import CopyReader
 from tests.operate.pipelines import MakePipeline, Pipeline
@@ -35,10 +35,9 @@ FILL_BAG = "INSERT INTO bag SELECT i % 50, repeat('x', i % 3) FROM generate_seri
 
 
 @pytest.fixture
-def copying(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    """Give a pipeline that begins with copies, of small ranges of pages."""
-    monkeypatch.setattr(copy_plan, "RANGE_PAGES", 4)
-    return make_pipeline(copy="initial", create_publication="all")
+def copying(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline that begins with copies, of ranges of four pages."""
+    return make_pipeline(copy="initial", copying=Copying(range_size=32 << 10), create_publication="all")
 
 
 def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:

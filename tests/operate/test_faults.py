@@ -36,6 +36,7 @@ CONFIG = """\
 pipeline: {name}
 source:
   conninfo: "{conninfo}"
+  copy: never
 storage:
   root: {root}
 """

@@ -31,7 +31,7 @@ def copy_table(
         version = relation_version(described.relation, facts, INVALID)
         spool = CopySpool(directory, CopyPlace(7, version, keeper.snapshot.lsn, keeper.snapshot.taken_at))
         count = 0
-        for pages in plan_ranges(described.leaves):
+        for pages in plan_ranges(described.leaves, 64 << 20):
             leaf = next(leaf for leaf in described.leaves if leaf.oid == pages.relation_id)
             for block in reader.read(
                 keeper.snapshot, described, PageRange(leaf, pages.first_page, pages.end_page)
