@@ -55,9 +55,12 @@ def _finish(summary: Summary, options: argparse.Namespace) -> int:
 def ingest(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture."""
     config = _load(options)
+    from pipeline.operate.copy_board import CopyBoard
     from pipeline.operate.ingest import run_ingest
 
-    return _finish(run_ingest(config, trigger=options.trigger, stop=stop), options)
+    with CopyBoard(is_quiet=options.json) as board:
+        summary = run_ingest(config, trigger=options.trigger, stop=stop, progress=board.take)
+    return _finish(summary, options)
 
 
 def apply(options: argparse.Namespace, stop: threading.Event) -> int:
@@ -71,9 +74,12 @@ def apply(options: argparse.Namespace, stop: threading.Event) -> int:
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture and apply."""
     config = _load(options)
+    from pipeline.operate.copy_board import CopyBoard
     from pipeline.operate.run import run_both
 
-    return _finish(run_both(config, trigger=options.trigger, stop=stop), options)
+    with CopyBoard(is_quiet=options.json) as board:
+        summary = run_both(config, trigger=options.trigger, stop=stop, ingest_progress=board.take)
+    return _finish(summary, options)
 
 
 def status(options: argparse.Namespace, stop: threading.Event) -> int:

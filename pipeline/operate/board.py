@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pipeline.lake.bronze import app_id
+from pipeline.operate.copy_lines import size_text
 from pipeline.operate.load import Load
 from pipeline.operate.shop import SCHEMA_NAME, TABLES
 from pipeline.operate.summaries import ApplySummary, IngestSummary
@@ -146,7 +147,8 @@ class Board:
         return (
             f"{self._elapsed():4.0f} s, {self.stage}: {source} rows in source, {silver} in silver, "
             f"{sum(s.changes for s in standings)} changes applied, "
-            f"lag {max(s.lag_seconds for s in standings):.1f} s, {_size(max(s.lag_bytes for s in standings))}"
+            f"lag {max(s.lag_seconds for s in standings):.1f} s, "
+            f"{size_text(max(s.lag_bytes for s in standings))}"
         )
 
     def _table(self) -> Table:
@@ -165,15 +167,9 @@ class Board:
                 f"{SCHEMA_NAME}.{s.table}" + (f" [red]{s.note}[/]" if s.note else ""),
                 *(f"{number:,}" for number in (s.source_rows, s.silver_rows, s.changes)),
                 f"{s.lag_seconds:.1f}",
-                _size(s.lag_bytes),
+                size_text(s.lag_bytes),
             )
         return table
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
-
-
-def _size(count: int) -> str:
-    if count < 1 << 10:
-        return f"{count} B"
-    return f"{count / (1 << 10):.0f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"

@@ -102,7 +102,7 @@ class Capture:
                     self._land_when_due(lander, is_done)
                     now = time.monotonic()
                     self._summary.seconds = now - started
-                    if self._progress and self._summary.copies and now - reported >= _REPORT_SECONDS:
+                    if self._progress and self._summary.has_copies and now - reported >= _REPORT_SECONDS:
                         reported = now
                         self._progress(self._summary)
                     if is_done:

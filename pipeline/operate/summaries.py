@@ -24,7 +24,9 @@ class CopyProgress:
     seconds: float = 0.0
 
     def read(self, rows: int, byte_count: int) -> None:
-        """Note rows that a reader has, in whatever thread."""
+        """Note rows that a reader has, in whatever thread; time counts from the first ones."""
+        if not self.rows:
+            self.began = time.monotonic()
         self.rows += rows
         self.bytes += byte_count
         self.seconds = time.monotonic() - self.began
@@ -58,6 +60,11 @@ class IngestSummary:
     seconds: float = 0.0
     copies: dict[TableName, CopyProgress] = field(default_factory=dict)
     copy_failure: str | None = None  # of all tables that were to be copied
+
+    @property
+    def has_copies(self) -> bool:
+        """Say whether there is something to report of copies."""
+        return bool(self.copies or self.copy_failure)
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
