@@ -192,8 +192,7 @@ class Copier:
         range_size = self._config.source.copying.range_size
         memberships = list_published(keeper.connection, self._config.source.publication)
         for name, requests in wanted.items():
-            progress = self._summary.copies.setdefault(name, CopyProgress())
-            progress.failure = None
+            progress = self._summary.copies[name] = CopyProgress()
             try:
                 table = describe_published(keeper.connection, self._config.source.publication, name)
             except SourceError as error:
