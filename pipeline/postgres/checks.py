@@ -13,6 +13,7 @@ import psycopg
 from pipeline.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
+from pipeline.postgres.copy_checks import check_copies
 from pipeline.postgres.plugin import negotiate, quote_identifier
 from pipeline.postgres.publication import (
     Publication,
@@ -51,6 +52,7 @@ def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
     publication = read_publication(connection, config.source.publication)
     yield from _check_publication(connection, config, publication)
     yield from check_tables(connection, config, publication)
+    yield from check_copies(connection, config, publication)
     yield _check_slot(connection, config)
     yield _check_wal_kept(connection)
     yield _check_encoding(connection)

@@ -18,7 +18,7 @@ from pipeline.postgres.publication import (
 )
 from pipeline.postgres.types import UNREADABLE_FIX, find_unreadable, unreadable_sentence
 
-_NAMED_TABLES = 5
+NAMED_TABLES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ def check_tables(connection: Connection, config: Config, publication: Publicatio
     tables = set(list_configured(connection, config)) if publication is None else set(publication.tables)
     yield from _check_identities(connection, publication, tables)
     yield from _check_columns(connection, config, tables)
+    if config.tables and publication is not None:
+        yield from _check_unmatched(config, tables)
     if config.source.protocol.binary:
         yield _check_binary(connection, config, tables)
 
@@ -59,7 +61,7 @@ def _check_columns(connection: Connection, config: Config, tables: set[tuple[str
         rule = config.rule_for(schema, table)
         if rule is not None and (schema, table) in tables:
             named -= {(rule.source, column) for column in columns}
-    missing = ", ".join(f"{column} of {source}" for source, column in sorted(named)[:_NAMED_TABLES])
+    missing = ", ".join(f"{column} of {source}" for source, column in sorted(named)[:NAMED_TABLES])
     yield Check(
         "configured columns",
         not named,
@@ -68,6 +70,19 @@ def _check_columns(connection: Connection, config: Config, tables: set[tuple[str
         else "Every column that the configuration names is in a table.",
         "Correct their names, case and all; a column that was renamed goes by its new name." if named else "",
     )
+
+
+def _check_unmatched(config: Config, tables: set[tuple[str, str]]) -> Iterator[Check]:
+    """Yield which published tables no rule is for, where there are any."""
+    unmatched = sorted(name for name in tables if config.rule_for(*name) is None)
+    if unmatched:
+        yield Check(
+            "tables without a rule",
+            True,
+            f"{len(unmatched)} published tables match no rule, so that bronze has them and silver does not:"
+            f" {list_tables(unmatched)}.",
+            "Add rules to tables for those that silver shall have.",
+        )
 
 
 def _check_identities(
@@ -120,5 +135,5 @@ def _check_binary(connection: Connection, config: Config, tables: set[tuple[str,
 def list_tables(tables: Iterable[tuple[str, str]]) -> str:
     """Return the names of tables, and of many the first ones."""
     names = [f"{schema}.{table}" for schema, table in tables]
-    more = len(names) - _NAMED_TABLES
-    return ", ".join(names[:_NAMED_TABLES]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - NAMED_TABLES
+    return ", ".join(names[:NAMED_TABLES]) + (f" and {more} more" if more > 0 else "")
