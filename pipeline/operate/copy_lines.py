@@ -39,9 +39,9 @@ def is_open(copy: CopyProgress) -> bool:
 
 
 def list_running(copies: Mapping[Name, CopyProgress]) -> list[tuple[Name, CopyProgress]]:
-    """Return the copies that have begun and are not complete; those that wait for capture only come last."""
-    running = [(n, c) for n, c in copies.items() if is_open(c) and (c.rows or c.ranges_landed)]
-    return sorted(running, key=lambda item: item[1].share == 1.0)
+    """Return the copies that have begun and are not complete; those that are read to the end come last."""
+    running = [(name, copy) for name, copy in copies.items() if is_open(copy) and copy.began is not None]
+    return sorted(running, key=lambda item: _is_read(item[1]))
 
 
 def board_rows(copies: Mapping[Name, CopyProgress], rate: float, most: int) -> list[Row]:
@@ -120,6 +120,10 @@ def duration_text(seconds: float) -> str:
 
 def _table_row(name: Name, copy: CopyProgress) -> Row:
     left = seconds_left(copy)
+    if _is_read(copy):
+        note = "waits for capture" if copy.share == 1.0 else "lands"
+    else:
+        note = "" if left is None else f"{duration_text(left)} left"
     rate = copy.rows / copy.seconds if copy.seconds else 0.0
     return Row(
         name_text(name),
@@ -127,8 +131,12 @@ def _table_row(name: Name, copy: CopyProgress) -> Row:
         _rows_text(max(copy.rows, copy.rows_landed)),
         size_text(copy.bytes),
         rate_text(rate),
-        "waits for capture" if copy.share == 1.0 else "" if left is None else f"{duration_text(left)} left",
+        note,
     )
+
+
+def _is_read(copy: CopyProgress) -> bool:
+    return copy.ranges_read >= copy.ranges
 
 
 def _count_text(copies: Mapping[Name, CopyProgress]) -> str:
@@ -138,8 +146,8 @@ def _count_text(copies: Mapping[Name, CopyProgress]) -> str:
 
 
 def _share_of(copies: Mapping[Name, CopyProgress]) -> float:
-    ranges = sum(copy.ranges for copy in copies.values())
-    return sum(copy.ranges_landed for copy in copies.values()) / ranges if ranges else 1.0
+    pages = sum(copy.pages for copy in copies.values())
+    return sum(copy.share * copy.pages for copy in copies.values()) / pages if pages else 1.0
 
 
 def _total_rows(copies: Mapping[Name, CopyProgress]) -> str:

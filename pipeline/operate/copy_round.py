@@ -208,6 +208,7 @@ class CopyRound:
     def _stage(self, reader: CopyReader, table: TableCopy, pages: Range) -> Part | None:
         leaf = next(leaf for leaf in table.table.leaves if leaf.oid == pages.relation_id)
         spool = CopySpool(self._staging.directory, table.place)
+        table.progress.begin()
         try:
             for block in reader.read(
                 self._snapshot, table.table, PageRange(leaf, pages.first_page, pages.end_page)
@@ -220,6 +221,7 @@ class CopyRound:
         except BaseException:
             spool.discard()
             raise
+        table.progress.ranges_read += 1
         return spool.finish()
 
     def _number(self, row_count: int) -> int:

@@ -221,6 +221,7 @@ class Copier:
             state.membership = memberships[name].entry if name in memberships else None
             place = CopyPlace(state.id, version, snapshot.lsn, snapshot.taken_at)
             progress.ranges = len(reading.ranges)
+            progress.pages = sum(pages.end_page - pages.first_page for pages in reading.ranges)
             progress.landed(0, state.row_count)
             tables.append(TableCopy(state, table, place, reading, progress))
             rows.append(reading_row(tables[-1]))

@@ -11,40 +11,52 @@ from pipeline.protocol.lsn import INVALID, LSN
 
 @dataclass(slots=True)
 class CopyProgress:
-    """How far the copy of one table is: `ranges` of pages, of which so many are in bronze; bytes of text."""
+    """How far the copy of one table is: `ranges` of pages, of which so many are in bronze; bytes of text.
 
+    Time counts from when somebody began to read.
+    """
+
+    pages: int = 0
     ranges: int = 0
+    ranges_read: int = 0
     ranges_landed: int = 0
     rows: int = 0
     rows_landed: int = 0
     bytes: int = 0
     is_complete: bool = False
     failure: str | None = None
-    began: float = field(default_factory=time.monotonic)
+    began: float | None = None
     seconds: float = 0.0
 
-    def read(self, rows: int, byte_count: int) -> None:
-        """Note rows that a reader has, in whatever thread; time counts from the first ones."""
-        if not self.rows:
+    def begin(self) -> None:
+        """Note that a reader takes a range, in whatever thread."""
+        if self.began is None:
             self.began = time.monotonic()
+
+    def read(self, rows: int, byte_count: int) -> None:
+        """Note rows that a reader has, in whatever thread."""
         self.rows += rows
         self.bytes += byte_count
-        self.seconds = time.monotonic() - self.began
+        self._look_at_clock()
 
     def landed(self, ranges: int, rows: int) -> None:
         """Note what is in bronze."""
         self.ranges_landed, self.rows_landed = ranges, rows
-        self.seconds = time.monotonic() - self.began
+        self._look_at_clock()
 
     def complete(self) -> None:
         """Note that silver may begin with it."""
         self.is_complete = True
-        self.seconds = time.monotonic() - self.began
+        self._look_at_clock()
 
     @property
     def share(self) -> float:
         """Return which part of the ranges is in bronze."""
         return self.ranges_landed / self.ranges if self.ranges else 1.0
+
+    def _look_at_clock(self) -> None:
+        if self.began is not None:
+            self.seconds = time.monotonic() - self.began
 
 
 @dataclass(slots=True)

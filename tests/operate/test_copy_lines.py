@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -30,6 +29,8 @@ ORDERS = ("public", "orders")
 
 
 def copy_of(ranges: int = 100, landed: int = 0, rows: int = 0, **facts: Any) -> CopyProgress:
+    """Return a copy that has begun where it has rows; `landed` ranges are read, and one page each."""
+    facts = {"began": 0.0 if rows else None, "ranges_read": landed, "pages": ranges, **facts}
     return CopyProgress(ranges=ranges, ranges_landed=landed, rows=rows, rows_landed=rows, **facts)
 
 
@@ -83,7 +84,8 @@ def test_a_board_shows_few_tables_and_one_line_of_all() -> None:
     assert rows[-1].title == "0 of 301 tables complete, 293 more under way"
     # what only waits for capture gives its place to what is read
     assert list_running(many)[-1][0] == ("public", "read")
-    assert board_rows({("public", "read"): copy_of(1, 1, 7)}, 0.0, 8)[0].left == "waits for capture"
+    assert board_rows({ORDERS: copy_of(1, 1, 7)}, 0.0, 8)[0].left == "waits for capture"
+    assert board_rows({ORDERS: copy_of(2, 1, 7, ranges_read=2)}, 0.0, 8)[0].left == "lands"
 
 
 def test_tables_that_wait_are_not_shown() -> None:
@@ -119,11 +121,22 @@ def test_numbers_read_well() -> None:
     assert name_text(("public", "\x1b[2J")) == r"public.\u001b[2J"
 
 
-def test_time_counts_from_the_first_rows() -> None:
-    copy = CopyProgress(began=time.monotonic() - 1000)
+def test_time_counts_from_when_somebody_begins_to_read() -> None:
+    copy = CopyProgress()
+    copy.landed(0, 0)
+    assert copy.seconds == 0.0
+    copy.begin()
+    began = copy.began
+    copy.begin()
     copy.read(10, 100)
-    copy.read(10, 100)
-    assert copy.seconds < 100
+    assert copy.began == began
+    assert 0.0 < copy.seconds < 100
+
+
+def test_the_share_of_all_is_by_pages() -> None:
+    copies = {("public", f"t{i}"): copy_of(1, 1, 10, is_complete=True) for i in range(50)}
+    copies[ORDERS] = copy_of(2, 1, 10, pages=950)
+    assert board_rows(copies, 0.0, 8)[-1].share == 0.525
 
 
 def summary_of(copies: dict[tuple[str, str], CopyProgress], failure: str | None = None) -> IngestSummary:
