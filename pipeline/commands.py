@@ -160,7 +160,7 @@ def check(options: argparse.Namespace, stop: threading.Event) -> int:
     for check in checks:
         mark = "[green]✔[/]" if check.ok else "[red]✘[/]"
         # plain cells: names of the server's objects may hold brackets that rich would take for markup
-        table.add_row(mark, *map(_plain, (check.name, check.sentence, "" if check.ok else check.fix)))
+        table.add_row(mark, *map(_plain, (check.name, check.sentence, check.fix)))
     console = Console()
     console.print(table)
     failures = sum(not check.ok for check in checks)

@@ -49,6 +49,7 @@ class Written:
     held: str | None = None
     misfits: int = 0
     kind: str = "held"  # or refused: the event that says why
+    changes: int = 0
     lost: int = 0  # values that were not sent, and that silver does not have either
 
 
@@ -138,7 +139,8 @@ class SilverTable:
         if entry != before:
             self._records.register(entry)
         self._version = self.table.version()
-        return Written(through, held, misfits, kind, self._writer.lost)
+        changes = sum(s.inserts + s.updates + s.deletes for s in surveys)
+        return Written(through, held, misfits, kind, changes, self._writer.lost)
 
     def plan(
         self,

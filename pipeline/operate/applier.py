@@ -178,7 +178,7 @@ class Applier:
     def _apply_table(self, name: TableName, pending: Pending, version: int) -> TableState:
         registered, floor = pending.registered.get(name), pending.floor(name)
         found, copy = pending.surveys.get(name, []), pending.copies.get(name)
-        changes = copy.row_count if copy else sum(sum(s.counts.values()) for s in found)
+        changes = sum(sum(s.counts.values()) for s in found)
         if registered is None and found:
             self._note_rename(name, found[0])
         try:
@@ -188,6 +188,7 @@ class Applier:
             writer.refuse_foreign_commits(version)
             if copy:
                 written = writer.begin_with(copy, self.relations, registered, pending.point)
+                changes = written.changes
             else:
                 surveys = [s.survey for s in found]
                 written = writer.apply(surveys, self.relations, registered, pending.point, Start(floor))

@@ -98,6 +98,7 @@ class CopyRound:
         self._ordinal = 0
         self._ordinal_lock = threading.Lock()
         self._lost: SnapshotLost | None = None
+        self._unconnected: SourceError | None = None
 
     def run(self) -> Iterator[TableCopy]:
         """Give each table once it is in bronze or failed; raise SnapshotLost where others cannot go on."""
@@ -119,6 +120,8 @@ class CopyRound:
             reader.result()
         if self._lost:
             raise self._lost
+        if self._unconnected and any(not (t.is_read or t.failure) for t in self._tables):
+            raise self._unconnected
 
     def _land(
         self,
@@ -184,7 +187,12 @@ class CopyRound:
                 if table.failure is not None:
                     continue
                 if reader is None:
-                    reader = CopyReader(self._conninfo)
+                    try:
+                        reader = CopyReader(self._conninfo)
+                    except SourceError as error:  # the others go on, and read this range too
+                        work.put(item)
+                        self._unconnected = error
+                        return
                 try:
                     part = self._stage(reader, table, table.reading.ranges[number])
                 except RowsMoved as moved:

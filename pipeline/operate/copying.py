@@ -25,7 +25,7 @@ from pipeline.operate.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.operate.copy_rows import abandoned_row, complete_row, gone_row, reading_row
 from pipeline.operate.summaries import CopyProgress, IngestSummary
 from pipeline.postgres.catalog import look_up
-from pipeline.postgres.connection import Connection, connect, read_flush_lsn
+from pipeline.postgres.connection import Connection, Identity, connect, identify, read_flush_lsn
 from pipeline.postgres.copy import RowsMoved, SnapshotLost
 from pipeline.postgres.published import describe_published, list_published
 from pipeline.postgres.snapshot import SnapshotKeeper
@@ -34,6 +34,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 LOOK_SECONDS = 5.0  # between two looks for tables that joined
 RETRY_SECONDS = 30.0
 RECORD_SECONDS = 5.0
+MOST_LOST = 5
 _WAIT = 0.2
 
 
@@ -41,8 +42,15 @@ class Copier:
     """Copies in a thread of its own, as long as the run of ingest lasts."""
 
     def __init__(
-        self, config: Config, bronze: Bronze, summary: IngestSummary, *, is_continuous: bool
+        self,
+        config: Config,
+        bronze: Bronze,
+        identity: Identity,
+        summary: IngestSummary,
+        *,
+        is_continuous: bool,
     ) -> None:
+        self._place = (identity.system_identifier, identity.database)
         self._config = config
         self._bronze = bronze.in_session(bronze.lake.spark)
         self._summary = summary
@@ -91,19 +99,23 @@ class Copier:
                 self._control.close()
 
     def _go_on(self) -> None:
+        lost_count = 0  # snapshots in a row
         while not self._stop.is_set():
             pause = LOOK_SECONDS
             try:
                 self._summary.copy_failure = None
                 if self._round():
+                    lost_count = 0
                     continue
                 if any(copy.failure for copy in self._summary.copies.values()):
                     pause = RETRY_SECONDS
-            except SnapshotLost:
-                continue
             except Exception as error:  # capture goes on
                 if self._control is not None:
                     self._control.close()
+                lost_count += isinstance(error, SnapshotLost)
+                if isinstance(error, SnapshotLost) and lost_count < MOST_LOST:
+                    self._stop.wait(lost_count)
+                    continue
                 self._summary.copy_failure = sentence_of(error)
                 pause = RETRY_SECONDS
             if not self._is_continuous:
@@ -120,6 +132,7 @@ class Copier:
         copies = self._bronze.copies
         used = [r.lsn for states in copies.states().values() for s in states for r in s.readings]
         with closing(SnapshotKeeper(conninfo, max(used, default=INVALID))) as keeper:
+            self._check_place(keeper)
             tables = self._begin(keeper, wanted)
             if not tables:
                 return False
@@ -137,12 +150,14 @@ class Copier:
                     stop=self._stop,
                 )
                 read: list[TableCopy] = []
-                for table in rounds.run():
-                    read.append(table)
-                    if self._position > keeper.snapshot.lsn and not self._is_fresh():
-                        self._finish(read)
-                        read = []
-                self._finish(read)
+                try:
+                    for table in rounds.run():
+                        read.append(table)
+                        if self._position > keeper.snapshot.lsn and not self._is_fresh():
+                            self._finish(read)
+                            read = []
+                finally:
+                    self._finish(read)
             finally:
                 staging.close()
         # What failed is looked at again in a continuous run only: elsewhere the scheduler runs again.
@@ -171,6 +186,8 @@ class Copier:
                 missing.add(name)
         if missing:
             self._target = max(self._target, looked_at)
+            for name in missing:
+                self._summary.copies.pop(name, None)
             copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
         failed = {name for name, copy in self._summary.copies.items() if copy.failure}
         skipped = set() if self._is_continuous else failed
@@ -179,6 +196,15 @@ class Copier:
             for name, requests in sorted(wanted.items())
             if config.rule_for(*name) is not None and name not in skipped
         }
+
+    def _check_place(self, keeper: SnapshotKeeper) -> None:
+        """Refuse to copy from another server than the one that streams, or one that is no standby of it."""
+        found = identify(keeper.connection)
+        if (found.system_identifier, found.database) != self._place:
+            raise SourceError(
+                "source.copying.conninfo names another database than source.conninfo: let it name the same, "
+                "or that of a standby."
+            )
 
     def _begin(
         self, keeper: SnapshotKeeper, wanted: Mapping[TableName, Sequence[Request]]

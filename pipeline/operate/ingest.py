@@ -69,7 +69,7 @@ def run_ingest(
         stream = _start_stream(config, identity, position, stop)
         try:
             summary = IngestSummary(config.pipeline, config.source.slot, position)
-            copier = Copier(config, bronze, summary, is_continuous=target is None)
+            copier = Copier(config, bronze, identity, summary, is_continuous=target is None)
             capture = Capture(
                 config, bronze, connection, identity, stream, summary, copier, prepared_count, progress
             )

@@ -1,8 +1,9 @@
 """A snapshot of the source that sessions share, and which transactions it holds.
 
 A transaction is in a snapshot if it is neither listed as running nor later, whatever the order of their
-commit records in the log. On a standby, which lists none, a moment is waited for in which nothing is
-replayed: there transactions become visible in the order of the log.
+commit records in the log. On a standby, which lists none, transactions become visible in the order of the
+log, a little before the position that it says it has replayed: a moment is waited for in which all that it
+has received is replayed, and nothing more comes.
 """
 
 from __future__ import annotations
@@ -99,14 +100,15 @@ def _take_on_standby(keeper: Connection, beside: Connection, after: LSN) -> Snap
         assert row is not None
         before = LSN.parse(row[0])
         if before > after + 1:
-            name, _, lsn, taken_at = _export(keeper, "pg_last_wal_replay_lsn")
-            if lsn == before:
+            # Whatever the snapshot could see beyond the position would have been received by now.
+            name, _, received, taken_at = _export(keeper, "pg_last_wal_receive_lsn")
+            if (lsn := received) == before:
                 return Snapshot(name, LSN(lsn - 1), (), taken_at)
             keeper.execute("ROLLBACK")
         if time.monotonic() > deadline:
             raise SourceError(
-                "The standby that rows are copied from never paused replaying for a moment, or stands still: "
-                "copy from the primary, or when there is less load."
+                "The standby that rows are copied from was never level with what it receives, stands still, "
+                "or does not stream: copy from the primary, or when there is less load."
             )
         time.sleep(_PAUSE)
 
@@ -118,4 +120,4 @@ def _export(keeper: Connection, position: str) -> tuple[str, str, LSN, datetime]
         f" pg_catalog.{position}()::text, pg_catalog.clock_timestamp()".encode()
     ).fetchone()
     assert row is not None
-    return row[0], row[1], LSN.parse(row[2]), row[3]
+    return row[0], row[1], LSN.parse(row[2] or "0/0"), row[3]
