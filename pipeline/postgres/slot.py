@@ -30,13 +30,14 @@ OR_RESYNC = "Set source.lost_slot to resync to copy all tables anew, or start ov
 _START_OVER = f"Raise max_slot_wal_keep_size. {OR_RESYNC}"
 
 #: Columns of pg_replication_slots by the first major that has them, with what stands for them before it.
-_COLUMNS_SINCE = {
-    "wal_status": (13, "NULL::text"),
-    "two_phase": (14, "false"),
-    "invalidation_reason": (17, "NULL::text"),
-    "synced": (17, "false"),
-    "failover": (17, "false"),
-}
+_COLUMNS_SINCE = (
+    ("wal_status", 13, "NULL::text"),
+    ("two_phase", 14, "false"),
+    ("invalidation_reason", 17, "NULL::text"),
+    # A standby that was promoted goes on saying that its slots are copies.
+    ("synced AND pg_catalog.pg_is_in_recovery()", 17, "false"),
+    ("failover", 17, "false"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,7 @@ class Slot:
 def read_slot(connection: Connection, name: str) -> Slot | None:
     """Return the slot of that name as it is now, or None; its state is not judged."""
     major = connection.info.server_version // 10000
-    newer = ", ".join(
-        column if major >= since else absent for column, (since, absent) in _COLUMNS_SINCE.items()
-    )
+    newer = ", ".join(column if major >= since else absent for column, since, absent in _COLUMNS_SINCE)
     try:
         row = connection.execute(
             "SELECT plugin::text, database::text, temporary, confirmed_flush_lsn::text, restart_lsn::text,"

