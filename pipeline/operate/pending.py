@@ -52,8 +52,8 @@ class Outlook:
         self._records = records
         self._summary = summary
         self._relations_version = -1
-        self._checked: set[TableName] = set()  # whose position this process has looked for…
-        self._positioned: set[TableName] = set()  # …and found
+        self._checked: set[TableName] = set()  # whose position this process has seen
+        self._unbegun: set[TableName] = set()  # that have no position, as the last look found
 
     def look(self, point: Point, manifest: Manifest, since: Point | None) -> Pending | None:
         """Return what lies between silver and a point, None where nothing does; changes nothing."""
@@ -99,7 +99,7 @@ class Outlook:
         if self._config.rule_for(*name) is None or name in self.unreadable:
             return False
         known = registered.get(name)
-        return known is None or known.copy_id != copy.id or name not in self._positioned
+        return known is None or known.copy_id != copy.id or name in self._unbegun
 
     def _floors(
         self,
@@ -111,6 +111,7 @@ class Outlook:
         """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
         floors: dict[TableName, LSN] = {}
         self.unreadable.clear()
+        self._unbegun.clear()
         behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
         # A table that left and came back is in no manifest, and goes on where it was.
         current = {(e.schema_name, e.table_name) for e in manifest.entries} - behind.keys()
@@ -126,10 +127,8 @@ class Outlook:
                 self.unreadable.add(name)
                 continue
             self._checked.add(name)
-            if position > INVALID:
-                self._positioned.add(name)
-            else:
-                self._positioned.discard(name)
+            if position == INVALID:
+                self._unbegun.add(name)
             if name not in registered:
                 if position > INVALID or manifest.lsn > INVALID:
                     floors[name] = position

@@ -92,6 +92,13 @@ class Pipeline:
         """Return a Delta table of the lake."""
         return self.spark.read.format("delta").load("/".join([self.root, *names]))
 
+    def version(self, table: str) -> int:
+        """Return the version of a silver table of schema public."""
+        path = str(self.path("silver", "public", table))
+        row = self.spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").head()
+        assert row is not None
+        return int(row.version)
+
     def changes(self) -> list[dict[str, Any]]:
         """Return bronze's rows in order, but for the column that tells how they came."""
         rows = [row.asDict(recursive=True) for row in self.frame("bronze", "changes").drop("gid").collect()]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.config import Copying
+from pipeline.operate.applier import Applier
 from pipeline.operate.copy_round import CopyRound
 from pipeline.postgres.copy import CopyReader
 from tests.operate.pipelines import MakePipeline, Pipeline
@@ -123,7 +124,12 @@ def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
         "empty": 0,
         "log": 101,
     }
-    copying.apply()
+    applier = Applier(copying.spark, copying.config)
+    applier.apply_pending()
+    versions = [copying.version(table) for table in ("orders", "bag", "empty", "log")]
+    applier.apply_pending()  # in the same process there is nothing more to do
+    copying.apply()  # nor in another
+    assert versions == [copying.version(table) for table in ("orders", "bag", "empty", "log")]
     assert copying.frame("silver", "public", "empty").count() == 0
     [misfit] = copying.frame("_pgdelta", "misfits").collect()
     assert (misfit.table_name, misfit.column_name, misfit.raw_text) == ("log", "at", "infinity")
