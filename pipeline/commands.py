@@ -116,9 +116,12 @@ def resync(options: argparse.Namespace, stop: threading.Event) -> int:
     """Ask for tables to be copied anew."""
     del stop
     config = _load(options)
+    from pipeline.operate.copy_board import CopyBoard
     from pipeline.operate.resync import run_resync
 
-    return _finish(run_resync(config, options.table, runs=options.run), options)
+    with CopyBoard(is_quiet=options.json) as board:
+        summary = run_resync(config, options.table, runs=options.run, progress=board.take)
+    return _finish(summary, options)
 
 
 def _show(found: Printable, options: argparse.Namespace) -> None:

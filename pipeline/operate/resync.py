@@ -18,6 +18,7 @@ from pipeline.lake.records import Records
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import RunSummary, run_both
+from pipeline.operate.summaries import IngestProgress
 from pipeline.rules import TableRule
 
 REASON = "somebody asked for it"
@@ -56,7 +57,12 @@ class ResyncSummary:
 
 
 def run_resync(
-    config: Config, globs: Sequence[str] | None, *, runs: bool = False, spark: SparkSession | None = None
+    config: Config,
+    globs: Sequence[str] | None,
+    *,
+    runs: bool = False,
+    spark: SparkSession | None = None,
+    progress: IngestProgress | None = None,
 ) -> ResyncSummary:
     """Ask for the tables that globs name, or for all; `runs` ingests and applies at once."""
     for glob in globs or ():
@@ -75,5 +81,5 @@ def run_resync(
     if not names:
         raise ConfigError("no table of the lake matches --table: see pgdelta status for their names")
     bronze.copies.request([Request.of(name, REASON) for name in names])
-    run = run_both(config, spark=spark) if runs else None
+    run = run_both(config, spark=spark, ingest_progress=progress) if runs else None
     return ResyncSummary(config.pipeline, names, run)

@@ -16,6 +16,7 @@ import pytest
 from pipeline.config import Copying
 from pipeline.operate.applier import Applier
 from pipeline.operate.copy_round import CopyRound
+from pipeline.operate.status import read_status
 from pipeline.postgres.copy import CopyReader
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database, MakeServer
@@ -169,6 +170,8 @@ def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.
     assert summary.exit_code(strict=False) == 1
     assert "OSError" in (summary.copy_failure or "")
     assert copying.apply().tables == {}  # waiting
+    status = read_status(copying.config, spark=copying.spark)
+    assert {table.name[1]: table.state for table in status.tables} == {"bag": "copying", "orders": "copying"}
     with load(copying, 3):
         copying.ingest()
     copying.catch_up()
@@ -295,3 +298,22 @@ def test_columns_that_change_while_the_table_waits(
     copying.catch_up()
     copying.catch_up()
     copying.assert_equal("orders", "bag")
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_a_copy_of_the_oldest_server_by_either_route(
+    make_pipeline: MakePipeline, old_database: Database, route: str
+) -> None:
+    pipeline = make_pipeline(
+        database=old_database,
+        copy="initial",
+        copying=Copying(range_size=32 << 10),
+        create_publication="all",
+        route=route,
+    )
+    pipeline.run(*ORDERS, FILL.format(1000), *BAG, FILL_BAG)
+    pipeline.catch_up()
+    pipeline.assert_equal("orders", "bag")
+    pipeline.run("UPDATE orders SET id = -id WHERE id < 10", "DELETE FROM bag WHERE a = 3")
+    pipeline.catch_up()
+    pipeline.assert_equal("orders", "bag")
