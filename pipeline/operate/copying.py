@@ -161,7 +161,7 @@ class Copier:
             finally:
                 staging.close()
         # What failed is looked at again in a continuous run only: elsewhere the scheduler runs again.
-        return not any(table.progress.failure for table in tables)
+        return not any(copy.failure for copy in self._summary.copies.values())
 
     def _wanted(self) -> dict[TableName, tuple[Request, ...]]:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""
