@@ -20,7 +20,7 @@ from tests.operate.test_random_workloads import seed_of_run
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
 KILLS = 20
-ROWS = 150_000
+ROWS = 400_000
 CONFIG = """\
 pipeline: {name}
 source:
@@ -35,7 +35,7 @@ def test_a_copy_that_is_killed_twenty_times(make_pipeline: MakePipeline, tmp_pat
     seed = seed_of_run()
     rng = Random(seed)
     pipeline = make_pipeline(copy="initial", create_publication="all")
-    pipeline.run(*ORDERS, FILL.format(2000), *BAG, FILL_BAG)
+    pipeline.run(*ORDERS, FILL.format(400), *BAG, FILL_BAG)
     pipeline.run(
         "CREATE TABLE plain (id int PRIMARY KEY, v text, n int)",
         f"INSERT INTO plain SELECT i, 'v' || i, i % 9 FROM generate_series(1, {ROWS}) i",
@@ -55,7 +55,7 @@ def test_a_copy_that_is_killed_twenty_times(make_pipeline: MakePipeline, tmp_pat
             begun = readings(pipeline.path("bronze", "copies"))
             while process.poll() is None and readings(pipeline.path("bronze", "copies")) == begun:
                 time.sleep(0.1)
-            time.sleep(rng.uniform(0, 4))
+            time.sleep(rng.uniform(0, 2.5))
             assert process.poll() is None, "the copy was complete before the last kill"
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(30)
