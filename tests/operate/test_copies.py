@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import threading
 import time
@@ -13,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from pipeline.bronze.staged import Part
 from pipeline.config import Copying
+from pipeline.lake.copies import Range
 from pipeline.operate.applier import Applier
-from pipeline.operate.copy_round import CopyRound
+from pipeline.operate.copy_round import CopyRound, TableCopy
 from pipeline.operate.status import read_status
 from pipeline.postgres.copy import CopyReader
 from tests.operate.pipelines import MakePipeline, Pipeline
@@ -51,14 +52,13 @@ def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, ranges: int) -> None:
-    """Let copying end by a failure once so many ranges were read."""
+    """Let copying end by a failure once so many ranges of a table were read, always the same ones."""
     stage = CopyRound._stage
-    count = itertools.count()
 
-    def stage_or_stop(self: CopyRound, *arguments: Any) -> Any:
-        if next(count) >= ranges:
+    def stage_or_stop(self: CopyRound, reader: CopyReader, table: TableCopy, pages: Range) -> Part | None:
+        if table.reading.ranges.index(pages) >= ranges:
             raise OSError("cut off")
-        return stage(self, *arguments)
+        return stage(self, reader, table, pages)
 
     monkeypatch.setattr(CopyRound, "_stage", stage_or_stop)
 
