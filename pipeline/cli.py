@@ -111,14 +111,18 @@ def _take_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="exit 1 where a table is held or refused")
 
 
-def _take_retry(parser: argparse.ArgumentParser) -> None:
-    _take_config(parser)
+def _take_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table",
         action="append",
         metavar="GLOB",
         help="only these tables: `schema.table` as in the configuration; may be repeated",
     )
+
+
+def _take_retry(parser: argparse.ArgumentParser) -> None:
+    _take_config(parser)
+    _take_tables(parser)
     parser.add_argument(
         "--rewrite",
         action="store_true",
@@ -129,11 +133,18 @@ def _take_retry(parser: argparse.ArgumentParser) -> None:
 
 def _take_resync(parser: argparse.ArgumentParser) -> None:
     _take_config(parser)
+    _take_tables(parser)
     parser.add_argument(
-        "--table",
+        "--key",
         action="append",
-        metavar="GLOB",
-        help="only these tables: `schema.table` as in the configuration; may be repeated",
+        nargs="+",
+        metavar="VALUE",
+        help="only the rows of this key of one table: a value for each column of the key, or for the first "
+        "ones; may be repeated",
+    )
+    parser.add_argument("--from-key", nargs="+", metavar="VALUE", help="only the rows from this key on")
+    parser.add_argument(
+        "--to-key", nargs="+", metavar="VALUE", help="only the rows up to this key, with its own"
     )
     parser.add_argument(
         "--run", action="store_true", help="ingest and apply at once; not beside a running job"

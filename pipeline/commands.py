@@ -10,6 +10,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipeline.keys import KeyRange
 from pipeline.operate.tail_request import request_of
 
 if TYPE_CHECKING:
@@ -120,8 +121,17 @@ def resync(options: argparse.Namespace, stop: threading.Event) -> int:
     from pipeline.operate.resync import run_resync
 
     with CopyBoard(is_quiet=options.json) as board:
-        summary = run_resync(config, options.table, runs=options.run, progress=board.take)
+        summary = run_resync(
+            config, options.table, key_ranges=_key_ranges(options), runs=options.run, progress=board.take
+        )
     return _finish(summary, options)
+
+
+def _key_ranges(options: argparse.Namespace) -> list[KeyRange]:
+    keys = [KeyRange(tuple(values), tuple(values)) for values in options.key or ()]
+    if options.from_key or options.to_key:
+        keys.append(KeyRange(tuple(options.from_key or ()), tuple(options.to_key or ())))
+    return keys
 
 
 def _show(found: Printable, options: argparse.Namespace) -> None:

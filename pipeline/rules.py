@@ -6,13 +6,15 @@ A rule is one item of the file's list `tables`. Keys, defaults and meanings are 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, cast
 
 from pipeline.document import Value
+from pipeline.errors import ConfigError
 
+TableName = tuple[str, str]  # (schema, table)
 Misfits = Literal["null", "text", "clamp", "error"]
 DroppedColumns = Literal["keep", "drop"]
 TypeChanges = Literal["hold", "rewrite"]
@@ -64,6 +66,15 @@ class TableRule:
             pattern.fullmatch(name) is not None
             for pattern, name in zip(patterns, (schema, table), strict=True)
         )
+
+
+def matcher(globs: Sequence[str] | None) -> Callable[[TableName], bool]:
+    """Return what says whether one of the globs of a command line matches a table; without any, all do."""
+    for glob in globs or ():
+        if not TableRule.is_glob(glob):
+            raise ConfigError(f"--table {glob}: write schema.table, with a part that holds a dot in quotes")
+    rules = [TableRule(glob) for glob in globs or ("*.*",)]
+    return lambda name: any(rule.matches(*name) for rule in rules)
 
 
 def read_rules(value: Value | None, general: TableRule) -> tuple[TableRule, ...]:

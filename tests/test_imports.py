@@ -18,6 +18,7 @@ ROOMS = (
     "errors",
     "document",
     "rules",
+    "keys",
     "config",
     "protocol",
     "postgres",

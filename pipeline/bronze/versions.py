@@ -36,6 +36,20 @@ class RelationVersion:
         return storable(self.relation.namespace) or "pg_catalog"
 
     @property
+    def key(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Return the names of the key's columns, and the oids of their types beneath domains."""
+        relation = self.relation
+        if relation.replica_identity == "f":
+            return (), ()
+        facts = self.facts.columns if self.facts else ()
+        found = [
+            (column.name, facts[i].base_oid if facts else column.type_oid)
+            for i, column in enumerate(relation.columns)
+            if column.is_key
+        ]
+        return tuple(name for name, _ in found), tuple(oid for _, oid in found)
+
+    @property
     def table_name(self) -> str:
         """Return the name of the table."""
         return storable(self.relation.name)

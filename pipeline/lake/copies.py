@@ -2,7 +2,8 @@
 
 A copy begins with the snapshot that it is read under and the ranges of pages to read, in order. How many of
 these are in bronze is recorded with their rows, as a position of the copy's own in the log of `changes`. A
-run that finds a copy begun and not complete goes on under another snapshot. Only ingest writes here.
+run that finds a copy begun and not complete goes on under another snapshot, but for a patch, a copy of some
+keys, which begins anew. Only ingest writes here.
 """
 
 import time
@@ -11,19 +12,24 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from pipeline.keys import KeyRange
 from pipeline.lake.records import TableName, now
-from pipeline.lake.tables import Lake, LakeTable, local_frame
+from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.copies import Copy
 
+_KEY_RANGES = "key_ranges ARRAY<STRUCT<first: ARRAY<STRING>, last: ARRAY<STRING>>>"
 COPIES = (
     "copy_id BIGINT, schema_name STRING, table_name STRING, relation_id BIGINT, membership BIGINT, "
     "relation_version BIGINT, state STRING, lsn BIGINT, running ARRAY<BIGINT>, ranges_before BIGINT, "
     "ranges ARRAY<STRUCT<relation_id: BIGINT, filenode: BIGINT, first_page: BIGINT, end_page: BIGINT>>, "
     "late ARRAY<BIGINT>, from_lsn BIGINT, row_count BIGINT, requests ARRAY<STRING>, sentence STRING, "
-    "recorded_at TIMESTAMP"
+    f"recorded_at TIMESTAMP, {_KEY_RANGES}"
 )
-REQUESTS = "request_id STRING, schema_name STRING, table_name STRING, reason STRING, requested_at TIMESTAMP"
+REQUESTS = (
+    "request_id STRING, schema_name STRING, table_name STRING, reason STRING, requested_at TIMESTAMP, "
+    + _KEY_RANGES
+)
 READING, COMPLETE, ABANDONED, GONE, GAP = "reading", "complete", "abandoned", "gone", "gap"
 
 
@@ -54,7 +60,7 @@ class Reading:
 
 @dataclass(slots=True)
 class CopyState:
-    """The newest copy of a table: `readings` in order; what is complete is a `copy`."""
+    """One copy of a table, or of some of its keys: `readings` in order; what is complete is a `copy`."""
 
     id: int
     name: TableName
@@ -68,6 +74,7 @@ class CopyState:
     late: tuple[LSN, ...] = ()
     sentence: str | None = None
     gone_at: LSN = INVALID
+    key_ranges: tuple[KeyRange, ...] = ()
 
     @property
     def copy(self) -> Copy | None:
@@ -75,7 +82,7 @@ class CopyState:
         if self.state != COMPLETE or self.relation_version is None:
             return None
         lsns = tuple(reading.lsn for reading in self.readings)
-        return Copy(self.id, self.relation_version, lsns, self.row_count, self.late)
+        return Copy(self.id, self.relation_version, lsns, self.row_count, self.late, self.key_ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +96,17 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Somebody's, or a policy's, wish to have a table copied anew."""
+    """Somebody's, or a policy's, wish to have a table copied anew, or the rows of some of its keys."""
 
     id: str
     name: TableName
     reason: str
+    key_ranges: tuple[KeyRange, ...] = ()
 
     @classmethod
-    def of(cls, name: TableName, reason: str) -> "Request":
+    def of(cls, name: TableName, reason: str, key_ranges: Sequence[KeyRange] = ()) -> "Request":
         """Return a new request."""
-        return cls(uuid4().hex, name, reason)
+        return cls(uuid4().hex, name, reason, tuple(key_ranges))
 
 
 class Copies:
@@ -115,7 +123,7 @@ class Copies:
         self._asked_version = -1
 
     def states(self) -> Mapping[TableName, Sequence[CopyState]]:
-        """Return the copies of every table, oldest first."""
+        """Return the copies of every table, and of keys of it, oldest first."""
         version = self.table.version()
         if version != self._version:
             rows = self.table.frame().orderBy("copy_id", "recorded_at").collect()
@@ -140,9 +148,13 @@ class Copies:
         return self.table.version()
 
     def last(self, name: TableName) -> CopyState | None:
-        """Return the newest copy of a table, whatever became of it."""
-        states = self.states().get(name)
+        """Return the newest copy of a whole table, whatever became of it."""
+        states = [state for state in self.states().get(name, ()) if not state.key_ranges]
         return states[-1] if states else None
+
+    def unfinished(self, name: TableName) -> list[CopyState]:
+        """Return the copies of a table, or of keys of it, that a run began and did not bring to an end."""
+        return [state for state in self.states().get(name, ()) if state.state == READING]
 
     def is_gone(self, name: TableName) -> bool:
         """Say whether a table was not there any more when it was to be copied."""
@@ -161,19 +173,25 @@ class Copies:
 
     def newest(self) -> dict[TableName, Copy]:
         """Return the newest complete copy of each table."""
-        found = {}
-        for name, states in self.states().items():
-            complete = [copy for state in states if (copy := state.copy)]
-            if complete:
-                found[name] = complete[-1]
-        return found
+        return {
+            name: copy
+            for name, states in self.states().items()
+            for state in states
+            if (copy := state.copy) and not copy.key_ranges
+        }
+
+    def patches(self, name: TableName, after: Copy | None) -> list[Copy]:
+        """Return the complete copies of keys of a table, in order, that came after a copy of it all."""
+        found = (state.copy for state in self.states().get(name, ()) if state.key_ranges)
+        return [copy for copy in found if copy and (after is None or copy.id > after.id)]
 
     def record(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Append rows, by one commit."""
         if not self.table.exists():
             self.table.ensure(COPIES)
         stamped = [dict(row) | {"recorded_at": now()} for row in rows]
-        self.table.append(local_frame(self.lake.spark, stamped, COPIES))
+        frame = local_frame(self.lake.spark, stamped, COPIES)
+        self.table.append(frame, adds_columns=True)  # that of an older release has fewer
 
     def record_gap(self, start: LSN, end: LSN, sentence: str) -> None:
         """Record that the stream lacks what lies between two positions."""
@@ -196,17 +214,20 @@ class Copies:
                 "table_name": request.name[1],
                 "reason": request.reason,
                 "requested_at": now(),
+                "key_ranges": key_range_rows(request.key_ranges),
             }
             for request in requests
         ]
-        self._requests.append(local_frame(self.lake.spark, rows, REQUESTS))
+        self._requests.append(local_frame(self.lake.spark, rows, REQUESTS), adds_columns=True)
 
     def open_requests(self) -> dict[TableName, list[Request]]:
         """Return what was asked for and has no copy yet that is complete or gone."""
         version = self._requests.version()
         if version != self._asked_version:
             rows = self._requests.frame().orderBy("requested_at").collect()
-            self._asked = [Request(r.request_id, (r.schema_name, r.table_name), r.reason) for r in rows]
+            self._asked = [
+                Request(r.request_id, (r.schema_name, r.table_name), r.reason, _key_ranges(r)) for r in rows
+            ]
             self._asked_version = version
         answered = {
             request
@@ -222,34 +243,14 @@ class Copies:
         return found
 
 
-def late_commits(
-    changes: LakeTable, readings: Mapping[TableName, Sequence[Reading]]
-) -> dict[TableName, tuple[LSN, ...]]:
-    """Return the commits before a snapshot's position that it does not hold, by table.
+def key_range_rows(ranges: Sequence[KeyRange]) -> list[dict[str, list[str]]] | None:
+    """Return ranges as a row has them."""
+    return [{"first": list(each.first), "last": list(each.last)} for each in ranges] or None
 
-    An xid is given anew after 2³² others: only those of the last days can be meant.
-    """
-    conditions = {
-        f"commit_lsn <= {int(reading.lsn)} AND xid IN ({', '.join(map(str, reading.running))})"
-        for found in readings.values()
-        for reading in found
-        if reading.running
-    }
-    if not conditions:
-        return {}
-    rows = (
-        changes.frame()
-        .where("op IN ('I', 'U', 'D', 'T') AND commit_time > current_timestamp() - INTERVAL 3 DAYS")
-        .where(" OR ".join(f"({condition})" for condition in sorted(conditions)))
-        .select("schema_name", "table_name", "commit_lsn", "xid")
-        .distinct()
-    )
-    late: dict[TableName, set[LSN]] = {}
-    for schema, table, commit_lsn, xid in rows.collect():
-        for reading in readings.get((schema, table), ()):
-            if commit_lsn <= reading.lsn and xid in reading.running:
-                late.setdefault((schema, table), set()).add(LSN(commit_lsn))
-    return {name: tuple(sorted(lsns)) for name, lsns in late.items()}
+
+def _key_ranges(row: Any) -> tuple[KeyRange, ...]:
+    found = getattr(row, "key_ranges", None)  # a lake of an older release has none
+    return tuple(KeyRange(tuple(each.first), tuple(each.last)) for each in found or ())
 
 
 def _states(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
@@ -266,6 +267,7 @@ def _states(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
             ranges = tuple(Range(r.relation_id, r.filenode, r.first_page, r.end_page) for r in row.ranges)
             reading = Reading(LSN(row.lsn), tuple(row.running), row.ranges_before, ranges)
             state.readings.append(reading)
+            state.key_ranges = _key_ranges(row)
         elif row.state == GONE:
             state.gone_at = LSN(row.lsn)
         elif row.state == COMPLETE:

@@ -176,6 +176,10 @@ class LakeTable:
         """Replace all rows in one commit; the schema is kept unless it is replaced too."""
         self._write(frame, "overwrite", commit, {"overwriteSchema": str(replaces_schema).lower()})
 
+    def replace_where(self, condition: str, frame: DataFrame, commit: Commit) -> None:
+        """Replace the rows that meet a condition by rows that do, in one commit."""
+        self._write(frame, "overwrite", commit, {"replaceWhere": condition})
+
     def replace_by(self, other: "LakeTable", commit: Commit) -> None:
         """Put another table's columns and rows in the place of this one's, in one commit."""
         schema = other.schema()

@@ -18,6 +18,7 @@ from pipeline.silver import bag, merge
 from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, fold_by_key, literal, pick_or_missing, steps
 from pipeline.silver.link import link
 from pipeline.silver.merge import MetadataNames
+from pipeline.silver.patches import NotTold
 from pipeline.silver.plan import Cut, Identity
 
 
@@ -33,10 +34,22 @@ class CutWriter:
         self._name = name
         self.lost = 0  # values that were not sent, and that the table does not have either
 
-    def write(self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames) -> int:
-        """Write the changes of one cut and return how many values did not fit."""
+    def write(
+        self,
+        changes: DataFrame,
+        fold: Fold,
+        cut: Cut,
+        commit: Commit,
+        metadata: MetadataNames,
+        keys: str | None = None,
+    ) -> int:
+        """Write the changes of one cut and return how many values did not fit.
+
+        Those of a patch take the place of all rows that meet the condition `keys`; raise NotTold where some
+        of them do not do so themselves.
+        """
         if cut.copy_id is not None:
-            return self._write_as_they_are(changes, _all_sent(fold), cut, commit, metadata)
+            return self._write_as_they_are(changes, _all_sent(fold), cut, commit, metadata, keys)
         match cut.identity:
             case Identity.KEY:
                 return self._write_by_key(changes, fold, cut, commit, metadata)
@@ -115,7 +128,13 @@ class CutWriter:
         return count
 
     def _write_as_they_are(
-        self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
+        self,
+        changes: DataFrame,
+        fold: Fold,
+        cut: Cut,
+        commit: Commit,
+        metadata: MetadataNames,
+        keys: str | None = None,
     ) -> int:
         """Write rows that no other change of the cut speaks of."""
         picked = [
@@ -128,8 +147,14 @@ class CutWriter:
         found = _inspect(source, fold)
         self._refuse_lost_keys(found)
         key = [fold.columns[i].name for i in fold.key]
+        final = merge.final_rows(source, fold, metadata)
+        if keys and not final.where(f"NOT coalesce({keys}, false)").isEmpty():
+            raise NotTold
         self._record_misfits(source, fold, commit, found.misfits, key)
-        self._replace(merge.final_rows(source, fold, metadata), cut, commit)
+        if keys:
+            self._table.replace_where(keys, final, commit)
+        else:
+            self._replace(final, cut, commit)
         return found.misfits
 
     def _refuse_lost_keys(self, found: "_Found") -> None:

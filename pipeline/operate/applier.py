@@ -185,9 +185,15 @@ class Applier:
             self._refuse_path(name)
             writer = self.writer(name)
             writer.bronze.arrivals = self.bronze.arrivals
-            writer.refuse_foreign_commits(version)
+            if not copy:  # which replaces whatever somebody else wrote
+                writer.refuse_foreign_commits(version)
             if copy:
                 written = writer.begin_with(copy, self.relations, registered, pending.point)
+                changes = written.changes
+            elif patches := pending.patches.get(name):
+                written = writer.apply_patches(
+                    patches, self.relations, registered, pending.point, Start(floor)
+                )
                 changes = written.changes
             else:
                 surveys = [s.survey for s in found]
@@ -222,7 +228,7 @@ class Applier:
             version = entries[name].version if state.failure and name in entries else -1
             version = version if state.failure else table.version()
             entries[name] = ManifestEntry(*name, table.path, version, state.applied, is_behind)
-        for name in (self._outlook.unreadable | pending.stale.keys()) & entries.keys():
+        for name in (self._outlook.unreadable | pending.stale.keys() | pending.frozen) & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         self.records.record_events([_gap_event(name, gap) for name, gap in pending.stale.items()])
         left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)

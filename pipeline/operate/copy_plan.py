@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.lake.copies import READING, CopyState, Range
+from pipeline.lake.copies import CopyState, Range
 from pipeline.postgres.published import Leaf, PublishedTable
 
 PAGE_BYTES = 8192
@@ -33,6 +33,11 @@ def plan_ranges(
     )
 
 
+def whole_leaves(leaves: Sequence[Leaf]) -> tuple[Range, ...]:
+    """Return one range a leaf, of which rows are found by their keys."""
+    return tuple(Range(leaf.oid, leaf.filenode, 0, leaf.pages) for leaf in leaves)
+
+
 def plan_rest(
     state: CopyState, table: PublishedTable, version: int, done: int, range_size: int
 ) -> tuple[Range, ...] | None:
@@ -40,7 +45,7 @@ def plan_rest(
 
     Pages that came since are read as well: a row may have moved there.
     """
-    if state.state != READING or not is_keyed(table) or state.relation_version != version:
+    if state.key_ranges or not is_keyed(table) or state.relation_version != version:
         return None
     last = state.readings[-1]
     planned = [r for reading in state.readings for r in reading.ranges]

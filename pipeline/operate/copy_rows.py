@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from pipeline.lake.copies import ABANDONED, COMPLETE, GONE, READING, Copies, CopyState
+from pipeline.lake.copies import (
+    ABANDONED,
+    COMPLETE,
+    GONE,
+    READING,
+    Copies,
+    CopyState,
+    key_range_rows,
+)
 from pipeline.lake.records import TableName
 from pipeline.operate.copy_round import TableCopy
 from pipeline.protocol.lsn import LSN
@@ -34,6 +42,7 @@ def reading_row(table: TableCopy) -> Row:
         "running": list(reading.running),
         "ranges_before": reading.ranges_before,
         "ranges": [asdict(each) for each in reading.ranges],
+        "key_ranges": key_range_rows(table.state.key_ranges),
         "requests": list(table.state.requests),
     }
 

@@ -3,7 +3,8 @@
 A table needs a copy when it is published and configured and has none, or when somebody asked for one. All
 tables that need one at a time are read under one snapshot. A copy is complete once everything that was read
 is in bronze and capture is beyond the snapshot: then it is known which transactions it holds. What a run
-leaves, the next one goes on with under another snapshot where that is exact, else it begins anew.
+leaves, the next one goes on with under another snapshot where that is exact, else it begins anew. Where
+somebody asked for some keys only, a patch is made: a copy of their rows.
 """
 
 from __future__ import annotations
@@ -13,21 +14,18 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from pipeline.bronze.copied import CopyPlace
-from pipeline.bronze.versions import relation_version
 from pipeline.config import Config
 from pipeline.errors import SourceError, sentence_of
 from pipeline.lake.bronze import Bronze, TableName
-from pipeline.lake.copies import READING, CopyState, Reading, Request, late_commits
+from pipeline.lake.late import late_commits
 from pipeline.lake.staging import Staging
-from pipeline.operate.copy_plan import plan_ranges, plan_rest
 from pipeline.operate.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.operate.copy_rows import abandoned_row, complete_row, gone_row, reading_row
+from pipeline.operate.copy_starts import CopyStarts, Want
 from pipeline.operate.summaries import CopyProgress, IngestSummary
-from pipeline.postgres.catalog import look_up
 from pipeline.postgres.connection import Connection, Identity, connect, identify, read_flush_lsn
 from pipeline.postgres.copy import RowsMoved, SnapshotLost
-from pipeline.postgres.published import describe_published, list_published
+from pipeline.postgres.published import list_published
 from pipeline.postgres.snapshot import SnapshotKeeper
 from pipeline.protocol.lsn import INVALID, LSN
 
@@ -131,7 +129,10 @@ class Copier:
         conninfo = source.copying.conninfo or source.conninfo
         copies = self._bronze.copies
         used = [r.lsn for states in copies.states().values() for s in states for r in s.readings]
-        with closing(SnapshotKeeper(conninfo, max(used, default=INVALID))) as keeper:
+        # Silver may be as far as bronze was when somebody asked for a patch.
+        point = self._bronze.point()
+        used.append(point.lsn if point else INVALID)
+        with closing(SnapshotKeeper(conninfo, max(used))) as keeper:
             self._check_place(keeper)
             tables = self._begin(keeper, wanted)
             if not tables:
@@ -163,7 +164,7 @@ class Copier:
         # What failed is looked at again in a continuous run only: elsewhere the scheduler runs again.
         return not any(copy.failure for copy in self._summary.copies.values())
 
-    def _wanted(self) -> dict[TableName, tuple[Request, ...]]:
+    def _wanted(self) -> dict[TableName, Want]:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""
         config, copies = self._config, self._bronze.copies
         states = copies.states()
@@ -171,17 +172,17 @@ class Copier:
             self._control = connect(config.source.conninfo, application_name="pgdelta copy")
         published = list_published(self._control, config.source.publication)
         looked_at = read_flush_lsn(self._control)
-        wanted: dict[TableName, tuple[Request, ...]] = {}
+        wanted: dict[TableName, Want] = {}
         missing: set[TableName] = set()
         if config.source.copy == "initial":
             for name, now in published.items():
                 if not copies.is_complete(name, now.relation_id, now.entry):
-                    wanted[name] = ()
+                    wanted[name] = Want()
             names = self._bronze.table_names() | states.keys()
             missing = {name for name in names - published.keys() if not copies.is_gone(name)}
         for name, requests in copies.open_requests().items():
             if name in published:
-                wanted[name] = tuple(requests)
+                wanted[name] = Want.of(requests, is_whole=name in wanted)
             else:
                 missing.add(name)
         if missing:
@@ -192,8 +193,8 @@ class Copier:
         failed = {name for name, copy in self._summary.copies.items() if copy.failure}
         skipped = set() if self._is_continuous else failed
         return {
-            name: requests
-            for name, requests in sorted(wanted.items())
+            name: want
+            for name, want in sorted(wanted.items())
             if config.rule_for(*name) is not None and name not in skipped
         }
 
@@ -206,55 +207,20 @@ class Copier:
                 "or that of a standby."
             )
 
-    def _begin(
-        self, keeper: SnapshotKeeper, wanted: Mapping[TableName, Sequence[Request]]
-    ) -> list[TableCopy]:
+    def _begin(self, keeper: SnapshotKeeper, wanted: Mapping[TableName, Want]) -> list[TableCopy]:
         """Describe the tables as the snapshot has them, and record what will be read."""
-        snapshot, copies = keeper.snapshot, self._bronze.copies
-        states = copies.states()
-        next_id = copies.next_id()
+        starts = CopyStarts(self._bronze, keeper, self._config)
         tables: list[TableCopy] = []
-        rows: list[dict[str, object]] = []
-        range_size = self._config.source.copying.range_size
-        memberships = list_published(keeper.connection, self._config.source.publication)
-        for name, requests in wanted.items():
+        for name, want in wanted.items():
             progress = self._summary.copies[name] = CopyProgress()
             try:
-                table = describe_published(keeper.connection, self._config.source.publication, name)
+                tables.append(starts.start(name, want, progress))
             except SourceError as error:
                 progress.failure = str(error)
-                continue
-            version = relation_version(
-                table.relation, look_up(keeper.connection, table.relation), snapshot.lsn
-            )
-            state, reading = CopyState(next_id, name, READING), None
-            before = states.get(name, [])
-            if before and before[-1].state == READING:
-                done = int(self._bronze.changes.position(self._bronze.copy_app_id(before[-1].id)) or 0)
-                rest = plan_rest(before[-1], table, version.id, done, range_size)
-                if rest is None:
-                    rows.append(
-                        abandoned_row(before[-1], "the run that read it ended, and it has to begin anew")
-                    )
-                else:
-                    state = before[-1]
-                    state.row_count = self._bronze.copied_rows(state.id)
-                    reading = Reading(snapshot.lsn, snapshot.running, done, rest)
-            if reading is None:
-                next_id += 1
-                reading = Reading(snapshot.lsn, snapshot.running, 0, plan_ranges(table.leaves, range_size))
-            state.requests = tuple(r.id for r in requests) or state.requests
-            state.membership = memberships[name].entry if name in memberships else None
-            place = CopyPlace(state.id, version, snapshot.lsn, snapshot.taken_at)
-            progress.ranges = len(reading.ranges)
-            progress.pages = sum(pages.end_page - pages.first_page for pages in reading.ranges)
-            progress.landed(0, state.row_count)
-            tables.append(TableCopy(state, table, place, reading, progress))
-            rows.append(reading_row(tables[-1]))
         if tables:
             self._bronze.record_relations([table.place.version for table in tables])
-        if rows:
-            copies.record(rows)
+        if rows := [*starts.abandoned, *map(reading_row, tables)]:
+            self._bronze.copies.record(rows)
         # Small tables are there soon.
         return sorted(tables, key=lambda table: table.table.pages)
 

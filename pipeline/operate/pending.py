@@ -1,9 +1,10 @@
 """What lies between bronze and silver: per table where it goes on, or which copy it begins with.
 
-A table without a copy of its rows from before waits in bronze, where the configuration asks for copies.
+A table without a copy of its rows from before waits in bronze, where the configuration asks for copies. One
+of which somebody wants keys copied anew waits for these: it must not be beyond their snapshot.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
 from pipeline.config import Config
@@ -28,7 +29,9 @@ class Pending:
     floors: Mapping[TableName, LSN]
     surveys: Mapping[TableName, list[TableSurvey]]
     copies: Mapping[TableName, Copy]  # of tables that begin with one now
+    patches: Mapping[TableName, tuple[Copy, ...]]  # copies of keys that tables have not got yet, in order
     stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
+    frozen: Set[TableName]  # tables that wait for a patch
 
     def floor(self, name: TableName) -> LSN:
         """Return how far a table is applied."""
@@ -37,7 +40,7 @@ class Pending:
     @property
     def names(self) -> list[TableName]:
         """Return the tables that there is something to do for."""
-        return sorted({*self.surveys, *self.copies})
+        return sorted({*self.surveys, *self.copies, *self.patches})
 
 
 class Outlook:
@@ -69,18 +72,40 @@ class Outlook:
         waiting = self._waiting(point, registered, copies)
         floors = self._floors(manifest, registered, point, waiting)
         begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
-        is_behind = any(f < point.lsn for n, f in floors.items() if n not in begun and n not in stale)
-        if point.lsn <= manifest.lsn and not is_behind and not begun:
+        asked = recorded.open_requests().items()
+        frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
+        apart = waiting | self.unreadable | begun.keys() | stale.keys() | frozen
+        patches = self._patches(point, copies, registered, apart)
+        is_behind = any(f < point.lsn for name, f in floors.items() if name not in apart)
+        if point.lsn <= manifest.lsn and not (is_behind or begun or patches):
             return None
         self.bronze.look_at_arrivals(since, point)
-        apart = waiting | self.unreadable | begun.keys() | stale.keys()
         floors = {name: floor for name, floor in floors.items() if name not in apart}
+        apart |= patches.keys()
         surveys = {
             name: found
             for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
             if self._config.rule_for(*name) is not None and name not in apart
         }
-        return Pending(point, manifest, registered, floors, surveys, begun, stale)
+        return Pending(point, manifest, registered, floors, surveys, begun, patches, stale, frozen)
+
+    def _patches(
+        self,
+        point: Point,
+        copies: Mapping[TableName, Copy],
+        registered: Mapping[TableName, Registered],
+        apart: Collection[TableName],
+    ) -> dict[TableName, tuple[Copy, ...]]:
+        """Return the patches that are complete and that a table has not got yet."""
+        found = {}
+        for name in self._captured_tables(point):
+            known = None if name in self._unbegun else registered.get(name)
+            done = known.copy_id or 0 if known else 0
+            patches = self.bronze.copies.patches(name, copies.get(name))
+            new = tuple(p for p in patches if p.id > done and p.through < point.lsn)
+            if new and name not in apart:
+                found[name] = new
+        return found
 
     def _waiting(
         self, point: Point, registered: Mapping[TableName, Registered], copies: Mapping[TableName, Copy]
@@ -99,7 +124,7 @@ class Outlook:
         if self._config.rule_for(*name) is None or name in self.unreadable:
             return False
         known = registered.get(name)
-        return known is None or known.copy_id != copy.id or name in self._unbegun
+        return known is None or (known.copy_id or 0) < copy.id or name in self._unbegun
 
     def _floors(
         self,

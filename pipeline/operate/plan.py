@@ -108,6 +108,12 @@ def _table(applier: Applier, pending: Pending, name: TableName) -> TablePlan:
         cost = f"{copy.row_count} rows are written; readers see the rows from before until then"
         step = Step(copy.through, "the table begins with a copy of the source's rows", cost)
         return TablePlan(name, copy.place, {"R": copy.row_count}, (step,))
+    if patches := pending.patches.get(name):
+        steps = tuple(
+            Step(p.place, f"the rows of {len(p.key_ranges)} ranges of keys are put", f"{p.row_count} rows")
+            for p in patches
+        )
+        return TablePlan(name, pending.floor(name), {"R": sum(p.row_count for p in patches)}, steps)
     found = pending.surveys[name]
     counts: Counter[str] = Counter()
     for survey in found:

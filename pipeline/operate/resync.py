@@ -1,7 +1,8 @@
-"""Tables copied anew: asked for here, copied by the next ingest, shown by the apply after it, in one commit.
+"""Tables, or some keys, copied anew: asked for here, copied by the next ingest, then shown by one commit.
 
 A request is a row of `_pgdelta/requests`. A continuous ingest sees it within seconds. Until the copy is
-complete, silver goes on showing the rows that it has, and goes on following the stream.
+complete, silver goes on showing the rows that it has, and goes on following the stream; but a table of which
+only some keys are copied waits for them in bronze.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.config import Config
 from pipeline.errors import ConfigError
+from pipeline.keys import KeyRange, find_fault
 from pipeline.lake.bronze import Bronze, TableName
 from pipeline.lake.copies import Request
 from pipeline.lake.records import Records
@@ -19,7 +21,7 @@ from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.operate.summaries import IngestProgress
-from pipeline.rules import TableRule
+from pipeline.rules import matcher
 
 REASON = "somebody asked for it"
 
@@ -30,12 +32,16 @@ class ResyncSummary:
 
     pipeline: str
     tables: tuple[TableName, ...]
+    key_range_count: int = 0  # 0 where it is whole tables
     run: RunSummary | None = None
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
         names = ", ".join(".".join(name) for name in self.tables)
-        lines = [f"resync {self.pipeline}: {len(self.tables)} tables are to be copied anew: {names}"]
+        what = f"{len(self.tables)} tables are"
+        if self.key_range_count:
+            what = f"the rows of {self.key_range_count} ranges of keys are"
+        lines = [f"resync {self.pipeline}: {what} to be copied anew: {names}"]
         if self.run:
             return [*lines, *self.run.lines()]
         return [
@@ -48,6 +54,7 @@ class ResyncSummary:
         return {
             "pipeline": self.pipeline,
             "tables": [{"schema": schema, "table": table} for schema, table in self.tables],
+            "key_ranges": self.key_range_count,
             "run": self.run and self.run.as_json(),
         }
 
@@ -60,26 +67,33 @@ def run_resync(
     config: Config,
     globs: Sequence[str] | None,
     *,
+    key_ranges: Sequence[KeyRange] = (),
     runs: bool = False,
     spark: SparkSession | None = None,
     progress: IngestProgress | None = None,
 ) -> ResyncSummary:
-    """Ask for the tables that globs name, or for all; `runs` ingests and applies at once."""
-    for glob in globs or ():
-        if not TableRule.is_glob(glob):
-            raise ConfigError(f"--table {glob}: write schema.table, with a part that holds a dot in quotes")
+    """Ask for the tables that globs name, or all, or keys of one; `runs` ingests and applies at once."""
+    matches = matcher(globs)
     spark = spark or start_session(f"pgdelta resync {config.pipeline}")
     lake = Lake(spark, config.storage.root)
     bronze = Bronze(lake, config.pipeline)
-    rules = [TableRule(glob) for glob in globs or ("*.*",)]
     known = {*Records(lake).registered(), *(bronze.table_names() if bronze.relations.exists() else ())}
-    names = tuple(
-        name
-        for name in sorted(known)
-        if config.rule_for(*name) is not None and any(rule.matches(*name) for rule in rules)
-    )
+    names = tuple(name for name in sorted(known) if config.rule_for(*name) is not None and matches(name))
     if not names:
         raise ConfigError("no table of the lake matches --table: see pgdelta status for their names")
-    bronze.copies.request([Request.of(name, REASON) for name in names])
+    if key_ranges:
+        _refuse_untold(bronze, names, key_ranges)
+    bronze.copies.request([Request.of(name, REASON, key_ranges) for name in names])
     run = run_both(config, spark=spark, ingest_progress=progress) if runs else None
-    return ResyncSummary(config.pipeline, names, run)
+    return ResyncSummary(config.pipeline, names, len(key_ranges), run)
+
+
+def _refuse_untold(bronze: Bronze, names: Sequence[TableName], key_ranges: Sequence[KeyRange]) -> None:
+    """Refuse ranges of keys that no copy could bring, by what bronze knows of the table."""
+    if len(names) > 1:
+        raise ConfigError(f"keys are those of one table, and --table matches {len(names)}")
+    relations = [r for r in bronze.source_relations().values() if (r.schema_name, r.table_name) == names[0]]
+    relation = max(relations, key=lambda r: r.lsn)
+    types = [column.type[0] for column in relation.columns if column.name in relation.key]
+    if fault := find_fault(types, key_ranges):
+        raise ConfigError(f"{'.'.join(names[0])}: {fault}")

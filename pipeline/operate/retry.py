@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError, sentence_of
 from pipeline.lake.session import start_session
 from pipeline.operate.applier import Applier
 from pipeline.operate.summaries import ApplySummary, TableState
-from pipeline.rules import TableRule
+from pipeline.rules import TableName, matcher
 
 
 def run_retry(
@@ -25,25 +25,23 @@ def run_retry(
     """Apply all that bronze holds; with `rewrites` write the tables that globs name anew, or all of them."""
     if globs and not rewrites:
         raise ConfigError("--table says which tables to write anew: add --rewrite, or leave it out")
-    for glob in globs or ():
-        if not TableRule.is_glob(glob):
-            raise ConfigError(f"--table {glob}: write schema.table, with a part that holds a dot in quotes")
+    matches = matcher(globs)
     applier = Applier(spark or start_session(f"pgdelta retry {config.pipeline}"), config)
     if applier.bronze.changes.exists():
         applier.apply_pending()
         if rewrites:
-            _rewrite(applier, [TableRule(glob) for glob in globs or ("*.*",)])
+            _rewrite(applier, matches)
     return applier.summary
 
 
-def _rewrite(applier: Applier, rules: Sequence[TableRule]) -> None:
+def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
     """Write the tables that match anew, each up to the newest manifest, and record which version shows it."""
     if (manifest := applier.manifest) is None:
         return
     registered = applier.records.registered()
     entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
     for name, entry in entries.items():
-        if name not in registered or not any(rule.matches(*name) for rule in rules):
+        if name not in registered or not matches(name):
             continue
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
         try:

@@ -123,8 +123,10 @@ def _copying(bronze: Bronze, name: TableName, shown: TableStatus | None) -> Tabl
         return replace(
             before, state=shown.state if shown and shown.state in HOLDING else "copying", sentence=share
         )
-    if name in copies.open_requests():
-        return replace(before, sentence="the table is to be copied anew by the next ingest")
+    if requests := copies.open_requests().get(name):
+        is_whole = not all(request.key_ranges for request in requests)
+        what = "the table is" if is_whole else "rows, for which it waits, are"
+        return replace(before, sentence=f"{what} to be copied anew by the next ingest")
     return None
 
 

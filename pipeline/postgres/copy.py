@@ -3,6 +3,7 @@
 A reader takes pages of a leaf (ranges of ctid). The server makes one text of many rows, with a control
 character behind every value, which costs both sides less than a third of sending row by row; where a value
 holds such a character itself, which the counts tell, or the text grows too long, the rows come one by one.
+The rows of some keys do so, too.
 """
 
 from __future__ import annotations
@@ -109,6 +110,9 @@ class CopyReader:
 
     def _blocks(self, table: PublishedTable, pages: PageRange) -> Iterator[Block]:
         leaf, first = pages.leaf, pages.first
+        if table.keys is not None:
+            yield from self._one_by_one(table, leaf, first, pages.end)
+            first = pages.end
         while first < pages.end:
             stop = min(pages.end, first + self._pages)
             block = self._aggregate(table, leaf, first, stop)
@@ -221,7 +225,9 @@ def rows_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_
 
 def _from(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> sql.Composed:
     source = sql.SQL("ONLY {} WHERE ").format(sql.Identifier(leaf.schema_name, leaf.table_name))
-    if server_version >= 140000:
+    if table.keys is not None:
+        places = table.keys
+    elif server_version >= 140000:
         places = sql.SQL("ctid >= {} AND ctid < {}").format(
             sql.Literal(f"({first},0)"), sql.Literal(f"({stop},0)")
         )

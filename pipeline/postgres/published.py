@@ -13,6 +13,7 @@ import psycopg
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.key_rows import KeyCondition
 from pipeline.protocol.messages import Column, Relation
 
 
@@ -25,17 +26,20 @@ class Leaf:
     oid: int
     filenode: int
     pages: int
-    toast_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """One name of the publication; `row_filter` is SQL over its columns, `nullable` says it of each."""
+    """One name of the publication; `row_filter` is SQL over its columns, `nullable` says it of each.
+
+    `keys` is a condition where only some of its rows are wanted.
+    """
 
     relation: Relation
     nullable: tuple[bool, ...]
     row_filter: str | None
     leaves: tuple[Leaf, ...]
+    keys: KeyCondition | None = None
 
     @property
     def name(self) -> tuple[str, str]:
@@ -109,8 +113,7 @@ WITH RECURSIVE family (oid) AS (
     JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
 )
 SELECT n.nspname::text, c.relname::text, c.oid::bigint, pg_catalog.pg_relation_filenode(c.oid)::bigint,
-       pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::bigint,
-       coalesce(pg_catalog.pg_relation_size(nullif(c.reltoastrelid, 0)), 0)
+       pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::bigint
 FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid AND c.relkind = 'r'
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY c.oid
@@ -122,7 +125,7 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
     version = connection.info.server_version
     parameters: dict[str, object] = {"publication": publication, "schema": name[0], "table": name[1]}
     is_sent, key = (
-        next(sql for major, sql in by_major.items() if version >= major * 10000)
+        next(text for major, text in by_major.items() if version >= major * 10000)
         for by_major in (_IS_SENT, _KEY_COLUMNS)
     )
     row_filter = "p.rowfilter::text" if version >= 150000 else "NULL::text"

@@ -4,12 +4,14 @@ A copy was read under one snapshot; under several where it was cut off and went 
 position of theirs. Of the transactions before that position a snapshot lacks those in `late`: they ended in
 the log, but nobody could see them yet. Rows of one snapshot are followed by every change that it does not
 hold; rows of several are inserts among the changes, so that the newest row of a key and what came after it
-count.
+count. A patch is a copy of some keys: at its place its rows are put for all that silver has of them, and
+every change behind it follows, those that it holds already once more, which leaves the same rows.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.keys import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
 
 
@@ -22,6 +24,7 @@ class Copy:
     lsns: tuple[LSN, ...]
     row_count: int
     late: tuple[LSN, ...] = ()  # commit LSNs; of a copy under several snapshots there are none
+    key_ranges: tuple[KeyRange, ...] = ()  # of a patch
 
     @property
     def is_whole(self) -> bool:
@@ -40,6 +43,8 @@ class Copy:
 
     def condition(self) -> str:
         """Return SQL that is true for the copy's rows and for the changes that follow them."""
+        if self.key_ranges:
+            return f"op = 'R' AND copy_id = {self.id} AND commit_lsn = {int(self.through)}"
         late = f" OR commit_lsn IN ({_numbers(self.late)})" if self.late else ""
         return (
             f"commit_lsn >= {int(self.place)} AND CASE WHEN op = 'R' THEN copy_id = {self.id} "

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pipeline.errors import LakeError
+from pipeline.keys import KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableRule
 from pipeline.silver.copies import Copy
@@ -79,6 +80,7 @@ class Cut:
     through: LSN
     part: int = 0
     copy_id: int | None = None  # its rows are those of a copy, and all have keys of their own
+    key_ranges: tuple[KeyRange, ...] = ()  # of a patch, whose `through` is its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,8 @@ def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
     `known_oid` is the oid of the source table whose rows silver holds. Raises LakeError where updates or
     deletes do not say which row they mean.
     """
+    if table.copy and table.copy.key_ranges:
+        return [_patch(table.copy)]
     truncates = [s.last_truncate for s in table.surveys if s.last_truncate]
     after: Place = max(truncates, default=(0, -1))
     replaces = bool(truncates)
@@ -184,6 +188,20 @@ def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
         )
         after, replaces = run.last, False
     return _apart(cuts, table.copy) if table.copy and cuts else cuts
+
+
+def _patch(copy: Copy) -> Cut:
+    """Return the write that puts rows of some keys in the place of those that silver has."""
+    return Cut(
+        identity=Identity.KEY,
+        versions=(copy.version,),
+        after=(0, -1),
+        upto=survey_of(copy).last,
+        replaces=False,
+        through=LSN(copy.id),
+        copy_id=copy.id,
+        key_ranges=copy.key_ranges,
+    )
 
 
 def _apart(cuts: list[Cut], copy: Copy) -> list[Cut]:

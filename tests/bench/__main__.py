@@ -11,19 +11,18 @@ from pipeline.postgres.embedded import EmbeddedServer, start_server
 from tests.bench.apply import measure_apply
 from tests.bench.capture import create_schema, measure_capture
 from tests.bench.copy import measure_copy
+from tests.bench.join import measure_join
 from tests.bench.layout import measure_layouts
 from tests.bench.memory import measure_delay, measure_memory, measure_streams
 
-PARTS = ("capture", "apply", "memory", "delay", "streams", "copy", "layout")
+PARTS = ("capture", "apply", "memory", "delay", "streams", "copy", "join", "layout")
 
 
 def main() -> None:
     """Measure capture, apply, memory, the delay of a large transaction, many open at once, and copies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
-    parser.add_argument(
-        "--only", choices=PARTS, help="one of these; the layout of silver tables is measured only so"
-    )
+    parser.add_argument("--only", choices=PARTS, help="one of these; join and layout are measured only so")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pgdelta-bench-") as name:
         folder = Path(name)
@@ -41,6 +40,8 @@ def main() -> None:
                 _delay(server, folder, options.scale)
             if options.only in (None, "streams"):
                 _streams(server, folder, options.scale)
+            if options.only == "join":
+                _join(server, folder, options.scale)
             if options.only == "layout":
                 _layout(folder, options.scale)
             if options.only in (None, "copy"):
@@ -135,6 +136,16 @@ def _copy(server: EmbeddedServer, folder: Path, scale: float) -> None:
     print(f"  ratio to Spark   {found.spark_seconds / found.copy_seconds:6.2f}   (aim: at least 0.8)")
     print(f"  peak MiB         Python {found.python_mib}, JVM {found.jvm_mib}; lag {found.lag_mib:.1f} MiB")
     print(f"  apply            {found.apply_seconds:6.1f} s; equal: {found.is_equal}", flush=True)
+
+
+def _join(server: EmbeddedServer, folder: Path, scale: float) -> None:
+    found = measure_join(start_session("bench"), server, folder, int(5_000_000 * scale))
+    print(
+        f"join: {found.rows} rows join a live pipeline in {found.seconds:.1f} s; lag of the others, seconds"
+    )
+    for name, (median, most) in (("before", found.before), ("meanwhile", found.during)):
+        print(f"  {name:10s} median {median:5.1f}   most {most:5.1f}")
+    print(f"  equal: {found.is_equal}", flush=True)
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def measure_copy(
         lag_mib=lags.most / (1 << 20),
         changes=load.changes,
         apply_seconds=apply_seconds,
-        is_equal=all(_is_equal(spark, server, root, n) for n in range(TABLES)),
+        is_equal=all(is_equal(spark, server, root, n) for n in range(TABLES)),
     )
 
 
@@ -203,7 +203,8 @@ def _psql(server: EmbeddedServer, connections: int) -> float:
     return time.monotonic() - began
 
 
-def _is_equal(spark: SparkSession, server: EmbeddedServer, root: Path, n: int) -> bool:
+def is_equal(spark: SparkSession, server: EmbeddedServer, root: Path, n: int) -> bool:
+    """Compare count and sum of hashes of a table, at the source and in silver."""
     with psycopg.connect(server.conninfo, autocommit=True) as source:
         row = source.execute(SOURCE_SUM.format(n).encode()).fetchone()
     silver = spark.read.format("delta").load(f"{root}/silver/copied/t{n}").selectExpr(*SILVER_SUM).collect()
