@@ -90,7 +90,7 @@ class StretchWriter:
         registered = self._settled(registered)
         if found := self._refusal(surveys, relations, start, through):
             through, held, kind = found.before, found.sentence, "refused"
-            surveys = self._bronze.survey_table(self._name, start, through)
+            surveys = self._survey_before(start, through)
             if not surveys:
                 return Written(start.floor, held, kind=kind)
         try:
@@ -101,7 +101,7 @@ class StretchWriter:
         except Held as hold:
             # The transactions before the one that cannot be followed end at its commit record at the latest.
             through, held, kind = hold.before, str(hold), "held"
-            surveys = self._bronze.survey_table(self._name, start, through)
+            surveys = self._survey_before(start, through)
             if not surveys:
                 return Written(start.floor, held)
             evolution, relations = self._shape.evolve(surveys, relations, registered)
@@ -146,6 +146,12 @@ class StretchWriter:
         if found := self._refusal(surveys, relations, start, through):
             operations.append((found.before, Hold(found.sentence)))
         return operations
+
+    def _survey_before(self, start: Start, through: LSN) -> list[Survey]:
+        """Survey what lies before a change that holds the table; rows of a copy come all at once, or not."""
+        if start.copy and through <= start.copy.through:
+            return []
+        return self._bronze.survey_table(self._name, start, through)
 
     def _refusal(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN

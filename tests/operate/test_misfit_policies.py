@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import pytest
 
+from pipeline.operate.resync import run_resync
 from pipeline.rules import TableRule
 from tests.operate.pipelines import MakePipeline, Pipeline
 
@@ -150,3 +151,33 @@ def test_truncate_frees_a_table_that_error_holds(pipeline: Pipeline) -> None:
     pipeline.run("TRUNCATE t", "INSERT INTO t VALUES (3, 1, '2024-01-01')")
     pipeline.catch_up()
     pipeline.assert_equal("t")
+
+
+def test_error_holds_a_table_before_its_copy(make_pipeline: MakePipeline) -> None:
+    rule = TableRule("public.t", misfits={"day": "error"})
+    pipeline = with_rule(make_pipeline("*.*", copy="initial", create_publication="all"), rule)
+    pipeline.run(TABLE, "INSERT INTO t VALUES (1, 1, 'infinity'), (2, 1, '2024-01-02')")
+    pipeline.run("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
+    pipeline.ingest()
+    for i in (3, 4):
+        summary = pipeline.apply()
+        assert "a value of column day" in (summary.tables[("public", "t")].held or "")
+        assert summary.exit_code(strict=True) == 1
+        assert not pipeline.path("silver", "public", "t").exists()
+        pipeline.assert_equal("other")
+        pipeline.run(f"INSERT INTO t VALUES ({i}, 1, '2024-01-03')", f"INSERT INTO other VALUES ({i})")
+        pipeline.ingest()
+    fixed = with_rule(pipeline, replace(rule, misfits={}))
+    assert fixed.apply().exit_code(strict=True) == 0
+    assert rows(fixed, "id")[:2] == [(1,), (2,)]
+    # nor does a copy that brings such a value take the place of what silver has
+    strict = with_rule(pipeline, rule)
+    run_resync(strict.config, ["public.t"], spark=strict.spark)
+    strict.run("INSERT INTO t VALUES (5, 1, '2024-01-05')")
+    strict.ingest()
+    assert strict.apply().exit_code(strict=True) == 1
+    assert rows(strict, "id") == [(1,), (2,), (3,), (4,)]
+    strict.run("UPDATE t SET day = NULL WHERE id = 1")
+    run_resync(strict.config, ["public.t"], spark=strict.spark)
+    strict.catch_up()
+    strict.assert_equal("t")
