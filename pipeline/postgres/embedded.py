@@ -81,10 +81,6 @@ class EmbeddedServer:
         self._end("fast")
         shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def promote(self) -> None:
-        """Make a standby the primary, on a timeline of its own."""
-        self._control("promote", "-w", "-s")
-
     def kill_immediate(self) -> None:
         """End the server as a crash would, without a checkpoint."""
         self._end("immediate")
@@ -144,27 +140,6 @@ def start_server(
     }
     _write_settings(data, {**_SETTINGS, **places, **(settings or {})})
     server = EmbeddedServer(folder, data, sockets, port, account)
-    server.start()
-    return server
-
-
-def start_standby(
-    primary: EmbeddedServer, directory: Path, settings: Mapping[str, str] | None = None
-) -> EmbeddedServer:
-    """Return a running standby that was copied from a server, and follows it."""
-    directory = primary.data.parent / directory.name
-    account = _find_account() if os.geteuid() == 0 else None
-    backup = str(primary.binaries / "pg_basebackup")
-    command = ["-D", str(directory), "-d", f"{primary.conninfo} ", "-R", "-X", "stream", "--no-sync"]
-    _make_folder(directory, account)
-    run_as(account, [backup, *command])
-    sockets = Path(tempfile.mkdtemp(prefix="pgs-", dir="/tmp"))
-    sockets.rmdir()
-    port = _find_port()
-    _write_settings(
-        directory, {"port": str(port), "unix_socket_directories": str(sockets), **(settings or {})}
-    )
-    server = EmbeddedServer(primary.binaries, directory, sockets, port, account)
     server.start()
     return server
 

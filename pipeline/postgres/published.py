@@ -74,7 +74,7 @@ JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %s
 """
 # Which columns are sent: from 15 on the view names them, from 18 on also generated ones.
-_IS_SENT = {
+IS_SENT = {
     18: "CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) END",
     15: "a.attgenerated = '' AND (p.attnames IS NULL OR a.attname = ANY (p.attnames))",
     12: "a.attgenerated = ''",
@@ -126,7 +126,7 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
     parameters: dict[str, object] = {"publication": publication, "schema": name[0], "table": name[1]}
     is_sent, key = (
         next(text for major, text in by_major.items() if version >= major * 10000)
-        for by_major in (_IS_SENT, _KEY_COLUMNS)
+        for by_major in (IS_SENT, _KEY_COLUMNS)
     )
     row_filter = "p.rowfilter::text" if version >= 150000 else "NULL::text"
     try:

@@ -13,6 +13,7 @@ import psycopg
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.publication import Publication
+from pipeline.postgres.published import IS_SENT
 from pipeline.protocol.values.types import TypeFacts, Types
 
 _BINARY_SINCE = 140000
@@ -40,12 +41,6 @@ LEFT JOIN pg_catalog.pg_proc send ON send.oid = t.typsend
 WHERE t.oid = %s::bigint::oid
 """
 
-# Only from 18 on can generated columns be published, and the view tells which.
-_PUBLISHED = {
-    18: "CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) END",
-    15: "a.attgenerated = '' AND (p.attnames IS NULL OR a.attname = ANY (p.attnames))",
-    14: "a.attgenerated = ''",
-}
 _COLUMNS = """
 SELECT t.schema_name, t.table_name, a.attname::text, a.atttypid::bigint
 FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS t (schema_name, table_name)
@@ -81,7 +76,7 @@ def find_unreadable(
     version = connection.info.server_version
     if version < _BINARY_SINCE:
         return []  # the option itself is refused there
-    published = next(sql for major, sql in _PUBLISHED.items() if version >= major * 10000)
+    published = next(sql for major, sql in IS_SENT.items() if version >= major * 10000)
     types = Types(version, lambda oid: look_up_type(connection, oid))
     schemas, names = [schema for schema, _ in tables], [table for _, table in tables]
     try:

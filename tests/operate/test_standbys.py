@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from pipeline.config import Config, Copying
 from pipeline.errors import GapError
-from pipeline.postgres.embedded import EmbeddedServer, start_standby
+from pipeline.postgres.embedded import EmbeddedServer
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.test_copies import BAG, FILL, FILL_BAG, ORDERS, load
+from tests.postgres.standbys import promote, standby_of
 from tests.servers import Database, MakeServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -26,15 +26,6 @@ SYNCED = {
 }
 
 
-@contextmanager
-def standby_of(primary: EmbeddedServer, name: str, **settings: str) -> Iterator[EmbeddedServer]:
-    standby = start_standby(primary, Path(name), settings)
-    try:
-        yield standby
-    finally:
-        standby.stop()
-
-
 def on(pipeline: Pipeline, server: EmbeddedServer) -> Pipeline:
     """Return the pipeline with another server for its source; its session stays where it is."""
     database = Database(server, "postgres", server.conninfo)
@@ -42,6 +33,19 @@ def on(pipeline: Pipeline, server: EmbeddedServer) -> Pipeline:
         pipeline.config, source=replace(pipeline.config.source, conninfo=server.conninfo)
     )
     return replace(pipeline, database=database, config=config, source=database.connect())
+
+
+@contextmanager
+def synced_standby_of(primary: Pipeline) -> Iterator[EmbeddedServer]:
+    """Give a standby that has the slot of a pipeline, whose silver shows orders."""
+    primary.run("SELECT pg_create_physical_replication_slot('standby')", *ORDERS, FILL.format(100))
+    primary.catch_up()
+    server = primary.database.server
+    with standby_of(server, **SYNCED, primary_conninfo=f"dbname=postgres {server.conninfo}") as standby:
+        primary.run("UPDATE orders SET n = -1 WHERE id < 9")
+        primary.catch_up()
+        wait_for_slot(standby, primary.config.source.slot, primary)
+        yield standby
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def primary(make_server: MakeServer, make_pipeline: MakePipeline) -> Pipeline:
 
 def test_rows_are_copied_from_a_standby(primary: Pipeline) -> None:
     primary.run(*ORDERS, FILL.format(3000), *BAG, FILL_BAG)
-    with standby_of(primary.database.server, "standby") as standby:
+    with standby_of(primary.database.server) as standby:
         source = replace(
             primary.config.source, copying=Copying(conninfo=standby.conninfo, range_size=64 << 10)
         )
@@ -68,18 +72,12 @@ def test_rows_are_copied_from_a_standby(primary: Pipeline) -> None:
 
 
 def test_capture_goes_on_after_a_failover(primary: Pipeline) -> None:
-    primary.run("SELECT pg_create_physical_replication_slot('standby')", *ORDERS, FILL.format(100))
-    primary.catch_up()
     old = primary.database.server
-    name = f"dbname=postgres {old.conninfo}"
-    with standby_of(old, "standby", **SYNCED, primary_conninfo=name) as standby:
-        primary.run("UPDATE orders SET n = -1 WHERE id < 9")
-        primary.catch_up()
-        wait_for_slot(standby, primary.config.source.slot, primary)
+    with synced_standby_of(primary) as standby:
         primary.run("UPDATE orders SET n = -2 WHERE id < 9")  # captured after the failover
         time.sleep(2)
         old.stop()
-        standby.promote()
+        promote(standby)
         after = on(primary, standby)
         with after.source:
             after.run("DELETE FROM orders WHERE id > 90")
@@ -88,20 +86,14 @@ def test_capture_goes_on_after_a_failover(primary: Pipeline) -> None:
 
 
 def test_what_the_promoted_server_never_had_is_refused(primary: Pipeline) -> None:
-    primary.run("SELECT pg_create_physical_replication_slot('standby')", *ORDERS, FILL.format(100))
-    primary.catch_up()
     old = primary.database.server
-    name = f"dbname=postgres {old.conninfo}"
-    with standby_of(old, "standby", **SYNCED, primary_conninfo=name) as standby:
-        primary.run("UPDATE orders SET n = -1 WHERE id < 9")
-        primary.catch_up()
-        wait_for_slot(standby, primary.config.source.slot, primary)
+    with synced_standby_of(primary) as standby:
         standby.stop()
         primary.run("UPDATE orders SET n = -3 WHERE id < 9")
         primary.ingest()
         old.stop()
         standby.start()
-        standby.promote()
+        promote(standby)
         after = on(primary, standby)
         with after.source:
             after.run("DELETE FROM orders WHERE id > 90")

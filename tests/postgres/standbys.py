@@ -1,43 +1,36 @@
-"""A standby of an embedded server, made without pg_basebackup: a copy of the data of a stopped primary."""
+"""A standby of an embedded server, made by pg_basebackup beside it, under the same account."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.postgres.embedded import EmbeddedServer, _find_port, _write_settings
+from pipeline.postgres.embedded import EmbeddedServer, _find_port, _write_settings, run_as
 
 
-def start_standby(primary: EmbeddedServer) -> EmbeddedServer:
-    """Start a standby that streams from the primary, which is stopped for a moment."""
+@contextmanager
+def standby_of(primary: EmbeddedServer, **settings: str) -> Iterator[EmbeddedServer]:
+    """Give a running standby that follows a server, and take it away in the end."""
     folder = Path(tempfile.mkdtemp(prefix="pgdelta-standby-", dir="/tmp"))
-    folder.chmod(0o755)
-    data, port = folder / "data", _find_port()
-    primary._end("fast")
-    try:
-        subprocess.run(["cp", "-a", str(primary.data), str(data)], check=True)
-    finally:
-        primary.start()
-    settings = {
-        "port": str(port),
-        "unix_socket_directories": str(folder / "sockets"),
-        "primary_conninfo": f"host=127.0.0.1 port={primary.port} user=postgres",
-    }
-    _write_settings(data, settings)
-    (data / "standby.signal").touch()
-    standby = EmbeddedServer(primary.binaries, data, folder / "sockets", port, primary._account)
+    data, sockets, port = folder / "data", folder / "sockets", _find_port()
+    if primary._account is not None:
+        subprocess.run(["chown", primary._account, str(folder)], check=True)
+    backup = [str(primary.binaries / "pg_basebackup"), "-D", str(data), "-d", primary.conninfo]
+    run_as(primary._account, [*backup, "-R", "-X", "stream", "--no-sync"])
+    _write_settings(data, {"port": str(port), "unix_socket_directories": str(sockets), **settings})
+    standby = EmbeddedServer(primary.binaries, data, sockets, port, primary._account)
     standby.start()
-    return standby
+    try:
+        yield standby
+    finally:
+        standby.stop()
+        shutil.rmtree(folder)
 
 
 def promote(standby: EmbeddedServer) -> None:
     """Let a standby become a primary on a timeline of its own."""
     standby._control("promote", "-w", "-s")
-
-
-def remove(standby: EmbeddedServer) -> None:
-    """Stop the standby and remove its data."""
-    standby.stop()
-    shutil.rmtree(standby.data.parent)

@@ -15,7 +15,7 @@ from pipeline.postgres.checks import Check, run_checks
 from pipeline.postgres.copy import CopyReader, PageRange
 from pipeline.postgres.published import describe_published
 from pipeline.postgres.snapshot import SnapshotKeeper
-from tests.postgres.standbys import promote, remove, start_standby
+from tests.postgres.standbys import promote, standby_of
 from tests.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
@@ -175,8 +175,7 @@ def test_a_standby_is_one_until_it_is_promoted(make_server: MakeServer) -> None:
     primary = make_server()
     database = Database(primary, "postgres", primary.conninfo)
     database.run("CREATE TABLE item (id int PRIMARY KEY)")
-    standby = start_standby(primary)
-    try:
+    with standby_of(primary) as standby:
         config = database.config(copy="initial", copying=Copying(standby.conninfo))
         check = checks_of(config)["copy source"]
         assert (check.ok, check.sentence) == (True, "Rows are copied from a standby of the source.")
@@ -190,5 +189,3 @@ def test_a_standby_is_one_until_it_is_promoted(make_server: MakeServer) -> None:
         assert check.sentence.startswith(
             "Rows would be copied from a server on timeline 2, the source is on 1"
         )
-    finally:
-        remove(standby)
