@@ -27,6 +27,7 @@ _HARMLESS = frozenset(
     {
         "ADD COLUMNS",
         "CHANGE COLUMN",
+        "CLUSTER BY",
         "CREATE TABLE",
         "DROP COLUMNS",
         "FSCK",

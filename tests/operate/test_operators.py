@@ -153,3 +153,30 @@ def test_a_table_is_written_anew_under_another_policy_without_any_change(pipelin
         "evolved",
         "the table was written anew from bronze, as somebody asked",
     )
+
+
+def test_a_table_may_be_laid_out_and_maintained_by_its_owner(pipeline: Pipeline) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 500) i")
+    pipeline.catch_up()
+    path = f"delta.`{pipeline.path('silver', 'public', 't')}`"
+    for number, statement in enumerate(
+        (
+            f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+            f"ALTER TABLE {path} CLUSTER BY (id)",
+            f"OPTIMIZE {path}",
+            f"REORG TABLE {path} APPLY (PURGE)",
+            f"VACUUM {path}",
+        )
+    ):
+        pipeline.spark.sql(statement)
+        pipeline.run(
+            f"UPDATE t SET v = 'x' WHERE id % 7 = {number}", f"DELETE FROM t WHERE id = {number + 100}"
+        )
+        pipeline.catch_up()
+    pipeline.assert_equal("t")
+    detail = pipeline.spark.sql(f"DESCRIBE DETAIL {path}").head()
+    assert detail is not None
+    assert detail.clusteringColumns == ["id"]
+    assert "deletionVectors" in detail.tableFeatures
