@@ -224,6 +224,7 @@ class SilverTable:
             self.table, place, self._records, records.registered_last, registered, self._app_id, through
         )
         self._version = self.table.version()
+        self._stretch.registered = self._records.registered()[self.name]
         return replace(written, applied=through)
 
     def _rule_of_newest(
