@@ -7,7 +7,7 @@ AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test slow matrix bench demo dist airflow notebook clean
+.PHONY: help setup check test slow matrix faults bench demo dist airflow notebook clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ slow: $(READY) ## the tests that take minutes
 
 matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with everything it can be asked for
 	$(VENV)/bin/pytest -m "slow or not slow" -s tests/operate/test_matrix.py
+
+faults: $(READY) ## every fault at every step of a run: about an hour
+	$(VENV)/bin/pytest -m slow -s tests/operate/test_fault_matrix.py
 
 bench: $(READY) ## capture beside pg_recvlogical, apply beside one ideal MERGE, memory: about ten minutes
 	$(VENV)/bin/python -m tests.bench

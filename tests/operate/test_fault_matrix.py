@@ -1,0 +1,122 @@
+"""A fault at any step of a run: the next run goes on, silver equals the source, bronze has no repeats.
+
+The cells share one lake, one after the other, so that what one leaves behind is there for the next. Between
+two of them tables change, get columns, come and go. `make faults` runs all cells.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.operate.fault_points import CELLS, Cell, struck
+from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.operate.test_faults import ROOT
+from tests.operate.test_random_workloads import seed_of_run
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+CONFIG = """\
+pipeline: {name}
+source:
+  conninfo: "{conninfo}"
+  create: {{publication: all}}
+storage: {{root: "{root}"}}
+"""
+KEPT = 2  # tables that came with the last cells
+
+
+def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell]) -> None:
+    """Run every cell, and print what came of it."""
+    config = folder / "pipeline.yaml"
+    text = CONFIG.format(
+        name=pipeline.config.pipeline, conninfo=pipeline.database.conninfo, root=pipeline.root
+    )
+    config.write_text(text)
+    pipeline.run(
+        "CREATE TABLE keyed (id int PRIMARY KEY, v text)",
+        "CREATE TABLE bag (a int, v text)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+    )
+    pipeline.catch_up()
+    silent = []
+    for number, cell in enumerate(cells):
+        change(pipeline, number)
+        has_struck = run_killed(cell, config) if cell.fault == "killed" else run_hurt(cell, pipeline)
+        if not has_struck:
+            silent.append(str(cell))
+        pipeline.catch_up()
+        came = [f"came{n}" for n in range(max(0, number - KEPT), number + 1)]
+        pipeline.assert_equal("keyed", "bag", *came, ignore_left_columns=True)
+        print(f"{number + 1:3d} of {len(cells)}: {cell}: equal", flush=True)
+    assert not silent, f"these faults never struck: {silent}"
+
+
+def change(pipeline: Pipeline, number: int) -> None:
+    """Change rows, columns and tables of the source."""
+    low = number * 20
+    if number:
+        pipeline.run(f"ALTER TABLE keyed DROP c{number - 1}")
+    pipeline.run(
+        f"INSERT INTO keyed (id, v) SELECT i, 'v' || i FROM generate_series({low}, {low + 29}) i "
+        "ON CONFLICT (id) DO UPDATE SET v = 'again'",
+        f"ALTER TABLE keyed ADD c{number} int DEFAULT {number}",
+        f"UPDATE keyed SET id = id + 100000 WHERE id = {low + 3}",
+        f"INSERT INTO bag SELECT i % 3, 'v' FROM generate_series(1, {number + 5}) i",
+        "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)",
+        f"CREATE TABLE came{number} (id int PRIMARY KEY, v text)",
+        f"INSERT INTO came{number} SELECT i, 'v' FROM generate_series(1, 50) i",
+    )
+    pipeline.transact(
+        f"DELETE FROM keyed WHERE id = {low + 5}",
+        f"UPDATE keyed SET c{number} = NULL WHERE id = {low + 6}",
+        f"UPDATE came{number} SET v = 'w' WHERE id < 10",
+    )
+    if number > KEPT:
+        pipeline.run(f"DROP TABLE came{number - KEPT - 1}")
+
+
+def run_hurt(cell: Cell, pipeline: Pipeline) -> bool:
+    """Run both jobs here, under a fault; say whether it struck."""
+    with struck(cell) as has_struck:
+        for job in (pipeline.ingest, pipeline.apply):
+            with suppress(Exception):
+                job()
+        return has_struck.is_set()
+
+
+def run_killed(cell: Cell, config: Path) -> bool:
+    """Run both jobs in a process that ends at a step; say whether it did."""
+    command = [sys.executable, "-m", "tests.operate.fault_points", str(config)]
+    done = subprocess.run(
+        [*command, cell.step, cell.when, cell.fault],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=300,
+    )
+    return done.returncode == -signal.SIGKILL
+
+
+@pytest.fixture
+def hurt(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline that copies, and keeps columns that the source dropped."""
+    return make_pipeline(copy="initial", create_publication="all")
+
+
+def test_a_fault_at_some_steps(hurt: Pipeline, tmp_path: Path) -> None:
+    rng = Random(seed_of_run())
+    killed = [cell for cell in CELLS if cell.fault == "killed"]
+    others = [cell for cell in CELLS if cell.fault not in ("killed", "slow")]
+    run_cells(hurt, tmp_path, [rng.choice(killed), *rng.sample(others, 2)])
+
+
+@pytest.mark.slow
+def test_every_fault_at_every_step(hurt: Pipeline, tmp_path: Path) -> None:
+    run_cells(hurt, tmp_path, list(CELLS))
