@@ -7,7 +7,7 @@ AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test slow matrix faults bench demo dist airflow notebook clean
+.PHONY: help setup check test slow matrix faults soak bench demo dist airflow notebook clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with ever
 
 faults: $(READY) ## every fault at every step of a run: about an hour
 	$(VENV)/bin/pytest -m slow -s tests/operate/test_fault_matrix.py
+
+soak: $(READY) ## an hour under load with a fault each minute, and proofs that silver equals the source
+	$(VENV)/bin/python -m tests.soak
 
 bench: $(READY) ## capture beside pg_recvlogical, apply beside one ideal MERGE, memory: about ten minutes
 	$(VENV)/bin/python -m tests.bench
