@@ -30,7 +30,7 @@ class Difference:
     """A row that silver lacks (missing), has too many of (surplus) or has with other values (changed)."""
 
     kind: str
-    key: str | None  # JSON of the key's columns, as PostgreSQL writes them
+    key: str | None  # JSON of the key's columns, each in its form
     columns: tuple[str, ...]
     copies: int
 
