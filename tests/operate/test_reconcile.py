@@ -22,6 +22,7 @@ from pipeline.lake.tables import Lake
 from pipeline.operate import reconcile
 from pipeline.operate.reconcile import run_reconcile
 from pipeline.operate.run import run_both
+from pipeline.operate.status import read_status
 from pipeline.operate.verdicts import Reconciled
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database, MakeServer
@@ -176,8 +177,9 @@ def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) ->
     shop.catch_up()
     last = compared(shop, runs=True)
     assert {v.verdict for v in last.values()} == {EQUAL}
-    verified = Reconciliations(Lake(shop.spark, shop.root)).verified()
-    assert verified == {("public", name): verdict.lsn for name, verdict in last.items()}
+    status = read_status(shop.config, spark=shop.spark)
+    verified = {table.name[1]: table.verified for table in status.tables}
+    assert verified == {name: verdict.lsn for name, verdict in last.items()}
     shop.assert_equal("items", "pairs", "bag")
 
 
