@@ -31,6 +31,7 @@ Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to th
   pgdelta plan   --config conf/pipeline.yaml    what would apply do next, and what does it cost?
   pgdelta retry  --config conf/pipeline.yaml    apply once more what was held, or write it anew
   pgdelta resync --config conf/pipeline.yaml    copy tables anew from the source
+  pgdelta reconcile --config conf/pipeline.yaml does silver equal the source, and where not?
   pgdelta tail   --config conf/pipeline.yaml    what does the slot say?
 """
 _ENDING = """\
@@ -152,6 +153,28 @@ def _take_resync(parser: argparse.ArgumentParser) -> None:
     _take_strict(parser)
 
 
+def _take_reconcile(parser: argparse.ArgumentParser) -> None:
+    _take_config(parser)
+    _take_tables(parser)
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="have the rows that differ copied anew by the next ingest, put in place by the apply after it",
+    )
+    parser.add_argument(
+        "--run",
+        action="store_true",
+        help="capture what the comparison needs, and do what --repair asks for; not beside a running job",
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=int,
+        default=150,
+        help="how long to wait until bronze is as far as the source's snapshot (%(default)s)",
+    )
+
+
 def _take_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root", metavar="FOLDER", default=".demo", help="where lake and server live (%(default)s)"
@@ -219,6 +242,15 @@ _COMMANDS = {
         "then readers see what is there, and it goes on following the source.",
         _take_resync,
         commands.resync,
+    ),
+    "reconcile": Command(
+        "prove that silver equals the source, and find the rows that differ",
+        "Hold silver against the source at one LSN, while both go on: rows are hashed where they are, under\n"
+        "one snapshot of the source and the versions of silver that hold the same transactions. Rows that\n"
+        "differ are found by their keys, in _pgdelta/differences; what became of each table is in\n"
+        "_pgdelta/reconciliations. Exit code 1 where a table differs, or could not be compared.",
+        _take_reconcile,
+        commands.reconcile,
     ),
     "tail": Command(
         "what a slot says, message by message, live",

@@ -134,6 +134,18 @@ def _key_ranges(options: argparse.Namespace) -> list[KeyRange]:
     return keys
 
 
+def reconcile(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Hold silver against its source."""
+    config = _load(options)
+    from pipeline.operate.reconcile import run_reconcile
+
+    found = run_reconcile(
+        config, options.table, wait=options.wait, runs=options.run, repairs=options.repair, stop=stop
+    )
+    _show(found, options)
+    return found.exit_code
+
+
 def _show(found: Printable, options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(found.as_json()), flush=True)

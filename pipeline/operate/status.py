@@ -14,6 +14,7 @@ from rich.table import Table
 from pipeline.config import Config
 from pipeline.lake.bronze import Bronze, TableName
 from pipeline.lake.copies import GONE, READING
+from pipeline.lake.reconciliations import Reconciliations
 from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
@@ -26,7 +27,8 @@ HOLDING = ("held", "refused")
 class TableStatus:
     """One table: `state` is copying, current, behind, held, refused or left; `sentence` says more.
 
-    A table that is being copied for the first time has no version in silver (-1).
+    A table that is being copied for the first time has no version in silver (-1). Up to `verified` it was
+    proven to equal its source.
     """
 
     name: TableName
@@ -35,6 +37,7 @@ class TableStatus:
     version: int
     misfits: dict[str, int]
     sentence: str | None = None
+    verified: LSN | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Status:
                     "version": table.version,
                     "misfits": table.misfits,
                     "sentence": table.sentence,
+                    "verified": None if table.verified is None else str(table.verified),
                 }
                 for table in self.tables
             ],
@@ -79,14 +83,15 @@ class Status:
         if self.commit_time:
             title += f", committed {self.commit_time:%Y-%m-%d %H:%M:%S}"
         shown = Table(title=escape(title), title_justify="left")
-        for heading in ("table", "state", "applied", "misfits", "last event"):
+        for heading in ("table", "state", "applied", "verified", "misfits", "last event"):
             shown.add_column(heading, overflow="fold")
         colours = {"current": "green", "behind": "yellow", "copying": "cyan", "left": "dim"}
         for table in self.tables:
             misfits = ", ".join(f"{count} {column}" for column, count in sorted(table.misfits.items()))
             state = f"[{colours.get(table.state, 'red')}]{table.state}[/]"
             name, event = escape(".".join(table.name)), escape(table.sentence or "")
-            shown.add_row(name, state, str(table.applied), escape(misfits), event)
+            verified = str(table.verified or "")
+            shown.add_row(name, state, str(table.applied), verified, escape(misfits), event)
         console.print(shown)
 
 
@@ -105,7 +110,8 @@ def read_status(config: Config, *, spark: SparkSession | None = None) -> Status:
         if name not in found:
             sentence = events[name].sentence if name in events else f"it is kept in {table.path}"
             found[name] = TableStatus(name, "left", INVALID, -1, misfits.get(name, {}), sentence)
-    tables = tuple(found[name] for name in sorted(found))
+    verified = Reconciliations(lake).verified()
+    tables = tuple(replace(found[name], verified=verified.get(name)) for name in sorted(found))
     captured = point.lsn if point else INVALID
     return Status(config.pipeline, captured, manifest.lsn, manifest.commit_time, tables)
 
