@@ -135,7 +135,8 @@ def bronze_has_no_duplicates(spark: SparkSession, root: str) -> None:
     """Assert that bronze holds every transaction once and whole, as far as bronze alone can tell.
 
     Row changes of one commit are numbered 0 to n-1 without gap or repeat and agree on xid and end LSN;
-    logical messages are numbered apart, each once.
+    logical messages are numbered apart, each once, and so are copied rows, of which a copy that was cut off
+    has only those of some ranges.
     """
     from delta.tables import DeltaTable
 
@@ -145,13 +146,13 @@ def bronze_has_no_duplicates(spark: SparkSession, root: str) -> None:
     spark.read.format("delta").load(path).createOrReplaceTempView("oracle_bronze")
     # A message outside a transaction may stand at the LSN of a commit: hence `transactional` for M.
     faults = spark.sql("""
-        SELECT commit_lsn, op = 'M' AS is_message, count(*) AS changes, count(DISTINCT ordinal) AS ordinals,
+        SELECT commit_lsn, op IN ('M', 'R') AS is_apart, count(*) AS changes, count(DISTINCT ordinal) AS ordinals,
                min(ordinal) AS lowest, max(ordinal) AS highest, count(DISTINCT end_lsn) AS ends,
                count(DISTINCT xid) AS xids
         FROM oracle_bronze
-        GROUP BY commit_lsn, op = 'M', CASE WHEN op = 'M' THEN transactional END
+        GROUP BY commit_lsn, op IN ('M', 'R'), op = 'R', CASE WHEN op = 'M' THEN transactional END
         HAVING changes <> ordinals OR ends <> 1 OR xids > 1
-            OR NOT is_message AND (lowest <> 0 OR highest <> changes - 1)
+            OR NOT is_apart AND (lowest <> 0 OR highest <> changes - 1)
         ORDER BY commit_lsn LIMIT 5""").collect()
     assert not faults, "bronze holds transactions twice or in part\n" + "\n".join(
         ", ".join(f"{name}={value}" for name, value in row.asDict().items()) for row in faults
