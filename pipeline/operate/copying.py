@@ -221,8 +221,8 @@ class Copier:
             self._bronze.record_relations([table.place.version for table in tables])
         if rows := [*starts.abandoned, *map(reading_row, tables)]:
             self._bronze.copies.record(rows)
-        # Small tables are there soon.
-        return sorted(tables, key=lambda table: table.table.pages)
+        # What was begun comes before what has to begin anew each time; small tables are there soon.
+        return sorted(tables, key=lambda table: (not table.state.readings, table.table.pages))
 
     def _is_fresh(self) -> bool:
         """Say whether something was recorded a moment ago: many small tables are recorded together."""
