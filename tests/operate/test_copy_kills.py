@@ -52,9 +52,9 @@ def test_a_copy_that_is_killed_twenty_times(make_pipeline: MakePipeline, tmp_pat
             process = subprocess.Popen(
                 command, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True
             )
-            wait_for_commit(process, pipeline.path("bronze", "copies"))  # of what is to be read
+            wait_for_commit(process, pipeline.path("bronze", "copies"), "copy_id")  # of what is to be read
             if kills % 2:
-                wait_for_commit(process, pipeline.path("bronze", "changes"))  # of what was read
+                wait_for_commit(process, pipeline.path("bronze", "changes"), "#copy/")  # of what was read
             time.sleep(rng.uniform(0, 2.5))
             assert process.poll() is None, "the copy was complete before the last kill"
             os.killpg(process.pid, signal.SIGKILL)
@@ -77,13 +77,13 @@ def test_a_copy_that_is_killed_twenty_times(make_pipeline: MakePipeline, tmp_pat
     assert resumed
 
 
-def wait_for_commit(process: subprocess.Popen[bytes], table: Path) -> None:
-    """Wait until a table has one commit more, or the process has ended."""
-    before = commits(table)
-    while process.poll() is None and commits(table) == before:
+def wait_for_commit(process: subprocess.Popen[bytes], table: Path, word: str) -> None:
+    """Wait until a table has one commit more that has a word in it, or the process has ended."""
+    before = commits(table, word)
+    while process.poll() is None and commits(table, word) == before:
         time.sleep(0.1)
 
 
-def commits(table: Path) -> int:
-    """Return how many commits the log of a table has."""
-    return len(list(table.glob("_delta_log/*.json")))
+def commits(table: Path, word: str) -> int:
+    """Return how many commits in the log of a table have a word."""
+    return sum(word in path.read_text() for path in table.glob("_delta_log/*.json"))
