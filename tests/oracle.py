@@ -146,9 +146,9 @@ def bronze_has_no_duplicates(spark: SparkSession, root: str) -> None:
     spark.read.format("delta").load(path).createOrReplaceTempView("oracle_bronze")
     # A message outside a transaction may stand at the LSN of a commit: hence `transactional` for M.
     faults = spark.sql("""
-        SELECT commit_lsn, op IN ('M', 'R') AS is_apart, count(*) AS changes, count(DISTINCT ordinal) AS ordinals,
-               min(ordinal) AS lowest, max(ordinal) AS highest, count(DISTINCT end_lsn) AS ends,
-               count(DISTINCT xid) AS xids
+        SELECT commit_lsn, op IN ('M', 'R') AS is_apart, count(*) AS changes,
+               count(DISTINCT ordinal) AS ordinals, min(ordinal) AS lowest, max(ordinal) AS highest,
+               count(DISTINCT end_lsn) AS ends, count(DISTINCT xid) AS xids
         FROM oracle_bronze
         GROUP BY commit_lsn, op IN ('M', 'R'), op = 'R', CASE WHEN op = 'M' THEN transactional END
         HAVING changes <> ordinals OR ends <> 1 OR xids > 1

@@ -19,7 +19,7 @@ from tests.servers import Database, MakeServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("with_contrib", [True, False])
