@@ -160,6 +160,7 @@ def differences(pipeline: Pipeline, table: str) -> list[tuple[str, str | None, t
     return [(row.kind, row.key, tuple(row["columns"]), row.copies) for row in rows]
 
 
+@pytest.mark.slow
 def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) -> None:
     seed = Random().randrange(1 << 32)
     print(f"seed {seed}")
@@ -183,6 +184,7 @@ def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) ->
     shop.assert_equal("items", "pairs", "bag")
 
 
+@pytest.mark.slow
 def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
     injure(shop, "items", "UPDATE {} SET price = price + 0.01 WHERE id = 1001")
     injure(shop, "items", "UPDATE {} SET tags = array('a', 'b', '1002') WHERE id = 1002")
@@ -257,6 +259,7 @@ def test_what_silver_cannot_hold_is_no_difference(make_pipeline: MakePipeline) -
     assert compared(pipeline, runs=True)["t"].columns == ("kept__text", "near")
 
 
+@pytest.mark.slow
 def test_rows_behind_a_late_commit_are_left_to_the_next_snapshot(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +305,7 @@ def _commit(waiting: psycopg.Connection[Any]) -> None:
     waiting.execute("UPDATE t SET v = 'late' WHERE id = 1")
 
 
+@pytest.mark.slow
 def test_what_is_not_known_is_not_proven(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_ATTEMPTS", 2)
     shop.run("INSERT INTO bag VALUES (1, 'not captured')")
