@@ -207,7 +207,7 @@ class SilverShape:
             case DropColumn():
                 self._table.drop_column(operation.name)
         if operation.sentence:
-            kind = operation.kind if isinstance(operation, Note) else "evolved"
+            kind = operation.kind if isinstance(operation, Note | RenameColumn) else "evolved"
             self._record(kind, lsn, operation.sentence)
 
     def _create(self, operation: CreateTable) -> None:

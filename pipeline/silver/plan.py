@@ -81,6 +81,7 @@ class Cut:
     part: int = 0
     copy_id: int | None = None  # its rows are those of a copy, and all have keys of their own
     key_ranges: tuple[KeyRange, ...] = ()  # of a patch, whose `through` is its id
+    key_types: tuple[int, ...] = ()  # of a patch: the oids of the key's types at the source
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
     deletes do not say which row they mean.
     """
     if table.copy and table.copy.key_ranges:
-        return [_patch(table.copy)]
+        return [_patch(table.copy, table.relation(table.copy.version))]
     truncates = [s.last_truncate for s in table.surveys if s.last_truncate]
     after: Place = max(truncates, default=(0, -1))
     replaces = bool(truncates)
@@ -190,7 +191,7 @@ def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
     return _apart(cuts, table.copy) if table.copy and cuts else cuts
 
 
-def _patch(copy: Copy) -> Cut:
+def _patch(copy: Copy, relation: SourceRelation) -> Cut:
     """Return the write that puts rows of some keys in the place of those that silver has."""
     return Cut(
         identity=Identity.KEY,
@@ -201,6 +202,7 @@ def _patch(copy: Copy) -> Cut:
         through=LSN(copy.id),
         copy_id=copy.id,
         key_ranges=copy.key_ranges,
+        key_types=relation.key_types,
     )
 
 

@@ -58,6 +58,11 @@ class SourceRelation:
             return ()
         return tuple(column.name for column in self.columns if column.is_key)
 
+    @property
+    def key_types(self) -> tuple[int, ...]:
+        """Return the oids of the key's types, beneath domains."""
+        return tuple(column.type[0] for column in self.columns if column.name in self.key)
+
     def position(self, name: str) -> int | None:
         """Return the 0-based place of a column in this version's tuples, None where it has none."""
         return next((i for i, column in enumerate(self.columns) if column.name == name), None)

@@ -5,10 +5,12 @@ same column, and one that was dropped and added again is not. Names are all that
 where the catalog did not say the number, a column is the one that had its name before.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from pipeline.silver.relation import PostgresType, SourceColumn, SourceRelation
+
+_UNKNOWN = 0  # no column has this attribute number
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,7 @@ class RenameColumn:
     name: str
     to: str
     sentence: str | None = None
+    kind: str = "evolved"  # or diverged: of the event that has the sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +68,15 @@ class Alike:
     """The versions of one table under the names of the last; `names` are those, by attribute number.
 
     `sources` are the names that the source has for them: Delta cannot hold two that differ only in case.
-    `certain` says of each version whether it is known which columns it has.
+    `certain` says of each version whether it is known which columns it has; `gone` are the names of columns
+    that the last version has not.
     """
 
     relations: tuple[SourceRelation, ...]
     names: Mapping[int, str]
     sources: Mapping[int, str]
     certain: tuple[bool, ...]
+    gone: Mapping[int, str]
 
 
 def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alike:
@@ -98,21 +103,39 @@ def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alik
         numbered.append(numbers)
     sources = {n: c.name for n, c in zip(numbered[-1], last.columns, strict=True) if n is not None}
     final = _distinct(sources)
-    taken = [*final.values(), *(c.name for n, c in zip(numbered[-1], last.columns, strict=True) if n is None)]
+    unnumbered = [c.name for n, c in zip(numbered[-1], last.columns, strict=True) if n is None]
+    gone = _gone(known if is_same_table else None, [*final.values(), *unnumbered], set(final))
+    for relation, numbers in zip(relations, numbered, strict=True):
+        for column, number in zip(relation.columns, numbers, strict=True):
+            if number is not None and number not in final and number not in gone:
+                gone[number] = _aside(column.name, number, [*final.values(), *unnumbered, *gone.values()])
+    given = {**final, **gone}
+    alike = (_named(relation, ns, given) for relation, ns in zip(relations, numbered, strict=True))
+    return Alike(tuple(alike), final, sources, tuple(certain), gone)
 
-    def name(of: str, number: int | None) -> str:
-        if number is None or number in final:
-            return of if number is None else final[number]
-        kept = known.name_of(number) if known and is_same_table else None
-        return _aside(kept or of, number, taken)
 
-    named = (
-        replace(
-            r, columns=tuple(replace(c, name=name(c.name, n)) for c, n in zip(r.columns, ns, strict=True))
-        )
-        for r, ns in zip(relations, numbered, strict=True)
-    )
-    return Alike(tuple(named), final, sources, tuple(certain))
+def _named(
+    relation: SourceRelation, numbers: Sequence[int | None], given: Mapping[int, str]
+) -> SourceRelation:
+    told = [given[number] for number in numbers if number is not None]
+    columns = []
+    for column, number in zip(relation.columns, numbers, strict=True):
+        name = column.name if number is None else given[number]
+        if number is None and name in told:
+            name = _aside(name, _UNKNOWN, told)
+        columns.append(replace(column, name=name))
+    return replace(relation, columns=tuple(columns))
+
+
+def _gone(known: Known | None, taken: Sequence[str], present: Set[int]) -> dict[int, str]:
+    """Name silver's columns that the last version has not, by number: as they are, or out of others' way."""
+    kept = {n: name for name, n in known.numbers.items() if n and n not in present} if known else {}
+    in_use = {name.lower() for name in taken}
+    gone = {number: name for number, name in kept.items() if name.lower() not in in_use}
+    for number, name in kept.items():
+        if number not in gone:
+            gone[number] = _aside(name, number, [*taken, *gone.values()])
+    return gone
 
 
 def _distinct(names: Mapping[int, str]) -> dict[int, str]:
@@ -161,15 +184,25 @@ def plan_renames(known: Known, alike: Alike) -> list[RenameColumn]:
     if known.relation_id != last.oid:
         return []
     wanted: dict[str, RenameColumn] = {}
+    taken = [column.name for column in last.columns]
     for name, number in known.numbers.items():
         if number is None:
             continue
-        to = alike.names.get(number) or _aside(name, number, (column.name for column in last.columns))
+        to = alike.names.get(number) or alike.gone[number]
         if to != name and number in alike.names:
             wanted[name] = RenameColumn(name, to, f"column {name} was renamed to {to}")
         elif to != name:
             sentence = f"column {name} was dropped and added again: the values it had are in {to}"
             wanted[name] = RenameColumn(name, to, sentence)
+    targets = {rename.to.lower() for rename in wanted.values()}
+    for name in known.numbers:
+        if name not in wanted and name.lower() in targets:
+            to = _aside(name, _UNKNOWN, [*taken, *known.numbers, *targets])
+            sentence = (
+                f"another column is named {name} now, and which one had that name nobody knows, as the "
+                f"catalog was ahead of the stream then: its values are in {to}"
+            )
+            wanted[name] = RenameColumn(name, to, sentence, "diverged")
     return _in_order(wanted, {name.lower() for name in known.numbers})
 
 
@@ -195,9 +228,9 @@ def _in_order(wanted: dict[str, RenameColumn], present: set[str]) -> list[Rename
             name = next(iter(wanted))
             rename = wanted.pop(name)
             done = RenameColumn(
-                name, _aside(name, 0, present | {r.to for r in wanted.values()} | {rename.to})
+                name, _aside(name, _UNKNOWN, present | {r.to for r in wanted.values()} | {rename.to})
             )
-            wanted[done.to] = RenameColumn(done.to, rename.to, rename.sentence)
+            wanted[done.to] = replace(rename, name=done.to)
         operations.append(done)
         present = present - {name.lower()} | {done.to.lower()}
     return operations

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.renames import Known, RenameColumn, name_alike, plan_renames
@@ -166,3 +168,55 @@ def test_another_table_has_numbers_of_its_own() -> None:
     assert renames(KNOWN, again) == []
     assert names(KNOWN, again) == [["b", "a"]]
     assert names(None, again) == [["b", "a"]]
+
+
+def test_column_that_nobody_knows_gives_way_to_one_that_takes_its_name() -> None:
+    """The catalog was ahead when b came, so nobody knows that it is c now."""
+    known = Known(500, {"id": 1, "a": 2, "b": None})
+    last = named(("b", 2), ("c", 3), version=2)
+    found = plan_renames(known, name_alike(known, [last]))
+    assert [(r.name, r.to, r.kind) for r in found] == [("b", "b__0", "diverged"), ("a", "b", "evolved")]
+    assert after(known, found) == {"id": 1, "b": 2, "b__0": None}
+    before = named(("a", 2), ("b", None))
+    assert names(known, before, last) == [["b", "b__0"], ["b", "c"]]
+
+
+def test_column_that_gives_way_takes_no_name_that_silver_has() -> None:
+    known = Known(500, {"id": 1, "a": 2, "a__2": 3})  # a__2 is dropped, and silver keeps it
+    assert renames(known, named(("a", 4)))[0][:2] == ("a", "a__2__2")
+
+
+NAMES = ("a", "A", "b", "c", "a__2", "b__0")
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[Known, list[SourceRelation]]:
+    """Draw what silver may know of columns, and versions that the source may have then."""
+    drawn = draw(st.lists(st.sampled_from(NAMES), unique=True))
+    kept = {name.lower(): name for name in drawn}
+    free = draw(st.permutations(range(2, 12)))
+    numbers = {name: free[i] if draw(st.booleans()) else None for i, name in enumerate(kept.values())}
+    versions = []
+    for version in range(draw(st.integers(1, 3))):
+        present = sorted(draw(st.sets(st.integers(2, 12), max_size=4)))
+        called = draw(st.permutations(NAMES))
+        knows = draw(st.booleans())
+        columns = [(name, n if knows else None) for name, n in zip(called, present, strict=False)]
+        versions.append(named(*columns, version=version))
+    return Known(500, {"id": 1, **numbers}), versions
+
+
+@given(histories())
+def test_whatever_is_known_names_stay_apart(history: tuple[Known, list[SourceRelation]]) -> None:
+    known, versions = history
+    alike = name_alike(known, versions)
+    reached = after(known, plan_renames(known, alike))
+    assert {n: name for name, n in reached.items() if n in alike.names} == {
+        n: name for n, name in alike.names.items() if n in known.numbers.values()
+    }
+    called = {n: name for name, n in reached.items() if n is not None}
+    for each in alike.relations:  # names without numbers that differ in case only hold the table
+        assert len({c.name for c in each.columns}) == len(each.columns)
+        assert all(c.name == called.get(c.attribute_number or 0, c.name) for c in each.columns)
+        told = [c.name.lower() for c in each.columns if c.name in alike.names.values()]
+        assert len(set(told)) == len(told)
