@@ -21,6 +21,7 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
+from pipeline.postgres.broken_off import remember
 from pipeline.protocol.lsn import LSN
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -89,7 +90,11 @@ def use_raw_encoding(connection: Connection) -> None:
     With client encoding UTF8 such a database fails on the first byte that is not UTF-8, for ever.
     """
     if connection.pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII":
-        connection.pgconn.exec_(b"SET client_encoding TO 'SQL_ASCII'")
+        try:
+            connection.pgconn.exec_(b"SET client_encoding TO 'SQL_ASCII'")
+        except psycopg.Error as error:
+            connection.close()
+            raise SourceError(f"The session settings were refused: {describe(error)}.") from None
 
 
 def identify(connection: Connection) -> Identity:
@@ -187,6 +192,7 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
             autocommit=True,
             prepare_threshold=None,
         )
+        remember(connection, keywords["application_name"])
     except psycopg.Error as error:
         raise SourceError(_connection_sentence(describe(error, conninfo), given)) from None
     try:

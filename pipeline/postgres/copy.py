@@ -9,6 +9,7 @@ The rows of some keys do so, too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -106,7 +107,8 @@ class CopyReader:
 
     def _reset(self) -> None:
         if not self._connection.closed:
-            self._connection.execute("ROLLBACK")
+            with suppress(psycopg.Error):  # a session that was lost meanwhile says so at its next use
+                self._connection.execute("ROLLBACK")
 
     def _blocks(self, table: PublishedTable, pages: PageRange) -> Iterator[Block]:
         leaf, first = pages.leaf, pages.first

@@ -16,6 +16,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe, identify
 from pipeline.postgres.plugin import quote_identifier
 from pipeline.postgres.publication import Publication, list_configured
+from pipeline.postgres.snapshot import COPY_SESSIONS
 from pipeline.postgres.table_checks import NAMED_TABLES, Check, list_tables
 
 Name = tuple[str, str]
@@ -62,7 +63,7 @@ def check_copies(connection: Connection, config: Config, publication: Publicatio
         yield from _check_rights(connection, names)
         return
     try:
-        reader = connect(conninfo, application_name="pgdelta copy")
+        reader = connect(conninfo, application_name=COPY_SESSIONS)
     except SourceError as error:
         sentence = str(error).replace("source.conninfo", "source.copying.conninfo")
         yield Check("copy source", False, sentence, "Correct source.copying.conninfo, or leave it out.")

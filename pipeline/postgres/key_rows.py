@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import psycopg
 from psycopg import sql
 
+from pipeline.errors import SourceError
 from pipeline.keys import TEXTS, KeyRange
-from pipeline.postgres.connection import Connection
+from pipeline.postgres.connection import Connection, describe
 
 KeyCondition = sql.Composed
 
@@ -37,6 +39,26 @@ def key_condition(names: Sequence[str], types: Sequence[int], ranges: Sequence[K
     for width, keys in singles.items():
         parts.append(sql.SQL("{} IN ({})").format(_row(columns[:width]), sql.SQL(", ").join(map(_key, keys))))
     return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL("({})").format(part) for part in parts))
+
+
+def takes_keys(connection: Connection, name: tuple[str, str], condition: KeyCondition) -> bool:
+    """Say whether the values that ranges name are values of their columns' types.
+
+    The statement is parsed only, so that no right to read the table is needed, and the caller's transaction
+    goes on whatever comes. Raise SourceError where there is no such table or column.
+    """
+    query = sql.SQL("PREPARE pgdelta_keys AS SELECT FROM {} WHERE {}").format(
+        sql.Identifier(*name), condition
+    )
+    try:
+        with connection.transaction():
+            connection.execute(query)
+            connection.execute("DEALLOCATE pgdelta_keys")
+    except psycopg.DataError:
+        return False
+    except psycopg.Error as error:
+        raise SourceError(f"{'.'.join(name)} cannot be asked by its key: {describe(error)}.") from None
+    return True
 
 
 def orders_by_bytes(connection: Connection) -> bool:

@@ -18,6 +18,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe
 from pipeline.protocol.lsn import INVALID, LSN
 
+COPY_SESSIONS = "pgdelta copy"  # what all sessions that copy are called
 _QUIET_SECONDS = 60.0
 _PAUSE = 0.02
 _XID_MASK = 0xFFFFFFFF
@@ -49,7 +50,7 @@ class SnapshotKeeper:
         """Take a snapshot beyond an LSN."""
         self.connection = connect_for_copy(conninfo)
         try:
-            with connect(conninfo, application_name="pgdelta copy") as beside:
+            with connect(conninfo, application_name=COPY_SESSIONS) as beside:
                 self.snapshot = _take(self.connection, beside, after)
         except psycopg.Error as error:
             self.connection.close()
@@ -65,7 +66,7 @@ class SnapshotKeeper:
 
 def connect_for_copy(conninfo: str) -> Connection:
     """Open a session that reads whole tables."""
-    connection = connect(conninfo, application_name="pgdelta copy")
+    connection = connect(conninfo, application_name=COPY_SESSIONS)
     try:
         for statement in _SESSION:
             connection.execute(statement.encode())

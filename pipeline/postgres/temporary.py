@@ -11,7 +11,6 @@ import secrets
 import selectors
 from collections.abc import Callable, Mapping
 
-import psycopg
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
@@ -19,7 +18,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect_replication, describe
 from pipeline.postgres.plugin import quote_identifier, start_command
 from pipeline.postgres.slot import PLUGIN, read_walsender_timeout, slot_failure
-from pipeline.postgres.walsender import Walsender
+from pipeline.postgres.walsender import Walsender, closed_on_failure
 from pipeline.protocol.lsn import LSN
 
 _LOOK_INTERVAL = 0.2
@@ -36,7 +35,7 @@ def start_temporary(
     """Return the running stream of a new temporary slot, None where it was to stop before there was one."""
     name = f"pgdelta_{os.getpid()}_{secrets.token_hex(4)}"
     session = connect_replication(conninfo, application_name=application_name)
-    try:
+    with closed_on_failure(session, name, conninfo):
         timeout = read_walsender_timeout(session)
         kind = " TWO_PHASE" if two_phase else ""
         # The form without parentheses is the one that every major takes.
@@ -51,12 +50,6 @@ def start_temporary(
         result = session.pgconn.exec_(start_command(name, position, options))
         if result.status != ExecStatus.COPY_BOTH:
             raise slot_failure(name, describe(result.get_error_message(), conninfo))
-    except psycopg.Error as error:
-        session.close()
-        raise slot_failure(name, describe(error, conninfo)) from None
-    except BaseException:
-        session.close()
-        raise
     return Walsender(session, conninfo=conninfo, slot=name, position=position, timeout=timeout)
 
 

@@ -11,26 +11,21 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import psycopg
 from psycopg.errors import Diagnostic
-from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, connect, connect_replication, describe
+from pipeline.postgres.connection import Connection, connect, describe
 from pipeline.postgres.envelope import XLOGDATA, XLOGDATA_HEADER_SIZE, read_keepalive, write_status
-from pipeline.postgres.plugin import start_command
+from pipeline.postgres.silence import LONGEST_SILENCE, Silence
 from pipeline.postgres.slot import (
-    busy_failure,
-    check_source,
     end_failure,
-    is_busy,
     lost_session,
     read_slot,
-    read_walsender_timeout,
     slot_failure,
 )
 from pipeline.postgres.stream import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn, refused_acknowledgement
@@ -48,7 +43,14 @@ class Walsender:
     session = 1  # there is but one
 
     def __init__(
-        self, connection: Connection, *, conninfo: str, slot: str, position: LSN, timeout: float
+        self,
+        connection: Connection,
+        *,
+        conninfo: str,
+        slot: str,
+        position: LSN,
+        timeout: float,
+        longest_silence: float = LONGEST_SILENCE,
     ) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
@@ -61,6 +63,7 @@ class Walsender:
         self._pending_bytes = 0
         self._interval = min(_LONGEST_INTERVAL, timeout / 3) if timeout else _LONGEST_INTERVAL
         self._status_due = time.monotonic() + self._interval
+        self._silence = Silence(longest_silence)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pgconn.socket, selectors.EVENT_READ)
         self._is_closing = threading.Event()
@@ -91,8 +94,8 @@ class Walsender:
                 # A warning came in with these bytes: rows were left out, nothing after them may count.
                 self._raise_failure()
                 position = max(position, wal_end, last_end_lsn(messages[count:]))
-                if time.monotonic() >= self._status_due:
-                    self._send_status(reply=False)
+                self._listen(has_heard=len(messages) > count or wal_end > INVALID)
+                self._send_status_if_due()
             remaining = deadline - time.monotonic()
             is_idle = len(messages) == count
             if is_full or (is_idle and (messages or position > self._sent_through or remaining <= 0)):
@@ -187,6 +190,12 @@ class Walsender:
             self._fail(self._lost(error))
         return True, wal_end
 
+    def _listen(self, *, has_heard: bool) -> None:
+        if has_heard:
+            self._silence.end()
+        elif self._silence.is_too_long:
+            self._fail(self._lost(f"the server has not answered for {self._silence.longest:g} seconds"))
+
     def _keep_pending(self) -> None:
         try:
             self._pgconn.consume_input()
@@ -214,9 +223,14 @@ class Walsender:
         """Fail with what the server said when it ended the stream."""
         self._fail(end_failure(self._slot, self._pgconn.get_result()))
 
+    def _send_status_if_due(self) -> None:
+        if time.monotonic() >= self._status_due:
+            self._send_status(reply=False)
+
     def _send_status(self, *, reply: bool) -> None:
         """Send written, flushed and applied; the lock is held."""
         written = max(self._sent_through, self._acknowledged)
+        reply = self._silence.wants_answer() or reply
         status = write_status(written, self._acknowledged, reply=reply)
         try:
             self._pgconn.put_copy_data(status)
@@ -230,8 +244,7 @@ class Walsender:
             with self._lock, suppress(SourceError):
                 # A failure stays in _failure, and the reader raises it.
                 self._raise_failure()
-                if time.monotonic() >= self._status_due:
-                    self._send_status(reply=False)
+                self._send_status_if_due()
             if self._failure is not None:
                 return
 
@@ -255,46 +268,14 @@ class Walsender:
             raise self._failure
 
 
-def start_walsender(
-    conninfo: str,
-    slot: str,
-    publication: str,
-    *,
-    options: Mapping[str, str],
-    start_lsn: LSN = INVALID,
-    busy_timeout: float = 60.0,
-    should_stop: Callable[[], bool] = lambda: False,
-    application_name: str = "pgdelta",
-) -> Walsender:
-    """Return the running stream of the slot, from its confirmed position or a later `start_lsn`.
-
-    A slot that another session reads is tried again for `busy_timeout` seconds, or until `should_stop`. What
-    lies between the slot and a later `start_lsn` is left out: the caller holds it already.
-    """
-    command = start_command(slot, LSN(start_lsn), options)
-    deadline = time.monotonic() + busy_timeout
-    pause = 0.1
-    while True:
-        with connect(conninfo) as connection:
-            confirmed_lsn = check_source(connection, slot, publication).confirmed_flush_lsn
-        session = connect_replication(conninfo, application_name=application_name)
-        try:
-            timeout = read_walsender_timeout(session)
-            result = session.pgconn.exec_(command)
-            if result.status == ExecStatus.COPY_BOTH:
-                position = max(LSN(start_lsn), confirmed_lsn)
-                return Walsender(session, conninfo=conninfo, slot=slot, position=position, timeout=timeout)
-        except psycopg.Error as error:
-            session.close()
-            raise slot_failure(slot, describe(error, conninfo)) from None
-        except BaseException:
-            session.close()
-            raise
+@contextmanager
+def closed_on_failure(session: Connection, slot: str, conninfo: str) -> Iterator[None]:
+    """Close a session where what begins its stream fails; psycopg's errors come out as the slot's."""
+    try:
+        yield
+    except psycopg.Error as error:
         session.close()
-        text = describe(result.get_error_message())
-        if not is_busy(result):
-            raise slot_failure(slot, text)
-        if should_stop() or time.monotonic() + pause > deadline:
-            raise busy_failure(slot, text, busy_timeout)
-        time.sleep(pause)
-        pause = min(2 * pause, 5.0)
+        raise slot_failure(slot, describe(error, conninfo)) from None
+    except BaseException:
+        session.close()
+        raise

@@ -15,7 +15,8 @@ from pipeline.postgres.plugin import pgoutput_options
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.slot import ensure_slot
 from pipeline.postgres.slot_sql import SlotSql, start_slot_sql
-from pipeline.postgres.walsender import Walsender, start_walsender
+from pipeline.postgres.walsender import Walsender
+from pipeline.postgres.walsender_start import start_walsender
 from pipeline.protocol.decode import decode
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Commit, Message, StreamCommit
