@@ -74,9 +74,20 @@ class Bronze:
             if table.exists():
                 table.add_missing_columns(spark_ddl(CHANGES))
 
+    def remember(self, point: Point) -> None:
+        """Record again how far bronze is, where Delta was told to forget it."""
+        if self.changes.position(self.app_id) is None:
+            facts = {**self.metadata(), "from_lsn": str(point.lsn)}
+            self.land([], Commit(self.app_id, point.lsn, facts))
+
     def point(self) -> Point | None:
-        """Return how far bronze is complete, None where it holds no position."""
+        """Return how far bronze is complete, None where it holds no position.
+
+        Delta forgets positions where delta.setTransactionRetentionDuration says so; its log has them still.
+        """
         version, lsn = self.changes.version_and_position(self.app_id)
+        if lsn is None and version >= 0 and (told := self.metadata().get("to_lsn")):
+            lsn = LSN.parse(told)
         return None if lsn is None else Point(version, lsn)
 
     def metadata(self) -> dict[str, Any]:

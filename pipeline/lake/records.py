@@ -82,6 +82,9 @@ class Registered:
         return replace(self, path=path, copy_id=None)
 
 
+_ONLY_A_COPY_HELPS = ("resync", "diverged")
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """What silver could not follow exactly, or how its shape changed."""
@@ -187,7 +190,7 @@ class Records:
         """Append events that are not there yet."""
         if not events:
             return
-        self._resyncs |= {(e.schema_name, e.table_name) for e in events if e.kind == "resync"}
+        self._resyncs |= {(e.schema_name, e.table_name) for e in events if e.kind in _ONLY_A_COPY_HELPS}
         rows = [asdict(event) | {"recorded_at": now()} for event in events]
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:

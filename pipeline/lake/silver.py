@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from pipeline.errors import LakeError
+from pipeline.lake.alone import is_forgotten, refuse_foreign_commits, refuse_forgotten
 from pipeline.lake.arrivals import Point
 from pipeline.lake.beside import RecordsBeside
 from pipeline.lake.bronze import Bronze, TableName
@@ -57,12 +57,7 @@ class SilverTable:
 
     def refuse_foreign_commits(self, since_version: int) -> None:
         """Raise LakeError where somebody else changed the table's rows."""
-        if foreign := self.table.foreign_commit(max(since_version, self._version)):
-            raise LakeError(
-                f"silver table {'.'.join(self.name)} was changed by somebody else ({foreign}): RESTORE it to "
-                f"the version before, remove {self.table.path} to have it built again from bronze, or have "
-                "pgdelta resync copy it anew"
-            )
+        refuse_foreign_commits(self.table, self.name, max(since_version, self._version))
 
     def apply(
         self,
@@ -73,6 +68,8 @@ class SilverTable:
         start: Start,
     ) -> Written:
         """Bring the table from its start up to the point, or up to where it has to be held."""
+        if start.floor == INVALID and start.copy is None:
+            refuse_forgotten(self.table, self.name, self._app_id)
         written = self._stretch.apply(surveys, relations, registered, point, start)
         self._version = self.table.version()
         return written
@@ -108,11 +105,11 @@ class SilverTable:
             if written.held:
                 return written
             start = Start(place.lsn)
-        behind = self._apply_from(start, relations, point)
-        if behind.lost and patches:
+        written = written.then(self._apply_from(start, relations, point))
+        if written.lost and patches:
             # A row that came from other keys, with values that were not sent, while its own were copied.
-            self._ask_for_all(f"{behind.lost} values are missing where keys were copied anew", patches[-1])
-        return written.then(behind)
+            self._ask_for_all(f"{written.lost} values are missing where keys were copied anew", patches[-1])
+        return written
 
     def _apply_from(self, start: Start, relations: Mapping[int, SourceRelation], point: Point) -> Written:
         surveys = self.bronze.survey_table(self.name, start, point.lsn)
@@ -155,7 +152,8 @@ class SilverTable:
         self, copy: Copy, relations: Mapping[int, SourceRelation], registered: Registered | None, point: Point
     ) -> Written:
         """Put a copy of the source's rows, and what followed them, in the place of the table's rows."""
-        if self.table.position(self._app_id) is None:
+        is_new = self.table.position(self._app_id) is None
+        if is_new and not is_forgotten(self.table, self._app_id):
             # Nobody was told of this table yet: no need to write it beside itself.
             start = Start(copy=copy)
             patches = self.bronze.copies.patches(self.name, copy)

@@ -21,7 +21,7 @@ from pipeline.lake.arrivals import Point
 from pipeline.lake.beside import RecordsBeside
 from pipeline.lake.bronze import Bronze, TableName
 from pipeline.lake.copies import Reading
-from pipeline.lake.late import late_commits
+from pipeline.lake.late import is_one_of, late_commits
 from pipeline.lake.records import ManifestEntry, Records, Registered, RegisteredColumn
 from pipeline.lake.session import own_session
 from pipeline.lake.silver import SilverTable
@@ -54,10 +54,10 @@ class SnapshotBronze(Bronze):
     def table_changes(self, name: TableName, start: Start, through: LSN) -> DataFrame:
         """Return one table's changes up to an LSN, after a position, as far as the snapshot has them."""
         changes = super().table_changes(name, start, through)
-        running = ", ".join(map(str, self._snapshot.running))
-        # An xid is given anew after 2³² others: only those of the last days can be meant.
-        late = f"xid IN ({running}) AND commit_time > current_timestamp() - INTERVAL 3 DAYS"
-        return changes.where(f"NOT coalesce({late}, false)") if running else changes
+        if not self._snapshot.running:
+            return changes
+        is_running = is_one_of(self._snapshot.running, self._snapshot.lsn)
+        return changes.where(f"NOT coalesce({is_running}, false)")
 
 
 class RecordsNowhere(RecordsBeside):

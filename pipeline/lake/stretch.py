@@ -18,8 +18,6 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableRule
 from pipeline.silver.copies import Start
 from pipeline.silver.evolve import Hold, Operation
-from pipeline.silver.fold import Fold
-from pipeline.silver.patches import NotTold, known_bounds, patch_condition
 from pipeline.silver.plan import Cut, Run, Survey, TableInput, plain_runs, plan_cuts, plan_fold, signature
 from pipeline.silver.refusals import Refusal, refusal, refused_column
 from pipeline.silver.relation import SourceRelation
@@ -126,12 +124,13 @@ class StretchWriter:
             before = replace(registered, successor=successor)
         if before != registered:
             self._records.register(before)
+        lost_before = self._writer.lost
         misfits = sum(self._write(cut, table, start) for cut in cuts)
         if entry != before:
             self._records.register(entry)
         self.registered = entry
         changes = sum(s.inserts + s.updates + s.deletes for s in surveys)
-        return Written(through, held, misfits, kind, changes, self._writer.lost)
+        return Written(through, held, misfits, kind, changes, self._writer.lost - lost_before)
 
     def plan(
         self,
@@ -211,14 +210,5 @@ class StretchWriter:
         columns = {name: stored(ddl) for name, ddl in self._shape.columns().items()}
         changes = between(self._bronze.table_changes(self._name, start, table.through), cut.after, cut.upto)
         fold = plan_fold(table, cut, columns, self._rule)
-        keys = self._keys_of(cut, table, fold) if cut.key_ranges else None
         commit = Commit(app, cut.through, {"table": list(self._name)})
-        return self._writer.write(changes, fold, cut, commit, self._shape.metadata(), keys)
-
-    def _keys_of(self, cut: Cut, table: TableInput, fold: Fold) -> str:
-        """Return SQL for the rows of a patch's keys; raise NotTold where silver cannot tell them."""
-        relation = table.relation(cut.versions[0])
-        condition = patch_condition(fold, [c.type[0] for c in relation.columns if c.is_key], cut.key_ranges)
-        if self._table.spark.range(1).where(known_bounds(fold, cut.key_ranges)).isEmpty():
-            raise NotTold
-        return condition
+        return self._writer.write(changes, fold, cut, commit, self._shape.metadata())

@@ -131,15 +131,20 @@ class LakeTable:
     def version_and_position(self, app_id: str) -> tuple[int, LSN | None]:
         """Return the newest version and the LSN recorded in it, read from one snapshot."""
         snapshot = self._snapshot()
+        for found in self.transactions(snapshot):
+            if found.appId() == app_id:
+                return int(snapshot.version()), LSN(found.version())
+        return int(snapshot.version()), None
+
+    def transactions(self, snapshot: Any = None) -> Any:
+        """Return Delta's `txn` actions, one for each application that recorded a position."""
+        snapshot = self._snapshot() if snapshot is None else snapshot
         checksum = snapshot.checksumOpt()
         recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum
         # What the commit's checksum file does not say takes a Spark job over the table's log.
         transactions = recorded.get() if recorded.isDefined() else snapshot.setTransactions()
         jvm: Any = self.spark._jvm
-        for found in jvm.scala.jdk.javaapi.CollectionConverters.asJava(transactions):
-            if found.appId() == app_id:
-                return int(snapshot.version()), LSN(found.version())
-        return int(snapshot.version()), None
+        return jvm.scala.jdk.javaapi.CollectionConverters.asJava(transactions)
 
     def is_empty(self) -> bool:
         """Say whether the newest version holds no data files."""

@@ -18,7 +18,7 @@ from pipeline.silver import bag, merge
 from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, fold_by_key, literal, pick_or_missing, steps
 from pipeline.silver.link import link
 from pipeline.silver.merge import MetadataNames
-from pipeline.silver.patches import NotTold
+from pipeline.silver.patches import NotTold, known_bounds, patch_condition
 from pipeline.silver.plan import Cut, Identity
 
 
@@ -34,22 +34,13 @@ class CutWriter:
         self._name = name
         self.lost = 0  # values that were not sent, and that the table does not have either
 
-    def write(
-        self,
-        changes: DataFrame,
-        fold: Fold,
-        cut: Cut,
-        commit: Commit,
-        metadata: MetadataNames,
-        keys: str | None = None,
-    ) -> int:
+    def write(self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames) -> int:
         """Write the changes of one cut and return how many values did not fit.
 
-        Those of a patch take the place of all rows that meet the condition `keys`; raise NotTold where some
-        of them do not do so themselves.
+        The rows of a patch take the place of all that have its keys; raise NotTold where silver cannot tell.
         """
         if cut.copy_id is not None:
-            return self._write_as_they_are(changes, _all_sent(fold), cut, commit, metadata, keys)
+            return self._write_as_they_are(changes, _all_sent(fold), cut, commit, metadata)
         match cut.identity:
             case Identity.KEY:
                 return self._write_by_key(changes, fold, cut, commit, metadata)
@@ -128,13 +119,7 @@ class CutWriter:
         return count
 
     def _write_as_they_are(
-        self,
-        changes: DataFrame,
-        fold: Fold,
-        cut: Cut,
-        commit: Commit,
-        metadata: MetadataNames,
-        keys: str | None = None,
+        self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
     ) -> int:
         """Write rows that no other change of the cut speaks of."""
         picked = [
@@ -148,14 +133,21 @@ class CutWriter:
         self._refuse_lost_keys(found)
         key = [fold.columns[i].name for i in fold.key]
         final = merge.final_rows(source, fold, metadata)
-        if keys and not final.where(f"NOT coalesce({keys}, false)").isEmpty():
-            raise NotTold
+        keys = self._told_keys(final, fold, cut) if cut.key_ranges else None
         self._record_misfits(source, fold, commit, found.misfits, key)
         if keys:
             self._table.replace_where(keys, final, commit)
         else:
             self._replace(final, cut, commit)
         return found.misfits
+
+    def _told_keys(self, rows: DataFrame, fold: Fold, cut: Cut) -> str:
+        """Return SQL that is true for the rows of a patch's keys, as it is for all rows that came."""
+        keys = patch_condition(fold, cut.key_types, cut.key_ranges)
+        is_known = not self._spark.range(1).where(known_bounds(fold, cut.key_ranges)).isEmpty()
+        if not is_known or not rows.where(f"NOT coalesce({keys}, false)").isEmpty():
+            raise NotTold
+        return keys
 
     def _refuse_lost_keys(self, found: "_Found") -> None:
         if found.lost_keys:

@@ -185,19 +185,18 @@ class Applier:
             self._refuse_path(name)
             writer = self.writer(name)
             writer.bronze.arrivals = self.bronze.arrivals
-            if not copy:  # which replaces whatever somebody else wrote
-                writer.refuse_foreign_commits(version)
-            if copy:
+            if copy:  # it replaces whatever somebody else wrote
                 written = writer.begin_with(copy, self.relations, registered, pending.point)
                 changes = written.changes
-            elif patches := pending.patches.get(name):
-                written = writer.apply_patches(
-                    patches, self.relations, registered, pending.point, Start(floor)
-                )
-                changes = written.changes
             else:
-                surveys = [s.survey for s in found]
-                written = writer.apply(surveys, self.relations, registered, pending.point, Start(floor))
+                writer.refuse_foreign_commits(version)
+                start, patches = Start(floor), pending.patches.get(name)
+                if patches:
+                    written = writer.apply_patches(patches, self.relations, registered, pending.point, start)
+                    changes = written.changes
+                else:
+                    surveys = [s.survey for s in found]
+                    written = writer.apply(surveys, self.relations, registered, pending.point, start)
         except PgdeltaError as error:
             return TableState(applied=floor, failure=str(error))
         except Exception as error:

@@ -111,6 +111,7 @@ class Capture:
                 self._finish(lander)
             finally:
                 self._copier.close()
+                self._intake.close()
                 self._spool.discard()
                 self._staging.close()
         self._summary.seconds = time.monotonic() - started

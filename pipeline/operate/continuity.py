@@ -18,14 +18,19 @@ from pipeline.postgres.slot import OR_RESYNC, Slot, renew_slot
 from pipeline.protocol.lsn import LSN
 
 
-def check_server(config: Config, recorded: dict[str, Any], identity: Identity, position: LSN) -> None:
-    """Raise GapError where this is not the server, or not the state of it, that bronze was filled from."""
+def refuse_other_source(recorded: dict[str, Any], identity: Identity) -> None:
+    """Raise GapError where this is not the database that bronze was filled from."""
     for name, now in (("system_identifier", identity.system_identifier), ("database", identity.database)):
         if name in recorded and recorded[name] != now:
             raise GapError(
                 f"Bronze was filled from another source ({name} {recorded[name]}, this server has {now}): "
                 "correct source.conninfo, or start over with a new storage.root."
             )
+
+
+def check_server(config: Config, recorded: dict[str, Any], identity: Identity, position: LSN) -> None:
+    """Raise GapError where this is not the server, or not the state of it, that bronze was filled from."""
+    refuse_other_source(recorded, identity)
     timeline = recorded.get("timeline", identity.timeline)
     if timeline != identity.timeline:
         end = read_switches(config.source.conninfo, identity.timeline).get(timeline)

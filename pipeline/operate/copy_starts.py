@@ -16,7 +16,7 @@ from pipeline.operate.copy_round import TableCopy
 from pipeline.operate.copy_rows import abandoned_row
 from pipeline.operate.summaries import CopyProgress
 from pipeline.postgres.catalog import look_up
-from pipeline.postgres.key_rows import KeyCondition, key_condition, orders_by_bytes
+from pipeline.postgres.key_rows import KeyCondition, key_condition, orders_by_bytes, takes_keys
 from pipeline.postgres.published import PublishedTable, describe_published, list_published
 from pipeline.postgres.snapshot import SnapshotKeeper
 
@@ -56,7 +56,7 @@ class CopyStarts:
         version = relation_version(table.relation, facts, self._snapshot.lsn)
         found = self._rest(name, table, version)
         if found is None:
-            keys = self._keys(version, want)
+            keys = self._keys(name, version, want)
             state = CopyState(self._next_id, name, READING, key_ranges=want.key_ranges if keys else ())
             self._next_id += 1
             table = replace(table, keys=keys)
@@ -85,9 +85,11 @@ class CopyStarts:
             self.abandoned.append(abandoned_row(state, sentence))
         return None
 
-    def _keys(self, version: RelationVersion, want: Want) -> KeyCondition | None:
+    def _keys(self, name: TableName, version: RelationVersion, want: Want) -> KeyCondition | None:
         """Return the condition for the wanted keys; None where the whole table is to be copied."""
         names, types = version.key
         if not want.key_ranges or find_fault(types, want.key_ranges):
             return None
-        return key_condition(names, types, want.key_ranges) if orders_by_bytes(self._connection) else None
+        keys = key_condition(names, types, want.key_ranges)
+        is_told = orders_by_bytes(self._connection) and takes_keys(self._connection, name, keys)
+        return keys if is_told else None

@@ -23,16 +23,18 @@ from pipeline.operate.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.operate.copy_rows import abandoned_row, complete_row, gone_row, reading_row
 from pipeline.operate.copy_starts import CopyStarts, Want
 from pipeline.operate.summaries import CopyProgress, IngestSummary
+from pipeline.postgres.broken_off import break_off
 from pipeline.postgres.connection import Connection, Identity, connect, identify, read_flush_lsn
 from pipeline.postgres.copy import RowsMoved, SnapshotLost
 from pipeline.postgres.published import list_published
-from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.postgres.snapshot import COPY_SESSIONS, SnapshotKeeper
 from pipeline.protocol.lsn import INVALID, LSN
 
 LOOK_SECONDS = 5.0  # between two looks for tables that joined
 RETRY_SECONDS = 30.0
 RECORD_SECONDS = 5.0
 MOST_LOST = 5
+PATIENCE = 30.0  # for sessions that end by themselves: a link may stand still
 _WAIT = 0.2
 
 
@@ -87,7 +89,10 @@ class Copier:
         self._stop.set()
         with self._moved:
             self._moved.notify_all()
-        self._thread.join()
+        self._thread.join(PATIENCE)
+        while self._thread.is_alive():  # it may be about to open one more
+            break_off(COPY_SESSIONS)
+            self._thread.join(1)
 
     def _run(self) -> None:
         try:
@@ -169,7 +174,7 @@ class Copier:
         config, copies = self._config, self._bronze.copies
         states = copies.states()
         if self._control is None or self._control.closed:
-            self._control = connect(config.source.conninfo, application_name="pgdelta copy")
+            self._control = connect(config.source.conninfo, application_name=COPY_SESSIONS)
         published = list_published(self._control, config.source.publication)
         looked_at = read_flush_lsn(self._control)
         wanted: dict[TableName, Want] = {}

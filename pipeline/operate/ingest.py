@@ -24,7 +24,7 @@ from pipeline.postgres.slot import ensure_slot
 from pipeline.postgres.slot_sql import start_slot_sql
 from pipeline.postgres.stream import ChangeStream
 from pipeline.postgres.types import refuse_unreadable
-from pipeline.postgres.walsender import start_walsender
+from pipeline.postgres.walsender_start import start_walsender
 from pipeline.protocol.lsn import LSN
 
 
@@ -55,6 +55,7 @@ def run_ingest(
             bronze.land([], position_commit(bronze, config, identity, position, position))
         else:
             bronze.upgrade()
+            bronze.remember(point)
             position = point.lsn
             recorded = bronze.metadata()
             check_server(config, recorded, identity, position)

@@ -60,10 +60,16 @@ class Intake:
         self._known = known
         self._new_versions: list[RelationVersion] = []
         self._types = Types(connection.info.server_version, self._look_up_type)
+        self._has_own_session = False
         self._assembler = Assembler()
         self._session = 0
         self._is_skipping = False
         self._began_lsn = INVALID  # of the transaction under way
+
+    def close(self) -> None:
+        """End the session that asks the catalog, where it is another than the one that was given."""
+        if self._has_own_session:
+            self._connection.close()
 
     def take_versions(self) -> list[RelationVersion]:
         """Hand over the relation versions to record before anything that was taken since."""
@@ -181,4 +187,5 @@ class Intake:
         except SourceError:
             self._connection.close()
             self._connection = connect(self._conninfo)
+            self._has_own_session = True
             return question(self._connection, asked)

@@ -25,7 +25,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from pipeline.config import Config
-from pipeline.errors import ConfigError, LakeError, SourceError, sentence_of
+from pipeline.errors import ConfigError, LakeError, sentence_of
 from pipeline.lake.bronze import Bronze, TableName
 from pipeline.lake.copies import Request
 from pipeline.lake.fingerprints import SilverRows
@@ -36,6 +36,7 @@ from pipeline.lake.snapshots import Pinned, SnapshotSilver, Unsettled, pin
 from pipeline.lake.tables import Lake
 from pipeline.operate import ingest as ingesting
 from pipeline.operate.compared import Compared, plan_comparison
+from pipeline.operate.continuity import refuse_other_source
 from pipeline.operate.leaving import left_tables
 from pipeline.operate.ranges import Differences, find_differences
 from pipeline.operate.repairs import plan_repair, repair_sentence
@@ -184,13 +185,8 @@ class Reconciler:
 
     def _check_place(self, connection: Connection) -> bool:
         """Refuse to compare with another server; say whether it knows nothing of its texts' encoding."""
-        identity, recorded = identify(connection), self._bronze.metadata()
-        for name in ("system_identifier", "database"):
-            if recorded.get(name, now := getattr(identity, name)) != now:
-                raise SourceError(
-                    f"Bronze was filled from another source ({name} {recorded[name]}, this server has "
-                    f"{now}): correct source.conninfo."
-                )
+        identity = identify(connection)
+        refuse_other_source(self._bronze.metadata(), identity)
         return identity.encoding == "SQL_ASCII"
 
     def _reach(self, lsn: LSN) -> bool:

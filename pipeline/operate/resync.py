@@ -21,6 +21,8 @@ from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.operate.summaries import IngestProgress
+from pipeline.postgres.connection import connect
+from pipeline.postgres.key_rows import key_condition, takes_keys
 from pipeline.rules import matcher
 
 REASON = "somebody asked for it"
@@ -82,18 +84,27 @@ def run_resync(
     if not names:
         raise ConfigError("no table of the lake matches --table: see pgdelta status for their names")
     if key_ranges:
-        _refuse_untold(bronze, names, key_ranges)
+        _refuse_untold(config, bronze, names, key_ranges)
     bronze.copies.request([Request.of(name, REASON, key_ranges) for name in names])
     run = run_both(config, spark=spark, ingest_progress=progress) if runs else None
     return ResyncSummary(config.pipeline, names, len(key_ranges), run)
 
 
-def _refuse_untold(bronze: Bronze, names: Sequence[TableName], key_ranges: Sequence[KeyRange]) -> None:
-    """Refuse ranges of keys that no copy could bring, by what bronze knows of the table."""
+def _refuse_untold(
+    config: Config, bronze: Bronze, names: Sequence[TableName], key_ranges: Sequence[KeyRange]
+) -> None:
+    """Refuse ranges of keys that no copy could bring, by what bronze and the source know of the table."""
     if len(names) > 1:
         raise ConfigError(f"keys are those of one table, and --table matches {len(names)}")
-    relations = [r for r in bronze.source_relations().values() if (r.schema_name, r.table_name) == names[0]]
+    (name,) = names
+    relations = [r for r in bronze.source_relations().values() if (r.schema_name, r.table_name) == name]
     relation = max(relations, key=lambda r: r.lsn)
-    types = [column.type[0] for column in relation.columns if column.name in relation.key]
-    if fault := find_fault(types, key_ranges):
-        raise ConfigError(f"{'.'.join(names[0])}: {fault}")
+    fault = find_fault(relation.key_types, key_ranges)
+    if fault is None:
+        with connect(config.source.conninfo, application_name="pgdelta resync") as source:
+            if not takes_keys(source, name, key_condition(relation.key, relation.key_types, key_ranges)):
+                fault = (
+                    "a value was given that the type of its key does not have: write it as SELECT shows it"
+                )
+    if fault:
+        raise ConfigError(f"{'.'.join(name)}: {fault}")

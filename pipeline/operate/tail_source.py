@@ -25,7 +25,7 @@ from pipeline.postgres.slot import check_publication, check_source, read_slot
 from pipeline.postgres.slot_sql import start_slot_sql
 from pipeline.postgres.stream import ChangeStream
 from pipeline.postgres.temporary import start_temporary
-from pipeline.postgres.walsender import start_walsender
+from pipeline.postgres.walsender_start import start_walsender
 from pipeline.rules import TableRule
 
 APPLICATION_NAME = "pgdelta tail"

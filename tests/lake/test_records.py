@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.lake.records import Records, Registered, RegisteredColumn, Successor
+from pipeline.lake.records import Event, Records, Registered, RegisteredColumn, Successor
 from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
@@ -43,3 +43,12 @@ def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp
     records.register(NEW)
     found = Records(lake).registered()
     assert found == {("public", "u"): Registered("public", "u", "p", 1, (ID,)), ("public", "t"): NEW}
+
+
+def test_events_that_only_a_copy_answers_are_handed_over_once(spark: SparkSession, tmp_path: Path) -> None:
+    records = Records(Lake(spark, str(tmp_path)))
+    records.ensure()
+    kinds = ("resync", "diverged", "evolved", "held")
+    records.record_events([Event("public", kind, LSN(1), kind, "a sentence") for kind in kinds])
+    assert records.take_resyncs() == {("public", "resync"), ("public", "diverged")}
+    assert records.take_resyncs() == set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -20,6 +19,7 @@ from pipeline.operate.copy_round import CopyRound, TableCopy
 from pipeline.operate.status import read_status
 from pipeline.postgres.copy import CopyReader
 from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.operate.unseen import unseen_commits
 from tests.servers import Database, MakeServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -221,35 +221,18 @@ def test_a_transaction_that_ended_and_cannot_be_seen_yet(
     )
     pipeline.ingest()  # a slot cannot be made while transactions wait
     pipeline.run(*ORDERS, FILL.format(100), *BAG, FILL_BAG)
-    pipeline.run("ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
-    time.sleep(1)
-
-    def wait(statement: str) -> None:
-        with pipeline.database.connect() as source:
-            source.execute(statement.encode())
-
-    waiting = [
-        threading.Thread(target=wait, args=(s,))
-        for s in (
-            "UPDATE orders SET n = -5, id = id + 1000 WHERE id < 10",
-            "DELETE FROM bag WHERE a = 3",
-            "INSERT INTO orders VALUES (77777, 1)",
-        )
-    ]
-    for thread in waiting:
-        thread.start()
-    time.sleep(2)
-    try:
+    late = (
+        "UPDATE orders SET n = -5, id = id + 1000 WHERE id < 10",
+        "DELETE FROM bag WHERE a = 3",
+        "INSERT INTO orders VALUES (77777, 1)",
+    )
+    with unseen_commits(pipeline.database, *late):
         with pipeline.database.connect() as free:
             free.execute("SET synchronous_commit = local")
             assert free.execute("SELECT count(*) FROM orders WHERE n = -5").fetchone() == (0,)
         pipeline.ingest()
         complete = pipeline.frame("bronze", "copies").where("state = 'complete'").collect()
         assert {row.table_name: len(row.late) for row in complete} == {"orders": 2, "bag": 1}
-    finally:
-        pipeline.run("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()")
-        for thread in waiting:
-            thread.join()
     pipeline.catch_up()
     pipeline.assert_equal("orders", "bag")
 

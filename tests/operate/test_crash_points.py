@@ -15,7 +15,7 @@ from pipeline.config import Protocol
 from pipeline.operate import capture
 from pipeline.operate.capture import Capture
 from pipeline.postgres.stream import ChangeStream
-from pipeline.postgres.walsender import start_walsender
+from pipeline.postgres.walsender_start import start_walsender
 from pipeline.protocol.lsn import LSN
 from tests.operate.pipelines import Crash, MakePipeline, crash
 from tests.servers import Database

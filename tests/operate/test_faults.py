@@ -19,7 +19,8 @@ import pytest
 
 from pipeline.errors import GapError, ProtocolError, SourceError
 from pipeline.postgres.plugin import start_command
-from pipeline.postgres.walsender import Walsender, start_walsender
+from pipeline.postgres.walsender import Walsender
+from pipeline.postgres.walsender_start import start_walsender
 from pipeline.protocol.lsn import INVALID
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database, MakeServer

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from pipeline.operate import copying
 from pipeline.operate.resync import run_resync
 from pipeline.operate.status import read_status
 from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.operate.unseen import unseen_commits
 from tests.servers import Database, MakeServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -175,6 +174,8 @@ def test_what_ranges_cannot_say_is_refused(make_pipeline: MakePipeline) -> None:
         resync(pipeline, "bag", keys(1, 2))
     with pytest.raises(ConfigError, match="matches 2"):
         resync(pipeline, "*", keys(1, 2))
+    with pytest.raises(ConfigError, match="the type of its key does not have"):
+        resync(pipeline, "moments", keys("noon", "noon"))
     injure(pipeline, "moments", "UPDATE {} SET v = 'wrong' WHERE v = 'b'")
     resync(pipeline, "moments", keys("2021-01-01 00:00:00+00", "2021-01-01 00:00:00+00"))
     pipeline.catch_up()
@@ -220,26 +221,13 @@ def test_transactions_that_ended_and_cannot_be_seen_yet(
     pipeline.run(*ORDERS)
     pipeline.catch_up()
     injure(pipeline, "orders", "UPDATE {} SET n = -1, big = NULL WHERE id BETWEEN 100 AND 110")
-    pipeline.run("ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
-    time.sleep(1)
     resync(pipeline, "orders", keys(100, 200))
-
-    def wait(statement: str) -> None:
-        with pipeline.database.connect() as source:
-            source.execute(statement.encode())
-
-    waiting = [
-        threading.Thread(target=wait, args=(s,))
-        for s in (
-            "UPDATE orders SET n = 77 WHERE id = 101",
-            "UPDATE orders SET id = 1000 + id WHERE id = 102",  # out of the range
-            "UPDATE orders SET id = 150000 + id WHERE id = 20",
-        )
-    ]
-    for thread in waiting:
-        thread.start()
-        time.sleep(0.5)
-    try:
+    late = (
+        "UPDATE orders SET n = 77 WHERE id = 101",
+        "UPDATE orders SET id = 1000 + id WHERE id = 102",  # out of the range
+        "UPDATE orders SET id = 150000 + id WHERE id = 20",
+    )
+    with unseen_commits(pipeline.database, *late):
         with pipeline.database.connect() as free:
             free.execute("SET synchronous_commit = local")
             free.execute("UPDATE orders SET n = 78 WHERE id = 104")
@@ -247,10 +235,6 @@ def test_transactions_that_ended_and_cannot_be_seen_yet(
         pipeline.ingest()
         complete = pipeline.frame("bronze", "copies").where("key_ranges IS NOT NULL").collect()
         assert complete
-    finally:
-        pipeline.run("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()")
-        for thread in waiting:
-            thread.join()
     pipeline.catch_up()
     [(_, sentence)] = [event for event in pipeline.events("orders") if event[0] == "resync"]
     assert "missing" in sentence

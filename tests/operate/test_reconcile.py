@@ -25,6 +25,7 @@ from pipeline.operate.run import run_both
 from pipeline.operate.status import read_status
 from pipeline.operate.verdicts import Reconciled
 from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.operate.unseen import unseen_commits
 from tests.servers import Database, MakeServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -272,37 +273,20 @@ def test_rows_behind_a_late_commit_are_left_to_the_next_snapshot(
     pipeline.run("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20) i")
     pipeline.catch_up()
 
-    def standby(name: str) -> None:
-        pipeline.run(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'", "SELECT pg_reload_conf()")
-
-    with database.connect() as waiting:
-        pid = waiting.info.backend_pid
-        pipeline.run("SET synchronous_commit = off")
-        standby("nobody")
-        thread = threading.Thread(target=_commit, args=(waiting,))
-        thread.start()
-        pipeline.run("INSERT INTO t VALUES (100, 'seen')")
+    with unseen_commits(database, "UPDATE t SET v = 'late' WHERE id = 1"):
+        pipeline.run("SET synchronous_commit = off", "INSERT INTO t VALUES (100, 'seen')")
         pipeline.ingest()
-        try:
-            changes = pipeline.frame("bronze", "changes").where("op = 'U'").count()
-            assert changes == 1, "the commit that waits is decoded"
-            found = compared(pipeline, runs=True)["t"]
-            assert (found.verdict, found.source_rows, found.pending) == (EQUAL, 21, 1)
-            pipeline.apply()
-            found = compared(pipeline, runs=True)["t"]
-            assert found.verdict == UNPROVEN
-            assert found.sentence
-            assert "not visible" in found.sentence
-        finally:
-            standby("")
-            pipeline.run(f"SELECT pg_cancel_backend({pid})")
-            thread.join()
+        changes = pipeline.frame("bronze", "changes").where("op = 'U'").count()
+        assert changes == 1, "the commit that waits is decoded"
+        found = compared(pipeline, runs=True)["t"]
+        assert (found.verdict, found.source_rows, found.pending) == (EQUAL, 21, 1)
+        pipeline.apply()
+        found = compared(pipeline, runs=True)["t"]
+        assert found.verdict == UNPROVEN
+        assert found.sentence
+        assert "not visible" in found.sentence
     found = compared(pipeline, runs=True)["t"]
     assert found.verdict == EQUAL
-
-
-def _commit(waiting: psycopg.Connection[Any]) -> None:
-    waiting.execute("UPDATE t SET v = 'late' WHERE id = 1")
 
 
 @pytest.mark.slow

@@ -1,0 +1,118 @@
+"""What becomes of a lake outside the runs: it moves, its checkpoints go back, Delta forgets positions."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.lake.tables import LakeTable
+from pipeline.operate.resync import run_resync
+from tests.operate.pipelines import MakePipeline, Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+TABLES = (
+    "CREATE TABLE t (id int PRIMARY KEY, v text)",
+    "INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 20) i",
+    "CREATE TABLE bag (a int)",
+    "ALTER TABLE bag REPLICA IDENTITY FULL",
+    "INSERT INTO bag SELECT i % 3 FROM generate_series(1, 9) i",
+)
+RETENTION = "delta.setTransactionRetentionDuration"
+
+
+@pytest.fixture
+def shop(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline whose silver shows a table with a key and one without."""
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.run(*TABLES)
+    pipeline.catch_up()
+    change(pipeline)
+    pipeline.catch_up()
+    return pipeline
+
+
+def change(pipeline: Pipeline) -> None:
+    pipeline.run(
+        "UPDATE t SET v = v || '!' WHERE id % 2 = 0",
+        "INSERT INTO t SELECT max(id) + 1, 'new' FROM t",
+        "INSERT INTO bag VALUES (1), (7)",
+        "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)",
+    )
+
+
+def forget(pipeline: Pipeline, *names: str) -> None:
+    """Have Delta forget the positions of a table, so long ago that no checkpoint has them either."""
+    table = LakeTable(pipeline.spark, str(pipeline.path(*names)))
+    sql = f"ALTER TABLE {table.identifier}"
+    pipeline.spark.sql(f"{sql} SET TBLPROPERTIES ('{RETENTION}' = 'interval 0 seconds')")
+    jvm: Any = pipeline.spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog
+    log.clearCache()
+    log.forTable(pipeline.spark._jsparkSession, table.path).checkpoint()
+    pipeline.spark.sql(f"{sql} UNSET TBLPROPERTIES ('{RETENTION}')")
+    folder = pipeline.path(*names, "_delta_log")
+    for file in folder.glob("*.crc"):
+        file.unlink()
+    log.clearCache()
+
+
+def test_a_lake_that_moved_goes_on(shop: Pipeline, tmp_path: Path) -> None:
+    change(shop)
+    shop.ingest()  # what silver has yet to apply moves as well
+    root = tmp_path / "elsewhere" / "lake"
+    root.parent.mkdir()
+    shutil.move(shop.root, root)
+    moved = replace(shop, config=replace(shop.config, storage=replace(shop.config.storage, root=str(root))))
+    change(moved)
+    moved.catch_up()
+    moved.assert_equal("t", "bag")
+    assert not Path(shop.root).exists(), "nothing is written where it was"
+
+
+def test_checkpoints_that_go_back_change_nothing(shop: Pipeline, tmp_path: Path) -> None:
+    checkpoints = shop.path("_pgdelta", "checkpoints")
+    shutil.copytree(checkpoints, tmp_path / "before")
+    change(shop)
+    shop.catch_up()
+    versions = shop.version("t"), shop.version("bag")
+    shutil.rmtree(checkpoints)
+    shutil.copytree(tmp_path / "before", checkpoints)
+    shop.apply()
+    assert (shop.version("t"), shop.version("bag")) == versions
+    change(shop)
+    shop.catch_up()
+    shop.assert_equal("t", "bag")
+
+
+def test_positions_that_delta_forgot_are_missed(shop: Pipeline) -> None:
+    forget(shop, "bronze", "changes")
+    change(shop)
+    shop.catch_up()  # bronze's own log says how far it is
+    shop.assert_equal("t", "bag")
+    for name in ("t", "bag"):
+        forget(shop, "silver", "public", name)
+    change(shop)
+    shop.catch_up()  # both are written anew, from their copies on
+    shop.assert_equal("t", "bag")
+
+
+def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) -> None:
+    pipeline.ingest()
+    pipeline.run(*TABLES)
+    pipeline.catch_up()
+    for name in ("t", "bag"):
+        forget(pipeline, "silver", "public", name)
+    change(pipeline)
+    pipeline.ingest()
+    summary = pipeline.apply()
+    assert summary.exit_code(strict=False) == 1
+    assert sum("nothing says how far" in line for line in summary.lines()) == 2
+    shutil.rmtree(pipeline.path("silver", "public", "t"))
+    run_resync(pipeline.config, ["public.bag"], spark=pipeline.spark)
+    pipeline.catch_up()
+    pipeline.assert_equal("t", "bag")
