@@ -11,14 +11,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pipeline import __version__, commands
 from pipeline.guard import main_guard
 from pipeline.operate.tail_request import TAIL, take_tail
-
-if TYPE_CHECKING:
-    pass
 
 _ABOUT = """\
 Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to the source in silver.

@@ -154,6 +154,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--cycle", type=float, default=10, help="minutes between two proofs (%(default)s)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))
     with tempfile.TemporaryDirectory(prefix="pgdelta-soak-") as name:
         folder = Path(name)
         folder.chmod(0o755)

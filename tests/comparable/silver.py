@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 
 def silver_path(root: str, schema: str, table: str, target: str | None = None) -> str:
-    """Return where a silver table lies; names here are valid path segments, which are used unchanged."""
-    return f"{root}/silver/{target or f'{schema}/{table}'}"
+    """Return where a silver table lies: what a path segment cannot hold is percent-encoded in names."""
+    return f"{root}/silver/{target or f'{_segment(schema)}/{_segment(table)}'}"
+
+
+def _segment(name: str) -> str:
+    return "".join(f"%{ord(c):02X}" if c in "/\\%:*?[]{}" or ord(c) in (*range(32), 127) else c for c in name)
 
 
 def silver_rows(
