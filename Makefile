@@ -28,8 +28,9 @@ check: $(READY) ## lint, types and the pure tests: seconds
 	$(VENV)/bin/mypy
 	$(VENV)/bin/pytest -q -m "not spark and not postgres and not slow"
 
+# two processes of tests, each with a Spark session and servers of its own: one leaves a core idle
 test: $(READY) ## every test but the slow ones
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n 2 --dist loadfile
 
 slow: $(READY) ## the tests that take minutes
 	$(VENV)/bin/pytest -m slow

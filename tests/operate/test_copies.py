@@ -261,6 +261,7 @@ def test_a_table_that_is_written_anew_under_way_is_copied_anew(
     copying.assert_equal("orders")
 
 
+@pytest.mark.slow
 def test_columns_that_change_while_the_table_waits(
     copying: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,7 +284,7 @@ def test_columns_that_change_while_the_table_waits(
     copying.assert_equal("orders", "bag")
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("route", [pytest.param("walsender", marks=pytest.mark.slow), "sql"])
 def test_a_copy_of_the_oldest_server_by_either_route(
     make_pipeline: MakePipeline, old_database: Database, route: str
 ) -> None:

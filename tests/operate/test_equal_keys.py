@@ -20,7 +20,7 @@ SCALARS = [type_ for type_ in KEYS if type_ != "float8[]"]
 
 @pytest.mark.parametrize(
     ("types", "together"),
-    [(SCALARS, True), (SCALARS, False), (["float8[]"], False)],
+    [pytest.param(SCALARS, True, marks=pytest.mark.slow), (SCALARS, False), (["float8[]"], False)],
     ids=["in one batch", "in two batches", "in an array"],
 )
 def test_a_key_that_becomes_an_equal_one_is_one_row(

@@ -93,7 +93,13 @@ def change(pipeline: Pipeline, table: str, statements: tuple[str, ...], *, toget
     run(*before, *statements, *after)
 
 
-@pytest.mark.parametrize("together", [True, False], ids=["in one transaction", "one after the other"])
+@pytest.mark.parametrize(
+    "together",
+    [
+        pytest.param(True, id="in one transaction"),
+        pytest.param(False, id="one after the other", marks=pytest.mark.slow),
+    ],
+)
 def test_columns_are_followed_by_their_numbers(pipeline: Pipeline, together: bool) -> None:
     for table in CHANGES:
         pipeline.run(*create(table))

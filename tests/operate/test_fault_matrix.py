@@ -114,7 +114,7 @@ def test_a_fault_at_some_steps(hurt: Pipeline, tmp_path: Path) -> None:
     rng = Random(seed_of_run())
     killed = [cell for cell in CELLS if cell.fault == "killed"]
     others = [cell for cell in CELLS if cell.fault not in ("killed", "slow")]
-    run_cells(hurt, tmp_path, [rng.choice(killed), *rng.sample(others, 2)])
+    run_cells(hurt, tmp_path, [rng.choice(killed), rng.choice(others)])
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_keys_are_copied_anew_while_the_table_changes(
     orders.assert_equal("orders")
 
 
-@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("is_written", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_crash_while_keys_are_put(
     orders: Pipeline, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
@@ -126,6 +126,7 @@ def test_a_crash_while_keys_are_put(
     assert patches(orders) == [100]
 
 
+@pytest.mark.slow
 def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
     publication = pipeline.config.source.publication
@@ -210,6 +211,7 @@ def test_what_somebody_else_wrote_is_replaced_by_a_copy(orders: Pipeline) -> Non
     orders.assert_equal("orders")
 
 
+@pytest.mark.slow
 def test_transactions_that_ended_and_cannot_be_seen_yet(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:

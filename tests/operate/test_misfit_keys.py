@@ -19,7 +19,7 @@ KEYS = {
     "type_",
     [
         "text",
-        "bytea",
+        pytest.param("bytea", marks=pytest.mark.slow),
         "text[]",
     ],
 )

@@ -72,6 +72,7 @@ def test_text_keeps_what_does_not_fit_beside_the_column(pipeline: Pipeline) -> N
     assert "n__text" not in pipeline.frame("silver", "public", "t").columns
 
 
+@pytest.mark.slow
 def test_text_under_replica_identity_full_tells_rows_apart(pipeline: Pipeline) -> None:
     pipeline = with_rule(pipeline, TableRule("public.t", misfit="text"))
     pipeline.run("CREATE TABLE t (id int, day date)", "ALTER TABLE t REPLICA IDENTITY FULL")

@@ -26,7 +26,7 @@ def recorded(pipeline: Pipeline) -> dict[str, str]:
     return {column.name: column.silver_name for column in row["columns"]}
 
 
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.parametrize("identity", ["DEFAULT", pytest.param("FULL", marks=pytest.mark.slow)])
 def test_columns_that_differ_only_in_case_are_both_there(pipeline: Pipeline, identity: str) -> None:
     pipeline.run(
         'CREATE TABLE t ("Id" int PRIMARY KEY, v text, "V" text, "ID" int)',

@@ -116,7 +116,7 @@ def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
     assert pipeline.frame("bronze", "prepared").count() == 0
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("route", ["walsender", pytest.param("sql", marks=pytest.mark.slow)])
 def test_a_crash_after_the_position_of_an_end_leaves_nothing_of_the_prepared_transaction(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:

@@ -43,6 +43,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.slow
 def test_partitions_are_tables_of_their_own(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     partitioned(pipeline)

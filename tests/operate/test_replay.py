@@ -124,7 +124,14 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place",
+    # the others are steps of the fault matrix too
+    [
+        place if place == "before the manifest" else pytest.param(place, marks=pytest.mark.slow)
+        for place in PLACES
+    ],
+)
 def test_apply_goes_on_after_a_crash(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
@@ -201,6 +208,7 @@ def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
     pipeline.assert_equal("t")
 
 
+@pytest.mark.slow
 def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

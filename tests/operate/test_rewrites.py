@@ -38,7 +38,7 @@ def fill(pipeline: Pipeline) -> None:
     pipeline.catch_up()
 
 
-@pytest.mark.parametrize("name", ["w", "a name, with {all};"])
+@pytest.mark.parametrize("name", [pytest.param("w", marks=pytest.mark.slow), "a name, with {all};"])
 def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name: str) -> None:
     pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
     fill(pipeline)
@@ -71,7 +71,7 @@ def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name:
     pipeline.assert_equal("t")
 
 
-@pytest.mark.parametrize("step", ["replace_by", "register"])
+@pytest.mark.parametrize("step", ["replace_by", pytest.param("register", marks=pytest.mark.slow)])
 def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

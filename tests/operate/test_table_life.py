@@ -68,6 +68,7 @@ def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
     life.assert_equal("a", "b")
 
 
+@pytest.mark.slow
 def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
     publish(life, "ADD TABLE b")
@@ -135,7 +136,7 @@ def test_what_the_stream_cannot_carry_is_copied_by_policy(life: Pipeline) -> Non
     life.assert_equal("a")
 
 
-@pytest.mark.parametrize("loss", ["dropped", "moved"])
+@pytest.mark.parametrize("loss", ["dropped", pytest.param("moved", marks=pytest.mark.slow)])
 def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -> None:
     slot = life.config.source.slot
     life.run("INSERT INTO a VALUES (100, 'in bronze')")
@@ -163,6 +164,7 @@ def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -
     life.assert_equal("a")
 
 
+@pytest.mark.slow
 def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
