@@ -25,10 +25,12 @@ from pipeline.rules import (
     MODES,
     TYPE_CHANGES,
     DroppedColumns,
+    Guards,
     Leaving,
     Misfits,
     TableRule,
     TypeChanges,
+    read_guards,
     read_rules,
 )
 
@@ -105,6 +107,7 @@ class Silver:
     type_changes: TypeChanges = "hold"
     resync: Literal["ask", "auto"] = "ask"
     leaving: Leaving = "keep"
+    guards: Guards = Guards()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         type_changes=cast(TypeChanges, silver.choice("type_changes", "hold", TYPE_CHANGES)),
         resync=cast(Literal["ask", "auto"], silver.choice("resync", "ask", ("ask", "auto"))),
         leaving=cast(Leaving, silver.choice("leaving", "keep", LEAVING)),
+        guards=read_guards(silver.section("guards"), Guards()),
     )
     silver.finish()
     general = TableRule(
@@ -165,6 +169,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         dropped_columns=kept.dropped_columns,
         type_changes=kept.type_changes,
         leaving=kept.leaving,
+        guards=kept.guards,
     )
     tables = read_rules(top.get("tables"), general)
     top.finish()
