@@ -128,7 +128,7 @@ def _take_retry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--confirm",
         action="store_true",
-        help="apply what waits for the tables of --table now, however much their guards would hold",
+        help="apply what waits for the tables that --table names, whatever their guards say",
     )
     _take_strict(parser)
 
@@ -230,10 +230,10 @@ _COMMANDS = {
     "retry": Command(
         "apply once more what was held, or write tables anew from bronze",
         "Apply what waits for the tables, in order, as every apply does; for tables that were held, after\n"
-        "the configuration was mended. With --confirm the guards of the tables named by --table are lifted,\n"
-        "for this once; not beside a running apply. With --rewrite each table is written anew from bronze, under the\n"
-        "types and policies that the configuration has now: readers see the rows from before until one\n"
-        "commit replaces them.",
+        "the configuration was mended. With --confirm the guards of the tables that --table names are\n"
+        "lifted for this once. With --rewrite each table is written anew from bronze, under the types and\n"
+        "policies that the configuration has now: readers see the rows from before until one commit\n"
+        "replaces them. Not beside a running apply.",
         _take_retry,
         commands.retry,
     ),

@@ -23,6 +23,7 @@ from pipeline.rules import (
     LEAVING,
     MISFITS,
     MODES,
+    NO_LIMITS,
     TYPE_CHANGES,
     DroppedColumns,
     Guards,
@@ -107,7 +108,7 @@ class Silver:
     type_changes: TypeChanges = "hold"
     resync: Literal["ask", "auto"] = "ask"
     leaving: Leaving = "keep"
-    guards: Guards = Guards()
+    guards: Guards = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         type_changes=cast(TypeChanges, silver.choice("type_changes", "hold", TYPE_CHANGES)),
         resync=cast(Literal["ask", "auto"], silver.choice("resync", "ask", ("ask", "auto"))),
         leaving=cast(Leaving, silver.choice("leaving", "keep", LEAVING)),
-        guards=read_guards(silver.section("guards"), Guards()),
+        guards=read_guards(silver.section("guards"), NO_LIMITS),
     )
     silver.finish()
     general = TableRule(

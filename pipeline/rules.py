@@ -41,6 +41,9 @@ class Guards:
     truncates: int | None = None
 
 
+NO_LIMITS = Guards()
+
+
 @dataclass(frozen=True, slots=True)
 class TableRule:
     """Say how the tables that a glob matches become silver tables.
@@ -57,7 +60,7 @@ class TableRule:
     dropped_columns: DroppedColumns = "keep"
     type_changes: TypeChanges = "hold"
     leaving: Leaving = "keep"
-    guards: Guards = Guards()
+    guards: Guards = NO_LIMITS
 
     def misfit_of(self, column: str) -> Misfits:
         """Return what becomes of a column's values that do not fit."""

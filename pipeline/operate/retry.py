@@ -30,7 +30,8 @@ def run_retry(
     """
     if globs and not (rewrites or confirms):
         raise ConfigError(
-            "--table says which tables to write anew, or to confirm: add --rewrite or --confirm, or leave it out"
+            "--table says which tables to write anew, or to confirm: add --rewrite or --confirm, or leave "
+            "it out"
         )
     if confirms and not globs:
         raise ConfigError("--confirm lifts the guards of the tables that --table names: add it")

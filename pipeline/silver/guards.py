@@ -14,11 +14,11 @@ from pipeline.rules import Guards, TableName, glob_of
 
 def find_excess(name: TableName, counts: Mapping[str, int], guards: Guards) -> str | None:
     """Return why the guards hold a table with so many changes by operation (`I U D T`), or None."""
-    found = (("deletes", counts.get("D", 0), guards.deletes), ("truncates", counts.get("T", 0), guards.truncates))
+    limits = (("D", "deletes", guards.deletes), ("T", "truncates", guards.truncates))
     excess = [
-        f"{count} {what} (guards.{what} is {limit})"
-        for what, count, limit in found
-        if limit is not None and count > limit
+        f"{counts[op]} {what} (guards.{what} is {limit})"
+        for op, what, limit in limits
+        if limit is not None and counts.get(op, 0) > limit
     ]
     if not excess:
         return None
