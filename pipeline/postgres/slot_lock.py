@@ -13,7 +13,7 @@ from hashlib import sha256
 import psycopg
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.connection import Connection, connect, describe
 from pipeline.postgres.slot import busy_failure
 
 #: A server that is not told of its client's end finds out by itself: after a minute, not after hours.
@@ -58,6 +58,17 @@ def lock_slot(
             pause = min(2 * pause, 2.0)
     except psycopg.Error as error:
         raise SourceError(f"Cannot take the lock of the slot {slot}: {describe(error)}.") from None
+
+
+def open_locked(conninfo: str, slot: str) -> Connection:
+    """Open a session that has the slot's lock, in the place of one that was lost."""
+    connection = connect(conninfo)
+    try:
+        lock_slot(connection, slot)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _is_true(connection: Connection, query: str, key: int) -> bool:

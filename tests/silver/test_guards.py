@@ -41,8 +41,8 @@ def test_what_is_within_the_limits_goes_on(guards: Guards, counts: dict[str, int
 )
 def test_more_than_a_limit_holds_the_table(guards: Guards, counts: dict[str, int], excess: str) -> None:
     assert find_excess(NAME, counts, guards) == (
-        f"public.orders is held by its guards: what waits for it has {excess}; bronze keeps the changes: where "
-        "they are meant, apply them with pgdelta retry --confirm --table public.orders"
+        f"public.orders is held by its guards: what waits for it has {excess}; bronze keeps the changes: "
+        "where they are meant, apply them with pgdelta retry --confirm --table public.orders"
     )
 
 
