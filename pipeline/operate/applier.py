@@ -196,7 +196,7 @@ class Applier:
             self._refuse_path(name)
             writer = self.writer(name)
             writer.bronze.arrivals = self.bronze.arrivals
-            if not copy:  # which replaces whatever somebody else wrote
+            if not copy:  # one replaces whatever somebody else wrote
                 writer.refuse_foreign_commits(version)
             if excess := self.excess(name, pending):
                 return self._hold(name, pending, excess)

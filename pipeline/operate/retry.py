@@ -37,17 +37,21 @@ def run_retry(
         raise ConfigError("--confirm lifts the guards of the tables that --table names: add it")
     matches = matcher(globs)
     applier = Applier(spark or start_session(f"pgdelta retry {config.pipeline}"), config)
-    if confirms:
-        if not any(map(matches, applier.records.registered())):
-            raise ConfigError("no table of the lake matches --table: see pgdelta status for their names")
-        applier.confirmed = matches
-    if not applier.bronze.changes.exists():
-        return applier.summary
-    with hold_apply(applier.lake):
-        applier.apply_pending()
-        if rewrites:
-            _rewrite(applier, matches)
+    if applier.bronze.changes.exists():
+        with hold_apply(applier.lake):
+            if confirms:
+                _confirm(applier, matches)
+            applier.apply_pending()
+            if rewrites:
+                _rewrite(applier, matches)
     return applier.summary
+
+
+def _confirm(applier: Applier, matches: Callable[[TableName], bool]) -> None:
+    """Lift the guards of the tables that match."""
+    if not any(map(matches, applier.records.registered())):
+        raise ConfigError("no table of the lake matches --table: see pgdelta status for their names")
+    applier.confirmed = matches
 
 
 def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
