@@ -125,6 +125,11 @@ def _take_retry(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write the tables anew from all that bronze has of them, as the configuration says now",
     )
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="apply what waits for the tables that --table names, whatever their guards say",
+    )
     _take_strict(parser)
 
 
@@ -225,9 +230,10 @@ _COMMANDS = {
     "retry": Command(
         "apply once more what was held, or write tables anew from bronze",
         "Apply what waits for the tables, in order, as every apply does; for tables that were held, after\n"
-        "the configuration was mended. With --rewrite each table is written anew from bronze, under the\n"
-        "types and policies that the configuration has now: readers see the rows from before until one\n"
-        "commit replaces them.",
+        "the configuration was mended. With --confirm the guards of the tables that --table names are\n"
+        "lifted for this once. With --rewrite each table is written anew from bronze, under the types and\n"
+        "policies that the configuration has now: readers see the rows from before until one commit\n"
+        "replaces them. Not beside a running apply.",
         _take_retry,
         commands.retry,
     ),

@@ -110,7 +110,9 @@ def retry(options: argparse.Namespace, stop: threading.Event) -> int:
     config = _load(options)
     from pipeline.operate.retry import run_retry
 
-    return _finish(run_retry(config, options.table, rewrites=options.rewrite), options)
+    return _finish(
+        run_retry(config, options.table, rewrites=options.rewrite, confirms=options.confirm), options
+    )
 
 
 def resync(options: argparse.Namespace, stop: threading.Event) -> int:

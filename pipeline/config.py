@@ -23,12 +23,15 @@ from pipeline.rules import (
     LEAVING,
     MISFITS,
     MODES,
+    NO_LIMITS,
     TYPE_CHANGES,
     DroppedColumns,
+    Guards,
     Leaving,
     Misfits,
     TableRule,
     TypeChanges,
+    read_guards,
     read_rules,
 )
 
@@ -105,6 +108,7 @@ class Silver:
     type_changes: TypeChanges = "hold"
     resync: Literal["ask", "auto"] = "ask"
     leaving: Leaving = "keep"
+    guards: Guards = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         type_changes=cast(TypeChanges, silver.choice("type_changes", "hold", TYPE_CHANGES)),
         resync=cast(Literal["ask", "auto"], silver.choice("resync", "ask", ("ask", "auto"))),
         leaving=cast(Leaving, silver.choice("leaving", "keep", LEAVING)),
+        guards=read_guards(silver.section("guards"), NO_LIMITS),
     )
     silver.finish()
     general = TableRule(
@@ -165,6 +170,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         dropped_columns=kept.dropped_columns,
         type_changes=kept.type_changes,
         leaving=kept.leaving,
+        guards=kept.guards,
     )
     tables = read_rules(top.get("tables"), general)
     top.finish()

@@ -103,6 +103,13 @@ class Value:
             raise self.error("a number of bytes is expected, such as 500kB, 20MB or 1GB")
         return int(match[1]) * _BYTE_UNITS[match[2] or "B"]
 
+    def limit(self) -> int | None:
+        """Return a whole number, or None for the word `none`: no limit."""
+        text = self._plain()
+        if text != "none" and not re.fullmatch(r"\d{1,18}", text):
+            raise self.error("a whole number is expected, or none for no limit")
+        return None if text == "none" else int(text)
+
     def _plain(self) -> str:
         if not isinstance(self.node, yaml.ScalarNode):
             raise self.error(f"a number is expected, not {self.kind}")
@@ -192,6 +199,11 @@ class Section:
         """Return a key's number of bytes, or the default."""
         value = self.get(key)
         return default if value is None else value.byte_count()
+
+    def limit(self, key: str, default: int | None) -> int | None:
+        """Return a key's limit, or the default; None is no limit."""
+        value = self.get(key)
+        return default if value is None else value.limit()
 
     def choice(self, key: str, default: str, built: Iterable[str], planned: Iterable[str] = ()) -> str:
         """Return a key's word, or the default."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, cast
 
-from pipeline.document import Value
+from pipeline.document import Section, Value
 from pipeline.errors import ConfigError
 
 TableName = tuple[str, str]  # (schema, table)
@@ -34,6 +34,17 @@ _SCALAR_TYPE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Guards:
+    """Say how many deletes and truncates one pass of apply may bring a table; None is no limit."""
+
+    deletes: int | None = None
+    truncates: int | None = None
+
+
+NO_LIMITS = Guards()
+
+
+@dataclass(frozen=True, slots=True)
 class TableRule:
     """Say how the tables that a glob matches become silver tables.
 
@@ -49,6 +60,7 @@ class TableRule:
     dropped_columns: DroppedColumns = "keep"
     type_changes: TypeChanges = "hold"
     leaving: Leaving = "keep"
+    guards: Guards = NO_LIMITS
 
     def misfit_of(self, column: str) -> Misfits:
         """Return what becomes of a column's values that do not fit."""
@@ -75,6 +87,20 @@ def matcher(globs: Sequence[str] | None) -> Callable[[TableName], bool]:
             raise ConfigError(f"--table {glob}: write schema.table, with a part that holds a dot in quotes")
     rules = [TableRule(glob) for glob in globs or ("*.*",)]
     return lambda name: any(rule.matches(*name) for rule in rules)
+
+
+def glob_of(name: TableName) -> str:
+    """Return the glob of a table, with what holds a dot or a quote in double quotes."""
+    return ".".join(
+        '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in name
+    )
+
+
+def read_guards(section: Section, general: Guards) -> Guards:
+    """Return the guards of a section; what it does not say is that of the general ones."""
+    guards = Guards(section.limit("deletes", general.deletes), section.limit("truncates", general.truncates))
+    section.finish()
+    return guards
 
 
 def read_rules(value: Value | None, general: TableRule) -> tuple[TableRule, ...]:
@@ -116,6 +142,7 @@ def read_rules(value: Value | None, general: TableRule) -> tuple[TableRule, ...]
                 ),
                 cast(TypeChanges, section.choice("type_changes", general.type_changes, TYPE_CHANGES)),
                 cast(Leaving, section.choice("leaving", general.leaving, LEAVING)),
+                read_guards(section.section("guards"), general.guards),
             )
         )
         section.finish()

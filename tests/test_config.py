@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config import Config, Copying, Protocol, load_config
 from pipeline.errors import ConfigError
-from pipeline.rules import TableRule
+from pipeline.rules import Guards, TableRule
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -91,9 +91,44 @@ tables:
     assert config.tables == (TableRule("sales.orders", "orders", "mirror", types),)
 
 
+def test_guards_of_a_table_go_before_those_of_all(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+pipeline: shop
+silver: {guards: {deletes: 100}}
+tables:
+  - {source: a.a, guards: {deletes: none, truncates: 0}}
+  - {source: a.b, guards: {truncates: "${MOST:-3}"}}
+  - {source: a.c}
+""",
+    )
+    assert config.silver.guards == Guards(100, None)
+    assert [rule.guards for rule in config.tables] == [Guards(None, 0), Guards(100, 3), Guards(100, None)]
+    assert load(tmp_path, "pipeline: shop\n").tables[0].guards == Guards()
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        (
+            "pipeline: s\nsilver:\n  guards: {deletes: many}\n",
+            "c.yaml:3: silver.guards.deletes: a whole number is expected, or none for no limit",
+        ),
+        ("pipeline: s\nsilver: {guards: {deletes: -1}}\n", "c.yaml:2: silver.guards.deletes: a whole number"),
+        ("pipeline: s\nsilver: {guards: {deletes: }}\n", "c.yaml:2: silver.guards.deletes: a whole number"),
+        (
+            "pipeline: s\nsilver: {guards: {deletes: []}}\n",
+            "silver.guards.deletes: a number is expected, not a",
+        ),
+        (
+            "pipeline: s\nsilver: {guards: 5}\n",
+            "c.yaml:2: silver.guards: a section of keys is expected, not a",
+        ),
+        (
+            "pipeline: s\ntables:\n  - {source: a.b, guards: {delete: 5}}\n",
+            "c.yaml:3: tables[0].guards.delete: unknown key; did you mean deletes?",
+        ),
         ("", "c.yaml: the file is empty; start from conf/pipeline.yaml"),
         ("# nothing\n", "c.yaml: the file is empty; start from conf/pipeline.yaml"),
         ("- a\n", "c.yaml:1: a section of keys is expected, not a list"),

@@ -6,6 +6,7 @@ fails does not stop the others.
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from pipeline.operate.pending import Outlook, Pending
 from pipeline.operate.summaries import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.copies import Start
+from pipeline.silver.guards import find_excess
 from pipeline.silver.relation import SourceRelation
 
 TABLES_AT_ONCE = 3
@@ -51,6 +53,8 @@ class Applier:
         self._writers: dict[TableName, SilverTable] = {}
         self._outlook = Outlook(config, self.bronze, self.records, self.summary)
         self._passed_at = 0.0
+        self.confirmed: Callable[[TableName], bool] = lambda name: False  # whose guards are lifted
+        self.guarded: dict[TableName, int] = {}  # held by their guards, with the changes of the last event
 
     def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Take a micro-batch as the sign that bronze has grown; after `close` the next run will see to it."""
@@ -175,6 +179,13 @@ class Applier:
             )
         return self._writers[name]
 
+    def excess(self, name: TableName, pending: Pending) -> str | None:
+        """Return why a table's guards hold it; what begins, or begins anew, shows nothing that could go."""
+        rule = self._config.rule_for(*name)
+        if rule is None or name in pending.copies or pending.floor(name) == INVALID or self.confirmed(name):
+            return None
+        return find_excess(name, pending.counts.get(name, {}), rule.guards)
+
     def _apply_table(self, name: TableName, pending: Pending, version: int) -> TableState:
         registered, floor = pending.registered.get(name), pending.floor(name)
         found, copy = pending.surveys.get(name, []), pending.copies.get(name)
@@ -185,11 +196,15 @@ class Applier:
             self._refuse_path(name)
             writer = self.writer(name)
             writer.bronze.arrivals = self.bronze.arrivals
-            if copy:  # it replaces whatever somebody else wrote
+            if not copy:  # one replaces whatever somebody else wrote
+                writer.refuse_foreign_commits(version)
+            if excess := self.excess(name, pending):
+                return self._hold(name, pending, excess)
+            self.guarded.pop(name, None)
+            if copy:
                 written = writer.begin_with(copy, self.relations, registered, pending.point)
                 changes = written.changes
             else:
-                writer.refuse_foreign_commits(version)
                 start, patches = Start(floor), pending.patches.get(name)
                 if patches:
                     written = writer.apply_patches(patches, self.relations, registered, pending.point, start)
@@ -204,6 +219,14 @@ class Applier:
         if written.held:
             self.records.record_events([Event(*name, written.applied, written.kind, written.held)])
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
+
+    def _hold(self, name: TableName, pending: Pending, sentence: str) -> TableState:
+        """Leave a table as it is, and say so: once, and again where what waits for it has doubled."""
+        floor, count = pending.floor(name), sum(pending.counts[name].values())
+        if count >= 2 * self.guarded.get(name, 0):
+            self.records.record_events([Event(*name, floor, "held", sentence)])
+            self.guarded[name] = count
+        return TableState(floor, held=sentence)
 
     def _note_rename(self, name: TableName, found: TableSurvey) -> None:
         """Say of a table that has a new name that its older rows are under the old one."""

@@ -7,10 +7,12 @@ whatever the stream reader cut. Tables are applied side by side; one that fails 
 """
 
 import threading
+from contextlib import nullcontext
 
 from pyspark.sql import SparkSession
 
 from pipeline.config import Config
+from pipeline.lake.locks import hold_apply
 from pipeline.lake.session import start_session
 from pipeline.operate.applier import Applier
 from pipeline.operate.summaries import ApplyProgress, ApplySummary
@@ -23,14 +25,20 @@ def run_apply(
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
     progress: ApplyProgress | None = None,
+    is_alone: bool = False,
 ) -> ApplySummary:
-    """Apply all that bronze holds at the start, or go on until `stop`."""
+    """Apply all that bronze holds at the start, or go on until `stop`; alone, as the caller may know."""
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta apply {config.pipeline}")
     applier = Applier(spark, config, progress)
+    if trigger == "available-now" and not applier.bronze.changes.exists():
+        return applier.summary
+    with nullcontext() if is_alone else hold_apply(applier.lake):
+        return _apply(applier, spark, trigger, stop)
+
+
+def _apply(applier: Applier, spark: SparkSession, trigger: str, stop: threading.Event) -> ApplySummary:
     if not applier.bronze.changes.exists():
-        if trigger == "available-now":
-            return applier.summary
         while not stop.wait(1.0) and not applier.bronze.changes.exists():
             pass
         if stop.is_set():

@@ -7,6 +7,7 @@ Spark works. The slot is told of a position only after the bronze commit that re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from pipeline.bronze.spool import Spool
 from pipeline.bronze.staged import Staged
@@ -20,6 +21,7 @@ from pipeline.operate.copying import Copier
 from pipeline.operate.intake import Intake
 from pipeline.operate.summaries import IngestProgress, IngestSummary
 from pipeline.postgres.connection import Connection, Identity
+from pipeline.postgres.slot_lock import open_locked
 from pipeline.postgres.stream import ChangeStream
 from pipeline.protocol.lsn import LSN
 
@@ -79,7 +81,8 @@ class Capture:
         self._staging = Staging(bronze.lake)
         self._spool = Spool(self._staging.directory)
         conninfo = config.source.conninfo
-        self._intake = Intake(self._spool, connection, conninfo, bronze.known_versions(), position)
+        known, opens = bronze.known_versions(), partial(open_locked, slot=config.source.slot)
+        self._intake = Intake(self._spool, connection, conninfo, known, position, opens=opens)
         self._prepared_count = prepared_count
         self._sealed_at = time.monotonic()
         self._landing: Future[LSN] | None = None

@@ -21,6 +21,7 @@ from pipeline.postgres.connection import Identity, connect, identify
 from pipeline.postgres.plugin import pgoutput_options
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.slot import ensure_slot
+from pipeline.postgres.slot_lock import lock_slot
 from pipeline.postgres.slot_sql import start_slot_sql
 from pipeline.postgres.stream import ChangeStream
 from pipeline.postgres.types import refuse_unreadable
@@ -41,6 +42,7 @@ def run_ingest(
     lake = Lake(spark or start_session(f"pgdelta ingest {config.pipeline}"), config.storage.root)
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
+        lock_slot(connection, config.source.slot, should_stop=stop.is_set)
         identity = identify(connection)
         target = identity.wal_flush_lsn if trigger == "available-now" else None
         publication, _ = ensure_publication(connection, config)

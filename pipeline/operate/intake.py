@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pipeline.bronze.spool import Spool
 from pipeline.bronze.versions import RelationVersion, relation_version
-from pipeline.errors import SourceError
+from pipeline.errors import SlotBusyError, SourceError
 from pipeline.postgres.catalog import RelationFacts, look_up
 from pipeline.postgres.connection import Connection, connect
 from pipeline.postgres.types import look_up_type
@@ -50,13 +50,24 @@ class Intake:
     """Takes the messages of one run, in the order of the server."""
 
     def __init__(
-        self, spool: Spool, connection: Connection, conninfo: str, known: set[int], position: LSN
+        self,
+        spool: Spool,
+        connection: Connection,
+        conninfo: str,
+        known: set[int],
+        position: LSN,
+        *,
+        opens: Callable[[str], Connection] = connect,
     ) -> None:
-        """Leave out what was committed before `position`; `known` are the relation versions on record."""
+        """Leave out what was committed before `position`; `known` are the relation versions on record.
+
+        `opens` gives a session in the place of one that was lost.
+        """
         self.position = position
         self._spool = spool
         self._connection = connection
         self._conninfo = conninfo
+        self._open = opens
         self._known = known
         self._new_versions: list[RelationVersion] = []
         self._types = Types(connection.info.server_version, self._look_up_type)
@@ -165,6 +176,8 @@ class Intake:
         """Ask the catalog; a look-up that fails is recorded as unknown, and capture goes on."""
         try:
             return self._ask(look_up, relation)
+        except SlotBusyError:  # another ingest began when the session was lost
+            raise
         except SourceError:
             return None
 
@@ -186,6 +199,6 @@ class Intake:
             return question(self._connection, asked)
         except SourceError:
             self._connection.close()
-            self._connection = connect(self._conninfo)
+            self._connection = self._open(self._conninfo)
             self._has_own_session = True
             return question(self._connection, asked)

@@ -4,7 +4,8 @@ A table without a copy of its rows from before waits in bronze, where the config
 of which somebody wants keys copied anew waits for these: it must not be beyond their snapshot.
 """
 
-from collections.abc import Collection, Mapping, Set
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from pipeline.config import Config
@@ -28,6 +29,7 @@ class Pending:
     registered: Mapping[TableName, Registered]
     floors: Mapping[TableName, LSN]
     surveys: Mapping[TableName, list[TableSurvey]]
+    counts: Mapping[TableName, Mapping[str, int]]  # changes by operation, also of tables with patches
     copies: Mapping[TableName, Copy]  # of tables that begin with one now
     patches: Mapping[TableName, tuple[Copy, ...]]  # copies of keys that tables have not got yet, in order
     stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
@@ -81,13 +83,14 @@ class Outlook:
             return None
         self.bronze.look_at_arrivals(since, point)
         floors = {name: floor for name, floor in floors.items() if name not in apart}
-        apart |= patches.keys()
         surveys = {
             name: found
             for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
             if self._config.rule_for(*name) is not None and name not in apart
         }
-        return Pending(point, manifest, registered, floors, surveys, begun, patches, stale, frozen)
+        counts = {name: _counts(found) for name, found in surveys.items()}
+        surveys = {name: found for name, found in surveys.items() if name not in patches}
+        return Pending(point, manifest, registered, floors, surveys, counts, begun, patches, stale, frozen)
 
     def _patches(
         self,
@@ -180,3 +183,10 @@ class Outlook:
         rule = self._config.rule_for(*name)
         target = rule.target if rule else None
         return self.bronze.lake.path("silver", target) if target else self.bronze.lake.path("silver", *name)
+
+
+def _counts(found: Sequence[TableSurvey]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for survey in found:
+        counts.update(survey.counts)
+    return counts

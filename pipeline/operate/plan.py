@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,16 +108,14 @@ def _table(applier: Applier, pending: Pending, name: TableName) -> TablePlan:
         step = Step(copy.through, "the table begins with a copy of the source's rows", cost)
         return TablePlan(name, copy.place, {"R": copy.row_count}, (step,))
     if patches := pending.patches.get(name):
-        steps = tuple(
+        steps = _held(applier, pending, name) or tuple(
             Step(p.place, f"the rows of {len(p.key_ranges)} ranges of keys are put", f"{p.row_count} rows")
             for p in patches
         )
         return TablePlan(name, pending.floor(name), {"R": sum(p.row_count for p in patches)}, steps)
-    found = pending.surveys[name]
-    counts: Counter[str] = Counter()
-    for survey in found:
-        counts.update(survey.counts)
-    after = pending.floor(name)
+    found, counts, after = pending.surveys[name], pending.counts[name], pending.floor(name)
+    if steps := _held(applier, pending, name):
+        return TablePlan(name, after, dict(counts), steps)
     try:
         writer = applier.writer(name)
         registered = pending.registered.get(name)
@@ -130,6 +127,11 @@ def _table(applier: Applier, pending: Pending, name: TableName) -> TablePlan:
         return TablePlan(name, after, dict(counts), failure=sentence_of(error))
     steps = tuple(_step(lsn, operation, rows, recorded) for lsn, operation in operations)
     return TablePlan(name, after, dict(counts), steps)
+
+
+def _held(applier: Applier, pending: Pending, name: TableName) -> tuple[Step, ...]:
+    excess = applier.excess(name, pending)
+    return (Step(pending.floor(name), excess, "nothing is applied until then"),) if excess else ()
 
 
 def _is_rewritten(operations: list[tuple[LSN, Operation]]) -> bool:

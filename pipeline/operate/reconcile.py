@@ -29,6 +29,7 @@ from pipeline.errors import ConfigError, LakeError, sentence_of
 from pipeline.lake.bronze import Bronze, TableName
 from pipeline.lake.copies import Request
 from pipeline.lake.fingerprints import SilverRows
+from pipeline.lake.locks import refuse_beside_apply
 from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliations, Verdict
 from pipeline.lake.records import Records
 from pipeline.lake.session import start_session
@@ -74,6 +75,8 @@ def run_reconcile(
     """
     matches = matcher(globs)
     spark = spark or start_session(f"pgdelta reconcile {config.pipeline}")
+    if repairs and runs:
+        refuse_beside_apply(Lake(spark, config.storage.root))
     reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop or threading.Event())
     found = reconciler.run(matches)
     if not repairs or not reconciler.requests:

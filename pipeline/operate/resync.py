@@ -16,6 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.keys import KeyRange, find_fault
 from pipeline.lake.bronze import Bronze, TableName
 from pipeline.lake.copies import Request
+from pipeline.lake.locks import refuse_beside_apply
 from pipeline.lake.records import Records
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
@@ -78,6 +79,8 @@ def run_resync(
     matches = matcher(globs)
     spark = spark or start_session(f"pgdelta resync {config.pipeline}")
     lake = Lake(spark, config.storage.root)
+    if runs:
+        refuse_beside_apply(lake)
     bronze = Bronze(lake, config.pipeline)
     known = {*Records(lake).registered(), *(bronze.table_names() if bronze.relations.exists() else ())}
     names = tuple(name for name in sorted(known) if config.rule_for(*name) is not None and matches(name))

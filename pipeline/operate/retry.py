@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.config import Config
 from pipeline.errors import ConfigError, sentence_of
+from pipeline.lake.locks import hold_apply
 from pipeline.lake.session import start_session
 from pipeline.operate.applier import Applier
 from pipeline.operate.summaries import ApplySummary, TableState
@@ -20,18 +21,37 @@ def run_retry(
     globs: Sequence[str] | None = None,
     *,
     rewrites: bool = False,
+    confirms: bool = False,
     spark: SparkSession | None = None,
 ) -> ApplySummary:
-    """Apply all that bronze holds; with `rewrites` write the tables that globs name anew, or all of them."""
-    if globs and not rewrites:
-        raise ConfigError("--table says which tables to write anew: add --rewrite, or leave it out")
+    """Apply all that bronze holds; with `rewrites` write the tables that globs name anew, or all of them.
+
+    With `confirms` what waits for the tables that globs name is applied whatever their guards say.
+    """
+    if globs and not (rewrites or confirms):
+        raise ConfigError(
+            "--table says which tables to write anew, or to confirm: add --rewrite or --confirm, or leave "
+            "it out"
+        )
+    if confirms and not globs:
+        raise ConfigError("--confirm lifts the guards of the tables that --table names: add it")
     matches = matcher(globs)
     applier = Applier(spark or start_session(f"pgdelta retry {config.pipeline}"), config)
     if applier.bronze.changes.exists():
-        applier.apply_pending()
-        if rewrites:
-            _rewrite(applier, matches)
+        with hold_apply(applier.lake):
+            if confirms:
+                _confirm(applier, matches)
+            applier.apply_pending()
+            if rewrites:
+                _rewrite(applier, matches)
     return applier.summary
+
+
+def _confirm(applier: Applier, matches: Callable[[TableName], bool]) -> None:
+    """Lift the guards of the tables that match."""
+    if not any(map(matches, applier.records.registered())):
+        raise ConfigError("no table of the lake matches --table: see pgdelta status for their names")
+    applier.confirmed = matches
 
 
 def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
@@ -41,8 +61,8 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
     registered = applier.records.registered()
     entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
     for name, entry in entries.items():
-        if name not in registered or not matches(name):
-            continue
+        if name not in registered or not matches(name) or name in applier.guarded:
+            continue  # bronze's history has what the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
         try:
             writer = applier.writer(name)

@@ -8,7 +8,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.config import Config
+from pipeline.lake.locks import hold_apply
 from pipeline.lake.session import start_session
+from pipeline.lake.tables import Lake
 from pipeline.operate import apply as applying
 from pipeline.operate import ingest as ingesting
 from pipeline.operate.summaries import ApplyProgress, ApplySummary, IngestProgress, IngestSummary
@@ -59,16 +61,17 @@ def run_both(
     def apply() -> ApplySummary:
         try:
             return applying.run_apply(
-                config, trigger=trigger, stop=stop, spark=spark, progress=apply_progress
+                config, trigger=trigger, stop=stop, spark=spark, progress=apply_progress, is_alone=True
             )
         except BaseException:
             stop.set()
             raise
 
-    if trigger == "available-now":
-        captured = ingest()
-        return RunSummary(captured, apply())
-    with ThreadPoolExecutor(1, thread_name_prefix="ingest") as pool:
-        capturing = pool.submit(ingest)
-        applied = apply()
-        return RunSummary(capturing.result(), applied)
+    with hold_apply(Lake(spark, config.storage.root)):
+        if trigger == "available-now":
+            captured = ingest()
+            return RunSummary(captured, apply())
+        with ThreadPoolExecutor(1, thread_name_prefix="ingest") as pool:
+            capturing = pool.submit(ingest)
+            applied = apply()
+            return RunSummary(capturing.result(), applied)
