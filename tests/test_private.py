@@ -7,9 +7,13 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.bronze.staged import create_file
+from pipeline.lake.staging import Staging
+from pipeline.lake.tables import Lake
 from pipeline.postgres.binaries import copy_binaries
 from pipeline.postgres.embedded import find_binaries, start_server
 from pipeline.private import make_private_folder, open_private
@@ -105,6 +109,28 @@ def test_binaries_are_not_taken_from_a_link(tmp_path: Path, monkeypatch: pytest.
     installed.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Exception, match="belongs to somebody else: remove it"):
         copy_binaries(find_binaries())
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_what_is_staged_is_closed_and_what_lands_is_as_the_umask_says(
+    tmp_path: Path, umask: int, is_local: bool
+) -> None:
+    nothing: Any = None
+    lake = Lake(nothing, f"file:{tmp_path}/lake" if is_local else "s3a://bucket/lake")
+    staging = Staging(lake)
+    try:
+        assert mode_of(staging.directory) == 0o700
+        if is_local:
+            # other users may write to a lake that they share
+            assert mode_of(staging.directory.parent) == mode_of(tmp_path / "lake") == 0o777 & ~umask
+            table = lake.table("bronze", "changes")
+            Path(tmp_path, "lake", "bronze", "changes").mkdir(parents=True)
+            part = create_file(staging.directory).close()
+            staging.move(part, table)
+            assert mode_of(Path(tmp_path, "lake", "bronze", "changes", part.path.name)) == 0o666 & ~umask
+    finally:
+        staging.close()
+    assert not staging.directory.exists()
 
 
 def made_by(path: Path) -> set[str]:

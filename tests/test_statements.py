@@ -41,11 +41,13 @@ SAFE = {
 }
 
 
-def is_plain_format(function: ast.expr) -> bool:
-    """Tell a text's own `format`; `sql.SQL(…).format(…)`, which quotes, is none."""
-    if not (isinstance(function, ast.Attribute) and function.attr == "format"):
+def is_plain_format(node: ast.AST) -> bool:
+    """Tell a text's own `%` or `format`; `sql.SQL(…).format(…)`, which quotes, is none."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mod)
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
-    return not isinstance(function.value, ast.Call)
+    return node.func.attr == "format" and not isinstance(node.func.value, ast.Call)
 
 
 def put_in(path: Path) -> set[str]:
@@ -60,9 +62,7 @@ def put_in(path: Path) -> set[str]:
         for part in (inner for argument in node.args for inner in ast.walk(argument)):
             if isinstance(part, ast.JoinedStr):
                 found |= {ast.unparse(v.value) for v in part.values if isinstance(v, ast.FormattedValue)}
-            elif (isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)) or (
-                isinstance(part, ast.Call) and is_plain_format(part.func)
-            ):
+            elif is_plain_format(part):
                 found.add(ast.unparse(part))
     return found
 
