@@ -42,8 +42,6 @@ RUNTIME_SETTINGS = {
     # Spark puts variables of the driver's environment, its passwords too, in the place of `${env:…}` in any
     # SQL text: a column of that name would be given the password for a name
     "spark.sql.variable.substitute": "false",
-    # a backslash in a literal of ours is an escape, whatever the user's own Spark is set to
-    "spark.sql.parser.escapedStringLiterals": "false",
 }
 
 # fatal, not error: whatever stops a run reaches the user as one sentence of ours, and Spark logs the same
