@@ -10,6 +10,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipeline.errors import one_line
 from pipeline.keys import KeyRange
 from pipeline.operate.tail_request import request_of
 
@@ -49,7 +50,10 @@ def _load(options: argparse.Namespace) -> Config:
 
 
 def _finish(summary: Summary, options: argparse.Namespace) -> int:
-    print(json.dumps(summary.as_json()) if options.json else "\n".join(summary.lines()), flush=True)
+    print(
+        json.dumps(summary.as_json()) if options.json else "\n".join(map(one_line, summary.lines())),
+        flush=True,
+    )
     return summary.exit_code(options.strict)
 
 
@@ -204,6 +208,6 @@ def tail(options: argparse.Namespace, stop: threading.Event) -> int:
 
 
 def _plain(text: str | None) -> str:
-    from rich.markup import escape
+    from pipeline.operate.cells import escape
 
     return escape(text or "")

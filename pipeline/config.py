@@ -150,6 +150,11 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
     source = _read_source(top.section("source"), pipeline, name)
     storage = top.section("storage")
     root = storage.text("root", "./lake")
+    if re.match(r"[\w+.-]+://[^/@]*:[^/]*@", root):
+        raise storage.value.error(
+            "root: credentials stand in the address, and whatever names the lake would repeat them; take them"
+            " out and give them to Spark (spark.hadoop.fs.…) or to the environment"
+        )
     storage.finish()
     silver = top.section("silver")
     kept = Silver(
@@ -220,7 +225,7 @@ def _read_conninfo(section: Section) -> str | None:
     conninfo = section.get("conninfo")
     if conninfo is None:
         return None
-    if _holds_secret(conninfo.written()):
+    if holds_secret(conninfo.written()):
         raise conninfo.error(
             "a password stands in the file; take it out and use PGPASSWORD, PGPASSFILE or a ${VARIABLE}"
         )
@@ -255,7 +260,7 @@ def _read_protocol(section: Section) -> Protocol:
     )
 
 
-def _holds_secret(written: str) -> bool:
+def holds_secret(written: str) -> bool:
     """Tell whether a libpq connection string, as the file has it, gives a secret a literal value."""
     scheme, separator, rest = written.strip().partition("://")
     if separator and scheme in ("postgres", "postgresql"):

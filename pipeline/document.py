@@ -18,6 +18,9 @@ from pipeline.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _TAG = "tag:yaml.org,2002:"
+# Keys that are shown in full; another one may be a conninfo that went astray.
+_KEY = re.compile(r"[^:@=\n]{1,63}")
+_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")
 _BYTE_UNITS = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _KINDS = {
     "str": "a text",
@@ -160,7 +163,8 @@ class Section:
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _TAG + "merge":
                 raise place.error("a key must be a plain word")
             name = str(key_node.value)
-            full = f"{value.key}.{name}" if value.key else name
+            shown = name if _KEY.fullmatch(name) else "…"
+            full = f"{value.key}.{shown}" if value.key else shown
             if name in self._values:
                 raise Value(value.file, value.environ, full, key_node).error(
                     "the key is written twice; keep one"
@@ -234,10 +238,11 @@ def parse_document(text: str, file: str, environ: Mapping[str, str]) -> Section:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        problem = _QUOTED.sub(_hide, error.problem or error.context or "")
         line = f":{mark.line + 1}" if mark else ""
         if "'\\t'" in (error.problem or ""):
             raise ConfigError(f"{file}{line}: a tab where YAML wants spaces; indent with spaces") from None
-        raise ConfigError(f"{file}{line}: not valid YAML: {error.problem or error.context}") from None
+        raise ConfigError(f"{file}{line}: not valid YAML: {problem}") from None
     except yaml.YAMLError:
         raise ConfigError(f"{file}: not valid YAML: it holds a character that YAML does not allow") from None
     except RecursionError:
@@ -245,6 +250,12 @@ def parse_document(text: str, file: str, environ: Mapping[str, str]) -> Section:
     if node is None:
         raise ConfigError(f"{file}: the file is empty; start from conf/pipeline.yaml")
     return Section(Value(file, environ, "", node))
+
+
+def _hide(quoted: re.Match[str]) -> str:
+    """Return a quoted sign or `<token>` of YAML's own; a word could be a secret that was written bare."""
+    text = quoted[1] or quoted[2] or ""
+    return quoted[0] if len(text) < 2 or text.startswith("<") else "…"
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import re
 import traceback
 
 _AGAIN = "run again with --debug for the stack trace"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SPARK_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
@@ -48,6 +49,11 @@ class SlotBusyError(SourceError):
 
 class LakeError(PgdeltaError):
     """Name what is wrong on the Delta side: a foreign commit, storage that cannot be used."""
+
+
+def one_line(text: str) -> str:
+    """Return a text for a terminal: names may hold line ends and escape sequences, which are written out."""
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def sentence_of(error: BaseException) -> str:

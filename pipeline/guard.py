@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
-from pipeline.errors import PgdeltaError
+from pipeline.errors import PgdeltaError, one_line
 from pipeline.errors import sentence_of as sentence_of
 from pipeline.lake.launcher import end_with_launcher, forward_signals
 
@@ -89,7 +89,7 @@ def main_guard(
 def _say(sentence: str) -> None:
     # stderr may be a pipe that nobody reads any more
     with contextlib.suppress(OSError, ValueError):
-        print(f"pgdelta: {sentence}", file=sys.stderr, flush=True)
+        print(f"pgdelta: {one_line(sentence)}", file=sys.stderr, flush=True)
 
 
 def _say_of_thread(arguments: threading.ExceptHookArgs) -> None:

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
     "errors",
+    "private",
     "document",
     "rules",
     "keys",

@@ -39,6 +39,9 @@ RUNTIME_SETTINGS = {
     # what Spark infers of an expression over all columns grows exponentially with their number: the plan of a
     # table of 18 columns without a key never ended
     "spark.sql.constraintPropagation.enabled": "false",
+    # Spark puts variables of the driver's environment, its passwords too, in the place of `${env:…}` in any
+    # SQL text: a column of that name would be given the password for a name
+    "spark.sql.variable.substitute": "false",
 }
 
 # fatal, not error: whatever stops a run reaches the user as one sentence of ours, and Spark logs the same

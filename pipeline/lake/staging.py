@@ -3,6 +3,7 @@
 On a root of this machine's file system the spool writes below the root, and landing moves a file into the
 table's folder. For any other root files are written to a temporary folder and copied with Hadoop's own file
 system client. What a dead run left behind is removed once this run holds the slot, and so is the only writer.
+Nobody else can enter the folder; a file that leaves it for a table has the mode that the umask gives.
 """
 
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 from pipeline.bronze.staged import Part
 from pipeline.lake.commits import DataFile
 from pipeline.lake.tables import Lake, LakeTable, local_path
+from pipeline.private import make_private_folder
 
 
 class Staging:
@@ -30,7 +32,9 @@ class Staging:
     def clear(self) -> None:
         """Remove every staged file; the server sends again what was not landed."""
         shutil.rmtree(self.directory, ignore_errors=True)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        # what is above belongs to the lake, which others may write to as well
+        self.directory.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.directory, exist_ok=True)
 
     def move(self, part: Part, table: LakeTable) -> DataFile:
         """Bring a file into the folder of a table, where a commit can name it."""

@@ -11,6 +11,7 @@ import argparse
 import fcntl
 import json
 import math
+import os
 import shutil
 import subprocess
 import threading
@@ -38,6 +39,7 @@ from pipeline.postgres.connection import Connection, connect
 from pipeline.postgres.embedded import EmbeddedServer, start_server
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.slot import ensure_slot
+from pipeline.private import make_private_folder, open_private
 from pipeline.protocol.lsn import LSN
 
 _MARKER = ".pgdelta-demo"
@@ -98,8 +100,9 @@ def _claim(root: Path) -> IO[str]:
     if root.exists() and not marker.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ConfigError(f"{root} is not the folder of an earlier demo: give another one with --root")
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = marker.open("a")
+        # a server that root starts runs as another account, which has to pass through
+        make_private_folder(root, mode=0o700 if os.geteuid() else 0o711, exist_ok=True)
+        lock = open_private(marker, append=True)
     except OSError as error:
         raise ConfigError(f"{root}: {error.strerror}; give another folder with --root") from None
     try:
@@ -142,7 +145,8 @@ def _prepare(server: EmbeddedServer, outcome: Outcome) -> Config:
         connection.execute("CREATE DATABASE shop")
     conninfo = server.conninfo_of("shop")
     text = _PIPELINE.format(conninfo=_quoted(conninfo), root=_quoted(str(outcome.lake)))
-    outcome.config.write_text(text, encoding="utf-8")
+    with open_private(outcome.config) as file:
+        file.write(text)
     config = load_config(outcome.config)
     with connect(conninfo) as connection:
         create_shop(connection)

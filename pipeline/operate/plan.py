@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.table import Table
 
 from pipeline.config import Config
@@ -15,6 +14,7 @@ from pipeline.errors import sentence_of
 from pipeline.lake.bronze import TableName
 from pipeline.lake.session import start_session
 from pipeline.operate.applier import Applier
+from pipeline.operate.cells import escape
 from pipeline.operate.pending import Pending
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.copies import Start

@@ -8,7 +8,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from pipeline.config import Config
@@ -18,6 +17,7 @@ from pipeline.lake.reconciliations import Reconciliations
 from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
+from pipeline.operate.cells import escape
 from pipeline.protocol.lsn import INVALID, LSN
 
 HOLDING = ("held", "refused")

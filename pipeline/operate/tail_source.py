@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from pipeline.config import Protocol, Source
+from pipeline.config import Protocol, Source, holds_secret
 from pipeline.errors import ConfigError, SlotBusyError, SourceError
 from pipeline.operate.tail_request import Request
 from pipeline.postgres.connection import Connection, is_synchronous_standby
@@ -38,6 +38,11 @@ Say = Callable[[str], None]
 def resolve(request: Request) -> Source:
     """Return the source to look at; refuse what the command line cannot mean, with a ConfigError."""
     _check_combinations(request)
+    if request.conninfo is not None and holds_secret(request.conninfo):
+        raise ConfigError(
+            "--conninfo: every user of this machine can read a password on the command line; take it out and"
+            " use PGPASSWORD or PGPASSFILE"
+        )
     config = request.config
     slot = request.slot or (config.source.slot if config else "")
     publication = request.publication or (config.source.publication if config else slot)

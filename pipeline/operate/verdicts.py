@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Verdict
 from pipeline.lake.records import TableName
+from pipeline.operate.cells import escape
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import LSN
 

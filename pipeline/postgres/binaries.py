@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.errors import SourceError
+from pipeline.private import make_private_folder, open_private
 
 #: Major → the release that is retrieved for it.
 RELEASES: Mapping[int, str] = {
@@ -58,8 +59,8 @@ def binaries_of(major: int) -> Path:
     release = RELEASES[major]
     home = Path(os.environ.get("PGDELTA_CACHE") or Path.home() / ".cache" / "pgdelta")
     installed = home / "postgresql" / f"{release}-{_platform()}"
-    installed.parent.mkdir(parents=True, exist_ok=True)
-    with (installed.parent / f"{installed.name}.lock").open("w") as lock:
+    make_private_folder(installed.parent, mode=0o755, exist_ok=True)
+    with open_private(installed.parent / f"{installed.name}.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not installed.exists():
             with tempfile.TemporaryDirectory(dir=installed.parent) as scratch:
@@ -81,9 +82,9 @@ def copy_binaries(folder: Path) -> Path:
     package = folder.parent.parent
     inside = Path(package.name, folder.parent.name)
     target = Path(tempfile.gettempdir()) / f"pgdelta-postgresql-{os.geteuid()}-{mark}"
-    with Path(f"{target}.lock").open("w") as lock:
+    with open_private(Path(f"{target}.lock")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
+        if not os.path.lexists(target):
             scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
             shutil.copytree(folder.parent, scratch / inside, symlinks=True)
             # The wheel's binaries look for their libraries in a folder beside the package.
@@ -97,7 +98,7 @@ def copy_binaries(folder: Path) -> Path:
                     if not file.is_symlink():
                         file.chmod(0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644)
             scratch.rename(target)
-        elif target.stat().st_uid != os.geteuid():
+        elif target.is_symlink() or target.stat().st_uid != os.geteuid():
             raise SourceError(f"{target} belongs to somebody else: remove it.")
     return target / inside / folder.name
 
@@ -134,6 +135,7 @@ def _retrieve(release: str, scratch: Path) -> Path:
 
 
 def _unpack(jar: Path, target: Path) -> Path:
+    target.mkdir(mode=0o755)
     with zipfile.ZipFile(jar) as archive:
         name = next(entry for entry in archive.namelist() if entry.endswith(".txz"))
         with archive.open(name) as compressed, tarfile.open(fileobj=compressed, mode="r:xz") as tar:

@@ -22,6 +22,7 @@ from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
 from pipeline.postgres.broken_off import remember
+from pipeline.postgres.refused import connection_sentence, is_torn
 from pipeline.protocol.lsn import LSN
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -179,10 +180,12 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
         for number in ("port", "connect_timeout"):
             if not re.fullmatch(r"[\d,\s]*", str(given.get(number) or "")):
                 raise psycopg.ProgrammingError(number)
+        if is_torn(conninfo, given):
+            raise psycopg.ProgrammingError("host")
     except psycopg.ProgrammingError:
         raise SourceError(
             "source.conninfo cannot be parsed: write libpq keywords (host=… dbname=…) or a URI"
-            " (postgresql://user@host/database), with special characters quoted."
+            " (postgresql://user@host/database), with special characters quoted (in a URI: percent-encoded)."
         ) from None
     named = {k: v for k, v in given.items() if v is not None}
     settings = {**_CONNECTION_DEFAULTS, **named, **keywords, "client_encoding": "UTF8"}
@@ -194,7 +197,7 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
         )
         remember(connection, keywords["application_name"])
     except psycopg.Error as error:
-        raise SourceError(_connection_sentence(describe(error, conninfo), given)) from None
+        raise SourceError(connection_sentence(describe(error, conninfo), given)) from None
     try:
         if connection.info.server_version < OLDEST_SERVER_VERSION:
             raise SourceError(
@@ -209,19 +212,6 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
         connection.close()
         raise
     return connection
-
-
-def _connection_sentence(text: str, given: Mapping[str, Any]) -> str:
-    # On 16 and newer the second text, before it the first.
-    if "replication role to start walsender" in text or "permission denied to start WAL sender" in text:
-        user = given.get("user") or "in use"
-        return (
-            f"The role {user} may not replicate: run ALTER ROLE … REPLICATION as a superuser"
-            " (on RDS: GRANT rds_replication TO …), or set source.route to sql."
-        )
-    if "max_wal_senders" in text:
-        return "All walsenders of the source are in use: raise max_wal_senders, or end another one."
-    return f"Cannot connect to the source: {text}. Check source.conninfo, and that the server is up."
 
 
 def _pin_settings(connection: Connection) -> None:

@@ -19,6 +19,7 @@ from psycopg import sql
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import describe, use_raw_encoding
 from pipeline.postgres.published import Leaf, PublishedTable
+from pipeline.postgres.refused import missing_right
 from pipeline.postgres.snapshot import Snapshot, connect_for_copy
 
 VALUE_END, ROW_END, NULL_MARK = "\x1f", "\x1e", "\x1d"
@@ -87,6 +88,10 @@ class CopyReader:
         except (sqlstate.SerializationFailure, sqlstate.QueryCanceled, sqlstate.SnapshotTooOld) as error:
             self._reset()
             raise SnapshotLost(f"{name}: {describe(error)}.") from None
+        except sqlstate.InsufficientPrivilege as error:
+            self._reset()
+            fix = missing_right(describe(error), self._connection.info.user)
+            raise SourceError(f"{name} cannot be copied: {describe(error)}; {fix}.") from None
         except psycopg.Error as error:
             if self._connection.broken or self._connection.closed:
                 raise SnapshotLost(f"Lost a session that copies {name}: {describe(error)}.") from None

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pipeline.errors import SourceError
 from pipeline.postgres.binaries import binaries_of, copy_binaries, find_binaries, is_reachable
+from pipeline.private import make_private_folder
 
 __all__ = ["EmbeddedServer", "binaries_of", "find_binaries", "start_server"]
 
@@ -114,13 +115,14 @@ def start_server(
     """
     account = _find_account() if os.geteuid() == 0 else None
     folder = binaries if binaries is not None else find_binaries()
-    directory.mkdir(parents=True, exist_ok=True)
+    # the server's own account has to pass through, but need not look around
+    make_private_folder(directory, mode=0o700 if account is None else 0o711, exist_ok=True)
     if account is not None:
         if not is_reachable(folder):
             folder = copy_binaries(folder)
         if not is_reachable(directory):
             directory = Path(tempfile.mkdtemp(prefix="pgdelta-"))
-            directory.chmod(0o755)
+            directory.chmod(0o711)
             atexit.register(shutil.rmtree, directory, ignore_errors=True)
     data = directory / "data"
     _make_folder(data, account)

@@ -23,6 +23,7 @@ from pipeline.postgres.catalog import RelationFacts, look_up
 from pipeline.postgres.connection import describe
 from pipeline.postgres.copy import RowsMoved, SnapshotLost
 from pipeline.postgres.published import Leaf, PublishedTable, describe_published
+from pipeline.postgres.refused import missing_right
 from pipeline.postgres.snapshot import Snapshot, connect_for_copy
 
 _CONCATENATED = 50  # values: of arguments PostgreSQL takes 100
@@ -105,6 +106,9 @@ class SourceTable:
             raise RowsMoved(f"{self._name} was dropped or altered while it was compared.") from None
         except (sqlstate.SerializationFailure, sqlstate.QueryCanceled, sqlstate.SnapshotTooOld) as error:
             raise SnapshotLost(f"{self._name}: {describe(error)}.") from None
+        except sqlstate.InsufficientPrivilege as error:
+            fix = missing_right(describe(error), self._connection.info.user)
+            raise SourceError(f"{self._name} cannot be compared: {describe(error)}; {fix}.") from None
         except psycopg.Error as error:
             raise SourceError(f"{self._name} cannot be compared: {describe(error)}.") from None
         return rows

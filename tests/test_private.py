@@ -1,0 +1,154 @@
+"""What is made on this host is its user's alone, whatever the umask; and no link is followed to make it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.bronze.staged import create_file
+from pipeline.lake.staging import Staging
+from pipeline.lake.tables import Lake
+from pipeline.postgres.binaries import copy_binaries
+from pipeline.postgres.embedded import find_binaries, start_server
+from pipeline.private import make_private_folder, open_private
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted((ROOT / "pipeline").rglob("*.py"))
+# Calls that make something with the mode that the umask leaves, and why that is right there.
+BY_UMASK = {
+    "pipeline/bronze/streams.py": {"self._file.open('ab')"},  # in the staging folder, which is private
+    "pipeline/lake/staging.py": {"self.directory.parent.mkdir(parents=True, exist_ok=True)"},  # the lake's
+    # setup writes into the environment that it runs in, dist into a folder that is to be copied
+    "pipeline/lake/jars.py": {
+        "path.parent.mkdir(exist_ok=True)",
+        "path.write_text(text)",
+        "settings.write_text(_IVY_SETTINGS)",
+    },
+    "pipeline/lake/dist.py": {
+        "(folder / 'jobs').mkdir(parents=True)",
+        "(folder / 'log4j2.properties').write_text(LOG4J_PROPERTIES)",
+        "(folder / 'README.txt').write_text(text)",
+    },
+    # in a data folder of mode 0700, and in a temporary one
+    "pipeline/postgres/embedded.py": {"(data / 'postgresql.conf').open('a', encoding='utf-8')"},
+    "pipeline/postgres/binaries.py": {"settings.write_text"},
+}
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Set the process's umask for the test: the most open one first."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_private_folder_is_closed_and_what_is_above_cannot_be_changed(tmp_path: Path, umask: int) -> None:
+    make_private_folder(tmp_path / "a" / "b" / "c")
+    assert mode_of(tmp_path / "a" / "b" / "c") == 0o700
+    assert mode_of(tmp_path / "a") == mode_of(tmp_path / "a" / "b") == 0o755 & ~umask
+    with pytest.raises(FileExistsError):
+        make_private_folder(tmp_path / "a")
+    make_private_folder(tmp_path / "a", exist_ok=True)
+    make_private_folder(tmp_path / "d", mode=0o711)
+    assert mode_of(tmp_path / "d") == 0o711 & ~umask
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_private_file_is_closed_and_no_link_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    for append in (False, True):
+        with open_private(file, append=append) as opened:
+            opened.write("x")
+    assert (mode_of(file), file.read_text()) == (0o600, "xx")
+    (tmp_path / "link").symlink_to(file)
+    for append in (False, True):
+        with pytest.raises(OSError, match="symbolic"):
+            open_private(tmp_path / "link", append=append)
+    assert file.read_text() == "xx"
+
+
+@pytest.mark.postgres
+def test_a_server_of_ours_is_closed(tmp_path: Path, umask: int) -> None:
+    # the folder that pytest made must be open for the server's own account
+    folder = tmp_path / "server"
+    server = start_server(folder)
+    try:
+        assert mode_of(server.data) == 0o700
+        sockets = Path(server.socket_conninfo.split()[0].removeprefix("host="))
+        assert mode_of(sockets) == 0o700
+        assert mode_of(folder) == (0o700 if os.geteuid() else 0o711) & ~umask
+        # what others may enter, they may not look into
+        assert not mode_of(server.data.parent) & 0o066
+    finally:
+        server.stop()
+
+
+@pytest.mark.postgres
+def test_binaries_are_not_taken_from_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = os.umask(0)
+    try:
+        copied = copy_binaries(find_binaries())
+    finally:
+        os.umask(before)
+    [installed] = [path for path in tmp_path.iterdir() if path.is_dir()]
+    for path in (installed, copied, copied / "postgres"):
+        assert not mode_of(path) & 0o022
+    installed.rename(tmp_path / "elsewhere")
+    installed.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Exception, match="belongs to somebody else: remove it"):
+        copy_binaries(find_binaries())
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_what_is_staged_is_closed_and_what_lands_is_as_the_umask_says(
+    tmp_path: Path, umask: int, is_local: bool
+) -> None:
+    nothing: Any = None
+    lake = Lake(nothing, f"file:{tmp_path}/lake" if is_local else "s3a://bucket/lake")
+    staging = Staging(lake)
+    try:
+        assert mode_of(staging.directory) == 0o700
+        if is_local:
+            # other users may write to a lake that they share
+            assert mode_of(staging.directory.parent) == mode_of(tmp_path / "lake") == 0o777 & ~umask
+            table = lake.table("bronze", "changes")
+            Path(tmp_path, "lake", "bronze", "changes").mkdir(parents=True)
+            part = create_file(staging.directory).close()
+            staging.move(part, table)
+            assert mode_of(Path(tmp_path, "lake", "bronze", "changes", part.path.name)) == 0o666 & ~umask
+    finally:
+        staging.close()
+    assert not staging.directory.exists()
+
+
+def made_by(path: Path) -> set[str]:
+    """Return the calls of a file that make a folder or open a file to write."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        modes = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        writes = name == "open" and any(set(mode) & set("wax") and len(mode) < 4 for mode in modes)
+        explicit = any(keyword.arg == "mode" for keyword in node.keywords)
+        if (writes or name in ("mkdir", "makedirs", "write_text", "write_bytes", "touch")) and not explicit:
+            text = ast.unparse(node)
+            found.add("settings.write_text" if len(text) > 120 else text)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_else_is_made_with_the_mode_that_the_umask_leaves(path: Path) -> None:
+    assert made_by(path) == BY_UMASK.get(path.relative_to(ROOT).as_posix(), set())
