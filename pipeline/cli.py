@@ -106,6 +106,12 @@ def _take_strict(parser: argparse.ArgumentParser) -> None:
 def _take_status(parser: argparse.ArgumentParser) -> None:
     _take_config(parser)
     parser.add_argument("--strict", action="store_true", help="exit 1 where a table is held or refused")
+    parser.add_argument(
+        "--prove",
+        action="store_true",
+        help="walk the commits of bronze instead: is everything there that was committed between its first "
+        "LSN and its last? exit 1 where the chain is broken",
+    )
 
 
 def _take_tables(parser: argparse.ArgumentParser) -> None:

@@ -87,11 +87,22 @@ def status(options: argparse.Namespace, stop: threading.Event) -> int:
     """Print how far each table is."""
     del stop
     config = _load(options)
+    if options.prove:
+        return _prove(config, options)
     from pipeline.operate.status import read_status
 
     status = read_status(config)
     _show(status, options)
     return int(options.strict and status.is_held)
+
+
+def _prove(config: Config, options: argparse.Namespace) -> int:
+    """Print whether bronze is whole, and return 1 where it is not."""
+    from pipeline.operate.ledger import prove
+
+    proof = prove(config)
+    _show(proof, options)
+    return proof.exit_code(options.strict)
 
 
 def plan(options: argparse.Namespace, stop: threading.Event) -> int:

@@ -215,7 +215,8 @@ class Records:
         """Append a manifest."""
         row = {
             "lsn": manifest.lsn,
-            "commit_time": manifest.commit_time,
+            # what Spark gave is a time of this machine's zone that does not say so
+            "commit_time": manifest.commit_time and manifest.commit_time.astimezone(timezone.utc),
             "written_at": now(),
             "tables": [asdict(entry) for entry in manifest.entries],
         }
@@ -247,7 +248,7 @@ class Records:
             return None
         newest = self._manifests.frame().orderBy(F.desc("lsn"), F.desc("written_at")).limit(1)
         for row in newest.collect():
-            return Manifest(LSN(row.lsn), row.commit_time, tuple(_entry(e) for e in row.tables))
+            return Manifest(LSN(row.lsn), row.commit_time, tuple(manifest_entry(e) for e in row.tables))
         return None
 
 
@@ -281,7 +282,8 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
     )
 
 
-def _entry(row: Any) -> ManifestEntry:
+def manifest_entry(row: Any) -> ManifestEntry:
+    """Return an entry as a row has it."""
     return ManifestEntry(
         row.schema_name, row.table_name, row.path, row.version, LSN(row.applied_lsn), row.is_behind
     )

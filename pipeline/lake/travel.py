@@ -1,0 +1,146 @@
+"""Whether a version of a silver table is there, and still what a manifest says of it.
+
+A version number means other rows once a table was removed and built again; so what the version itself records
+is held against the manifest: its position, and that of the next commit that has one. Between both lies the
+manifest's LSN.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+
+from pipeline.lake.tables import LakeTable, path_segment
+from pipeline.protocol.lsn import LSN
+
+_MAIN = re.compile(r"pgdelta:[^:#/+]+:\d+")
+_ENCODED_UUID = 20  # characters; what comes before is a folder
+
+
+def find_refusal(table: LakeTable, version: int, lsn: LSN) -> str | None:
+    """Say why a version of a table cannot be read as of an LSN; None where it can."""
+    log = _log(table)
+    newest = table.version()
+    if newest < 0:
+        return f"there is no table in {table.path} any more"
+    if version > newest:
+        return f"the table in {table.path} was built again since: it ends at version {newest}"
+    none = table.spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
+    try:
+        log.history().checkVersionExists(version, none, True, False)
+        snapshot = log.getSnapshotAt(version, none, none, False)
+        positions = _positions(table, snapshot)
+    except Py4JJavaError:
+        return (
+            f"Delta's log of {table.path} does not have version {version} any more: what is older than "
+            "delta.logRetentionDuration is removed"
+        )
+    try:
+        following = None if version == newest else _following(table, version, positions)
+    except Py4JJavaError:
+        return f"Delta's log of {table.path} lacks commits behind version {version}"
+    if reason := find_other_rows(positions, lsn, following):
+        return f"version {version} of {table.path} {reason}"
+    if version < newest and (file := _missing_file(table, snapshot)):
+        return (
+            f"version {version} of {table.path} lacks files, such as {file}: VACUUM removes what is older than "
+            "delta.deletedFileRetentionDuration"
+        )
+    return None
+
+
+def find_other_rows(positions: Mapping[str, int], lsn: LSN, following: int | None) -> str | None:
+    """Say why positions that a version records are not those of a table as of an LSN; None where they are.
+
+    `positions` are LSNs by application id, `following` is the position that a later commit recorded first.
+    """
+    mains = {app: position for app, position in positions.items() if _MAIN.fullmatch(app)}
+    if not mains:
+        return "does not say up to where it is"
+    again = "was written after the table was built again"
+    if max(mains.values()) > lsn or (following is not None and following <= lsn):
+        return again
+    for app, position in positions.items():
+        main, _, part = app.partition("#")
+        # A part of a transaction comes before the rest; a patch has its own place.
+        if part == "patched":
+            if position > lsn:
+                return again
+        elif part and "/" not in app.removeprefix(f"{main}#copied/") and position > mains.get(main, position):
+            return again
+    return None
+
+
+def place_of(path: str, name: tuple[str, str], root: str) -> str:
+    """Return where a table that a manifest found at a path is now, be it that the lake moved.
+
+    It is `silver/<schema>/<table>` or `silver/<target>` under the root, as it was under the one of then.
+    """
+    if path.startswith(f"{root}/"):
+        return path
+    segments = path.split("/")
+    default = ["silver", *map(path_segment, name)]
+    count = 3 if segments[-3:] == default else 2
+    kept = segments[-count:]
+    return "/".join([root, *kept]) if kept[0] == "silver" else path
+
+
+def _log(table: LakeTable) -> Any:
+    jvm: Any = table.spark._jvm
+    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(table.spark._jsparkSession, table.path)
+
+
+def _positions(table: LakeTable, snapshot: Any = None) -> dict[str, int]:
+    return {str(each.appId()): int(each.version()) for each in table.transactions(snapshot)}
+
+
+def _following(table: LakeTable, version: int, positions: Mapping[str, int]) -> int | None:
+    """Return the position that a commit behind a version recorded first, None where none did."""
+    now = {app: p for app, p in _positions(table).items() if _MAIN.fullmatch(app)}
+    if all(positions.get(app) == position for app, position in now.items()):
+        return None
+    jvm: Any = table.spark._jvm
+    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    for commit in as_java(_log(table).getChanges(version + 1, jvm.scala.Option.empty(), True)):
+        for action in as_java(commit._2()):
+            if action.getClass().getSimpleName() == "SetTransaction" and _MAIN.fullmatch(action.appId()):
+                return int(action.version())
+    return None
+
+
+def _missing_file(table: LakeTable, snapshot: Any) -> str | None:
+    """Return the name of a file that a version needs and that is gone; only what left since may be."""
+    jvm: Any = table.spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(table.path)
+    session: Any = table.spark._jsparkSession
+    files = folder.getFileSystem(session.sessionState().newHadoopConf())
+    left = _files(table, snapshot).subtract(_files(table, _log(table).unsafeVolatileSnapshot()))
+    seen = set()
+    for row in left.toLocalIterator():
+        names = [unquote(row.path)]
+        if row.kind == "u":  # rows of the file that are deleted, listed in another one
+            names.append(_vector_file(jvm, row.vector))
+        for name in names:
+            if name not in seen:
+                seen.add(name)
+                at = name if urlparse(name).scheme else f"{table.path}/{name}"
+                if not files.exists(jvm.org.apache.hadoop.fs.Path(at)):
+                    return name
+    return None
+
+
+def _files(table: LakeTable, snapshot: Any) -> DataFrame:
+    frame = DataFrame(snapshot.allFiles().toDF(), table.spark)
+    return frame.selectExpr(
+        "path", "deletionVector.storageType AS kind", "deletionVector.pathOrInlineDv AS vector"
+    )
+
+
+def _vector_file(jvm: Any, text: str) -> str:
+    codec = getattr(getattr(jvm.org.apache.spark.sql.delta.util, "Codec$Base85Codec$"), "MODULE$")
+    prefix, encoded = text[:-_ENCODED_UUID], text[-_ENCODED_UUID:]
+    name = f"deletion_vector_{codec.decodeUUID(encoded).toString()}.bin"
+    return f"{prefix}/{name}" if prefix else name
