@@ -1,4 +1,4 @@
-"""The ledger of bronze: each commit says from which LSN to which it is complete, and one goes on from another.
+"""The ledger of bronze: each commit says from which LSN to which it is complete, and follows another.
 
 What Delta's log keeps of `bronze/changes` is read in the order of versions. Commits that record positions
 have to follow one another without a hole: where one begins behind the end of the one before, changes are
@@ -128,9 +128,9 @@ class Stretch:
 class Ledger:
     """What the log says of bronze: the commits with positions in order, and where they do not fit together.
 
-    `oldest` and `newest` are the versions that the log still has; it is whole where the oldest is 0. `crossed`
-    are the commits that record a gap, `copies` counts those of copies and `prepared` those of prepared
-    transactions.
+    `oldest` and `newest` are the versions that the log still has; it is whole where the oldest is 0.
+    `crossed` are the commits that record a gap, `copies` counts those of copies and `prepared` those of
+    prepared transactions.
     """
 
     links: tuple[Link, ...] = ()
@@ -281,9 +281,8 @@ def _link(commit: LoggedCommit) -> Link | None:
     facts = commit.metadata
     try:
         start, end = LSN.parse(str(facts["from_lsn"])), LSN.parse(str(facts["to_lsn"]))
-        origin = Origin(
-            str(facts["slot"]), str(facts["system_identifier"]), int(facts["timeline"]), str(facts["database"])
-        )
+        slot, system = str(facts["slot"]), str(facts["system_identifier"])
+        origin = Origin(slot, system, int(facts["timeline"]), str(facts["database"]))
         transactions, changes = int(facts.get("transactions", 0)), int(facts.get("changes", 0))
     except (KeyError, TypeError, ValueError, ProtocolError):
         return None
@@ -292,4 +291,3 @@ def _link(commit: LoggedCommit) -> Link | None:
         return Link(commit.version, start, end, origin, committed_at=commit.committed_at)
     gap = None if facts.get("gap") is None else str(facts["gap"])
     return Link(commit.version, start, end, origin, transactions, changes, gap, commit.committed_at)
-

@@ -9,7 +9,7 @@ counted together by one pass, and only where these differ the commits one by one
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.bronze.ledger import COPY, OVERLAP, ROWS, SOURCE, Finding, Ledger, Link
+from pipeline.bronze.ledger import COPY, OVERLAP, ROWS, SOURCE, Finding, Ledger
 from pipeline.protocol.lsn import LSN
 
 AT_ONCE = 512  # intervals that one pass counts

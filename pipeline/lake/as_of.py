@@ -82,7 +82,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         names = view_names(wanted, name)
         frames = {view: self[table] for view, table in names.items()}
         for schema, table in self.behind if tables is None else ():
-            self._lake.spark.catalog.dropTempView(quote_identifier(name(schema, table)))
+            self._lake.spark.catalog.dropTempView(name(schema, table))
         for view, frame in frames.items():
             frame.createOrReplaceTempView(quote_identifier(view))
         return names
@@ -122,7 +122,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         first: str | None = None
         for place in self._places(path, name):
             try:
-                refusal = find_refusal(self._lake.table_at(place), entry.version, self.lsn)
+                refusal = find_refusal(self._lake.table_at(place), entry.version, self.lsn, entry.table_id)
             except (PySparkException, Py4JJavaError) as error:
                 refusal = sentence_of(error)
             if refusal is None:
@@ -131,7 +131,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         return replace(found, refusal=f"{'.'.join(name)} cannot be read as of {self.lsn}: {first}")
 
     def _places(self, path: str, name: TableName) -> list[str]:
-        """Return where a table may be: where it was, unless another is there now, and where it is on record."""
+        """Return where a table may be: where it was, unless another is there, and where it is on record."""
         if self._elsewhere is None:
             registered = Records(self._lake).registered()
             self._elsewhere = {n: place_of(t.path, n, self._lake.root) for n, t in registered.items()}
@@ -144,11 +144,11 @@ class AsOf(Mapping[TableName, DataFrame]):
 def as_of(
     spark: SparkSession, root: str, *, lsn: LSN | int | str | None = None, timestamp: Any = None
 ) -> AsOf:
-    """Return silver as of the newest manifest at or before an LSN or a commit time; without either, the newest.
+    """Return silver as of the newest manifest, or the newest at or before an LSN or a commit time.
 
-    `root` is the configuration's `storage.root`; `lsn` is text like `16/B374D848` or a number; `timestamp` is
-    a datetime or ISO 8601 text, in UTC where it names no zone. Raise LakeError where there is no manifest that
-    old, ConfigError for an LSN or a time that is none.
+    `root` is the configuration's `storage.root`; `lsn` is text like `16/B374D848` or a number; `timestamp`
+    is a datetime or ISO 8601 text, in UTC where it names no zone. Raise LakeError where there is no manifest
+    that old, ConfigError for an LSN or a time that is none.
     """
     if lsn is not None and timestamp is not None:
         raise ConfigError("as of what: an LSN or a timestamp, not both")

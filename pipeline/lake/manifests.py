@@ -31,7 +31,7 @@ class Manifests:
             raise LakeError(f"{self._root} has no manifest yet: the first apply writes one")
         wanted: Column | None = None
         if lsn is not None:
-            wanted = F.col("lsn") <= int(lsn)
+            wanted = F.col("lsn") <= min(int(lsn), 2**63 - 1)
         elif time is not None:
             wanted = F.expr("unix_micros(commit_time)") <= (time - _EPOCH) // _MICROSECOND
         row = self._first(wanted, newest=True)

@@ -32,7 +32,8 @@ EVENTS = (
 )
 MANIFESTS = (
     "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, tables ARRAY<STRUCT<schema_name: STRING, "
-    "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN>>"
+    "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN, "
+    "table_id: STRING>>"
 )
 
 
@@ -98,7 +99,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One silver table as of a manifest's LSN; `is_behind` where it did not get that far."""
+    """One silver table as of a manifest's LSN; `is_behind` where it did not get that far.
+
+    `table_id` is Delta's own, which a table built again under the path does not have.
+    """
 
     schema_name: str
     table_name: str
@@ -106,6 +110,7 @@ class ManifestEntry:
     version: int
     applied_lsn: LSN
     is_behind: bool
+    table_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +225,8 @@ class Records:
             "written_at": now(),
             "tables": [asdict(entry) for entry in manifest.entries],
         }
-        self._manifests.append(local_frame(self.lake.spark, [row], MANIFESTS))
+        frame = local_frame(self.lake.spark, [row], MANIFESTS)
+        self._manifests.append(frame, adds_columns=True)  # a lake of an older release has fewer
 
     def misfit_counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""
@@ -284,9 +290,8 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
 
 def manifest_entry(row: Any) -> ManifestEntry:
     """Return an entry as a row has it."""
-    return ManifestEntry(
-        row.schema_name, row.table_name, row.path, row.version, LSN(row.applied_lsn), row.is_behind
-    )
+    lsn, table_id = LSN(row.applied_lsn), getattr(row, "table_id", None)
+    return ManifestEntry(row.schema_name, row.table_name, row.path, row.version, lsn, row.is_behind, table_id)
 
 
 def now() -> datetime:

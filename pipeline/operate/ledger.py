@@ -105,7 +105,8 @@ class Proof:
         if not ledger.is_from_the_beginning:
             lines.append(
                 f"the log begins at version {ledger.oldest}, with what was committed after "
-                f"{ledger.stretches[0].start}: Delta's retention (delta.logRetentionDuration) took older commits"
+                f"{ledger.stretches[0].start}: Delta's retention took older commits "
+                "(delta.logRetentionDuration)"
             )
         lines += [
             f"gap from {link.start} to {link.end}, crossed at version {link.version}: {link.gap}"
@@ -154,6 +155,4 @@ def prove(config: Config, *, spark: SparkSession | None = None) -> Proof:
     differences = row_findings(find_differences(intervals, changes.count)) if intervals else []
     differences += copy_findings(recorded, changes.copied_rows()) if recorded else []
     counted = None if intervals is None else sum(interval.changes for interval in intervals)
-    return Proof(
-        config.pipeline, ledger, tuple(differences), counted, changes.prepared_rows(), len(recorded)
-    )
+    return Proof(config.pipeline, ledger, tuple(differences), counted, changes.prepared_rows(), len(recorded))
