@@ -157,6 +157,17 @@ def reconcile(options: argparse.Namespace, stop: threading.Event) -> int:
     return found.exit_code
 
 
+def as_of(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Print which version of each silver table shows one commit."""
+    del stop
+    config = _load(options)
+    from pipeline.operate.as_of import read_silver
+
+    silver = read_silver(config, lsn=options.lsn, timestamp=options.timestamp)
+    _show(silver, options)
+    return silver.exit_code
+
+
 def _show(found: Printable, options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(found.as_json()), flush=True)

@@ -61,22 +61,24 @@ def intervals_of(ledger: Ledger) -> tuple[Interval, ...] | None:
 def find_differences(
     intervals: Sequence[Interval], count: Count, *, at_once: int = AT_ONCE, most: int = MOST
 ) -> list[Difference]:
-    """Return the intervals whose rows are not as many as recorded; those of the first `most` at the most."""
+    """Return the intervals whose rows are not as many as recorded; the first `most` at the most."""
     found: list[Difference] = []
-    waiting = [list(intervals)] if intervals else []
+    waiting: list[list[Interval] | Difference] = [list(intervals)] if intervals else []
     while waiting and len(found) < most:
         group = waiting.pop(0)
+        if isinstance(group, Difference):
+            found.append(group)
+            continue
         size = -(-len(group) // at_once)
         parts = [group[i : i + size] for i in range(0, len(group), size)]
         counts = count([parts[0][0].start, *(part[-1].end for part in parts)])
         differing = [
-            (part, rows)
+            Difference(part[0], rows) if len(part) == 1 else part
             for part, rows in zip(parts, counts, strict=True)
             if rows != sum(interval.changes for interval in part)
         ]
-        found += [Difference(part[0], rows) for part, rows in differing if len(part) == 1]
-        waiting = [part for part, _ in differing if len(part) > 1] + waiting
-    return found[:most]
+        waiting = [*differing, *waiting]
+    return found
 
 
 def number_of_interval(bounds: Sequence[LSN], column: str = "end_lsn") -> str:
