@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlparse
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
+from pipeline.lake.records import ManifestEntry, TableName
 from pipeline.lake.tables import LakeTable, json_object, path_segment
 from pipeline.protocol.lsn import LSN
 
@@ -25,6 +26,12 @@ def version_and_id(table: LakeTable) -> tuple[int, str]:
     none = table.spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
     snapshot = _log(table).update(False, none, none)
     return int(snapshot.version()), str(snapshot.metadata().id())
+
+
+def entry_of(table: LakeTable, name: TableName, applied: LSN, *, is_behind: bool) -> ManifestEntry:
+    """Return what a manifest says of a table whose newest version is complete up to an LSN."""
+    version, table_id = version_and_id(table)
+    return ManifestEntry(*name, table.path, version, applied, is_behind, table_id)
 
 
 def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None) -> str | None:
@@ -78,7 +85,7 @@ def is_of(positions: Mapping[str, int], lsn: LSN, following: int | None) -> bool
     return True
 
 
-def place_of(path: str, name: tuple[str, str], root: str) -> str:
+def place_of(path: str, name: TableName, root: str) -> str:
     """Return where a table that a manifest found at a path is now, be it that the lake moved.
 
     It is `silver/<schema>/<table>`, `silver/<target>` or `archive/<schema>/…` under the root, as it was under

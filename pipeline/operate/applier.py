@@ -20,7 +20,7 @@ from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
 from pipeline.lake.session import own_session
 from pipeline.lake.silver import SilverTable
 from pipeline.lake.tables import Lake
-from pipeline.lake.travel import version_and_id
+from pipeline.lake.travel import entry_of
 from pipeline.operate.leaving import archive, left_tables
 from pipeline.operate.pending import Outlook, Pending
 from pipeline.operate.summaries import ApplyProgress, ApplySummary, TableState
@@ -223,17 +223,19 @@ class Applier:
         entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
         for name in pending.names:
             state = self.summary.tables[name]
+            table = self.lake.table_at(self._outlook.path(name))
             if not state.failure:
-                entries[name] = self._entry(name, state.applied, is_behind=bool(state.held))
+                entries[name] = entry_of(table, name, state.applied, is_behind=bool(state.held))
             elif name in entries:
-                path, applied = self._outlook.path(name), state.applied
-                entries[name] = replace(entries[name], path=path, applied_lsn=applied, is_behind=True)
+                before = entries[name]
+                entries[name] = replace(before, path=table.path, applied_lsn=state.applied, is_behind=True)
             else:
-                entries[name] = ManifestEntry(*name, self._outlook.path(name), -1, state.applied, True)
+                entries[name] = ManifestEntry(*name, table.path, -1, state.applied, True)
         for name, floor in pending.floors.items():
             # It got here in a run that ended before its manifest, or came back, and has no change since.
             if name not in pending.names and name in pending.registered and INVALID < floor <= point.lsn:
-                entries[name] = self._entry(name, floor, is_behind=False)
+                table = self.lake.table_at(self._outlook.path(name))
+                entries[name] = entry_of(table, name, floor, is_behind=False)
         for name in (self._outlook.unreadable | pending.stale.keys() | pending.frozen) & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         self.records.record_events([_gap_event(name, gap) for name, gap in pending.stale.items()])
@@ -251,11 +253,6 @@ class Applier:
         self.records.record_manifest(self.manifest)
         self._since = point
         self.summary.position = point.lsn
-
-    def _entry(self, name: TableName, applied: LSN, *, is_behind: bool) -> ManifestEntry:
-        table = self.lake.table_at(self._outlook.path(name))
-        version, table_id = version_and_id(table)
-        return ManifestEntry(*name, table.path, version, applied, is_behind, table_id)
 
 
 def _gap_event(name: TableName, gap: Gap) -> Event:
