@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from pipeline.lake.records import ManifestEntry, TableName
@@ -51,7 +52,7 @@ def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None)
         snapshot = log.getSnapshotAt(version, none, none, False)
         positions = _positions(table, snapshot)
         following = None if version == newest else _following(table, version, positions)
-    except Py4JJavaError:
+    except (PySparkException, Py4JJavaError):
         return (
             f"Delta's log of {table.path} does not have version {version} any more: it is older than "
             "delta.logRetentionDuration, or files of the log are gone"
