@@ -51,11 +51,11 @@ class SilverVersions:
         committed = f", committed {time:%Y-%m-%d %H:%M:%S.%f}Z" if time else ""
         lines = [f"-- silver as of {self.silver.lsn}{committed}"]
         for state, table in self.tables:
-            name = ".".join(table.name)
-            said = f"version {table.version} of {table.path}" if state == "current" else table.refusal
-            lines.append(f"-- {name}: {said}")
             if state == "current":
+                lines.append(f"-- {'.'.join(table.name)}: version {table.version} of {table.path}")
                 lines.append(f"{table.query};")
+            else:
+                lines.append(f"-- {table.refusal}")
         for line in lines:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
