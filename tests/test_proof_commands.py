@@ -116,7 +116,7 @@ def test_versions_are_printed_as_queries(
         "-- silver as of 0/64, committed 2026-01-31 12:00:00.000000Z",
         "-- public.[a]: version 7 of file:/lake/silver/public/[a]",
         "SELECT * FROM delta.`file:/lake/silver/public/[a]` VERSION AS OF 7;",
-        "-- public.b: public.b was as of 0/32 when the others were as of 0/64: its rows would be those of "
+        "-- public.b was as of 0/32 when the others were as of 0/64: its rows would be those of "
         "another commit; ask for a manifest in which it caught up",
     ]
     data = versions.as_json()
