@@ -6,4 +6,15 @@ and Delta) → `operate` (what an operator runs) → `cli`. A room imports only 
 `config` are left of them all.
 """
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def as_of(spark: Any, root: str, *, lsn: Any = None, timestamp: Any = None) -> Any:
+    """Return all silver tables as of one commit of the source, as `pipeline.lake.as_of` has it.
+
+    What it needs is imported when it is called: the package itself needs no Spark.
+    """
+    return import_module("pipeline.lake.as_of").as_of(spark, root, lsn=lsn, timestamp=timestamp)

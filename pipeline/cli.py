@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from pipeline import __version__, commands
 from pipeline.guard import main_guard
+from pipeline.operate.as_of_request import AS_OF, take_as_of
 from pipeline.operate.tail_request import TAIL, take_tail
 
 _ABOUT = """\
@@ -28,6 +29,7 @@ Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to th
   pgdelta retry  --config conf/pipeline.yaml    apply once more what was held, or write it anew
   pgdelta resync --config conf/pipeline.yaml    copy tables anew from the source
   pgdelta reconcile --config conf/pipeline.yaml does silver equal the source, and where not?
+  pgdelta as-of  --config conf/pipeline.yaml    which versions of silver show one commit?
   pgdelta tail   --config conf/pipeline.yaml    what does the slot say?
 """
 _ENDING = """\
@@ -106,6 +108,12 @@ def _take_strict(parser: argparse.ArgumentParser) -> None:
 def _take_status(parser: argparse.ArgumentParser) -> None:
     _take_config(parser)
     parser.add_argument("--strict", action="store_true", help="exit 1 where a table is held or refused")
+    parser.add_argument(
+        "--prove",
+        action="store_true",
+        help="walk the commits of bronze instead: is everything there that was committed between its first "
+        "LSN and its last? exit 1 where the chain is broken",
+    )
 
 
 def _take_tables(parser: argparse.ArgumentParser) -> None:
@@ -214,7 +222,8 @@ _COMMANDS = {
     "status": Command(
         "how far each table is applied, and why not further",
         "Show, as of the newest manifest, each silver table: how far it is applied, whether it is held and\n"
-        "why, and how many values did not fit. Reads the lake only; the server is not asked.",
+        "why, and how many values did not fit. Reads the lake only; the server is not asked. With --prove:\n"
+        "whether bronze is whole, commit by commit, and exit code 1 where it is not.",
         _take_status,
         commands.status,
         commits=False,
@@ -253,6 +262,13 @@ _COMMANDS = {
         "_pgdelta/reconciliations. Exit code 1 where a table differs, or could not be compared.",
         _take_reconcile,
         commands.reconcile,
+    ),
+    "as-of": Command(
+        "which version of each silver table shows one commit of the source",
+        AS_OF,
+        take_as_of,
+        commands.as_of,
+        commits=False,
     ),
     "tail": Command(
         "what a slot says, message by message, live",

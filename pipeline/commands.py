@@ -91,11 +91,22 @@ def status(options: argparse.Namespace, stop: threading.Event) -> int:
     """Print how far each table is."""
     del stop
     config = _load(options)
+    if options.prove:
+        return _prove(config, options)
     from pipeline.operate.status import read_status
 
     status = read_status(config)
     _show(status, options)
     return int(options.strict and status.is_held)
+
+
+def _prove(config: Config, options: argparse.Namespace) -> int:
+    """Print whether bronze is whole, and return 1 where it is not."""
+    from pipeline.operate.ledger import prove
+
+    proof = prove(config)
+    _show(proof, options)
+    return proof.exit_code(options.strict)
 
 
 def plan(options: argparse.Namespace, stop: threading.Event) -> int:
@@ -150,6 +161,17 @@ def reconcile(options: argparse.Namespace, stop: threading.Event) -> int:
     )
     _show(found, options)
     return found.exit_code
+
+
+def as_of(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Print which version of each silver table shows one commit."""
+    del stop
+    config = _load(options)
+    from pipeline.operate.as_of import read_silver
+
+    silver = read_silver(config, lsn=options.lsn, timestamp=options.timestamp)
+    _show(silver, options)
+    return silver.exit_code
 
 
 def _show(found: Printable, options: argparse.Namespace) -> None:

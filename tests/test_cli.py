@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, GapError, LakeError
 from pipeline.guard import main_guard, sentence_of
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("check", "ingest", "apply", "run", "status", "plan", "retry", "tail", "demo")
+COMMANDS = ("check", "ingest", "apply", "run", "status", "plan", "retry", "as-of", "tail", "demo")
 
 
 @dataclass

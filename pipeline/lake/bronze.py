@@ -77,7 +77,9 @@ class Bronze:
     def remember(self, point: Point) -> None:
         """Record again how far bronze is, where Delta was told to forget it."""
         if self.changes.position(self.app_id) is None:
-            facts = {**self.metadata(), "from_lsn": str(point.lsn)}
+            counts = ("transactions", "changes", "gap")  # of a commit that is there already
+            facts = {name: fact for name, fact in self.metadata().items() if name not in counts}
+            facts["from_lsn"] = str(point.lsn)
             self.land([], Commit(self.app_id, point.lsn, facts))
 
     def point(self) -> Point | None:

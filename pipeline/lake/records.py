@@ -32,7 +32,8 @@ EVENTS = (
 )
 MANIFESTS = (
     "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, tables ARRAY<STRUCT<schema_name: STRING, "
-    "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN>>"
+    "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN, "
+    "table_id: STRING>>"
 )
 
 
@@ -98,7 +99,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One silver table as of a manifest's LSN; `is_behind` where it did not get that far."""
+    """One silver table as of a manifest's LSN; `is_behind` where it did not get that far.
+
+    `table_id` is Delta's own, which a table built again under the path does not have.
+    """
 
     schema_name: str
     table_name: str
@@ -106,6 +110,7 @@ class ManifestEntry:
     version: int
     applied_lsn: LSN
     is_behind: bool
+    table_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +220,13 @@ class Records:
         """Append a manifest."""
         row = {
             "lsn": manifest.lsn,
-            "commit_time": manifest.commit_time,
+            # what Spark gave is a time of this machine's zone that does not say so
+            "commit_time": manifest.commit_time and manifest.commit_time.astimezone(timezone.utc),
             "written_at": now(),
             "tables": [asdict(entry) for entry in manifest.entries],
         }
-        self._manifests.append(local_frame(self.lake.spark, [row], MANIFESTS))
+        frame = local_frame(self.lake.spark, [row], MANIFESTS)
+        self._manifests.append(frame, adds_columns=True)  # a lake of an older release has fewer
 
     def misfit_counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""
@@ -247,7 +254,7 @@ class Records:
             return None
         newest = self._manifests.frame().orderBy(F.desc("lsn"), F.desc("written_at")).limit(1)
         for row in newest.collect():
-            return Manifest(LSN(row.lsn), row.commit_time, tuple(_entry(e) for e in row.tables))
+            return Manifest(LSN(row.lsn), row.commit_time, tuple(manifest_entry(e) for e in row.tables))
         return None
 
 
@@ -281,10 +288,10 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
     )
 
 
-def _entry(row: Any) -> ManifestEntry:
-    return ManifestEntry(
-        row.schema_name, row.table_name, row.path, row.version, LSN(row.applied_lsn), row.is_behind
-    )
+def manifest_entry(row: Any) -> ManifestEntry:
+    """Return an entry as a row has it."""
+    lsn, table_id = LSN(row.applied_lsn), getattr(row, "table_id", None)
+    return ManifestEntry(row.schema_name, row.table_name, row.path, row.version, lsn, row.is_behind, table_id)
 
 
 def now() -> datetime:

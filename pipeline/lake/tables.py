@@ -23,7 +23,7 @@ from pipeline.silver.evolve import needs_column_mapping
 METADATA_KEY = "pgdelta"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 # Commits of these operations leave every row as it was.
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     {
         "ADD COLUMNS",
         "CHANGE COLUMN",
@@ -267,7 +267,7 @@ class LakeTable:
         commits = history.select("version", "operation", "operationParameters.version", "userMetadata")
         foreign = None
         for version, operation, restored, metadata in sorted(map(tuple, commits.collect())):
-            if version <= since_version or METADATA_KEY in json_object(metadata) or operation in _HARMLESS:
+            if version <= since_version or METADATA_KEY in json_object(metadata) or operation in HARMLESS:
                 continue
             if operation == "RESTORE" and restored == str(since_version):
                 foreign = None  # whatever came between is undone

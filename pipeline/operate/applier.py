@@ -21,6 +21,7 @@ from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
 from pipeline.lake.session import own_session
 from pipeline.lake.silver import SilverTable
 from pipeline.lake.tables import Lake
+from pipeline.lake.travel import entry_of
 from pipeline.operate.leaving import archive, left_tables
 from pipeline.operate.pending import Outlook, Pending
 from pipeline.operate.summaries import ApplyProgress, ApplySummary, TableState
@@ -246,18 +247,24 @@ class Applier:
         for name in pending.names:
             state = self.summary.tables[name]
             table = self.lake.table_at(self._outlook.path(name))
-            is_behind = bool(state.held or state.failure)
-            version = entries[name].version if state.failure and name in entries else -1
-            version = version if state.failure else table.version()
-            entries[name] = ManifestEntry(*name, table.path, version, state.applied, is_behind)
+            if not state.failure:
+                entries[name] = entry_of(table, name, state.applied, is_behind=bool(state.held))
+            elif name in entries:
+                before = entries[name]
+                entries[name] = replace(before, path=table.path, applied_lsn=state.applied, is_behind=True)
+            else:
+                entries[name] = ManifestEntry(*name, table.path, -1, state.applied, True)
+        for name, floor in pending.floors.items():
+            # It got here in a run that ended before its manifest, or came back, and has no change since.
+            if name not in pending.names and name in pending.registered and INVALID < floor <= point.lsn:
+                table = self.lake.table_at(self._outlook.path(name))
+                entries[name] = entry_of(table, name, floor, is_behind=False)
         for name in (self._outlook.unreadable | pending.stale.keys() | pending.frozen) & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         self.records.record_events([_gap_event(name, gap) for name, gap in pending.stale.items()])
         left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
         carried = [
-            e
-            if e.is_behind
-            else ManifestEntry(e.schema_name, e.table_name, e.path, e.version, point.lsn, False)
+            e if e.is_behind else replace(e, applied_lsn=point.lsn)
             for e in entries.values()
             if (e.schema_name, e.table_name) not in left
         ]

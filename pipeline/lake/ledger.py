@@ -1,0 +1,63 @@
+"""What Delta's log keeps of bronze's commits, and how many rows of what they recorded are there."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.bronze.ledger import LoggedCommit
+from pipeline.bronze.tally import number_of_interval
+from pipeline.lake.tables import HARMLESS, LakeTable, json_object
+from pipeline.protocol.lsn import LSN
+
+_CHANGES = "op IN ('I', 'U', 'D', 'T')"
+
+
+class LoggedChanges:
+    """`bronze/changes` as of one version: the commits up to it, and its rows."""
+
+    def __init__(self, changes: LakeTable, version: int) -> None:
+        self._table = changes
+        self._version = version
+
+    def commits(self) -> Iterator[LoggedCommit]:
+        """Give the commits that the log still has, in the order of their versions."""
+        log = DeltaTable.forPath(self._table.spark, self._table.path).history()
+        rows = log.where(F.col("version") <= self._version).orderBy("version")
+        columns = ("version", "operation", "userMetadata", "unix_millis(timestamp) AS committed_at")
+        for row in rows.selectExpr(*columns).toLocalIterator():
+            yield LoggedCommit(
+                row.version,
+                row.operation,
+                row.operation not in HARMLESS,
+                json_object(row.userMetadata),
+                datetime.fromtimestamp(row.committed_at / 1000, timezone.utc),
+            )
+
+    def count(self, bounds: Sequence[LSN]) -> list[int]:
+        """Return how many changes that commits count end in each (bound, next]."""
+        rows = self._rows().where(_CHANGES)
+        if "gid" in rows.columns:  # bronze of an older release has none
+            rows = rows.where("gid IS NULL")
+        numbers = rows.select(F.expr(number_of_interval(bounds)).alias("number"))
+        counts = {row.number: row["count"] for row in numbers.groupBy("number").count().collect()}
+        return [counts.get(number, 0) for number in range(len(bounds) - 1)]
+
+    def prepared_rows(self) -> int:
+        """Return how many changes of transactions that were prepared are there."""
+        rows = self._rows()
+        return rows.where(_CHANGES).where("gid IS NOT NULL").count() if "gid" in rows.columns else 0
+
+    def copied_rows(self) -> dict[int, int]:
+        """Return how many rows of each copy are there, by its id."""
+        rows = self._rows()
+        if "copy_id" not in rows.columns:
+            return {}
+        found = rows.where("op = 'R'").groupBy("copy_id").count().collect()
+        return {row.copy_id: row["count"] for row in found}
+
+    def _rows(self) -> DataFrame:
+        reader = self._table.spark.read.format("delta").option("versionAsOf", self._version)
+        return reader.load(self._table.path)
