@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pipeline.config import Config
 from pipeline.lake.session import start_session
 from pipeline.operate.applier import Applier
-from pipeline.operate.summaries import ApplyProgress, ApplySummary
+from pipeline.operate.status_record import StatusRecord
+from pipeline.operate.summaries import ApplyProgress, ApplySummary, StreamProgress
 
 
 def run_apply(
@@ -23,11 +24,16 @@ def run_apply(
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
     progress: ApplyProgress | None = None,
+    records_status: bool = True,
 ) -> ApplySummary:
-    """Apply all that bronze holds at the start, or go on until `stop`."""
+    """Apply all that bronze holds at the start, or go on until `stop`.
+
+    How the tables stand is in `_pgdelta/status` at the end, and once a minute on the way.
+    """
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta apply {config.pipeline}")
     applier = Applier(spark, config, progress)
+    status = StatusRecord(applier, config) if records_status else None
     if not applier.bronze.changes.exists():
         if trigger == "available-now":
             return applier.summary
@@ -50,8 +56,12 @@ def run_apply(
     query = writer.start()
     while query.isActive and not stop.is_set():
         query.awaitTermination(1)
+        if progress is not None and (said := query.lastProgress) is not None:
+            applier.summary.stream = StreamProgress.of(said)
         if trigger == "continuous":
             applier.retry_when_due()
+            if status is not None:
+                status.write_when_due()
     applier.close()
     query.stop()
     if applier.error is not None:
@@ -61,4 +71,6 @@ def run_apply(
         raise failure
     if trigger == "available-now" and not stop.is_set():
         applier.apply_pending()
+    if status is not None:
+        status.write()
     return applier.summary
