@@ -32,12 +32,15 @@ class MetricsEndpoint:
             self._server = _Server(family, address[:2], families)
         except OSError as error:
             raise _refusal(host, port, error) from None
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
         """Take no further request; the port is free again."""
         self._server.shutdown()
+        self._thread.join()
         self._server.server_close()
 
 
