@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 
 from pipeline.config import Config
 from pipeline.lake.activity import times_of_positions
+from pipeline.lake.bronze import Bronze
 from pipeline.lake.tables import local_frame
 from pipeline.operate.applier import Applier
 from pipeline.operate.status import TableStatus, read_tables, with_lag
@@ -29,6 +30,7 @@ class StatusRecord:
     def __init__(self, applier: Applier, config: Config) -> None:
         self._applier = applier
         self._config = config
+        self._bronze = Bronze(applier.lake, config.pipeline)  # a pass may be under way in another thread
         self._table = applier.lake.table("_pgdelta", "status")
         self._written_at = time.monotonic()
         self._passes = 0
@@ -41,12 +43,12 @@ class StatusRecord:
     def write(self) -> None:
         """Write where there was a pass since the last time."""
         passes = self._applier.summary.passes
-        manifest, point = self._applier.manifest, self._applier.bronze.point()
+        manifest, point = self._applier.manifest, self._bronze.point()
         self._written_at = time.monotonic()
         if passes == self._passes or manifest is None or point is None:
             return
         self._passes = passes
-        tables = read_tables(self._config, self._applier.bronze, self._applier.records, manifest)
+        tables = read_tables(self._config, self._bronze, self._applier.records, manifest)
         behind = {table.applied for table in tables} - {manifest.lsn}
         times = times_of_positions(self._applier.lake, behind)
         now = datetime.now(timezone.utc)
