@@ -16,6 +16,7 @@ from pipeline import __version__, commands
 from pipeline.guard import main_guard
 from pipeline.operate.as_of_request import AS_OF, take_as_of
 from pipeline.operate.tail_request import TAIL, take_tail
+from pipeline.operate.watch_request import take_offline, take_watch
 
 _ABOUT = """\
 Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to the source in silver.
@@ -97,6 +98,7 @@ def _take_run(parser: argparse.ArgumentParser) -> None:
         help="end when what is there at the start is done (default), or go on until a signal",
     )
     _take_strict(parser)
+    take_watch(parser)
 
 
 def _take_strict(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +116,7 @@ def _take_status(parser: argparse.ArgumentParser) -> None:
         help="walk the commits of bronze instead: is everything there that was committed between its first "
         "LSN and its last? exit 1 where the chain is broken",
     )
+    take_offline(parser)
 
 
 def _take_tables(parser: argparse.ArgumentParser) -> None:
@@ -221,9 +224,12 @@ _COMMANDS = {
     ),
     "status": Command(
         "how far each table is applied, and why not further",
-        "Show, as of the newest manifest, each silver table: how far it is applied, whether it is held and\n"
-        "why, and how many values did not fit. Reads the lake only; the server is not asked. With --prove:\n"
-        "whether bronze is whole, commit by commit, and exit code 1 where it is not.",
+        "Show each silver table as of the newest manifest: how far it is applied and behind the source, in\n"
+        "seconds (since the newest commit that it shows; 0 where it shows all) and bytes of WAL; what was\n"
+        "committed to it within the last 24 hours, by the source's commit times; values that did not fit;\n"
+        "whether it is held, and why. And the source's slot: the WAL that it keeps, and how long until\n"
+        "max_slot_wal_keep_size is reached. A source that does not answer within seconds is left out.\n"
+        "With --prove: whether bronze is whole, commit by commit, and exit code 1 where it is not.",
         _take_status,
         commands.status,
         commits=False,

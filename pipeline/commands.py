@@ -60,31 +60,40 @@ def _finish(summary: Summary, options: argparse.Namespace) -> int:
 def ingest(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture."""
     config = _load(options)
-    from pipeline.operate.copy_board import CopyBoard
     from pipeline.operate.ingest import run_ingest
+    from pipeline.operate.watch import Watch
 
-    with CopyBoard(is_quiet=options.json) as board:
-        summary = run_ingest(config, trigger=options.trigger, stop=stop, progress=board.take)
-    return _finish(summary, options)
+    with Watch(config, options, "ingest") as watch:
+        summary = run_ingest(config, trigger=options.trigger, stop=stop, progress=watch.take_ingest)
+    return watch.end(_finish(summary, options))
 
 
 def apply(options: argparse.Namespace, stop: threading.Event) -> int:
     """Apply."""
     config = _load(options)
     from pipeline.operate.apply import run_apply
+    from pipeline.operate.watch import Watch
 
-    return _finish(run_apply(config, trigger=options.trigger, stop=stop), options)
+    with Watch(config, options, "apply") as watch:
+        summary = run_apply(config, trigger=options.trigger, stop=stop, progress=watch.take_apply)
+    return watch.end(_finish(summary, options))
 
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture and apply."""
     config = _load(options)
-    from pipeline.operate.copy_board import CopyBoard
     from pipeline.operate.run import run_both
+    from pipeline.operate.watch import Watch
 
-    with CopyBoard(is_quiet=options.json) as board:
-        summary = run_both(config, trigger=options.trigger, stop=stop, ingest_progress=board.take)
-    return _finish(summary, options)
+    with Watch(config, options, "run") as watch:
+        summary = run_both(
+            config,
+            trigger=options.trigger,
+            stop=stop,
+            ingest_progress=watch.take_ingest,
+            apply_progress=watch.take_apply,
+        )
+    return watch.end(_finish(summary, options))
 
 
 def status(options: argparse.Namespace, stop: threading.Event) -> int:
@@ -95,7 +104,7 @@ def status(options: argparse.Namespace, stop: threading.Event) -> int:
         return _prove(config, options)
     from pipeline.operate.status import read_status
 
-    status = read_status(config)
+    status = read_status(config, is_offline=options.offline)
     _show(status, options)
     return int(options.strict and status.is_held)
 

@@ -47,6 +47,10 @@ class SlotBusyError(SourceError):
     """Name the slot that another session reads."""
 
 
+class EndpointError(PgdeltaError):
+    """Name an address at which metrics cannot be served."""
+
+
 class LakeError(PgdeltaError):
     """Name what is wrong on the Delta side: a foreign commit, storage that cannot be used."""
 

@@ -181,6 +181,39 @@ def test_json_is_one_object(
     assert json.loads(capsys.readouterr().out) == {"changes": 3}
 
 
+@pytest.mark.parametrize("command", ["ingest", "apply", "run"])
+def test_a_log_of_json_begins_and_ends_with_the_run(
+    command: str, config: str, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, "--config", config, "--log", "json", "--strict"]) == 1
+    said = capsys.readouterr()
+    start, end = map(json.loads, said.err.splitlines())
+    assert said.out == "captured 3 changes\npublic.t: held\n"
+    assert (start["event"], start["command"], start["pipeline"]) == ("start", command, "shop")
+    assert (end["event"], end["exit_code"]) == ("end", 1)
+
+
+def test_a_failed_run_has_one_last_line_in_its_log(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(config: Any, **keywords: Any) -> Ran:
+        raise GapError("the slot is gone")
+
+    place = ModuleType("pipeline.operate.ingest")
+    monkeypatch.setattr(place, "run_ingest", fail, raising=False)
+    monkeypatch.setitem(sys.modules, "pipeline.operate.ingest", place)
+    assert cli.main(["ingest", "--config", config, "--log", "json"]) == 1
+    _, end = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (end["event"], end["exit_code"], end["sentence"]) == ("end", 1, "the slot is gone")
+
+
+@pytest.mark.parametrize("arguments", [["--metrics", "0"], ["--metrics", ":9187"], ["--log", "xml"]])
+def test_a_way_to_watch_that_is_none_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "--config", "x", *arguments])
+    assert ended.value.code == 2
+
+
 def test_check_prints_passes_and_fixes(
     config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,8 @@ FILES = sorted((ROOT / "pipeline").rglob("*.py"))
 BY_UMASK = {
     "pipeline/bronze/streams.py": {"self._file.open('ab')"},  # in the staging folder, which is private
     "pipeline/lake/staging.py": {"self.directory.parent.mkdir(parents=True, exist_ok=True)"},  # the lake's
+    # the lake's too: whoever may write its tables takes turns
+    "pipeline/lake/locks.py": {"path.parent.mkdir(parents=True, exist_ok=True)"},
     # setup writes into the environment that it runs in, dist into a folder that is to be copied
     "pipeline/lake/jars.py": {
         "path.parent.mkdir(exist_ok=True)",

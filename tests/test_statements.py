@@ -34,6 +34,7 @@ SAFE = {
         "_TABLE.format(row_filter=row_filter)",
         "_COLUMNS.format(is_sent=is_sent, key=key)",
     },
+    "pipeline/postgres/retention.py": {"newer"},
     "pipeline/postgres/slot.py": {"newer", "arguments"},
     "pipeline/postgres/snapshot.py": {"position"},
     "pipeline/postgres/temporary.py": {"create", "kind"},

@@ -29,7 +29,7 @@ def hold_apply(lake: Lake) -> Iterator[None]:
     path = Path(lake.local_root, "_pgdelta", "locks", "apply")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise LakeError(
             f"The lock {path} cannot be taken ({error.strerror}): apply needs to write there."

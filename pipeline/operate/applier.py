@@ -107,7 +107,8 @@ class Applier:
         manifest = self.manifest or Manifest(INVALID)
         pending = self._outlook.look(point, manifest, self._since)
         if pending is None:
-            self.summary.position = manifest.lsn
+            self.summary.show(manifest)
+            self._report()
             return
         names = pending.names
         versions = {(e.schema_name, e.table_name): e.version for e in manifest.entries}
@@ -125,6 +126,10 @@ class Applier:
         self._record(manifest, pending)
         self._ask_for_copies()
         self._archive(point)
+        self.summary.count_pass(time.monotonic() - self._passed_at)
+        self._report()
+
+    def _report(self) -> None:
         if self._progress:
             self._progress(self.summary)
 
@@ -275,7 +280,7 @@ class Applier:
         self.manifest = Manifest(point.lsn, commit_time, tuple(carried))
         self.records.record_manifest(self.manifest)
         self._since = point
-        self.summary.position = point.lsn
+        self.summary.show(self.manifest)
 
 
 def _gap_event(name: TableName, gap: Gap) -> Event:

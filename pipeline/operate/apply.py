@@ -15,7 +15,8 @@ from pipeline.config import Config
 from pipeline.lake.locks import hold_apply
 from pipeline.lake.session import start_session
 from pipeline.operate.applier import Applier
-from pipeline.operate.summaries import ApplyProgress, ApplySummary
+from pipeline.operate.status_record import StatusRecord
+from pipeline.operate.summaries import ApplyProgress, ApplySummary, StreamProgress
 
 
 def run_apply(
@@ -26,18 +27,25 @@ def run_apply(
     spark: SparkSession | None = None,
     progress: ApplyProgress | None = None,
     is_alone: bool = False,
+    records_status: bool = True,
 ) -> ApplySummary:
-    """Apply all that bronze holds at the start, or go on until `stop`; alone, as the caller may know."""
+    """Apply all that bronze holds at the start, or go on until `stop`; alone, as the caller may know.
+
+    How the tables stand is in `_pgdelta/status` at the end, and once a minute on the way.
+    """
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta apply {config.pipeline}")
     applier = Applier(spark, config, progress)
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
+    status = StatusRecord(applier, config) if records_status else None
     with nullcontext() if is_alone else hold_apply(applier.lake):
-        return _apply(applier, spark, trigger, stop)
+        return _apply(applier, spark, trigger, stop, status)
 
 
-def _apply(applier: Applier, spark: SparkSession, trigger: str, stop: threading.Event) -> ApplySummary:
+def _apply(
+    applier: Applier, spark: SparkSession, trigger: str, stop: threading.Event, status: StatusRecord | None
+) -> ApplySummary:
     if not applier.bronze.changes.exists():
         while not stop.wait(1.0) and not applier.bronze.changes.exists():
             pass
@@ -58,8 +66,12 @@ def _apply(applier: Applier, spark: SparkSession, trigger: str, stop: threading.
     query = writer.start()
     while query.isActive and not stop.is_set():
         query.awaitTermination(1)
+        if (said := query.lastProgress) is not None:
+            applier.summary.stream = StreamProgress.of(said)
         if trigger == "continuous":
             applier.retry_when_due()
+            if status is not None:
+                status.write_when_due()
     applier.close()
     query.stop()
     if applier.error is not None:
@@ -69,4 +81,6 @@ def _apply(applier: Applier, spark: SparkSession, trigger: str, stop: threading.
         raise failure
     if trigger == "available-now" and not stop.is_set():
         applier.apply_pending()
+    if status is not None:
+        status.write()
     return applier.summary

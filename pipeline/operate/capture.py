@@ -7,6 +7,7 @@ Spark works. The slot is told of a position only after the bronze commit that re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 
 from pipeline.bronze.spool import Spool
@@ -86,11 +87,14 @@ class Capture:
         self._prepared_count = prepared_count
         self._sealed_at = time.monotonic()
         self._landing: Future[LSN] | None = None
+        self._commit_time: datetime | None = None  # of the newest transaction that is being landed
         self._summary = summary
 
     def run(self, target: LSN | None, stop: threading.Event) -> IngestSummary:
         """Go on until everything up to the target is in bronze and acknowledged, or until `stop`."""
         started = reported = time.monotonic()
+        if self._progress:
+            self._progress(self._summary)
         self._copier.reach(self._position)
         self._copier.start()
         with ThreadPoolExecutor(1, thread_name_prefix="land") as lander:
@@ -165,6 +169,7 @@ class Capture:
         start = self._position
         self._position = self._intake.position = max(start, staged.end_lsn)
         self._sealed_at = time.monotonic()
+        self._commit_time = self._intake.commit_time
         self._landing = lander.submit(self._land, staged, versions, start, self._position)
 
     def _land(self, staged: Staged, versions: list[RelationVersion], start: LSN, end: LSN) -> LSN:
@@ -198,6 +203,7 @@ class Capture:
             return
         end = self._landing.result()
         self._landing = None
+        self._summary.commit_time = self._commit_time
         self._acknowledge(end)
 
     def _acknowledge(self, lsn: LSN) -> None:

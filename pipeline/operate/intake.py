@@ -7,6 +7,7 @@ time they are described, and those of a stream are recorded only when it ends we
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from pipeline.bronze.spool import Spool
@@ -16,7 +17,7 @@ from pipeline.postgres.catalog import RelationFacts, look_up
 from pipeline.postgres.connection import Connection, connect
 from pipeline.postgres.types import look_up_type
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.protocol.messages import Relation
+from pipeline.protocol.messages import POSTGRES_EPOCH, Relation
 from pipeline.protocol.transactions import (
     Assembler,
     Began,
@@ -76,11 +77,22 @@ class Intake:
         self._session = 0
         self._is_skipping = False
         self._began_lsn = INVALID  # of the transaction under way
+        self._commit_time: int | None = None  # of the newest transaction that was taken whole
 
     def close(self) -> None:
         """End the session that asks the catalog, where it is another than the one that was given."""
         if self._has_own_session:
             self._connection.close()
+
+    @property
+    def commit_time(self) -> datetime | None:
+        """Return when the newest transaction was committed that was taken whole, None before there is one."""
+        if self._commit_time is None:
+            return None
+        try:
+            return POSTGRES_EPOCH + timedelta(microseconds=self._commit_time)
+        except OverflowError:  # Python's calendar is shorter than the protocol's
+            return None
 
     def take_versions(self) -> list[RelationVersion]:
         """Hand over the relation versions to record before anything that was taken since."""
@@ -118,6 +130,7 @@ class Intake:
             case Committed():
                 if not self._is_skipping:
                     spool.commit(event)
+                    self._commit_time = event.commit_time
                 self._is_skipping = False
             case Described():
                 self._describe(event)
@@ -141,6 +154,7 @@ class Intake:
                 spool.streams.drop(event.xid)
             case StreamCommitted():
                 self._record(spool.commit_stream(event), event.commit_lsn)
+                self._commit_time = event.commit_time
             case BeganPrepare():
                 # It may come again long after: what was prepared before the slot became two-phase comes with
                 # its COMMIT PREPARED. One that is parked already is not parked again.
@@ -151,6 +165,8 @@ class Intake:
                 self._record(spool.prepare_stream(event), event.prepare_lsn)
             case CommittedPrepared() | RolledBackPrepared():
                 spool.decide(event)
+                if isinstance(event, CommittedPrepared):
+                    self._commit_time = event.commit_time
 
     def _begin(self, began: Began | BeganPrepare, lsn: LSN, *, may_skip: bool = True) -> None:
         # The record of a commit starts before its end, and bronze's position is at the end of one.

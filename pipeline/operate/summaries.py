@@ -1,11 +1,13 @@
 """What runs report: closing lines for people, the same as data, and exit codes for schedulers."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from pipeline.lake.bronze import TableName
+from pipeline.lake.records import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 
 
@@ -72,6 +74,7 @@ class IngestSummary:
     seconds: float = 0.0
     copies: dict[TableName, CopyProgress] = field(default_factory=dict)
     copy_failure: str | None = None  # of all tables that were to be copied
+    commit_time: datetime | None = None  # of the newest transaction that was captured
 
     @property
     def has_copies(self) -> bool:
@@ -141,6 +144,29 @@ class TableState:
     failure: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """What Spark says of the newest micro-batch; None is what it does not say."""
+
+    batch_id: int
+    rows: int
+    input_rate: float | None
+    processed_rate: float | None
+    seconds: float | None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> "StreamProgress":
+        """Return what a StreamingQueryProgress has, given as Spark's JSON."""
+        milliseconds = said.get("durationMs", {}).get("triggerExecution")
+        return cls(
+            said["batchId"],
+            said.get("numInputRows", 0),
+            said.get("inputRowsPerSecond"),
+            said.get("processedRowsPerSecond"),
+            None if milliseconds is None else milliseconds / 1000,
+        )
+
+
 @dataclass(slots=True)
 class ApplySummary:
     """What a run applied so far, by table."""
@@ -148,6 +174,23 @@ class ApplySummary:
     pipeline: str
     position: LSN = INVALID
     tables: dict[TableName, TableState] = field(default_factory=dict)
+    commit_time: datetime | None = None  # of the newest transaction that silver shows
+    entries: tuple[ManifestEntry, ...] = ()
+    passes: int = 0
+    passing_seconds: float = 0.0
+    pass_seconds: float = 0.0  # of the last one
+    stream: StreamProgress | None = None
+
+    def show(self, manifest: Manifest) -> None:
+        """Note how far silver is."""
+        self.position, self.commit_time = manifest.lsn, manifest.commit_time
+        self.entries = manifest.entries
+
+    def count_pass(self, seconds: float) -> None:
+        """Note a pass that applied something."""
+        self.passes += 1
+        self.passing_seconds += seconds
+        self.pass_seconds = seconds
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""

@@ -70,10 +70,10 @@ class Pipeline:
         return run_ingest(self.config, spark=self.spark, **options)
 
     def apply(self, **options: Any) -> ApplySummary:
-        """Apply all that bronze holds."""
+        """Apply all that bronze holds; what it says of the tables in `_pgdelta/status` is left out."""
         from pipeline.operate.apply import run_apply
 
-        return run_apply(self.config, spark=self.spark, **options)
+        return run_apply(self.config, spark=self.spark, **{"records_status": False, **options})
 
     def catch_up(self) -> ApplySummary:
         """Capture and apply all there is; no table may fail or be held."""
