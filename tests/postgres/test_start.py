@@ -242,7 +242,16 @@ def test_a_refused_connection_names_no_password(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    "conninfo", ["host=x s3cr3t", "postgresql://shop:pa:s3cr3t@host:s3cr3t/db", "postgresql://a:b@h:x/s3cr3t"]
+    "conninfo",
+    [
+        "host=x s3cr3t",
+        "postgresql://shop:pa:s3cr3t@host:s3cr3t/db",
+        "postgresql://a:b@h:x/s3cr3t",
+        # a password that is not percent-encoded: libpq takes its rest for the host, or the database
+        "postgresql://shop:pa@s3cr3t@127.0.0.1/db",
+        "postgresql://shop:5432/s3cr3t@127.0.0.1/db",
+        "postgresql://shop:pa%s3cr3t@127.0.0.1/db",
+    ],
 )
 def test_a_conninfo_that_cannot_be_parsed_is_not_repeated(conninfo: str) -> None:
     with pytest.raises(SourceError, match=r"source.conninfo cannot be parsed") as caught:
