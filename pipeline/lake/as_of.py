@@ -154,6 +154,11 @@ def as_of(
         raise ConfigError("as of what: an LSN or a timestamp, not both")
     asked_lsn = None if lsn is None else read_lsn(lsn)
     asked_time = None if timestamp is None else read_time(timestamp)
+    if not hasattr(spark, "_jsparkSession"):
+        raise LakeError(
+            "as_of reads Delta's log in the JVM of its session, and Spark Connect has none: run the queries "
+            "that pgdelta as-of prints"
+        )
     lake = Lake(spark, root)
     return AsOf(lake, Manifests(lake).at(asked_lsn, asked_time))
 

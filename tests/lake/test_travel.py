@@ -72,6 +72,11 @@ def test_an_lsn_and_a_time_are_not_both_asked_for() -> None:
         as_of(NOBODY, "lake", lsn="0/1", timestamp="2026-01-31")
 
 
+def test_a_session_without_a_jvm_is_refused() -> None:
+    with pytest.raises(LakeError, match="Spark Connect has none"):
+        as_of(cast(SparkSession, object()), "lake")
+
+
 def test_views_are_called_by_schema_and_table() -> None:
     names = view_names([("public", "t"), ("Sales", "Order items")], by_schema)
     assert names == {"public__t": ("public", "t"), "Sales__Order items": ("Sales", "Order items")}
