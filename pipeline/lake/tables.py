@@ -54,13 +54,8 @@ class Commit:
 
     @property
     def user_metadata(self) -> str:
-        """Return the JSON that goes into Delta's commit info.
-
-        Without `$`: in a setting Spark would replace `${env:…}`, which a table may be called, by the driver's
-        variable.
-        """
-        text = json.dumps({METADATA_KEY: 1, "app_id": self.app_id, "lsn": str(self.lsn), **self.metadata})
-        return text.replace("$", "\\u0024")
+        """Return the JSON that goes into Delta's commit info."""
+        return json.dumps({METADATA_KEY: 1, "app_id": self.app_id, "lsn": str(self.lsn), **self.metadata})
 
 
 def path_segment(name: str) -> str:
