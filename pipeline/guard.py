@@ -102,12 +102,12 @@ class _Stop:
 
     def __init__(self) -> None:
         self.event = threading.Event()
-        self._asked_at = 0.0
+        self._asked_at: float | None = None
 
     def ask(self) -> None:
         """Ask for the end; asking again more than a second later ends the process without waiting."""
         now = time.monotonic()
-        if not self.event.is_set():
+        if self._asked_at is None:
             self._asked_at = now
             self.event.set()
         elif now - self._asked_at > 1.0:
@@ -121,5 +121,8 @@ class _Stop:
         self.ask()
 
     def is_overdue(self, seconds: float) -> bool:
-        """Tell whether the time to end in good order has run out."""
-        return self.event.is_set() and time.monotonic() - self._asked_at > seconds
+        """Tell whether the time to end in good order, after somebody asked for the end, has run out.
+
+        A function that sets the event itself, because a part of it failed, ends by itself and says so.
+        """
+        return self._asked_at is not None and time.monotonic() - self._asked_at > seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 from pipeline.config import load_config
 from pipeline.errors import ConfigError, one_line
 from pipeline.guard import main_guard
+from pipeline.lake.session import without_variables
+from pipeline.lake.tables import Commit, json_object
 from pipeline.operate.tail_request import Request
 from pipeline.operate.tail_source import resolve
+from pipeline.protocol.lsn import LSN
 
 HEAD = "pipeline: shop\nsource:\n  conninfo: "
 
@@ -141,6 +145,22 @@ def test_a_password_on_the_command_line_is_refused(conninfo: str) -> None:
         resolve(Request(conninfo=conninfo, slot="shop"))
     assert "geheim" not in str(caught.value)
     assert resolve(Request(conninfo="host=x user=me", slot="shop")).conninfo == "host=x user=me"
+
+
+def test_a_commit_names_no_variable_that_spark_would_replace() -> None:
+    commit = Commit("pgdelta:shop:1", LSN(7), {"table": ["sales", "${env:PGPASSWORD}"]})
+    text = without_variables(commit.user_metadata)
+    assert "$" not in text
+    assert json_object(text)["table"] == ["sales", "${env:PGPASSWORD}"]
+
+
+def test_a_part_that_fails_and_stops_the_other_is_a_failure() -> None:
+    def fail(stop: threading.Event) -> int:
+        stop.set()
+        time.sleep(0.5)
+        raise ConfigError("one half failed")
+
+    assert main_guard(fail) == 2
 
 
 def test_a_name_with_line_ends_and_escapes_leaves_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,12 +84,21 @@ def own_session(spark: SparkSession) -> SparkSession:
     return session
 
 
+def without_variables(text: str) -> str:
+    """Return JSON that means the same and holds no `$`.
+
+    In the value of a setting, Spark would replace `${env:…}`, which a table may be called, by the driver's
+    variable.
+    """
+    return text.replace("$", "\\u0024")
+
+
 @contextmanager
 def committing(session: SparkSession, commit: Commit) -> Iterator[None]:
     """Make every write of the session record this commit; Delta skips a second one to a table in silence."""
     session.conf.set(_TXN[0], commit.app_id)
     session.conf.set(_TXN[1], str(int(commit.lsn)))
-    session.conf.set(_METADATA, commit.user_metadata)
+    session.conf.set(_METADATA, without_variables(commit.user_metadata))
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ NAMES = (
     "two\nlines\t*?[x]",
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
 
 def test_hostile_names_and_values_arrive_as_they_are(make_pipeline: MakePipeline) -> None:
