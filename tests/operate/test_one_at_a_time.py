@@ -186,9 +186,11 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
     pipeline.run("INSERT INTO items VALUES (2, 'two')")
     pipeline.ingest()
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.operate.applier.Applier._pass", crash)
+        # before the query begins: what is no Exception would never leave its callback
+        patch.setattr("pipeline.operate.apply._apply", crash)
         with pytest.raises(Crash):
             pipeline.apply()
+        patch.setattr("pipeline.operate.applier.Applier._pass", crash)
         with pytest.raises(Crash):
             run_retry(pipeline.config, spark=pipeline.spark)
     pipeline.catch_up()
