@@ -9,6 +9,7 @@ from tests.operate.pipelines import Pipeline
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 
+@pytest.mark.slow
 def test_a_value_that_does_not_fit_is_recorded_where_silver_held_none_before(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE bag (n int, day date)", "ALTER TABLE bag REPLICA IDENTITY FULL")
     pipeline.ingest()

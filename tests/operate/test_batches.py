@@ -66,6 +66,7 @@ def test_replica_identity_may_change_inside_a_batch_and_a_transaction(pipeline: 
     pipeline.assert_equal("a", "b")
 
 
+@pytest.mark.slow
 def test_a_table_created_again_under_its_name_takes_the_place_of_the_first(pipeline: Pipeline) -> None:
     create = "CREATE TABLE {} (id int PRIMARY KEY, v text)"
     pipeline.run(*(create.format(table) for table in ("a", "b")))
@@ -81,6 +82,7 @@ def test_a_table_created_again_under_its_name_takes_the_place_of_the_first(pipel
     pipeline.assert_equal("a", "b")
 
 
+@pytest.mark.slow
 def test_rows_older_than_the_slot_are_no_trouble(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *FILL[:2])
     pipeline.ingest()
@@ -125,6 +127,7 @@ def test_null_and_equal_rows_under_full_identity_are_counted(pipeline: Pipeline)
     pipeline.assert_equal("t")
 
 
+@pytest.mark.slow
 def test_added_columns_show_what_the_source_shows(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES)
     pipeline.ingest()

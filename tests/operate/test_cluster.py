@@ -219,6 +219,7 @@ def run_job(cluster: Cluster, job: str, private: Path) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.slow
 def test_dist_runs_on_a_cluster_of_another_user(
     cluster: Cluster, private: Path, database: Database, spark: SparkSession
 ) -> None:

@@ -185,6 +185,7 @@ def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.
     copying.assert_equal("orders", "bag")
 
 
+@pytest.mark.slow
 def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     copying.run(
         *ORDERS,
@@ -211,6 +212,7 @@ def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_transaction_that_ended_and_cannot_be_seen_yet(
     make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
@@ -237,6 +239,7 @@ def test_a_transaction_that_ended_and_cannot_be_seen_yet(
     pipeline.assert_equal("orders", "bag")
 
 
+@pytest.mark.slow
 def test_a_table_that_is_written_anew_under_way_is_copied_anew(
     copying: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +287,8 @@ def test_columns_that_change_while_the_table_waits(
     copying.assert_equal("orders", "bag")
 
 
-@pytest.mark.parametrize("route", [pytest.param("walsender", marks=pytest.mark.slow), "sql"])
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ["walsender", "sql"])
 def test_a_copy_of_the_oldest_server_by_either_route(
     make_pipeline: MakePipeline, old_database: Database, route: str
 ) -> None:

@@ -20,7 +20,11 @@ SCALARS = [type_ for type_ in KEYS if type_ != "float8[]"]
 
 @pytest.mark.parametrize(
     ("types", "together"),
-    [pytest.param(SCALARS, True, marks=pytest.mark.slow), (SCALARS, False), (["float8[]"], False)],
+    [
+        pytest.param(SCALARS, True, marks=pytest.mark.slow),
+        (SCALARS, False),
+        pytest.param(["float8[]"], False, marks=pytest.mark.slow),
+    ],
     ids=["in one batch", "in two batches", "in an array"],
 )
 def test_a_key_that_becomes_an_equal_one_is_one_row(

@@ -130,6 +130,7 @@ def test_columns_are_followed_by_their_numbers(pipeline: Pipeline, together: boo
     assert "columnMapping" not in plain.tableFeatures
 
 
+@pytest.mark.slow
 def test_a_crash_after_a_rename_neither_repeats_nor_undoes_it(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

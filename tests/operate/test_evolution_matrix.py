@@ -105,6 +105,7 @@ SITUATIONS: dict[str, Callable[[Pipeline, Cell], None]] = {
 }
 
 
+@pytest.mark.slow
 def test_every_change_twice_of_a_table_with_a_key(
     make_pipeline: MakePipeline,
 ) -> None:

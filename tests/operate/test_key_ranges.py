@@ -97,7 +97,8 @@ def test_keys_are_copied_anew_while_the_table_changes(
     orders.assert_equal("orders")
 
 
-@pytest.mark.parametrize("is_written", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_written", [False, True])
 def test_a_crash_while_keys_are_put(
     orders: Pipeline, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
@@ -158,6 +159,7 @@ def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -
     pipeline.assert_equal("parts")
 
 
+@pytest.mark.slow
 def test_what_ranges_cannot_say_is_refused(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
     pipeline.run(
@@ -184,6 +186,7 @@ def test_what_ranges_cannot_say_is_refused(make_pipeline: MakePipeline) -> None:
     pipeline.assert_equal("moments")
 
 
+@pytest.mark.slow
 def test_a_range_that_silver_cannot_tell_has_the_table_copied(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
     pipeline.run(
@@ -199,6 +202,7 @@ def test_a_range_that_silver_cannot_tell_has_the_table_copied(make_pipeline: Mak
     pipeline.assert_equal("amounts")
 
 
+@pytest.mark.slow
 def test_what_somebody_else_wrote_is_replaced_by_a_copy(orders: Pipeline) -> None:
     orders.spark.sql(f"DELETE FROM delta.`{orders.path('silver', 'public', 'orders')}` WHERE id < 100")
     orders.run("UPDATE orders SET n = 9 WHERE id = 200")

@@ -74,6 +74,7 @@ def test_a_lake_that_moved_goes_on(shop: Pipeline, tmp_path: Path) -> None:
     assert not Path(shop.root).exists(), "nothing is written where it was"
 
 
+@pytest.mark.slow
 def test_checkpoints_that_go_back_change_nothing(shop: Pipeline, tmp_path: Path) -> None:
     checkpoints = shop.path("_pgdelta", "checkpoints")
     shutil.copytree(checkpoints, tmp_path / "before")
@@ -89,6 +90,7 @@ def test_checkpoints_that_go_back_change_nothing(shop: Pipeline, tmp_path: Path)
     shop.assert_equal("t", "bag")
 
 
+@pytest.mark.slow
 def test_positions_that_delta_forgot_are_missed(shop: Pipeline) -> None:
     forget(shop, "bronze", "changes")
     change(shop)

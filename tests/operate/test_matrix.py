@@ -1,8 +1,8 @@
 """Every server from 10 to 18, by every route and with everything it can be asked for: bronze is the same.
 
 All pipelines of one server read the same WAL. Protocol version 1 by a replication session is the judge of
-bronze, the source itself that of silver. `make matrix` takes all majors; the default tier takes the oldest
-and 15, and asks the newest in fewer ways (`test_protocol_versions`).
+bronze, the source itself that of silver. `make matrix` takes all majors; the default tier asks the newest, in
+fewer ways (`test_protocol_versions`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from tests.workload.transactions import run_workload
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
-DEFAULT = (10,)
-MAJORS = [pytest.param(major, marks=[] if major in DEFAULT else pytest.mark.slow) for major in range(10, 19)]
+MAJORS = range(10, 19)
 
 
 def protocols(major: int) -> list[Protocol]:
@@ -52,6 +51,7 @@ def lanes_of(make_pipeline: MakePipeline, database: Database, major: int) -> dic
     return lanes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
 def test_every_way_to_ask_gives_the_same_bronze_and_silver_equals_the_source(
     make_pipeline: MakePipeline, make_server: MakeServer, major: int

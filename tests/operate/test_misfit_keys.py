@@ -17,11 +17,7 @@ KEYS = {
 
 @pytest.mark.parametrize(
     "type_",
-    [
-        "text",
-        pytest.param("bytea", marks=pytest.mark.slow),
-        "text[]",
-    ],
+    ["text", *(pytest.param(type_, marks=pytest.mark.slow) for type_ in ("bytea", "text[]"))],
 )
 def test_misfits_of_different_rows_have_different_keys(pipeline: Pipeline, type_: str) -> None:
     pipeline.run(f"CREATE TABLE keyed (k {type_} PRIMARY KEY, day date)")

@@ -142,6 +142,7 @@ def test_error_holds_that_table_before_the_transaction_and_lets_it_go_on_after_a
     assert rows(fixed, "id") == [(1,), (2,), (4,)]
 
 
+@pytest.mark.slow
 def test_truncate_frees_a_table_that_error_holds(pipeline: Pipeline) -> None:
     pipeline = with_rule(pipeline, TableRule("public.t", misfit="error"))
     pipeline.run(TABLE)
@@ -154,6 +155,7 @@ def test_truncate_frees_a_table_that_error_holds(pipeline: Pipeline) -> None:
     pipeline.assert_equal("t")
 
 
+@pytest.mark.slow
 def test_error_holds_a_table_before_its_copy(make_pipeline: MakePipeline) -> None:
     rule = TableRule("public.t", misfits={"day": "error"})
     pipeline = with_rule(make_pipeline("*.*", copy="initial", create_publication="all"), rule)

@@ -56,6 +56,7 @@ def test_columns_that_differ_only_in_case_are_both_there(pipeline: Pipeline, ide
     assert pipeline.events("t")[-1] == ("evolved", "column OTHER__5 was added with a default")
 
 
+@pytest.mark.slow
 def test_dropped_columns_go_where_the_rule_says_so(pipeline: Pipeline) -> None:
     rule = TableRule("public.t", dropped_columns="drop", misfits={"day": "text"})
     pipeline = replace(pipeline, config=replace(pipeline.config, tables=(rule,)))
@@ -79,6 +80,7 @@ def test_dropped_columns_go_where_the_rule_says_so(pipeline: Pipeline) -> None:
     assert recorded(pipeline) == {"id": "id", "v": "v"}
 
 
+@pytest.mark.slow
 def test_what_no_message_tells_is_an_event(pipeline: Pipeline) -> None:
     tables = ("padded", "rounded", "longer", "numbered", "computed", "hidden")
     pipeline.run(

@@ -72,6 +72,7 @@ def test_a_link_that_stands_still_ends_the_run(
     pipeline.assert_equal("items")
 
 
+@pytest.mark.slow
 def test_a_copy_whose_link_is_cut_goes_on(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(copy="initial", create_publication="all")
     pipeline.run(ITEMS, FILL.format(1, 80_000))

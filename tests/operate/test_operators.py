@@ -136,6 +136,7 @@ def test_status_says_why_a_table_does_not_go_on_and_retry_frees_it(pipeline: Pip
     fixed.assert_equal("held", "refused", ignore_left_columns=True)
 
 
+@pytest.mark.slow
 def test_a_table_is_written_anew_under_another_policy_without_any_change(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, day date)")
     pipeline.ingest()
@@ -155,6 +156,7 @@ def test_a_table_is_written_anew_under_another_policy_without_any_change(pipelin
     )
 
 
+@pytest.mark.slow
 def test_a_table_may_be_laid_out_and_maintained_by_its_owner(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.ingest()

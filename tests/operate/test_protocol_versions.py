@@ -62,6 +62,7 @@ def test_every_protocol_lands_what_protocol_1_lands(
     lanes["rich"].assert_equal(*TABLES, "filler")
 
 
+@pytest.mark.slow
 def test_a_prepared_transaction_waits_for_its_end_in_the_lake(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -116,7 +117,8 @@ def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
     assert pipeline.frame("bronze", "prepared").count() == 0
 
 
-@pytest.mark.parametrize("route", ["walsender", pytest.param("sql", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ["walsender", "sql"])
 def test_a_crash_after_the_position_of_an_end_leaves_nothing_of_the_prepared_transaction(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:

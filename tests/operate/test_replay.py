@@ -55,7 +55,7 @@ def test_a_lost_checkpoint_and_repeated_runs_change_nothing(pipeline: Pipeline) 
     pipeline.assert_equal(*TABLES)
 
 
-@pytest.mark.parametrize("route", ["walsender", "sql"])
+@pytest.mark.parametrize("route", ["walsender", pytest.param("sql", marks=pytest.mark.slow)])
 def test_changes_landed_but_not_acknowledged_are_not_landed_again(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:
@@ -186,6 +186,7 @@ def test_a_crash_between_two_writes_of_one_table_repeats_neither(
     pipeline.assert_equal("t")
 
 
+@pytest.mark.slow
 def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,8 @@ def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name:
     pipeline.assert_equal("t")
 
 
-@pytest.mark.parametrize("step", ["replace_by", pytest.param("register", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["replace_by", "register"])
 def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
     pipeline.assert_equal("t")
 
 
+@pytest.mark.slow
 def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipeline: Pipeline) -> None:
     pipeline = with_rules(pipeline, TableRule("*.*", misfits={"n": "error"}, type_changes="rewrite"))
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n numeric(5,2), m numeric(5,2))")

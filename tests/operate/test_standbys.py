@@ -56,6 +56,7 @@ def primary(make_server: MakeServer, make_pipeline: MakePipeline) -> Pipeline:
     return make_pipeline(database=database, copy="initial", create_publication="all", create_failover=True)
 
 
+@pytest.mark.slow
 def test_rows_are_copied_from_a_standby(primary: Pipeline) -> None:
     primary.run(*ORDERS, FILL.format(3000), *BAG, FILL_BAG)
     with standby_of(primary.database.server) as standby:
@@ -85,6 +86,7 @@ def test_capture_goes_on_after_a_failover(primary: Pipeline) -> None:
             after.assert_equal("orders")
 
 
+@pytest.mark.slow
 def test_what_the_promoted_server_never_had_is_refused(primary: Pipeline) -> None:
     old = primary.database.server
     with synced_standby_of(primary) as standby:

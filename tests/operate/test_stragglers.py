@@ -41,6 +41,7 @@ def test_what_cannot_be_followed_is_held_and_says_so(pipeline: Pipeline) -> None
         assert [kind for kind, _ in pipeline.events(table)] == ["held"]
 
 
+@pytest.mark.slow
 def test_a_table_configured_later_gets_its_history_from_bronze(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline("public.orders", create_publication="all")
     pipeline.run(*ORDERS, *LINES, *LOG)
@@ -98,6 +99,7 @@ def test_a_table_changed_by_somebody_else_is_refused_until_restored(pipeline: Pi
     pipeline.assert_equal(*TABLES)
 
 
+@pytest.mark.slow
 def test_maintenance_of_silver_is_not_a_change(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()

@@ -87,6 +87,7 @@ def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
     assert life.frame("archive", "public", "b").count() == 69
 
 
+@pytest.mark.slow
 def test_a_table_out_of_the_configuration_and_back(life: Pipeline) -> None:
     rules = life.config.tables
     without = replace(life, config=replace(life.config, tables=(replace(rules[0], source="public.none"),)))
@@ -99,6 +100,7 @@ def test_a_table_out_of_the_configuration_and_back(life: Pipeline) -> None:
     life.assert_equal("a")
 
 
+@pytest.mark.slow
 def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
     # silver differs from the source, which nobody but an operator knows
     life.run("ALTER TABLE a DISABLE TRIGGER ALL")
@@ -125,6 +127,7 @@ def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
     life.assert_equal("a")
 
 
+@pytest.mark.slow
 def test_what_the_stream_cannot_carry_is_copied_by_policy(life: Pipeline) -> None:
     auto = with_silver(life, resync="auto")
     life.run("ALTER TABLE a ADD w char(3) DEFAULT 'x'", "UPDATE a SET v = 'see' WHERE id = 1")
