@@ -128,6 +128,22 @@ def test_versions_are_printed_as_queries(
     assert SilverVersions(found, (("gone", behind),)).exit_code == 1
 
 
+def test_a_name_with_a_line_end_stays_in_its_comment(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a\nDROP TABLE b; \x1b[2J"
+    found = silver(entry(name, is_behind=True))
+    behind = found.table("public", name)
+    current = type(behind)(("public", name), "file:/lake/silver/public/a%0A", 7)
+    versions = SilverVersions(found, (("current", current), ("behind", behind)))
+    stand_in(monkeypatch, "pipeline.operate.as_of", "read_silver", versions)
+    assert cli.main(["as-of", "--config", config]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith("-- ") for line in lines] == [True, True, False, True]
+    assert lines[2].startswith("SELECT * FROM delta.")
+    assert not any("\x1b" in line for line in lines)
+
+
 def test_a_mapping_leaves_out_what_is_behind() -> None:
     found = silver(entry("a"), entry("b", is_behind=True))
     assert (list(found), len(found), found.behind) == ([("public", "a")], 1, {("public", "b"): LSN(50)})

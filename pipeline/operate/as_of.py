@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from pipeline.config import Config
+from pipeline.errors import one_line
 from pipeline.lake.as_of import AsOf, TableAsOf, as_of
 from pipeline.lake.session import start_session
 
@@ -57,7 +58,8 @@ class SilverVersions:
             else:
                 lines.append(f"-- {table.refusal}")
         for line in lines:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            # a name with a line end would be SQL behind its comment
+            console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def read_silver(

@@ -7,18 +7,18 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from pipeline.bronze.ledger import Finding, Ledger, audit
 from pipeline.bronze.tally import copy_findings, find_differences, intervals_of, row_findings
 from pipeline.config import Config
-from pipeline.errors import LakeError
+from pipeline.errors import LakeError, one_line
 from pipeline.lake.bronze import Bronze
 from pipeline.lake.copies import COMPLETE
 from pipeline.lake.ledger import LoggedChanges
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
+from pipeline.operate.cells import escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Proof:
             shown.add_row(*cells, *(escape(str(stretch[name])) for name in names))
         console.print(shown)
         for line in self.lines():
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
 
     def lines(self) -> list[str]:
         """Return what is to be said beside the table."""
