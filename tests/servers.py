@@ -44,6 +44,13 @@ class Database:
                 cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
+    def free_slot(self) -> None:
+        """Wait until the slots are free, which is a moment after their readers closed their sessions."""
+        query = "SELECT FROM pg_replication_slots WHERE database = current_database() AND active"
+        deadline = time.monotonic() + 10
+        while self.run(query) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
     def flush_lsn(self) -> LSN:
         """Return the end of the WAL that is on disk."""
         return LSN.parse(self.run("SELECT pg_current_wal_flush_lsn()::text")[0][0])

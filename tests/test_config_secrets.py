@@ -12,8 +12,9 @@ import pytest
 from pipeline.config import load_config
 from pipeline.errors import ConfigError, one_line
 from pipeline.guard import main_guard
+from pipeline.lake.delta_log import json_object
 from pipeline.lake.session import without_variables
-from pipeline.lake.tables import Commit, json_object
+from pipeline.lake.tables import Commit
 from pipeline.operate.tail_request import Request
 from pipeline.operate.tail_source import resolve
 from pipeline.protocol.lsn import LSN

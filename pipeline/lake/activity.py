@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.arrivals import Point
 from pipeline.lake.bronze import Bronze
+from pipeline.lake.instants import EPOCH, instant
 from pipeline.lake.records import TableName
 from pipeline.lake.tables import Lake
 from pipeline.protocol.lsn import INVALID, LSN
@@ -20,7 +21,6 @@ WINDOW = timedelta(days=1)
 RECENT = timedelta(hours=1)
 _SLACK = timedelta(hours=1)  # by which the clocks of source and driver may differ
 _SHORTEST = timedelta(minutes=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +73,20 @@ def read_activity(bronze: Bronze, point: Point, positions: Collection[LSN], now:
     for number, position in enumerate(asked):
         exact = [row.times[number] for row in found if row.times[number] is not None]
         if exact:
-            times[position] = _time(max(exact))
+            times[position] = instant(max(exact))
     recents = [row.recent for row in found if row.recent is not None]
     befores = [row.before for row in found if row.before is not None]
     since = manifests.newest
     if recents or befores:
         lsn, micros = min(recents) if recents else max(befores)
-        since = Mark(LSN(lsn), _time(micros))
+        since = Mark(LSN(lsn), instant(micros))
     return Activity(operations, times, since)
 
 
 def times_of_positions(lake: Lake, positions: Collection[LSN]) -> dict[LSN, datetime]:
     """Return the commit times of positions, or of the passes before them, as the manifests tell."""
     asked = sorted({p for p in positions if p > INVALID})
-    return dict(_look_at_manifests(lake, asked, _EPOCH).times) if asked else {}
+    return dict(_look_at_manifests(lake, asked, EPOCH).times) if asked else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ def _look_at_manifests(lake: Lake, positions: Collection[LSN], before: datetime)
         )
         .collect()
     )
-    times = {p: _time(micros) for p, micros in zip(positions, row.times, strict=True) if micros is not None}
-    newest = row.newest and Mark(LSN(row.newest[0]), _time(row.newest[1]))
+    times = {p: instant(micros) for p, micros in zip(positions, row.times, strict=True) if micros is not None}
+    newest = row.newest and Mark(LSN(row.newest[0]), instant(row.newest[1]))
     return _Manifests(LSN(row.floor or 0), times, newest)
 
 
@@ -120,7 +120,3 @@ def _time_of(condition: str) -> Column:
 
 def _literal(time: datetime) -> str:
     return f"TIMESTAMP '{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}+00:00'"
-
-
-def _time(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.bronze.schema import CHANGES, spark_ddl
+from pipeline.lake.delta_log import delta_log
 from pipeline.lake.tables import LakeTable
 from pipeline.protocol.lsn import LSN
 
@@ -55,7 +56,7 @@ def arrivals_between(changes: LakeTable, app_id: str, since: Point, upto: Point)
     spark: Any = changes.spark
     jvm = spark._jvm
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, changes.path)
+    log = delta_log(changes.spark, changes.path)
     paths: list[str] = []
     is_recorded = False
     try:

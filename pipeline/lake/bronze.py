@@ -13,8 +13,9 @@ from pipeline.bronze.versions import RelationVersion, relations_table
 from pipeline.lake.arrivals import Arrivals, Point, arrivals_between
 from pipeline.lake.commits import DataFile, commit_files
 from pipeline.lake.copies import Copies
+from pipeline.lake.delta_log import json_object
 from pipeline.lake.prepared import PreparedTransactions
-from pipeline.lake.tables import Commit, Lake, json_object, local_frame
+from pipeline.lake.tables import Commit, Lake, local_frame
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.copies import Start
 from pipeline.silver.fold import literal

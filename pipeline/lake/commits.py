@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.lake.delta_log import delta_log
 from pipeline.lake.tables import Commit, LakeTable
 
 
@@ -51,7 +52,7 @@ def commit_files(table: LakeTable, files: Sequence[DataFile], *commits: Commit) 
     spark: Any = table.spark
     jvm = spark._jvm
     delta = jvm.org.apache.spark.sql.delta
-    transaction = delta.DeltaLog.forTable(spark._jsparkSession, table.path).startTransaction()
+    transaction = delta_log(table.spark, table.path).startTransaction()
     if any(transaction.txnVersion(commit.app_id) >= int(commit.lsn) for commit in commits):
         return
     recorded = [

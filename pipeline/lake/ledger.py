@@ -1,7 +1,6 @@
 """What Delta's log keeps of bronze's commits, and how many rows of what they recorded are there."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
@@ -9,7 +8,9 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.ledger import LoggedCommit
 from pipeline.bronze.tally import number_of_interval
-from pipeline.lake.tables import HARMLESS, LakeTable, json_object
+from pipeline.lake.delta_log import HARMLESS, json_object
+from pipeline.lake.instants import instant
+from pipeline.lake.tables import LakeTable
 from pipeline.protocol.lsn import LSN
 
 _CHANGES = "op IN ('I', 'U', 'D', 'T')"
@@ -26,14 +27,14 @@ class LoggedChanges:
         """Give the commits that the log still has, in the order of their versions."""
         log = DeltaTable.forPath(self._table.spark, self._table.path).history()
         rows = log.where(F.col("version") <= self._version).orderBy("version")
-        columns = ("version", "operation", "userMetadata", "unix_millis(timestamp) AS committed_at")
+        columns = ("version", "operation", "userMetadata", "unix_micros(timestamp) AS committed_at")
         for row in rows.selectExpr(*columns).toLocalIterator():
             yield LoggedCommit(
                 row.version,
                 row.operation,
                 row.operation not in HARMLESS,
                 json_object(row.userMetadata),
-                datetime.fromtimestamp(row.committed_at / 1000, timezone.utc),
+                instant(row.committed_at),
             )
 
     def count(self, bounds: Sequence[LSN]) -> list[int]:

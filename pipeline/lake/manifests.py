@@ -1,18 +1,16 @@
 """Manifests of the past: which version of every silver table shows the source as of one LSN."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pipeline.errors import LakeError
+from pipeline.lake.instants import instant, microseconds_of
 from pipeline.lake.records import Manifest, manifest_entry
 from pipeline.lake.tables import Lake
 from pipeline.protocol.lsn import LSN
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class Manifests:
@@ -33,7 +31,7 @@ class Manifests:
         if lsn is not None:
             wanted = F.col("lsn") <= min(int(lsn), 2**63 - 1)
         elif time is not None:
-            wanted = F.expr("unix_micros(commit_time)") <= (time - _EPOCH) // _MICROSECOND
+            wanted = F.expr("unix_micros(commit_time)") <= microseconds_of(time)
         row = self._first(wanted, newest=True)
         if row is not None:
             return Manifest(LSN(row.lsn), _time(row.commit_micros), tuple(map(manifest_entry, row.tables)))
@@ -57,4 +55,4 @@ class Manifests:
 
 
 def _time(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else _EPOCH + microseconds * _MICROSECOND
+    return None if microseconds is None else instant(microseconds)

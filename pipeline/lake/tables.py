@@ -16,30 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pipeline.bronze.ledger import OURS
+from pipeline.lake.delta_log import HARMLESS, delta_log, json_object
 from pipeline.lake.folders import move_folder, remove_folder
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.evolve import needs_column_mapping
 
-METADATA_KEY = "pgdelta"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
-# Commits of these operations leave every row as it was.
-HARMLESS = frozenset(
-    {
-        "ADD COLUMNS",
-        "CHANGE COLUMN",
-        "CLUSTER BY",
-        "CREATE TABLE",
-        "DROP COLUMNS",
-        "FSCK",
-        "OPTIMIZE",
-        "RENAME COLUMN",
-        "REORG",
-        "SET TBLPROPERTIES",
-        "UNSET TBLPROPERTIES",
-        "VACUUM END",
-        "VACUUM START",
-    }
-)
 # What a file system or Hadoop's globbing takes for something else than a name.
 _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
 
@@ -55,7 +38,7 @@ class Commit:
     @property
     def user_metadata(self) -> str:
         """Return the JSON that goes into Delta's commit info."""
-        return json.dumps({METADATA_KEY: 1, "app_id": self.app_id, "lsn": str(self.lsn), **self.metadata})
+        return json.dumps({OURS: 1, "app_id": self.app_id, "lsn": str(self.lsn), **self.metadata})
 
 
 def path_segment(name: str) -> str:
@@ -110,19 +93,19 @@ class LakeTable:
         self.spark = spark
         self.path = path
 
-    def _snapshot(self) -> Any:
+    def snapshot(self) -> Any:
+        """Return the newest `Snapshot` of the table's log, Delta's own object in the JVM."""
         jvm: Any = self.spark._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, self.path)
         none = jvm.scala.Option.empty()
-        return log.update(False, none, none)
+        return delta_log(self.spark, self.path).update(False, none, none)
 
     def exists(self) -> bool:
         """Say whether a Delta table is there."""
-        return int(self._snapshot().version()) >= 0
+        return int(self.snapshot().version()) >= 0
 
     def version(self) -> int:
         """Return the newest version, -1 where there is no table."""
-        return int(self._snapshot().version())
+        return int(self.snapshot().version())
 
     def position(self, app_id: str) -> LSN | None:
         """Return the LSN that this application last recorded, None where it recorded none."""
@@ -130,7 +113,7 @@ class LakeTable:
 
     def version_and_position(self, app_id: str) -> tuple[int, LSN | None]:
         """Return the newest version and the LSN recorded in it, read from one snapshot."""
-        snapshot = self._snapshot()
+        snapshot = self.snapshot()
         for found in self.transactions(snapshot):
             if found.appId() == app_id:
                 return int(snapshot.version()), LSN(found.version())
@@ -138,7 +121,7 @@ class LakeTable:
 
     def transactions(self, snapshot: Any = None) -> Any:
         """Return Delta's `txn` actions, one for each application that recorded a position."""
-        snapshot = self._snapshot() if snapshot is None else snapshot
+        snapshot = self.snapshot() if snapshot is None else snapshot
         checksum = snapshot.checksumOpt()
         recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum
         # What the commit's checksum file does not say takes a Spark job over the table's log.
@@ -148,7 +131,7 @@ class LakeTable:
 
     def is_empty(self) -> bool:
         """Say whether the newest version holds no data files."""
-        snapshot = self._snapshot()
+        snapshot = self.snapshot()
         checksum = snapshot.checksumOpt()
         return int(checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles()) == 0
 
@@ -158,14 +141,14 @@ class LakeTable:
 
     def schema(self) -> StructType:
         """Return the schema of the newest version."""
-        return StructType.fromJson(json.loads(str(self._snapshot().metadata().schemaString())))
+        return StructType.fromJson(json.loads(str(self.snapshot().metadata().schemaString())))
 
     def ensure(self, ddl: str, properties: Mapping[str, str] | None = None) -> None:
         """Create the table empty unless it is there."""
         writer = local_frame(self.spark, [], ddl).write.format("delta").mode("ignore")
         for name, value in (properties or {}).items():
             writer = writer.option(name, value)
-        writer.option("userMetadata", json.dumps({METADATA_KEY: 1, "operation": "create"})).save(self.path)
+        writer.option("userMetadata", json.dumps({OURS: 1, "operation": "create"})).save(self.path)
 
     def add_missing_columns(self, ddl: str) -> None:
         """Add those of the columns that the table of an older release lacks; `ddl` has one a line."""
@@ -245,7 +228,7 @@ class LakeTable:
             self._set("delta.feature.timestampNtz", "supported")
 
     def _set(self, name: str, value: str) -> None:
-        found = self._snapshot().metadata().configuration().get(name)
+        found = self.snapshot().metadata().configuration().get(name)
         if not (found.isDefined() and found.get() == value):
             self.spark.sql(f"ALTER TABLE {self.identifier} SET TBLPROPERTIES ('{name}' = '{value}')")
 
@@ -267,7 +250,7 @@ class LakeTable:
         commits = history.select("version", "operation", "operationParameters.version", "userMetadata")
         foreign = None
         for version, operation, restored, metadata in sorted(map(tuple, commits.collect())):
-            if version <= since_version or METADATA_KEY in json_object(metadata) or operation in HARMLESS:
+            if version <= since_version or OURS in json_object(metadata) or operation in HARMLESS:
                 continue
             if operation == "RESTORE" and restored == str(since_version):
                 foreign = None  # whatever came between is undone
@@ -284,15 +267,6 @@ def local_frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], ddl: 
     text = json.dumps(rows, default=lambda value: value.isoformat())
     parsed = F.from_json(F.lit(text), f"ARRAY<STRUCT<{ddl}>>")
     return spark.range(0, 1, 1, 1).select(F.inline(parsed))
-
-
-def json_object(text: str | None) -> dict[str, Any]:
-    """Return the JSON object in a commit's user metadata, empty for anything else."""
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def quote_identifier(name: str) -> str:

@@ -14,8 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from pipeline.lake.delta_log import delta_log, json_object
 from pipeline.lake.records import ManifestEntry, TableName
-from pipeline.lake.tables import LakeTable, json_object, path_segment
+from pipeline.lake.tables import LakeTable, path_segment
 from pipeline.protocol.lsn import LSN
 
 _MAIN = re.compile(r"pgdelta:[^:#/+]+:\d+")
@@ -24,8 +25,7 @@ _ENCODED_UUID = 20  # characters; what comes before is a folder
 
 def version_and_id(table: LakeTable) -> tuple[int, str]:
     """Return the newest version of a table, and the id that Delta gave it when it was created."""
-    none = table.spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
-    snapshot = _log(table).update(False, none, none)
+    snapshot = table.snapshot()
     return int(snapshot.version()), str(snapshot.metadata().id())
 
 
@@ -40,7 +40,7 @@ def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None)
 
     `table_id` is the table's that was meant, None where nobody recorded it.
     """
-    log = _log(table)
+    log = delta_log(table.spark, table.path)
     newest, found_id = version_and_id(table)
     if newest < 0:
         return f"there is no table in {table.path} any more"
@@ -101,11 +101,6 @@ def place_of(path: str, name: TableName, root: str) -> str:
     return "/".join([root, *kept]) if kept[0] in ("silver", "archive") else path
 
 
-def _log(table: LakeTable) -> Any:
-    jvm: Any = table.spark._jvm
-    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(table.spark._jsparkSession, table.path)
-
-
 def _positions(table: LakeTable, snapshot: Any = None) -> dict[str, int]:
     return {str(each.appId()): int(each.version()) for each in table.transactions(snapshot)}
 
@@ -120,7 +115,8 @@ def _following(table: LakeTable, version: int, positions: Mapping[str, int]) -> 
         return None
     jvm: Any = table.spark._jvm
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
-    for commit in as_java(_log(table).getChanges(version + 1, jvm.scala.Option.empty(), True)):
+    log = delta_log(table.spark, table.path)
+    for commit in as_java(log.getChanges(version + 1, jvm.scala.Option.empty(), True)):
         found = {action.getClass().getSimpleName(): action for action in as_java(commit._2())}
         recorded, information = found.get("SetTransaction"), found.get("CommitInfo")
         if recorded is not None and _MAIN.fullmatch(recorded.appId()):
@@ -137,7 +133,8 @@ def _missing_file(table: LakeTable, snapshot: Any) -> str | None:
     folder = jvm.org.apache.hadoop.fs.Path(table.path)
     session: Any = table.spark._jsparkSession
     files = folder.getFileSystem(session.sessionState().newHadoopConf())
-    left = _files(table, snapshot).subtract(_files(table, _log(table).unsafeVolatileSnapshot()))
+    newest = delta_log(table.spark, table.path).unsafeVolatileSnapshot()
+    left = _files(table, snapshot).subtract(_files(table, newest))
     seen = set()
     for row in left.toLocalIterator():
         names = [unquote(row.path)]

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from pipeline import __version__
+from pipeline.lake.instants import utc_text
 
 if TYPE_CHECKING:
     from pipeline.operate.summaries import ApplySummary, IngestSummary
@@ -52,7 +53,7 @@ class RunLog:
                 position=str(summary.position),
                 transactions=summary.transactions - self._transactions,
                 changes=summary.changes - self._changes,
-                commit_time=_time(summary.commit_time),
+                commit_time=utc_text(summary.commit_time),
             )
             self._commits, self._transactions = summary.commits, summary.transactions
             self._changes = summary.changes
@@ -72,7 +73,7 @@ class RunLog:
                 changes=sum(changed.values()),
                 tables=sum(count > 0 for count in changed.values()),
                 seconds=round(summary.pass_seconds, 3),
-                commit_time=_time(summary.commit_time),
+                commit_time=utc_text(summary.commit_time),
             )
             for name, state in sorted(summary.tables.items()):
                 trouble = ("failed", state.failure) if state.failure else ("held", state.held or "")
@@ -115,7 +116,3 @@ class RunLog:
 def _write_stderr(line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-
-
-def _time(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(timezone.utc).isoformat()

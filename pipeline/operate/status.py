@@ -18,6 +18,7 @@ from pipeline.errors import SourceError
 from pipeline.lake.activity import Activity, read_activity
 from pipeline.lake.bronze import Bronze, TableName
 from pipeline.lake.copies import GONE, READING
+from pipeline.lake.instants import utc_text
 from pipeline.lake.reconciliations import Reconciliations
 from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
 from pipeline.lake.session import start_session
@@ -63,7 +64,7 @@ class TableStatus:
             "misfits": self.misfits,
             "sentence": self.sentence,
             "verified": None if self.verified is None else str(self.verified),
-            "commit_time": _time(self.commit_time),
+            "commit_time": utc_text(self.commit_time),
             "lag_seconds": None if self.lag_seconds is None else round(self.lag_seconds, 3),
             "lag_bytes": self.lag_bytes,
             "last_day": {name: self.operations.get(op, 0) for op, name in OPERATIONS.items()},
@@ -99,7 +100,7 @@ class Status:
             "pipeline": self.pipeline,
             "captured": str(self.captured),
             "applied": str(self.applied),
-            "commit_time": _time(self.commit_time),
+            "commit_time": utc_text(self.commit_time),
             "lag_behind": "source" if self.source else "bronze",
             "tables": [table.as_json() for table in self.tables],
             "source": self._source_json(),
@@ -112,7 +113,7 @@ class Status:
         slot = self.source.slot
         left = seconds_left(self.source, self.rate)
         return {
-            "now": _time(self.source.now),
+            "now": utc_text(self.source.now),
             "wal_end": str(self.source.wal_lsn),
             "wal_bytes_per_second": None if self.rate is None else round(self.rate, 1),
             "max_slot_wal_keep_bytes": self.source.keep_size,
@@ -237,7 +238,3 @@ def _table(
         state = event.kind if event and event.kind in HOLDING else "behind"
     sentence = event.sentence if event else None
     return TableStatus(name, state, entry.applied_lsn, entry.version, misfits.get(name, {}), sentence)
-
-
-def _time(time: datetime | None) -> str | None:
-    return None if time is None else time.astimezone(timezone.utc).isoformat()

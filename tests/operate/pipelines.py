@@ -63,6 +63,11 @@ class Pipeline:
             for statement in ("BEGIN", *statements, f"PREPARE TRANSACTION '{gid}'"):
                 other.execute(statement.encode())
 
+    def drop_slot(self) -> None:
+        """Drop the slot once it is free."""
+        self.database.free_slot()
+        self.source.execute("SELECT pg_drop_replication_slot(%s)", (self.config.source.slot,))
+
     def ingest(self, **options: Any) -> IngestSummary:
         """Capture all that is committed."""
         from pipeline.operate.ingest import run_ingest

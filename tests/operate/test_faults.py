@@ -99,6 +99,7 @@ def test_a_slot_that_somebody_else_moved_is_refused(
 
     pipeline.run(ITEMS)
     pipeline.ingest()
+    pipeline.database.free_slot()
     pipeline.run(
         FILL.format(1, 5),
         "SELECT pg_replication_slot_advance(current_database(), pg_current_wal_flush_lsn())",
@@ -121,7 +122,9 @@ def test_a_slot_that_is_gone_is_named_and_one_made_anew_is_refused(pipeline: Pip
     slot = pipeline.config.source.slot
     pipeline.run(ITEMS)
     pipeline.ingest()
-    pipeline.run(FILL.format(1, 5), f"SELECT pg_drop_replication_slot('{slot}')", FILL.format(6, 9))
+    pipeline.run(FILL.format(1, 5))
+    pipeline.drop_slot()
+    pipeline.run(FILL.format(6, 9))
     with pytest.raises(SourceError, match=slot):
         pipeline.ingest()
     pipeline.run(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")

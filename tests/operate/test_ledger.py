@@ -91,7 +91,7 @@ def test_copies_prepared_transactions_and_a_crossed_gap(make_pipeline: MakePipel
     assert data["transactions"] >= 3
 
     # a lost slot that the configuration lets a run cross
-    pipeline.run(f"SELECT pg_drop_replication_slot('{pipeline.config.source.slot}')")
+    pipeline.drop_slot()
     pipeline.run("INSERT INTO t VALUES (5001, 'of the gap')")
     source = replace(pipeline.config.source, lost_slot="resync")
     pipeline = replace(pipeline, config=replace(pipeline.config, source=source))

@@ -145,8 +145,10 @@ def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -
     life.run("INSERT INTO a VALUES (100, 'in bronze')")
     life.ingest()
     if loss == "dropped":
-        life.run(f"SELECT pg_drop_replication_slot('{slot}')", "DELETE FROM a WHERE id < 5")
+        life.drop_slot()
+        life.run("DELETE FROM a WHERE id < 5")
     else:
+        life.database.free_slot()
         life.run(
             "DELETE FROM a WHERE id < 5",
             f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())",
@@ -175,7 +177,8 @@ def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
 
     life.run("INSERT INTO a VALUES (100, 'before the gap')")
     life.ingest()
-    life.run(f"SELECT pg_drop_replication_slot('{life.config.source.slot}')", "DELETE FROM a WHERE id < 5")
+    life.drop_slot()
+    life.run("DELETE FROM a WHERE id < 5")
     source = replace(life.config.source, lost_slot="resync")
     healed = replace(life, config=replace(life.config, source=source))
     with monkeypatch.context() as patch:

@@ -156,6 +156,7 @@ def test_bytes_of_an_sql_ascii_database_come_as_they_are(database: Database, rou
         connection.execute(b"INSERT INTO item (id, name) VALUES (1, '\xe9t\xe9')")
     messages = read_all(ascii_database, config, route)
     assert b"\xe9t\xe9" in messages[-2]
+    ascii_database.free_slot()
     database.run(f"SELECT pg_drop_replication_slot('{name}')", f"DROP DATABASE {name} WITH (FORCE)")
 
 
