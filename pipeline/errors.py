@@ -6,11 +6,16 @@ when nothing handles the error: 1 for a failure, 2 for a mistake in the command 
 `sentence_of` makes such a sentence of any other exception.
 """
 
+import errno
 import os
 import re
 import traceback
 
 _AGAIN = "run again with --debug for the stack trace"
+_MAKE_ROOM = "nothing is lost: make room and run again"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_SPACE = os.strerror(errno.ENOSPC)
+_GATEWAY = os.path.join("py4j", "")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SPARK_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"")
 
@@ -47,6 +52,10 @@ class SlotBusyError(SourceError):
     """Name the slot that another session reads."""
 
 
+class SpoolError(PgdeltaError):
+    """Name a staged file that is not as it was written."""
+
+
 class EndpointError(PgdeltaError):
     """Name an address at which metrics cannot be served."""
 
@@ -65,14 +74,20 @@ def sentence_of(error: BaseException) -> str:
     if isinstance(error, PgdeltaError):
         return str(error)
     family = type(error).__module__.partition(".")[0]
-    if family == "py4j" and "Py4JJavaError" not in type(error).__name__:
+    frames = traceback.extract_tb(error.__traceback__)
+    if (family == "py4j" and "Py4JJavaError" not in type(error).__name__) or (
+        isinstance(error, ConnectionError) and any(_GATEWAY in frame.filename for frame in frames)
+    ):
         return f"the connection to Spark's JVM broke (killed, or out of memory?); start again, or {_AGAIN}"
     if family in ("pyspark", "py4j"):
+        if _NO_SPACE in str(error):
+            return f"Spark could not write: {_NO_SPACE}; {_MAKE_ROOM}"
         return f"Spark failed: {_spark_sentence(error)}; {_AGAIN}"
     if isinstance(error, OSError) and error.strerror:
         file = f"{error.filename}: " if error.filename else ""
+        if error.errno in _FULL:
+            return f"{file}{os.strerror(error.errno)}; {_MAKE_ROOM}"
         return f"{file}{error.strerror}; {_AGAIN}"
-    frames = traceback.extract_tb(error.__traceback__)
     place = f" in {os.path.basename(frames[-1].filename)} line {frames[-1].lineno}" if frames else ""
     return f"unexpected {type(error).__name__}{place}; {_AGAIN}"
 

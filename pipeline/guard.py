@@ -44,8 +44,9 @@ def main_guard(
     if debug:
         os.environ.setdefault("PGDELTA_SPARK_LOG", "warn")
     else:
-        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-        logging.getLogger("pyspark").setLevel(logging.CRITICAL + 1)
+        # py4j tells of a JVM that is gone by the root logger, with a stack trace
+        for name in ("py4j", "pyspark", None):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     outcome: list[int] = []
 
     def work() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -312,6 +315,26 @@ def test_a_spark_error_is_its_first_line_without_values() -> None:
         toString=lambda: "java.io.IOException: full\n\tat a.b(C)"
     )
     assert sentence_of(error).startswith("Spark failed: java.io.IOException: full; run again")
+
+
+def test_a_gateway_that_is_gone_is_said_as_such_and_a_full_disk_as_a_full_disk() -> None:
+    refuse = "raise ConnectionRefusedError(111, 'refused')"
+    work = compile(refuse, "x/py4j/java_gateway.py", "exec")
+    with pytest.raises(ConnectionRefusedError) as caught:
+        exec(work)
+    assert sentence_of(caught.value).startswith("the connection to Spark's JVM broke")
+    with pytest.raises(ConnectionRefusedError) as refused:
+        socket.create_connection(("127.0.0.1", free_port()))
+    assert sentence_of(refused.value).startswith("Connection refused")
+    full = OSError(errno.ENOSPC, "as Arrow puts it: [errno 28] No space left on device")
+    assert sentence_of(full) == "No space left on device; nothing is lost: make room and run again"
+    text = "[TASK_WRITE_FAILED] x\n\tCaused by: java.io.IOException: No space left on device"
+    assert sentence_of(spark_error("SparkException", text)).endswith("make room and run again")
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return int(server.getsockname()[1])
 
 
 WORK = """

@@ -9,15 +9,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES, STATISTICS
+from pipeline.errors import SpoolError
 from pipeline.protocol.events import CommittedPrepared, RolledBackPrepared
 from pipeline.protocol.lsn import LSN
 
+DAMAGE = (
+    ": it was changed, or the disk is damaged; nothing of it has landed, and the next run gets its changes"
+    " from the server again."
+)
+_BLOCK = 1 << 20  # bytes
 _REPETITIVE = ["op", "schema_name", "table_name", "old_kind", "relation_version", "relation_id", "origin"]
 
 
@@ -26,6 +33,8 @@ class Part:
     """One finished file: rows, and the least and greatest values of the columns that readers select by."""
 
     path: Path
+    size: int  # bytes
+    checksum: int  # CRC-32 of them
     row_count: int
     least: dict[str, Any]
     greatest: dict[str, Any]
@@ -63,11 +72,39 @@ class Staged:
         return sum(part.row_count for part in self.parts)
 
 
+class Sink:
+    """A file for Arrow to write to, of which every byte is counted and checked."""
+
+    def __init__(self, path: Path) -> None:
+        self.size = self.checksum = 0
+        self._file = pa.OSFile(str(path), "wb")
+
+    @property
+    def closed(self) -> bool:
+        """Say whether the file is closed."""
+        return bool(self._file.closed)
+
+    def write(self, data: bytes) -> None:
+        """Append the bytes."""
+        self._file.write(data)
+        self.size += len(data)
+        self.checksum = crc32(data, self.checksum)
+
+    def flush(self) -> None:
+        """Hand what is buffered to the system."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 @dataclass(slots=True)
 class StagedFile:
     """A file that is being written."""
 
     path: Path
+    sink: Sink
     writer: pq.ParquetWriter
     row_count: int = 0
     least: dict[str, Any] = field(default_factory=dict)
@@ -86,21 +123,30 @@ class StagedFile:
     def close(self) -> Part:
         """Finish the file."""
         self.writer.close()
-        return Part(self.path, self.row_count, self.least, self.greatest)
+        self.sink.close()
+        size, checksum = self.sink.size, self.sink.checksum
+        return Part(self.path, size, checksum, self.row_count, self.least, self.greatest)
 
     def discard(self) -> None:
         """Remove the file."""
         self.writer.close()
+        self.sink.close()
         self.path.unlink(missing_ok=True)
 
 
 def create_file(directory: Path) -> StagedFile:
     """Begin a file of a name that no other has."""
     path = directory / f"{uuid4().hex}.parquet"
+    sink = Sink(path)
     writer = pq.ParquetWriter(
-        path, CHANGES, compression="snappy", use_dictionary=_REPETITIVE, write_statistics=list(STATISTICS)
+        sink,
+        CHANGES,
+        compression="snappy",
+        use_dictionary=_REPETITIVE,
+        write_statistics=list(STATISTICS),
+        write_page_checksum=True,
     )
-    return StagedFile(path, writer)
+    return StagedFile(path, sink, writer)
 
 
 def complete(part: Part, end_lsn: LSN) -> Part:
@@ -108,6 +154,7 @@ def complete(part: Part, end_lsn: LSN) -> Part:
 
     Row group by row group, so memory stays bounded; the file without it is removed.
     """
+    check(part)
     file = create_file(part.path.parent)
     position = CHANGES.get_field_index("end_lsn")
     with pq.ParquetFile(part.path) as source:
@@ -117,3 +164,16 @@ def complete(part: Part, end_lsn: LSN) -> Part:
             file.write(table.set_column(position, CHANGES.field(position), ends))
     part.path.unlink()
     return file.close()
+
+
+def check(part: Part) -> None:
+    """Raise a `SpoolError` where the file is not what was written."""
+    checksum = 0
+    try:
+        with part.path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                checksum = crc32(block, checksum)
+    except FileNotFoundError:
+        checksum = -1
+    if checksum != part.checksum:
+        raise SpoolError(f"The staged file {part.path} is not as it was written{DAMAGE}")

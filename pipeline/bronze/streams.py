@@ -6,14 +6,17 @@ end, and only then are the rows numbered for good: PostgreSQL streams what a rol
 back later. Nothing of an open stream outlives the session: the server streams it again.
 
 A file is open only while it is written or read, and nothing of what is in it stays in memory: there may be
-more streams than a process may have open files, each of any size and moved to disk piece by piece.
+more streams than a process may have open files, each of any size and moved to disk piece by piece. Every
+piece has its length and checksum before it: a file that is not as it was written is refused.
 """
 
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from struct import Struct
 from typing import Any
 from uuid import uuid4
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +34,9 @@ from pipeline.bronze.rows import (
     truncation_rows,
 )
 from pipeline.bronze.schema import CHANGES, STREAMED
+from pipeline.bronze.staged import DAMAGE
 from pipeline.bronze.versions import RelationVersion
+from pipeline.errors import SpoolError
 from pipeline.protocol.events import (
     StreamAborted,
     StreamedChange,
@@ -42,6 +47,8 @@ from pipeline.protocol.events import (
 
 _SUBXID = STREAMED.get_field_index("subxid")
 _COMPRESSED = ipc.IpcWriteOptions(compression="lz4")
+_SIZE = Struct("<Q")  # bytes of a piece
+_CHECKSUM = Struct("<I")  # CRC-32 of both, so that zeros are no piece
 
 STREAM_BYTES = 32 << 20
 STREAM_ROWS = 131_072
@@ -60,7 +67,8 @@ class OpenStream:
         self._other_bytes = 0
         self.arrivals = 0
         self._aborted: set[int] = set()
-        self._file: Path | None = None  # Arrow's streams, one after the other, each of one table
+        self._file: Path | None = None  # pieces, each a table as Arrow's stream behind its size and checksum
+        self._piece_count = 0
 
     @property
     def byte_count(self) -> int:
@@ -109,8 +117,15 @@ class OpenStream:
     def spill(self, directory: Path, versions: list[RelationVersion]) -> None:
         """Move what is in memory to the end of the file."""
         self._file = self._file or directory / f"{uuid4().hex}.arrow"
-        with self._file.open("ab") as file, ipc.new_stream(file, STREAMED, options=_COMPRESSED) as writer:
+        sink = pa.BufferOutputStream()
+        with ipc.new_stream(sink, STREAMED, options=_COMPRESSED) as writer:
             writer.write_table(self._take(versions))
+        piece = memoryview(sink.getvalue())
+        with self._file.open("ab") as file:
+            size = _SIZE.pack(len(piece))
+            file.write(size + _CHECKSUM.pack(crc32(piece, crc32(size))))
+            file.write(piece)
+        self._piece_count += 1
 
     def finish(self, transaction: Transaction, versions: list[RelationVersion]) -> Iterator[pa.Table]:
         """Give the rows that remain, as rows of `changes` of a transaction whose end is known."""
@@ -125,14 +140,27 @@ class OpenStream:
         """Drop all rows."""
         if self._file:
             self._file.unlink(missing_ok=True)
-        self._file, self.rows, self._others = None, Rows(), []
+        self._file, self._piece_count, self.rows, self._others = None, 0, Rows(), []
 
     def _read_file(self) -> Iterator[pa.Table]:
         if self._file:
             with pa.OSFile(str(self._file)) as file:
-                while file.tell() < file.size():
-                    with ipc.open_stream(file) as reader:
+                for _ in range(self._piece_count):
+                    with ipc.open_stream(self._read_piece(file)) as reader:
                         yield reader.read_all()
+
+    def _read_piece(self, file: pa.OSFile) -> pa.Buffer:
+        head, checksum = file.read(_SIZE.size), file.read(_CHECKSUM.size)
+        if len(checksum) == _CHECKSUM.size:
+            [size] = _SIZE.unpack(head)
+            if size <= file.size() - file.tell():
+                piece = file.read_buffer(size)
+                if crc32(piece, crc32(head)) == _CHECKSUM.unpack(checksum)[0]:
+                    return piece
+        raise SpoolError(
+            f"The staged file {self._file}, of the open transaction {self.xid}, is not as it was written"
+            f"{DAMAGE}"
+        )
 
     def _take(self, versions: list[RelationVersion]) -> pa.Table:
         tables = []

@@ -24,8 +24,10 @@ def put_in_place(
     """Replace a table's columns and rows; `entry` is the other's, complete up to an LSN."""
     commit = Commit(app_id, through, {"operation": "rewrite"})
     if (table.position(app_id) or INVALID) >= through:
-        # Delta would skip it under an LSN that the table has.
-        commit = Commit(f"{app_id}/rewrite", LSN(time.time_ns()), {"operation": "rewrite"})
+        # Delta would skip it under an LSN that the table has; the clock alone may go back.
+        name = f"{app_id}/rewrite"
+        number = max(time.time_ns(), (table.position(name) or INVALID) + 1)
+        commit = Commit(name, LSN(number), {"operation": "rewrite"})
     entry = replace(entry, path=table.path)
     # Until the new rows are there the old ones have their names; then what data files call them is new.
     unnamed = tuple(replace(c, physical_name="") for c in entry.columns)

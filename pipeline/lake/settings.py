@@ -39,6 +39,8 @@ RUNTIME_SETTINGS = {
     # what Spark infers of an expression over all columns grows exponentially with their number: the plan of a
     # table of 18 columns without a key never ended
     "spark.sql.constraintPropagation.enabled": "false",
+    # a page whose bytes are not what was written fails the read: without it values could come out wrong
+    "parquet.page.verify-checksum.enabled": "true",
     # Spark puts variables of the driver's environment, its passwords too, in the place of `${env:…}` in any
     # SQL text: a column of that name would be given the password for a name
     "spark.sql.variable.substitute": "false",
@@ -52,6 +54,17 @@ rootLogger.appenderRef.stderr.ref = stderr
 # without a level of its own this one makes Spark announce, and use, WARN
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = ${env:PGDELTA_SPARK_LOG:-fatal}
+# what ends the JVM, out of memory first of all, ends it at once, with code 52: nobody else could say so
+logger.end.name = org.apache.spark.util.SparkUncaughtExceptionHandler
+logger.end.level = error
+logger.end.additivity = false
+logger.end.appenderRef.end.ref = end
+appender.end.type = Console
+appender.end.name = end
+appender.end.target = SYSTEM_ERR
+appender.end.layout.type = PatternLayout
+appender.end.layout.pattern = pgdelta: Spark ended by %replace{%ex{1}}{(?s)[^a-zA-Z.].*}{}; nothing is lost: \
+run again, after an OutOfMemoryError with a larger spark.driver.memory%n
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pipeline.bronze.staged import Part
+from pipeline.bronze.staged import Part, check
 from pipeline.lake.commits import DataFile
 from pipeline.lake.tables import Lake, LakeTable, local_path
 from pipeline.private import make_private_folder
@@ -38,7 +38,7 @@ class Staging:
 
     def move(self, part: Part, table: LakeTable) -> DataFile:
         """Bring a file into the folder of a table, where a commit can name it."""
-        size = part.path.stat().st_size
+        check(part)
         if self._local_root is None:
             target = self._path(f"{table.path}/{part.path.name}")
             spark: Any = self._lake.spark
@@ -46,7 +46,7 @@ class Staging:
             files.copyFromLocalFile(True, True, self._path(f"file:{part.path}"), target)
         else:
             part.path.rename(Path(local_path(table.path), part.path.name))
-        return DataFile(part.path.name, size, part.row_count, part.least, part.greatest)
+        return DataFile(part.path.name, part.size, part.row_count, part.least, part.greatest)
 
     def close(self) -> None:
         """Remove what is left."""

@@ -137,6 +137,9 @@ def plan_evolution(
         operations += [
             DropColumn(name + SUFFIX) for name in known.numbers if name in gone and name + SUFFIX in silver
         ]
+    names = {column.name for column in relation.columns}
+    # columns of the last version that are not here under their names, and whose numbers nobody knew
+    lost = known is not None and any(known.numbers[n] is None for n in known.types if n not in names)
     for column in relation.columns:
         wanted = silver_type(column, rule.types.get(column.name), silver.get(column.name))
         present = silver.get(column.name)
@@ -158,7 +161,7 @@ def plan_evolution(
                 operations.append(came_back(column.name))
             elif column.has_default and column.missing_value is None:
                 operations.append(computed(column.name))
-            if not is_certain:
+            if not is_certain or lost:
                 operations.append(unseen(column.name))
     operations += [AddColumn(name, STRING) for name in beside if name not in silver]
     return operations

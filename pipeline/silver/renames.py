@@ -7,8 +7,12 @@ where the catalog did not say the number, a column is the one that had its name 
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeAlias
 
 from pipeline.silver.relation import PostgresType, SourceColumn, SourceRelation
+
+_Column: TypeAlias = tuple[str, PostgresType, int | None]  # name, type, attribute number
 
 _UNKNOWN = 0  # no column has this attribute number
 
@@ -69,7 +73,8 @@ class Alike:
 
     `sources` are the names that the source has for them: Delta cannot hold two that differ only in case.
     `certain` says of each version whether it is known which columns it has; `gone` are the names of columns
-    that the last version has not.
+    that the last version has not. `alike` are the numbers of columns that gave way to one of the same name,
+    type and place: the catalog tells them apart, but no message when.
     """
 
     relations: tuple[SourceRelation, ...]
@@ -77,6 +82,7 @@ class Alike:
     sources: Mapping[int, str]
     certain: tuple[bool, ...]
     gone: Mapping[int, str]
+    alike: Set[int] = frozenset()
 
 
 def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alike:
@@ -111,7 +117,31 @@ def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alik
                 gone[number] = _aside(column.name, number, [*final.values(), *unnumbered, *gone.values()])
     given = {**final, **gone}
     alike = (_named(relation, ns, given) for relation, ns in zip(relations, numbered, strict=True))
-    return Alike(tuple(alike), final, sources, tuple(certain), gone)
+    looks = [_look(relation, ns) for relation, ns in zip(relations, numbered, strict=True)]
+    if known is not None and is_same_table:
+        looks.insert(0, _last_look(known))
+    return Alike(tuple(alike), final, sources, tuple(certain), gone, _in_disguise(looks))
+
+
+def _look(relation: SourceRelation, numbers: Sequence[int | None]) -> list[_Column]:
+    return [(c.name, c.type, number) for c, number in zip(relation.columns, numbers, strict=True)]
+
+
+def _last_look(known: Known) -> list[_Column]:
+    """Return the columns of the last version as its Relation message had them."""
+    named = {n: name for name, n in known.numbers.items()} | {n: s for s, n in known.source_names.items()}
+    columns = [(named[number], known.types[name], number) for name, number in known.numbers.items()
+               if name in known.types]  # fmt: skip
+    return sorted(columns, key=lambda column: column[2] or 0)
+
+
+def _in_disguise(looks: Sequence[Sequence[_Column]]) -> set[int]:
+    found = set()
+    for before, after in pairwise(looks):
+        if [column[:2] for column in before] == [column[:2] for column in after]:
+            pairs = ((old[2], new[2]) for old, new in zip(before, after, strict=True))
+            found |= {old for old, new in pairs if old is not None and new is not None and old != new}
+    return found
 
 
 def _named(
@@ -193,7 +223,11 @@ def plan_renames(known: Known, alike: Alike) -> list[RenameColumn]:
             wanted[name] = RenameColumn(name, to, f"column {name} was renamed to {to}")
         elif to != name:
             sentence = f"column {name} was dropped and added again: the values it had are in {to}"
-            wanted[name] = RenameColumn(name, to, sentence)
+            if number in alike.alike:
+                sentence += ", and those of rows that changed about then may be too: no message tells when"
+            wanted[name] = RenameColumn(
+                name, to, sentence, "diverged" if number in alike.alike else "evolved"
+            )
     targets = {rename.to.lower() for rename in wanted.values()}
     for name in known.numbers:
         if name not in wanted and name.lower() in targets:

@@ -25,6 +25,8 @@ def silver_path(root: str, schema: str, table: str, target: str | None = None) -
 
 
 def _segment(name: str) -> str:
+    if name in (".", ".."):
+        return "%2E" * len(name)
     return "".join(f"%{ord(c):02X}" if c in "/\\%:*?[]{}" or ord(c) in (*range(32), 127) else c for c in name)
 
 

@@ -191,6 +191,23 @@ def test_column_that_appears_while_the_catalog_is_ahead_is_added_with_a_note() -
     assert note.sentence.startswith("column more appeared while the catalog was ahead of the stream")
 
 
+def test_column_that_may_be_one_of_which_nobody_knew_the_number_is_added_with_a_note() -> None:
+    before = relation(ID, column("old", None, NAME.type_oid))
+    known = Known(500, {}).after(before)
+    silver = {"id": "INT", "old": "STRING"}
+    added, note = plan_evolution(
+        known, relation(ID, column("new", 2, NAME.type_oid)), silver, TableRule("*.*")
+    )
+    assert (type(added), type(note)) == (AddColumn, Note)
+    # one that is still there under its name is not in doubt, nor is one that is long gone
+    later = relation(ID, column("old", 2, NAME.type_oid), column("more", 3))
+    assert [type(o) for o in plan_evolution(known, later, silver, TableRule("*.*"))] == [AddColumn]
+    gone = known.after(relation(ID))
+    assert [
+        type(o) for o in plan_evolution(gone, relation(ID, column("more", 3)), silver, TableRule("*.*"))
+    ] == [AddColumn]
+
+
 def test_type_that_only_the_catalog_knows_is_what_silver_has() -> None:
     silver = {"id": "INT", "name": "ARRAY<STRING>"}
     unknown = relation(column("id", None, 16_400), column("name", None, 16_500))

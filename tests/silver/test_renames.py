@@ -94,6 +94,23 @@ def test_column_dropped_and_added_again_twice_keeps_both() -> None:
     assert [r[:2] for r in renames(taken, named(("a", 4), "b", ("a__2", 5)))] == [("a", "a__2__2")]
 
 
+def test_column_that_looks_the_same_after_it_was_added_again_is_said_to_be_uncertain() -> None:
+    known = Known(500, {}).after(named("a", "b"))
+    again = named("a", ("b", 4), version=2)
+    [rename] = plan_renames(known, name_alike(known, [again]))
+    assert (rename.name, rename.to, rename.kind) == ("b", "b__3", "diverged")
+    assert rename.sentence is not None
+    assert rename.sentence.endswith("no message tells when")
+    # also where both versions come at once
+    [rename] = plan_renames(known, name_alike(known, [named("a", "b"), again]))
+    assert rename.kind == "diverged"
+    # a column that was not the last one has another place; and one that was seen to be gone is another
+    [rename] = plan_renames(known, name_alike(known, [named(("b", 3), ("a", 4), version=2)]))
+    assert (rename.name, rename.kind) == ("a", "evolved")
+    [rename] = plan_renames(known, name_alike(known, [named("a", version=3), again]))
+    assert (rename.name, rename.kind) == ("b", "evolved")
+
+
 def test_column_that_is_dropped_keeps_its_name_while_nobody_else_has_it() -> None:
     assert renames(KNOWN, named(("b", 3))) == []
     assert names(KNOWN, named("a", "b"), named(("b", 3), version=2)) == [["a", "b"], ["b"]]
