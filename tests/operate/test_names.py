@@ -119,6 +119,30 @@ def test_what_no_message_tells_is_an_event(pipeline: Pipeline) -> None:
     assert kinds == {table: sorted(kind for kind, _ in pipeline.events(table)) for table in tables}
 
 
+@pytest.mark.slow
+def test_a_column_that_looks_the_same_after_it_was_added_again_is_an_event(
+    make_pipeline: MakePipeline,
+) -> None:
+    pipeline = make_pipeline(create_publication="all", copy="initial")
+    auto = replace(pipeline.config.silver, resync="auto")
+    pipeline = replace(pipeline, config=replace(pipeline.config, silver=auto))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    pipeline.catch_up()
+    # when ingest asks the catalog about the first change, the column is another one already
+    pipeline.run(
+        "UPDATE t SET v = 'before' WHERE id = 1",
+        "ALTER TABLE t DROP v",
+        "ALTER TABLE t ADD v text",
+        "UPDATE t SET v = 'after' WHERE id = 2",
+    )
+    pipeline.catch_up()
+    assert "diverged" in {kind for kind, _ in pipeline.events("t")}
+    for _ in range(2):  # the copy that the event asked for
+        pipeline.catch_up()
+    assert silver(pipeline, "id", "v") == [(1, None), (2, "after")]
+    pipeline.assert_equal("t", ignore_left_columns=True)
+
+
 def test_a_table_does_not_lie_in_the_folder_of_another(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline("*.*", create_publication="all")
     rules = (TableRule("public.t", "shop"), TableRule("*.*"))
