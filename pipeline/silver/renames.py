@@ -130,8 +130,11 @@ def _look(relation: SourceRelation, numbers: Sequence[int | None]) -> list[_Colu
 def _last_look(known: Known) -> list[_Column]:
     """Return the columns of the last version as its Relation message had them."""
     named = {n: name for name, n in known.numbers.items()} | {n: s for s, n in known.source_names.items()}
-    columns = [(named[number], known.types[name], number) for name, number in known.numbers.items()
-               if name in known.types]  # fmt: skip
+    columns = [
+        (named[number] if number is not None else name, known.types[name], number)
+        for name, number in known.numbers.items()
+        if name in known.types
+    ]
     return sorted(columns, key=lambda column: column[2] or 0)
 
 
