@@ -2,8 +2,9 @@
 
 Changes flow one way, room by room: `protocol` (bytes to whole transactions) → `postgres` (the server) →
 `bronze` (an append-only log of every change) → `silver` (plans that turn the log into tables) → `lake` (Spark
-and Delta) → `operate` (what an operator runs) → `cli`. A room imports only rooms to its left; `errors` and
-`config` are left of them all.
+and Delta) → `report` (what people and machines are told) → `ingest` and `apply` (the two jobs) → `operate`
+(what an operator asks for) → `prove`, `tail`, `demo` → `cli`. A room imports only rooms to its left; `errors`
+and `config` are left of them all.
 """
 
 from importlib import import_module

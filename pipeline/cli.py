@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pipeline import __version__, commands
 from pipeline.guard import main_guard
 from pipeline.operate.as_of_request import AS_OF, take_as_of
-from pipeline.operate.tail_request import TAIL, take_tail
-from pipeline.operate.watch_request import take_offline, take_watch
+from pipeline.report.watch_request import take_offline, take_watch
+from pipeline.tail.request import TAIL, take_tail
 
 _ABOUT = """\
 Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to the source in silver.

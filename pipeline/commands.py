@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.errors import one_line
 from pipeline.keys import KeyRange
-from pipeline.operate.tail_request import request_of
+from pipeline.tail.request import request_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,8 +60,8 @@ def _finish(summary: Summary, options: argparse.Namespace) -> int:
 def ingest(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture."""
     config = _load(options)
-    from pipeline.operate.ingest import run_ingest
-    from pipeline.operate.watch import Watch
+    from pipeline.ingest.ingest import run_ingest
+    from pipeline.report.watch import Watch
 
     with Watch(config, options, "ingest") as watch:
         summary = run_ingest(config, trigger=options.trigger, stop=stop, progress=watch.take_ingest)
@@ -71,8 +71,8 @@ def ingest(options: argparse.Namespace, stop: threading.Event) -> int:
 def apply(options: argparse.Namespace, stop: threading.Event) -> int:
     """Apply."""
     config = _load(options)
-    from pipeline.operate.apply import run_apply
-    from pipeline.operate.watch import Watch
+    from pipeline.apply.apply import run_apply
+    from pipeline.report.watch import Watch
 
     with Watch(config, options, "apply") as watch:
         summary = run_apply(config, trigger=options.trigger, stop=stop, progress=watch.take_apply)
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture and apply."""
     config = _load(options)
     from pipeline.operate.run import run_both
-    from pipeline.operate.watch import Watch
+    from pipeline.report.watch import Watch
 
     with Watch(config, options, "run") as watch:
         summary = run_both(
@@ -102,7 +102,7 @@ def status(options: argparse.Namespace, stop: threading.Event) -> int:
     config = _load(options)
     if options.prove:
         return _prove(config, options)
-    from pipeline.operate.status import read_status
+    from pipeline.report.status import read_status
 
     status = read_status(config, is_offline=options.offline)
     _show(status, options)
@@ -111,7 +111,7 @@ def status(options: argparse.Namespace, stop: threading.Event) -> int:
 
 def _prove(config: Config, options: argparse.Namespace) -> int:
     """Print whether bronze is whole, and return 1 where it is not."""
-    from pipeline.operate.ledger import prove
+    from pipeline.prove.ledger import prove
 
     proof = prove(config)
     _show(proof, options)
@@ -143,8 +143,8 @@ def resync(options: argparse.Namespace, stop: threading.Event) -> int:
     """Ask for tables to be copied anew."""
     del stop
     config = _load(options)
-    from pipeline.operate.copy_board import CopyBoard
     from pipeline.operate.resync import run_resync
+    from pipeline.report.copy_board import CopyBoard
 
     with CopyBoard(is_quiet=options.json) as board:
         summary = run_resync(
@@ -163,7 +163,7 @@ def _key_ranges(options: argparse.Namespace) -> list[KeyRange]:
 def reconcile(options: argparse.Namespace, stop: threading.Event) -> int:
     """Hold silver against its source."""
     config = _load(options)
-    from pipeline.operate.reconcile import run_reconcile
+    from pipeline.prove.reconcile import run_reconcile
 
     found = run_reconcile(
         config, options.table, wait=options.wait, runs=options.run, repairs=options.repair, stop=stop
@@ -195,7 +195,7 @@ def _show(found: Printable, options: argparse.Namespace) -> None:
 def demo(options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the demo."""
     options.stop = stop
-    from pipeline.operate.demo import run_demo
+    from pipeline.demo.demo import run_demo
 
     exit_code: int = run_demo(options)
     return exit_code
@@ -233,12 +233,12 @@ def check(options: argparse.Namespace, stop: threading.Event) -> int:
 def tail(options: argparse.Namespace, stop: threading.Event) -> int:
     """Print what the slot says."""
     config = None if options.config is None else _load(options)
-    from pipeline.operate.tail import run_tail
+    from pipeline.tail.tail import run_tail
 
     return run_tail(request_of(options, config), stop)
 
 
 def _plain(text: str | None) -> str:
-    from pipeline.operate.cells import escape
+    from pipeline.report.cells import escape
 
     return escape(text or "")

@@ -56,8 +56,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         setattr(place, function, run)
         monkeypatch.setitem(sys.modules, module, place)
 
-    stand_in("pipeline.operate.ingest", "run_ingest")
-    stand_in("pipeline.operate.apply", "run_apply")
+    stand_in("pipeline.ingest.ingest", "run_ingest")
+    stand_in("pipeline.apply.apply", "run_apply")
     stand_in("pipeline.operate.run", "run_both")
     return seen
 
@@ -202,9 +202,9 @@ def test_a_failed_run_has_one_last_line_in_its_log(
     def fail(config: Any, **keywords: Any) -> Ran:
         raise GapError("the slot is gone")
 
-    place = ModuleType("pipeline.operate.ingest")
+    place = ModuleType("pipeline.ingest.ingest")
     monkeypatch.setattr(place, "run_ingest", fail, raising=False)
-    monkeypatch.setitem(sys.modules, "pipeline.operate.ingest", place)
+    monkeypatch.setitem(sys.modules, "pipeline.ingest.ingest", place)
     assert cli.main(["ingest", "--config", config, "--log", "json"]) == 1
     _, end = map(json.loads, capsys.readouterr().err.splitlines())
     assert (end["event"], end["exit_code"], end["sentence"]) == ("end", 1, "the slot is gone")

@@ -15,9 +15,9 @@ from pipeline.guard import main_guard
 from pipeline.lake.delta_log import json_object
 from pipeline.lake.session import without_variables
 from pipeline.lake.tables import Commit
-from pipeline.operate.tail_request import Request
-from pipeline.operate.tail_source import resolve
 from pipeline.protocol.lsn import LSN
+from pipeline.tail.request import Request
+from pipeline.tail.source import resolve
 
 HEAD = "pipeline: shop\nsource:\n  conninfo: "
 

@@ -19,8 +19,8 @@ from pipeline.lake.as_of import AsOf
 from pipeline.lake.records import Manifest, ManifestEntry
 from pipeline.lake.tables import Lake
 from pipeline.operate.as_of import SilverVersions
-from pipeline.operate.ledger import Proof
 from pipeline.protocol.lsn import LSN
+from pipeline.prove.ledger import Proof
 from tests.bronze.test_ledger import APP, CREATED, WHOLE, chain, position
 
 
@@ -73,7 +73,7 @@ def test_a_broken_chain_ends_with_1(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stand_in(monkeypatch, "pipeline.operate.ledger", "prove", proof)
+    stand_in(monkeypatch, "pipeline.prove.ledger", "prove", proof)
     assert cli.main(["status", "--prove", "--config", config, "--json", *options]) == code
     assert json.loads(capsys.readouterr().out) == proof.as_json()
     assert proof.as_json()["whole"] == (not proof.findings)

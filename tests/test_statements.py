@@ -25,7 +25,7 @@ SAFE = {
         *("self.identifier", "quote_identifier(name)", "quote_identifier(to)"),
         *("ddl", "name", "value"),  # names are quoted by whoever writes DDL; properties are constants
     },
-    "pipeline/operate/compare.py": {"names", "relation"},  # both quoted in the lines above
+    "pipeline/demo/compare.py": {"names", "relation"},  # both quoted in the lines above
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing)"},
     "pipeline/postgres/connection.py": {"timeline"},
     "pipeline/postgres/copy.py": {"table.row_filter"},  # what pg_get_expr writes; see test_injection

@@ -1,1 +1,1 @@
-"""What an operator runs: ingest, apply, both, and what watches over them."""
+"""What an operator asks for: both jobs at once, a plan, a retry, a resync, silver as of a commit."""

@@ -21,9 +21,9 @@ from pipeline.lake.records import Records
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import RunSummary, run_both
-from pipeline.operate.summaries import IngestProgress
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_rows import key_condition, takes_keys
+from pipeline.report.summaries import IngestProgress
 from pipeline.rules import matcher
 
 REASON = "somebody asked for it"

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from pipeline.apply.applier import Applier
 from pipeline.config import Config
 from pipeline.errors import ConfigError, sentence_of
 from pipeline.lake.locks import hold_apply
 from pipeline.lake.session import start_session
-from pipeline.operate.applier import Applier
-from pipeline.operate.summaries import ApplySummary, TableState
+from pipeline.report.summaries import ApplySummary, TableState
 from pipeline.rules import TableName, matcher
 
 

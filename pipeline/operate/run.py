@@ -7,13 +7,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from pipeline.apply import apply as applying
 from pipeline.config import Config
+from pipeline.ingest import ingest as ingesting
 from pipeline.lake.locks import hold_apply
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
-from pipeline.operate import apply as applying
-from pipeline.operate import ingest as ingesting
-from pipeline.operate.summaries import ApplyProgress, ApplySummary, IngestProgress, IngestSummary
+from pipeline.report.summaries import ApplyProgress, ApplySummary, IngestProgress, IngestSummary
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 from pyspark.sql import SparkSession
 
-from pipeline.operate.applier import Applier
-from pipeline.operate.ingest import run_ingest
+from pipeline.apply.applier import Applier
+from pipeline.ingest.ingest import run_ingest
 from pipeline.postgres.embedded import EmbeddedServer
 from tests.bench.capture import pipeline_config
 

@@ -13,7 +13,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from pipeline.config import Config, load_config
-from pipeline.operate.ingest import run_ingest
+from pipeline.ingest.ingest import run_ingest
 from pipeline.postgres.embedded import EmbeddedServer
 
 SCRIPT = """\

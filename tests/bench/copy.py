@@ -22,9 +22,9 @@ from typing import Any
 import psycopg
 from pyspark.sql import SparkSession
 
+from pipeline.apply.apply import run_apply
 from pipeline.config import load_config
-from pipeline.operate.apply import run_apply
-from pipeline.operate.ingest import run_ingest
+from pipeline.ingest.ingest import run_ingest
 from pipeline.postgres.embedded import EmbeddedServer
 from tests.bench.memory import JOB, Watch
 

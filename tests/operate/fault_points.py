@@ -25,7 +25,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "a file is moved": ("pipeline.lake.staging", "Staging.move"),
     "relations are recorded": ("pipeline.lake.bronze", "Bronze.record_relations"),
     "bronze is committed": ("pipeline.lake.bronze", "Bronze.land"),
-    "the slot is told": ("pipeline.operate.capture", "Capture._acknowledge"),
+    "the slot is told": ("pipeline.ingest.capture", "Capture._acknowledge"),
     "copied rows are staged": ("pipeline.bronze.copied", "CopySpool.finish"),
     "a copy is recorded": ("pipeline.lake.copies", "Copies.record"),
     "a shape evolves": ("pipeline.lake.shape", "SilverShape.evolve"),

@@ -23,7 +23,7 @@ from tests.servers import Database
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipeline.operate.summaries import ApplySummary, IngestSummary
+    from pipeline.report.summaries import ApplySummary, IngestSummary
 
 
 class Crash(BaseException):
@@ -70,13 +70,13 @@ class Pipeline:
 
     def ingest(self, **options: Any) -> IngestSummary:
         """Capture all that is committed."""
-        from pipeline.operate.ingest import run_ingest
+        from pipeline.ingest.ingest import run_ingest
 
         return run_ingest(self.config, spark=self.spark, **options)
 
     def apply(self, **options: Any) -> ApplySummary:
         """Apply all that bronze holds; what it says of the tables in `_pgdelta/status` is left out."""
-        from pipeline.operate.apply import run_apply
+        from pipeline.apply.apply import run_apply
 
         return run_apply(self.config, spark=self.spark, **{"records_status": False, **options})
 

@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import functions as F
 
 import pipeline as pgdelta
+from pipeline.apply.applier import Applier
 from pipeline.errors import LakeError
 from pipeline.lake.as_of import AsOf
 from pipeline.lake.records import Records
 from pipeline.lake.tables import Lake, LakeTable
-from pipeline.operate.applier import Applier
 from pipeline.operate.as_of import read_silver
 from pipeline.operate.retry import run_retry
 from pipeline.protocol.lsn import LSN

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from pipeline.apply.applier import Applier
 from pipeline.bronze.staged import Part
 from pipeline.config import Copying
+from pipeline.ingest.copy_round import CopyRound, TableCopy
 from pipeline.lake.copies import Range
-from pipeline.operate.applier import Applier
-from pipeline.operate.copy_round import CopyRound, TableCopy
-from pipeline.operate.status import read_status
 from pipeline.postgres.copy import CopyReader
+from pipeline.report.status import read_status
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.unseen import unseen_commits
 from tests.servers import Database, MakeServer

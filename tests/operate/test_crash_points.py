@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pipeline.config import Protocol
-from pipeline.operate import capture
-from pipeline.operate.capture import Capture
+from pipeline.ingest import capture
+from pipeline.ingest.capture import Capture
 from pipeline.postgres.stream import ChangeStream
 from pipeline.postgres.walsender_start import start_walsender
 from pipeline.protocol.lsn import LSN
@@ -149,7 +149,7 @@ def test_a_run_that_ends_between_any_two_messages_loses_and_repeats_nothing(
 
     land, acknowledge = Capture._land_when_due, Capture._acknowledge
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.operate.ingest.start_walsender", start)
+        patch.setattr("pipeline.ingest.ingest.start_walsender", start)
         patch.setattr(capture, "LAND_SECONDS", 1e9 if when == "before it lands" else 0.0)
         patch.setattr(Capture, "_land_when_due", land_when_due)
         patch.setattr(Capture, "_acknowledge", acknowledged)

@@ -144,7 +144,7 @@ def test_a_crash_after_a_rename_neither_repeats_nor_undoes_it(
     for table in tables:
         change(pipeline, table, CHANGES[table], together=False)
     pipeline.ingest()
-    from pipeline.operate.applier import Applier
+    from pipeline.apply.applier import Applier
 
     for place in ("pipeline.lake.writer.CutWriter.write", "pipeline.lake.records.Records.record_manifest"):
         with monkeypatch.context() as patch:

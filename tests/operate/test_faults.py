@@ -26,7 +26,7 @@ from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database, MakeServer
 
 if TYPE_CHECKING:
-    from pipeline.operate.summaries import IngestSummary
+    from pipeline.report.summaries import IngestSummary
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -138,7 +138,7 @@ def test_a_busy_slot_is_named_with_who_holds_it(pipeline: Pipeline, monkeypatch:
     pipeline.run(FILL.format(1, 5))
     source = pipeline.config.source
     impatient = functools.partial(start_walsender, busy_timeout=0.5)
-    monkeypatch.setattr("pipeline.operate.ingest.start_walsender", impatient)
+    monkeypatch.setattr("pipeline.ingest.ingest.start_walsender", impatient)
     # a connection's own `with` would send a COMMIT, which a replication session under way does not take
     with closing(psycopg.connect(source.conninfo, autocommit=True, replication="database")) as other:
         options = {"proto_version": "1", "publication_names": source.publication}

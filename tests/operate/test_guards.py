@@ -12,8 +12,8 @@ from pipeline.keys import KeyRange
 from pipeline.operate.plan import make_plan
 from pipeline.operate.resync import run_resync
 from pipeline.operate.retry import run_retry
-from pipeline.operate.status import read_status
-from pipeline.operate.summaries import ApplySummary
+from pipeline.report.status import read_status
+from pipeline.report.summaries import ApplySummary
 from pipeline.rules import Guards, TableRule
 from tests.operate.pipelines import MakePipeline, Pipeline
 
@@ -153,7 +153,7 @@ def test_changes_around_copied_keys_are_guarded(make_pipeline: MakePipeline) -> 
 
 @pytest.mark.slow
 def test_a_table_that_stays_held_says_so_again_only_where_its_input_has_doubled(pipeline: Pipeline) -> None:
-    from pipeline.operate.applier import Applier
+    from pipeline.apply.applier import Applier
 
     pipeline = guarded(pipeline)
     applier = Applier(pipeline.spark, pipeline.config)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError
+from pipeline.ingest import copying
 from pipeline.keys import KeyRange
 from pipeline.lake.tables import LakeTable
-from pipeline.operate import copying
 from pipeline.operate.resync import run_resync
-from pipeline.operate.status import read_status
+from pipeline.report.status import read_status
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.unseen import unseen_commits
 from tests.servers import Database, MakeServer

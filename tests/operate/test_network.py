@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.operate import copying
+from pipeline.ingest import copying
 from pipeline.postgres.walsender_start import start_walsender
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.test_faults import FILL, ITEMS, continuous, wait_until
@@ -56,7 +56,7 @@ def test_a_link_that_stands_still_ends_the_run(
     pipeline.run(ITEMS)
     pipeline.ingest()
     patient = functools.partial(start_walsender, longest_silence=6.0)
-    monkeypatch.setattr("pipeline.operate.ingest.start_walsender", patient)
+    monkeypatch.setattr("pipeline.ingest.ingest.start_walsender", patient)
     monkeypatch.setattr(copying, "PATIENCE", 2.0)
     with Proxy(server.port) as proxy:
         with continuous(through(pipeline, proxy)) as running:

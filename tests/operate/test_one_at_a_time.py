@@ -18,13 +18,13 @@ from pipeline.errors import LakeError, SlotBusyError
 from pipeline.lake.locks import hold_apply
 from pipeline.lake.tables import Lake
 from pipeline.operate.plan import make_plan
-from pipeline.operate.reconcile import run_reconcile
 from pipeline.operate.resync import run_resync
 from pipeline.operate.retry import run_retry
 from pipeline.operate.run import run_both
-from pipeline.operate.status import read_status
 from pipeline.postgres.connection import connect
 from pipeline.postgres.slot_lock import lock_slot
+from pipeline.prove.reconcile import run_reconcile
+from pipeline.report.status import read_status
 from tests.operate.pipelines import Crash, MakePipeline, Pipeline, crash
 from tests.operate.test_faults import CONFIG, ITEMS, continuous, wait_until
 
@@ -55,7 +55,7 @@ def applying(pipeline: Pipeline) -> Iterator[None]:
 
 
 def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.operate.ingest.lock_slot", functools.partial(lock_slot, busy_timeout=0.2))
+    monkeypatch.setattr("pipeline.ingest.ingest.lock_slot", functools.partial(lock_slot, busy_timeout=0.2))
     config, spark = pipeline.config, pipeline.spark
     pipeline.run(ITEMS)
     pipeline.ingest()
@@ -86,7 +86,7 @@ def test_a_second_ingest_of_a_slot_is_refused(
 ) -> None:
     pipeline = make_pipeline(route=route, create_publication="all")
     impatient = functools.partial(lock_slot, busy_timeout=0.2)
-    monkeypatch.setattr("pipeline.operate.ingest.lock_slot", impatient)
+    monkeypatch.setattr("pipeline.ingest.ingest.lock_slot", impatient)
     with closing(connect(pipeline.config.source.conninfo)) as first:
         lock_slot(first, pipeline.config.source.slot)
         for second in (pipeline.ingest, lambda: run_both(pipeline.config, spark=pipeline.spark)):
@@ -187,10 +187,10 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
     pipeline.ingest()
     with monkeypatch.context() as patch:
         # before the query begins: what is no Exception would never leave its callback
-        patch.setattr("pipeline.operate.apply._apply", crash)
+        patch.setattr("pipeline.apply.apply._apply", crash)
         with pytest.raises(Crash):
             pipeline.apply()
-        patch.setattr("pipeline.operate.applier.Applier._pass", crash)
+        patch.setattr("pipeline.apply.applier.Applier._pass", crash)
         with pytest.raises(Crash):
             run_retry(pipeline.config, spark=pipeline.spark)
     pipeline.catch_up()

@@ -20,9 +20,9 @@ from pipeline.lake.activity import Mark, read_activity
 from pipeline.lake.bronze import Bronze
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import run_both
-from pipeline.operate.status import Status, TableStatus, read_status
-from pipeline.operate.watch import Watch
-from pipeline.operate.watch_request import Address
+from pipeline.report.status import Status, TableStatus, read_status
+from pipeline.report.watch import Watch
+from pipeline.report.watch_request import Address
 from pipeline.rules import TableRule
 from tests.operate.pipelines import Pipeline
 

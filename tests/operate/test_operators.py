@@ -11,7 +11,7 @@ from rich.console import Console
 from pipeline.errors import ConfigError
 from pipeline.operate.plan import Plan, make_plan
 from pipeline.operate.retry import run_retry
-from pipeline.operate.status import Status, read_status
+from pipeline.report.status import Status, read_status
 from pipeline.rules import TableRule
 from tests.operate.pipelines import Pipeline
 

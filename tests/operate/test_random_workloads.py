@@ -22,7 +22,7 @@ from tests.workload.tables import Schema, create_schema
 from tests.workload.transactions import run_workload
 
 if TYPE_CHECKING:
-    from pipeline.operate.applier import Applier
+    from pipeline.apply.applier import Applier
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -50,7 +50,7 @@ def seed_of_run() -> int:
 
 def prove(make_pipeline: MakePipeline, seed: int, *, workloads: int, transactions: int) -> None:
     """Run workloads, capture all by both routes, apply each in one way and compare it with its source."""
-    from pipeline.operate.applier import Applier
+    from pipeline.apply.applier import Applier
 
     print(f"PGDELTA_SEED={seed}")
     rng = Random(seed)

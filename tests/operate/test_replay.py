@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 def apply_in_new_process(pipeline: Pipeline) -> Any:
     """Apply all there is without Spark's query, through which a crash would not come back."""
-    from pipeline.operate.applier import Applier
+    from pipeline.apply.applier import Applier
 
     return Applier(pipeline.spark, pipeline.config).apply_pending()
 
@@ -238,7 +238,7 @@ def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(
 def test_a_batch_that_comes_while_apply_stops_neither_delays_it_nor_is_lost(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.operate.applier import Applier
+    from pipeline.apply.applier import Applier
 
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()

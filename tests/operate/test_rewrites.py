@@ -76,9 +76,9 @@ def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name:
 def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    from pipeline.apply.applier import Applier
     from pipeline.lake.records import Records
     from pipeline.lake.tables import LakeTable
-    from pipeline.operate.applier import Applier
 
     pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
     fill(pipeline)

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import GapError
 from pipeline.operate.resync import run_resync
-from pipeline.operate.status import read_status
+from pipeline.report.status import read_status
 from tests.operate.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -173,7 +173,7 @@ def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -
 def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.operate import copying
+    from pipeline.ingest import copying
 
     life.run("INSERT INTO a VALUES (100, 'before the gap')")
     life.ingest()

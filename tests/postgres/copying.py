@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.bronze.copied import CopyPlace, CopySpool
 from pipeline.bronze.versions import relation_version
-from pipeline.operate.copy_plan import plan_ranges
+from pipeline.ingest.copy_plan import plan_ranges
 from pipeline.postgres.catalog import look_up
 from pipeline.postgres.copy import CopyReader, PageRange
 from pipeline.postgres.published import PublishedTable, describe_published

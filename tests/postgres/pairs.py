@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.bronze.spool import Spool
 from pipeline.config import Config, Protocol
-from pipeline.operate.intake import Intake
+from pipeline.ingest.intake import Intake
 from pipeline.postgres.connection import connect
 from pipeline.protocol.lsn import INVALID
 from pipeline.protocol.messages import Binary, Delete, Insert, Update

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.bronze.spool import Spool
 from pipeline.errors import SourceError
-from pipeline.operate.intake import Intake
+from pipeline.ingest.intake import Intake
 from pipeline.postgres.binaries import binaries_of
 from pipeline.postgres.connection import connect
 from pipeline.postgres.copy import CopyReader, PageRange, RowsMoved, SnapshotLost

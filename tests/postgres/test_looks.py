@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pipeline.errors import GapError, SlotBusyError, SourceError
-from pipeline.operate.seen import Reading, Seen
 from pipeline.postgres.connection import connect
 from pipeline.postgres.looks import Looks, start_looks
 from pipeline.postgres.plugin import pgoutput_options
 from pipeline.postgres.slot import read_slot
 from pipeline.protocol.messages import Cell, Insert, LogicalMessage
+from pipeline.tail.seen import Reading, Seen
 from tests.postgres.streams import make_items, prepare, start
 from tests.servers import Database
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pipeline.operate.lines import Lines
-from pipeline.operate.seen import Reading, Seen
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Begin, Column, Commit, Message, Relation
+from pipeline.tail.lines import Lines
+from pipeline.tail.seen import Reading, Seen
 from tests.protocol.encode import encode
 
 TIME = 800_000_000_123_456

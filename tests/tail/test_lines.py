@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.operate.lines import Lines, quote, time_text
-from pipeline.operate.seen import Reading
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
     UNSENT,
@@ -32,6 +30,8 @@ from pipeline.protocol.messages import (
     Type,
     Update,
 )
+from pipeline.tail.lines import Lines, quote, time_text
+from pipeline.tail.seen import Reading
 from tests.protocol.golden import CAPTURES, Capture
 from tests.tail.messages import BEGIN, COMMIT, ITEM, NOTE, TIME, WHEN, bodies, inside, see, type_name
 

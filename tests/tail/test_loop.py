@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import pytest
 
 from pipeline.errors import ProtocolError
-from pipeline.operate.lines import Lines
-from pipeline.operate.objects import Objects
-from pipeline.operate.tail import Tail
-from pipeline.operate.tail_request import Request
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Insert, Message
+from pipeline.tail.lines import Lines
+from pipeline.tail.objects import Objects
+from pipeline.tail.request import Request
+from pipeline.tail.tail import Tail
 from tests.protocol.encode import encode
 from tests.tail.messages import COMMIT, ITEM, inside, type_name
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.operate.objects import Objects
-from pipeline.operate.seen import Reading
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
     UNSENT,
@@ -26,6 +24,8 @@ from pipeline.protocol.messages import (
     Truncate,
     Update,
 )
+from pipeline.tail.objects import Objects
+from pipeline.tail.seen import Reading
 from tests.protocol.golden import CAPTURES, Capture
 from tests.tail.messages import BEGIN, COMMIT, ITEM, NOTE, inside, see, type_name
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import ProtocolError
-from pipeline.operate.lines import kind_of
-from pipeline.operate.seen import Reading, Seen
-from pipeline.operate.selection import Selection
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
     Begin,
@@ -30,6 +27,9 @@ from pipeline.protocol.messages import (
     Truncate,
     Type,
 )
+from pipeline.tail.lines import kind_of
+from pipeline.tail.seen import Reading, Seen
+from pipeline.tail.selection import Selection
 from tests.tail.messages import BEGIN, COMMIT, ITEM, NOTE, TIME, inside, see
 
 ROW = (b"1", None, None)

@@ -1,0 +1,1 @@
+"""The apply job: what bronze holds into silver."""

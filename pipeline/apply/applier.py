@@ -1,0 +1,291 @@
+"""Silver brought up to what bronze holds, table by table, each from the position in its own log.
+
+A table that failed, was held or came later catches up by itself. Tables are applied side by side; one that
+fails does not stop the others.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.apply.leaving import archive, left_tables
+from pipeline.apply.pending import Outlook, Pending
+from pipeline.config import Config
+from pipeline.errors import LakeError, PgdeltaError, sentence_of
+from pipeline.lake.arrivals import Point
+from pipeline.lake.bronze import Bronze, TableName, TableSurvey
+from pipeline.lake.copies import Gap, Request
+from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
+from pipeline.lake.session import own_session
+from pipeline.lake.silver import SilverTable
+from pipeline.lake.tables import Lake
+from pipeline.lake.travel import entry_of
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.report.summaries import ApplyProgress, ApplySummary, TableState
+from pipeline.silver.copies import Start
+from pipeline.silver.guards import find_excess
+from pipeline.silver.relation import SourceRelation
+
+TABLES_AT_ONCE = 3
+RETRY_SECONDS = 10.0
+
+
+class Applier:
+    """Brings silver tables up to what bronze holds; one pass at a time."""
+
+    def __init__(self, spark: SparkSession, config: Config, progress: ApplyProgress | None = None) -> None:
+        self.lake = Lake(spark, config.storage.root)
+        self.bronze = Bronze(self.lake, config.pipeline)
+        self.records = Records(self.lake)
+        self.summary = ApplySummary(config.pipeline)
+        self.error: BaseException | None = None
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._spark = spark
+        self._config = config
+        self._progress = progress
+        self.manifest: Manifest | None = None
+        self._since: Point | None = None  # where this process wrote the manifest
+        self._is_ready = False
+        self._writers: dict[TableName, SilverTable] = {}
+        self._outlook = Outlook(config, self.bronze, self.records, self.summary)
+        self._passed_at = 0.0
+        self.confirmed: Callable[[TableName], bool] = lambda name: False  # whose guards are lifted
+        self.guarded: dict[TableName, int] = {}  # held by their guards, with the changes of the last event
+
+    def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Take a micro-batch as the sign that bronze has grown; after `close` the next run will see to it."""
+        del batch, batch_id
+        with self._lock:
+            if self._is_closed:
+                return
+            try:
+                self.apply_pending()
+            except BaseException as error:
+                self.error = error
+                raise
+
+    @property
+    def relations(self) -> dict[int, SourceRelation]:
+        """Return the relation versions that bronze has, as the last look saw them."""
+        return self._outlook.relations
+
+    def close(self) -> None:
+        """Wait for the batch under way and take no other: Spark would wait for it without end."""
+        with self._lock:
+            self._is_closed = True
+
+    def retry_when_due(self) -> None:
+        """Try tables that are behind again, or whose copy is complete, while bronze stands still."""
+        is_behind = self.manifest is not None and any(e.is_behind for e in self.manifest.entries)
+        is_behind = is_behind or self.bronze.copies.version() != self._outlook.copies_version
+        if is_behind and time.monotonic() - self._passed_at >= RETRY_SECONDS:
+            self.apply_pending()
+
+    def apply_pending(self, upto: Point | None = None) -> ApplySummary:
+        """Apply what bronze holds, or holds up to a point, and return the summary so far."""
+        with self._lock:
+            point = upto or self.bronze.point()
+            if point is not None:
+                for gap in self.bronze.copies.gaps():
+                    # Whatever lies before a gap is applied before anything beyond it.
+                    if (self.manifest or Manifest(INVALID)).lsn < gap.start < point.lsn:
+                        self._pass(Point(point.version, gap.start))
+                self._pass(point)
+        return self.summary
+
+    def _pass(self, point: Point) -> None:
+        self._passed_at = time.monotonic()
+        if not self._is_ready:
+            self.records.ensure()
+            self.manifest = self.records.last_manifest()
+            self._is_ready = True
+        manifest = self.manifest or Manifest(INVALID)
+        pending = self._outlook.look(point, manifest, self._since)
+        if pending is None:
+            self.summary.show(manifest)
+            self._report()
+            return
+        names = pending.names
+        versions = {(e.schema_name, e.table_name): e.version for e in manifest.entries}
+
+        def apply(name: TableName) -> TableState:
+            return self._apply_table(name, pending, versions.get(name, -1))
+
+        with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="apply") as pool:
+            states = dict(zip(names, pool.map(apply, names), strict=True))
+        for name, state in states.items():
+            before = self.summary.tables.get(name, TableState())
+            state.changes += before.changes
+            state.misfits += before.misfits
+            self.summary.tables[name] = state
+        self._record(manifest, pending)
+        self._ask_for_copies()
+        self._archive(point)
+        self.summary.count_pass(time.monotonic() - self._passed_at)
+        self._report()
+
+    def _report(self) -> None:
+        if self._progress:
+            self._progress(self.summary)
+
+    def _ask_for_copies(self) -> None:
+        """Have tables copied anew of which an event said that only that brings what happened."""
+        names = self.records.take_resyncs()
+        if self._config.silver.resync == "auto" and names:
+            copies = self.bronze.copies
+            wanted = sorted(names - copies.open_requests().keys())
+            copies.request([Request.of(name, "an event said so") for name in wanted])
+
+    def _archive(self, point: Point) -> None:
+        """Move what left to the archive, where the configuration says so."""
+        registered = self.records.registered()
+        for name, reason in left_tables(self._config, self.bronze.copies, registered, point).items():
+            rule = self._config.rule_for(*name)
+            policy = rule.leaving if rule else self._config.silver.leaving
+            if policy == "archive" and registered[name].path == self._outlook.path(name):
+                archive(self.lake, self.records, registered[name], point, reason)
+                self._writers.pop(name, None)
+
+    def pending(self) -> Pending | None:
+        """Return what the next pass would apply, None where there is nothing; changes nothing."""
+        point = self.bronze.point() if self.bronze.changes.exists() else None
+        if point is None:
+            return None
+        with self._lock:
+            manifest = self.records.last_manifest() or Manifest(INVALID)
+            return self._outlook.look(point, manifest, self._since)
+
+    def _refuse_path(self, name: TableName) -> None:
+        """Refuse a table whose folder would lie in another's, where VACUUM would take its files away."""
+        rule = self._config.rule_for(*name)
+        if rule and rule.target is None and any(name[0] == other.target for other in self._config.tables):
+            raise LakeError(
+                f"{'.'.join(name)} would lie in the folder of the silver table {name[0]}, which is another "
+                "table's target: give one of them another target"
+            )
+
+    def writer(self, name: TableName) -> SilverTable:
+        """Return what writes a table, in a session of its own."""
+        if name not in self._writers:
+            rule = self._config.rule_for(*name)
+            assert rule is not None
+            self._writers[name] = SilverTable(
+                own_session(self._spark),
+                self.bronze,
+                self.records,
+                name,
+                self._outlook.path(name),
+                rule,
+                metadata_columns=self._config.silver.metadata_columns,
+            )
+        return self._writers[name]
+
+    def excess(self, name: TableName, pending: Pending) -> str | None:
+        """Return why a table's guards hold it; what begins, or begins anew, shows nothing that could go."""
+        rule = self._config.rule_for(*name)
+        if rule is None or name in pending.copies or pending.floor(name) == INVALID or self.confirmed(name):
+            return None
+        return find_excess(name, pending.counts.get(name, {}), rule.guards)
+
+    def _apply_table(self, name: TableName, pending: Pending, version: int) -> TableState:
+        registered, floor = pending.registered.get(name), pending.floor(name)
+        found, copy = pending.surveys.get(name, []), pending.copies.get(name)
+        changes = sum(sum(s.counts.values()) for s in found)
+        if registered is None and found:
+            self._note_rename(name, found[0])
+        try:
+            self._refuse_path(name)
+            writer = self.writer(name)
+            writer.bronze.arrivals = self.bronze.arrivals
+            if not copy:  # one replaces whatever somebody else wrote
+                writer.refuse_foreign_commits(version)
+            if excess := self.excess(name, pending):
+                return self._hold(name, pending, excess)
+            self.guarded.pop(name, None)
+            if copy:
+                written = writer.begin_with(copy, self.relations, registered, pending.point)
+                changes = written.changes
+            else:
+                start, patches = Start(floor), pending.patches.get(name)
+                if patches:
+                    written = writer.apply_patches(patches, self.relations, registered, pending.point, start)
+                    changes = written.changes
+                else:
+                    surveys = [s.survey for s in found]
+                    written = writer.apply(surveys, self.relations, registered, pending.point, start)
+        except PgdeltaError as error:
+            return TableState(applied=floor, failure=str(error))
+        except Exception as error:
+            return TableState(applied=floor, failure=sentence_of(error))
+        if written.held:
+            self.records.record_events([Event(*name, written.applied, written.kind, written.held)])
+        return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
+
+    def _hold(self, name: TableName, pending: Pending, sentence: str) -> TableState:
+        """Leave a table as it is, and say so: once, and again where what waits for it has doubled."""
+        floor, count = pending.floor(name), sum(pending.counts[name].values())
+        if count >= 2 * self.guarded.get(name, 0):
+            self.records.record_events([Event(*name, floor, "held", sentence)])
+            self.guarded[name] = count
+        return TableState(floor, held=sentence)
+
+    def _note_rename(self, name: TableName, found: TableSurvey) -> None:
+        """Say of a table that has a new name that its older rows are under the old one."""
+        oid = self.relations[found.survey.version].oid
+        for other, table in self.records.registered().items():
+            if table.relation_id == oid and other != name:
+                sentence = (
+                    f"{'.'.join(other)} was renamed to {'.'.join(name)}: rows from before are in the silver "
+                    "table of the old name, and only a resync brings them to the new one"
+                )
+                self.records.record_events([Event(*name, LSN(found.survey.first[0]), "resync", sentence)])
+
+    def _record(self, manifest: Manifest, pending: Pending) -> None:
+        """Write the manifest of this pass: which version of each table shows which LSN."""
+        point = pending.point
+        entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
+        for name in pending.names:
+            state = self.summary.tables[name]
+            table = self.lake.table_at(self._outlook.path(name))
+            if not state.failure:
+                entries[name] = entry_of(table, name, state.applied, is_behind=bool(state.held))
+            elif name in entries:
+                before = entries[name]
+                entries[name] = replace(before, path=table.path, applied_lsn=state.applied, is_behind=True)
+            else:
+                entries[name] = ManifestEntry(*name, table.path, -1, state.applied, True)
+        for name, floor in pending.floors.items():
+            # It got here in a run that ended before its manifest, or came back, and has no change since.
+            if name not in pending.names and name in pending.registered and INVALID < floor <= point.lsn:
+                table = self.lake.table_at(self._outlook.path(name))
+                entries[name] = entry_of(table, name, floor, is_behind=False)
+        for name in (self._outlook.unreadable | pending.stale.keys() | pending.frozen) & entries.keys():
+            entries[name] = replace(entries[name], is_behind=True)
+        self.records.record_events([_gap_event(name, gap) for name, gap in pending.stale.items()])
+        left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
+        carried = [
+            e if e.is_behind else replace(e, applied_lsn=point.lsn)
+            for e in entries.values()
+            if (e.schema_name, e.table_name) not in left
+        ]
+        times = [
+            s.commit_time for found in pending.surveys.values() for s in found if s.commit_time is not None
+        ]
+        commit_time = max(times, default=manifest.commit_time)
+        self.manifest = Manifest(point.lsn, commit_time, tuple(carried))
+        self.records.record_manifest(self.manifest)
+        self._since = point
+        self.summary.show(self.manifest)
+
+
+def _gap_event(name: TableName, gap: Gap) -> Event:
+    sentence = (
+        f"the stream has a gap from {gap.start} to {gap.end}: the table stays as of {gap.start} until it is "
+        "copied anew, which was asked for"
+    )
+    return Event(*name, gap.start, "resync", sentence)

@@ -1,0 +1,86 @@
+"""Bronze → silver: a Structured Streaming query as the clock, each table from its own position.
+
+A micro-batch says that bronze has grown; what is applied is read from bronze itself, per table from the
+position in the table's own log up to the point that bronze has reached. So a table that failed, was held or
+came later catches up by itself, a lost checkpoint costs nothing, and batches end on transaction boundaries
+whatever the stream reader cut. Tables are applied side by side; one that fails does not stop the others.
+"""
+
+import threading
+from contextlib import nullcontext
+
+from pyspark.sql import SparkSession
+
+from pipeline.apply.applier import Applier
+from pipeline.apply.status_record import StatusRecord
+from pipeline.config import Config
+from pipeline.lake.locks import hold_apply
+from pipeline.lake.session import start_session
+from pipeline.report.summaries import ApplyProgress, ApplySummary, StreamProgress
+
+
+def run_apply(
+    config: Config,
+    *,
+    trigger: str = "available-now",
+    stop: threading.Event | None = None,
+    spark: SparkSession | None = None,
+    progress: ApplyProgress | None = None,
+    is_alone: bool = False,
+    records_status: bool = True,
+) -> ApplySummary:
+    """Apply all that bronze holds at the start, or go on until `stop`; alone, as the caller may know.
+
+    How the tables stand is in `_pgdelta/status` at the end, and once a minute on the way.
+    """
+    stop = stop or threading.Event()
+    spark = spark or start_session(f"pgdelta apply {config.pipeline}")
+    applier = Applier(spark, config, progress)
+    if trigger == "available-now" and not applier.bronze.changes.exists():
+        return applier.summary
+    status = StatusRecord(applier, config) if records_status else None
+    with nullcontext() if is_alone else hold_apply(applier.lake):
+        return _apply(applier, spark, trigger, stop, status)
+
+
+def _apply(
+    applier: Applier, spark: SparkSession, trigger: str, stop: threading.Event, status: StatusRecord | None
+) -> ApplySummary:
+    if not applier.bronze.changes.exists():
+        while not stop.wait(1.0) and not applier.bronze.changes.exists():
+            pass
+        if stop.is_set():
+            return applier.summary
+    if trigger == "continuous":
+        applier.apply_pending()  # the query does not give again what came while the last run stopped
+    changes = (
+        spark.readStream.format("delta").option("skipChangeCommits", "true").load(applier.bronze.changes.path)
+    )
+    writer = changes.writeStream.foreachBatch(applier.apply_batch).option(
+        "checkpointLocation", applier.lake.path("_pgdelta", "checkpoints", "apply")
+    )
+    if trigger == "available-now":
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime="1 second")
+    query = writer.start()
+    while query.isActive and not stop.is_set():
+        query.awaitTermination(1)
+        if (said := query.lastProgress) is not None:
+            applier.summary.stream = StreamProgress.of(said)
+        if trigger == "continuous":
+            applier.retry_when_due()
+            if status is not None:
+                status.write_when_due()
+    applier.close()
+    query.stop()
+    if applier.error is not None:
+        raise applier.error
+    failure = query.exception()
+    if failure is not None and not stop.is_set():
+        raise failure
+    if trigger == "available-now" and not stop.is_set():
+        applier.apply_pending()
+    if status is not None:
+        status.write()
+    return applier.summary

@@ -1,0 +1,192 @@
+"""What lies between bronze and silver: per table where it goes on, or which copy it begins with.
+
+A table without a copy of its rows from before waits in bronze, where the configuration asks for copies. One
+of which somebody wants keys copied anew waits for these: it must not be beyond their snapshot.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from pipeline.config import Config
+from pipeline.errors import sentence_of
+from pipeline.lake.arrivals import Point
+from pipeline.lake.bronze import Bronze, TableName, TableSurvey
+from pipeline.lake.copies import Gap
+from pipeline.lake.records import Manifest, Records, Registered
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.report.summaries import ApplySummary, TableState
+from pipeline.silver.copies import Copy
+from pipeline.silver.relation import SourceRelation
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What bronze holds up to a point and silver does not: per table its floor and its changes."""
+
+    point: Point
+    manifest: Manifest
+    registered: Mapping[TableName, Registered]
+    floors: Mapping[TableName, LSN]
+    surveys: Mapping[TableName, list[TableSurvey]]
+    counts: Mapping[TableName, Mapping[str, int]]  # changes by operation, also of tables with patches
+    copies: Mapping[TableName, Copy]  # of tables that begin with one now
+    patches: Mapping[TableName, tuple[Copy, ...]]  # copies of keys that tables have not got yet, in order
+    stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
+    frozen: Set[TableName]  # tables that wait for a patch
+
+    def floor(self, name: TableName) -> LSN:
+        """Return how far a table is applied."""
+        return self.floors.get(name, self.manifest.lsn)
+
+    @property
+    def names(self) -> list[TableName]:
+        """Return the tables that there is something to do for."""
+        return sorted({*self.surveys, *self.copies, *self.patches})
+
+
+class Outlook:
+    """Looks at what is to be applied; what it has seen of tables it need not look at again."""
+
+    def __init__(self, config: Config, bronze: Bronze, records: Records, summary: ApplySummary) -> None:
+        self.bronze = bronze
+        self.relations: dict[int, SourceRelation] = {}
+        self.unreadable: set[TableName] = set()
+        self.copies_version = -1
+        self._config = config
+        self._records = records
+        self._summary = summary
+        self._relations_version = -1
+        self._checked: set[TableName] = set()  # whose position this process has seen
+        self._unbegun: set[TableName] = set()  # that have no position, as the last look found
+
+    def look(self, point: Point, manifest: Manifest, since: Point | None) -> Pending | None:
+        """Return what lies between silver and a point, None where nothing does; changes nothing."""
+        registered = self._records.registered()
+        self.copies_version = self.bronze.copies.version()
+        recorded = self.bronze.copies
+        copies = {name: copy for name, copy in recorded.newest().items() if copy.through < point.lsn}
+        stale: dict[TableName, Gap] = {}
+        if (gap := next((g for g in reversed(recorded.gaps()) if g.start < point.lsn), None)) is not None:
+            copies = {name: copy for name, copy in copies.items() if copy.lsns[0] + 1 >= gap.end}
+            captured = self._captured_tables(point)
+            stale = {n: gap for n in captured if n not in copies and not recorded.is_gone(n)}
+        waiting = self._waiting(point, registered, copies)
+        floors = self._floors(manifest, registered, point, waiting)
+        begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
+        asked = recorded.open_requests().items()
+        frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
+        apart = waiting | self.unreadable | begun.keys() | stale.keys() | frozen
+        patches = self._patches(point, copies, registered, apart)
+        is_behind = any(f < point.lsn for name, f in floors.items() if name not in apart)
+        if point.lsn <= manifest.lsn and not (is_behind or begun or patches):
+            return None
+        self.bronze.look_at_arrivals(since, point)
+        floors = {name: floor for name, floor in floors.items() if name not in apart}
+        surveys = {
+            name: found
+            for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
+            if self._config.rule_for(*name) is not None and name not in apart
+        }
+        counts = {name: _counts(found) for name, found in surveys.items()}
+        surveys = {name: found for name, found in surveys.items() if name not in patches}
+        return Pending(point, manifest, registered, floors, surveys, counts, begun, patches, stale, frozen)
+
+    def _patches(
+        self,
+        point: Point,
+        copies: Mapping[TableName, Copy],
+        registered: Mapping[TableName, Registered],
+        apart: Collection[TableName],
+    ) -> dict[TableName, tuple[Copy, ...]]:
+        """Return the patches that are complete and that a table has not got yet."""
+        found = {}
+        for name in self._captured_tables(point):
+            known = None if name in self._unbegun else registered.get(name)
+            done = known.copy_id or 0 if known else 0
+            patches = self.bronze.copies.patches(name, copies.get(name))
+            new = tuple(p for p in patches if p.id > done and p.through < point.lsn)
+            if new and name not in apart:
+                found[name] = new
+        return found
+
+    def _waiting(
+        self, point: Point, registered: Mapping[TableName, Registered], copies: Mapping[TableName, Copy]
+    ) -> set[TableName]:
+        """Return the tables that have to wait in bronze until their copy is complete."""
+        if self._config.source.copy == "never":
+            return set()
+        return {
+            name
+            for name in self._captured_tables(point)
+            if name not in registered and name not in copies and not self.bronze.copies.is_gone(name)
+        }
+
+    def _begins(self, name: TableName, copy: Copy, registered: Mapping[TableName, Registered]) -> bool:
+        """Say whether a table has to begin with a copy now: one that it has not begun with yet."""
+        if self._config.rule_for(*name) is None or name in self.unreadable:
+            return False
+        known = registered.get(name)
+        return known is None or (known.copy_id or 0) < copy.id or name in self._unbegun
+
+    def _floors(
+        self,
+        manifest: Manifest,
+        registered: Mapping[TableName, Registered],
+        point: Point,
+        waiting: Collection[TableName],
+    ) -> dict[TableName, LSN]:
+        """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
+        floors: dict[TableName, LSN] = {}
+        self.unreadable.clear()
+        self._unbegun.clear()
+        behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
+        # A table that left and came back is in no manifest, and goes on where it was.
+        current = {(e.schema_name, e.table_name) for e in manifest.entries} - behind.keys()
+        for name in self._captured_tables(point):
+            if name in waiting or (name in registered and name in current and name in self._checked):
+                continue
+            try:
+                position = self.bronze.lake.table_at(self.path(name)).position(self.bronze.app_id) or INVALID
+            except Exception as error:  # one table that cannot be read stops no other
+                applied = behind.get(name, INVALID)
+                self._summary.tables[name] = TableState(applied=applied, failure=sentence_of(error))
+                self._checked.discard(name)
+                self.unreadable.add(name)
+                continue
+            self._checked.add(name)
+            if position == INVALID:
+                self._unbegun.add(name)
+            if name not in registered:
+                if position > INVALID or manifest.lsn > INVALID:
+                    floors[name] = position
+            else:
+                # A table that was removed has no position: it is built again from the beginning.
+                is_whole = position > INVALID and name in current
+                floor = max(position, manifest.lsn) if is_whole else position
+                if floor != manifest.lsn:
+                    floors[name] = floor
+        return floors
+
+    def _captured_tables(self, point: Point) -> list[TableName]:
+        """Return the tables that bronze knows up to the point and the configuration wants."""
+        version = self.bronze.relations.version()
+        if version != self._relations_version:
+            self.relations = self.bronze.source_relations()
+            self._relations_version = version
+        relations = (r for r in self.relations.values() if r.lsn <= point.lsn)
+        names = {(relation.schema_name, relation.table_name) for relation in relations}
+        return [name for name in sorted(names) if self._config.rule_for(*name) is not None]
+
+    def path(self, name: TableName) -> str:
+        """Return where a table's silver table is."""
+        rule = self._config.rule_for(*name)
+        target = rule.target if rule else None
+        return self.bronze.lake.path("silver", target) if target else self.bronze.lake.path("silver", *name)
+
+
+def _counts(found: Sequence[TableSurvey]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for survey in found:
+        counts.update(survey.counts)
+    return counts

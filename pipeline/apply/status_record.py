@@ -1,0 +1,79 @@
+"""`{root}/_pgdelta/status`: how each table stood at the last pass of apply, for whoever queries the lake.
+
+One row a table, replaced as a whole by one small commit: at the end of a run, and once a minute on the way.
+Lags are behind what bronze had then.
+"""
+
+import time
+from datetime import datetime, timezone
+
+from pipeline.apply.applier import Applier
+from pipeline.config import Config
+from pipeline.lake.activity import times_of_positions
+from pipeline.lake.bronze import Bronze
+from pipeline.lake.tables import local_frame
+from pipeline.protocol.lsn import LSN
+from pipeline.report.status import TableStatus, read_tables, with_lag
+from pipeline.report.summaries import TableState
+
+STATUS = (
+    "schema_name STRING, table_name STRING, state STRING, applied_lsn BIGINT, commit_time TIMESTAMP, "
+    "captured_lsn BIGINT, lag_bytes BIGINT, lag_seconds DOUBLE, silver_version BIGINT, misfits BIGINT, "
+    "verified_lsn BIGINT, sentence STRING, recorded_at TIMESTAMP"
+)
+EVERY_SECONDS = 60.0
+
+
+class StatusRecord:
+    """Writes how the tables of one applier stand."""
+
+    def __init__(self, applier: Applier, config: Config) -> None:
+        self._applier = applier
+        self._config = config
+        self._bronze = Bronze(applier.lake, config.pipeline)  # a pass may be under way in another thread
+        self._table = applier.lake.table("_pgdelta", "status")
+        self._written_at = time.monotonic()
+        self._passes = 0
+
+    def write_when_due(self) -> None:
+        """Write where there was a pass since the last time, and that is a minute ago."""
+        if time.monotonic() - self._written_at >= EVERY_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write where there was a pass since the last time."""
+        passes = self._applier.summary.passes
+        manifest, point = self._applier.manifest, self._bronze.point()
+        self._written_at = time.monotonic()
+        if passes == self._passes or manifest is None or point is None:
+            return
+        self._passes = passes
+        tables = read_tables(self._config, self._bronze, self._applier.records, manifest)
+        behind = {table.applied for table in tables} - {manifest.lsn}
+        times = times_of_positions(self._applier.lake, behind)
+        now = datetime.now(timezone.utc)
+        states = self._applier.summary.tables
+        rows = [
+            _row(with_lag(table, manifest, times, point.lsn, now), states.get(table.name), point.lsn, now)
+            for table in tables
+        ]
+        self._table.overwrite(local_frame(self._applier.lake.spark, rows, STATUS), None, replaces_schema=True)
+
+
+def _row(table: TableStatus, state: TableState | None, captured: LSN, now: datetime) -> dict[str, object]:
+    failure = state.failure if state else None
+    return {
+        "schema_name": table.name[0],
+        "table_name": table.name[1],
+        "state": "failed" if failure else table.state,
+        "applied_lsn": table.applied or None,
+        "commit_time": table.commit_time,
+        "captured_lsn": captured,
+        "lag_bytes": table.lag_bytes,
+        "lag_seconds": table.lag_seconds,
+        "silver_version": table.version,
+        "misfits": sum(table.misfits.values()),
+        "verified_lsn": table.verified,
+        "sentence": failure or table.sentence,
+        "recorded_at": now,
+    }

@@ -1,0 +1,1 @@
+"""The ingest job: committed transactions and copies of tables into bronze."""

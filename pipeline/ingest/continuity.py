@@ -1,0 +1,90 @@
+"""Whether the source can go on from the position that bronze holds; and what to do where it cannot.
+
+What is compared: the system identifier, the database, the timeline with its history, the slot's position and
+the end of the log. A gap stops the run with a sentence, or, by policy, is recorded: then every table waits at
+the state it has until it was copied anew beyond the gap.
+"""
+
+from typing import Any
+
+from pipeline.config import Config
+from pipeline.errors import GapError, SlotGapError
+from pipeline.ingest.capture import position_commit
+from pipeline.lake.bronze import Bronze
+from pipeline.lake.copies import Request
+from pipeline.postgres.connection import Connection, Identity, read_switches
+from pipeline.postgres.published import list_published
+from pipeline.postgres.slot import OR_RESYNC, Slot, renew_slot
+from pipeline.protocol.lsn import LSN
+
+
+def refuse_other_source(recorded: dict[str, Any], identity: Identity) -> None:
+    """Raise GapError where this is not the database that bronze was filled from."""
+    for name, now in (("system_identifier", identity.system_identifier), ("database", identity.database)):
+        if name in recorded and recorded[name] != now:
+            raise GapError(
+                f"Bronze was filled from another source ({name} {recorded[name]}, this server has {now}): "
+                "correct source.conninfo, or start over with a new storage.root."
+            )
+
+
+def check_server(config: Config, recorded: dict[str, Any], identity: Identity, position: LSN) -> None:
+    """Raise GapError where this is not the server, or not the state of it, that bronze was filled from."""
+    refuse_other_source(recorded, identity)
+    timeline = recorded.get("timeline", identity.timeline)
+    if timeline != identity.timeline:
+        end = read_switches(config.source.conninfo, identity.timeline).get(timeline)
+        if end is None or position > end:
+            told = "does not come from" if end is None else f"left at {end}"
+            raise GapError(
+                f"Bronze is complete up to {position} of timeline {timeline}, which this server, on timeline "
+                f"{identity.timeline}, {told}: bronze holds what the source never had. Start over with a new "
+                "storage.root."
+            )
+    if identity.wal_flush_lsn < position:
+        raise GapError(
+            f"The server's log ends at {identity.wal_flush_lsn}, before bronze's position {position}: it was "
+            "put back to an earlier state. Start over with a new storage.root."
+        )
+
+
+def check_slot(slot: Slot, position: LSN) -> None:
+    """Raise SlotGapError where the slot stands beyond the position."""
+    if slot.confirmed_flush_lsn > position:
+        raise SlotGapError(
+            f"The slot {slot.name} stands at {slot.confirmed_flush_lsn}, ahead of bronze at {position}: "
+            "what was committed between was acknowledged by somebody else, or the slot was made anew. "
+            f"{OR_RESYNC}"
+        )
+
+
+def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
+    """Return how many prepared transactions wait for their end, or raise GapError where some are gone.
+
+    Those that the newest commit decided are forgotten first: the run may have ended before it did so.
+    """
+    bronze.prepared.forget([(gid, xid) for gid, xid in recorded.get("decided", ())])
+    count = int(recorded.get("prepared", 0))
+    if count and (found := bronze.prepared.open_count()) < count:
+        raise GapError(
+            f"Bronze has {found} of {count} prepared transactions, which the server does not send again: "
+            f"restore {bronze.prepared.table.path}, or start over with a new storage.root."
+        )
+    return count
+
+
+def cross_gap(
+    connection: Connection, config: Config, bronze: Bronze, identity: Identity, position: LSN, sentence: str
+) -> LSN:
+    """Record a gap behind the position, ask for every table to be copied beyond it, return where it ends.
+
+    Transactions that were prepared before are in the copies, or come again whole when they are committed.
+    """
+    slot = renew_slot(connection, config)
+    end = max(position, slot.confirmed_flush_lsn)
+    bronze.copies.record_gap(position, end, sentence)
+    names = [name for name in list_published(connection, config.source.publication) if config.rule_for(*name)]
+    bronze.copies.request([Request.of(name, sentence) for name in sorted(names)])
+    bronze.prepared.forget_all()
+    bronze.land([], position_commit(bronze, config, identity, position, end, gap=sentence))
+    return end

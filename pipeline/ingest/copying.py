@@ -1,0 +1,265 @@
+"""Initial copies, beside the capture of an ingest run: which tables need one, round by round, to the end.
+
+A table needs a copy when it is published and configured and has none, or when somebody asked for one. All
+tables that need one at a time are read under one snapshot. A copy is complete once everything that was read
+is in bronze and capture is beyond the snapshot: then it is known which transactions it holds. What a run
+leaves, the next one goes on with under another snapshot where that is exact, else it begins anew. Where
+somebody asked for some keys only, a patch is made: a copy of their rows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from pipeline.config import Config
+from pipeline.errors import SourceError, sentence_of
+from pipeline.ingest.copy_round import CopyRound, TableCopy, Throttle
+from pipeline.ingest.copy_rows import abandoned_row, complete_row, gone_row, reading_row
+from pipeline.ingest.copy_starts import CopyStarts, Want
+from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.late import late_commits
+from pipeline.lake.staging import Staging
+from pipeline.postgres.broken_off import break_off
+from pipeline.postgres.connection import Connection, Identity, connect, identify, read_flush_lsn
+from pipeline.postgres.copy import RowsMoved, SnapshotLost
+from pipeline.postgres.published import list_published
+from pipeline.postgres.snapshot import COPY_SESSIONS, SnapshotKeeper
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.report.summaries import CopyProgress, IngestSummary
+
+LOOK_SECONDS = 5.0  # between two looks for tables that joined
+RETRY_SECONDS = 30.0
+RECORD_SECONDS = 5.0
+MOST_LOST = 5
+PATIENCE = 30.0  # for sessions that end by themselves: a link may stand still
+_WAIT = 0.2
+
+
+class Copier:
+    """Copies in a thread of its own, as long as the run of ingest lasts."""
+
+    def __init__(
+        self,
+        config: Config,
+        bronze: Bronze,
+        identity: Identity,
+        summary: IngestSummary,
+        *,
+        is_continuous: bool,
+    ) -> None:
+        self._place = (identity.system_identifier, identity.database)
+        self._config = config
+        self._bronze = bronze.in_session(bronze.lake.spark)
+        self._summary = summary
+        self._is_continuous = is_continuous
+        self._stop = threading.Event()
+        self._position = INVALID  # of bronze, as capture says
+        self._moved = threading.Condition()
+        self._target = INVALID
+        self._recorded_at = 0.0
+        self._control: Connection | None = None  # looks for tables that join or leave
+        self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
+        self._throttle = Throttle(config.source.copying.rate_limit)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether there is nothing to copy any more; of a continuous run never."""
+        return not self._thread.is_alive()
+
+    @property
+    def target(self) -> LSN:
+        """Return which position capture has to reach, so that what was copied is complete."""
+        return self._target
+
+    def reach(self, position: LSN) -> None:
+        """Note how far bronze is."""
+        with self._moved:
+            self._position = position
+            self._moved.notify_all()
+
+    def close(self) -> None:
+        """End, with the ranges under way lost to the next run."""
+        self._stop.set()
+        with self._moved:
+            self._moved.notify_all()
+        self._thread.join(PATIENCE)
+        while self._thread.is_alive():  # it may be about to open one more
+            break_off(COPY_SESSIONS)
+            self._thread.join(1)
+
+    def _run(self) -> None:
+        try:
+            self._go_on()
+        finally:
+            if self._control is not None:
+                self._control.close()
+
+    def _go_on(self) -> None:
+        lost_count = 0  # snapshots in a row
+        while not self._stop.is_set():
+            pause = LOOK_SECONDS
+            try:
+                self._summary.copy_failure = None
+                if self._round():
+                    lost_count = 0
+                    continue
+                if any(copy.failure for copy in self._summary.copies.values()):
+                    pause = RETRY_SECONDS
+            except Exception as error:  # capture goes on
+                if self._control is not None:
+                    self._control.close()
+                lost_count += isinstance(error, SnapshotLost)
+                if isinstance(error, SnapshotLost) and lost_count < MOST_LOST:
+                    self._stop.wait(lost_count)
+                    continue
+                self._summary.copy_failure = sentence_of(error)
+                pause = RETRY_SECONDS
+            if not self._is_continuous:
+                return
+            self._stop.wait(pause)
+
+    def _round(self) -> bool:
+        """Copy what is wanted now, under one snapshot; say whether another look is worth it."""
+        wanted = self._wanted()
+        if not wanted:
+            return False
+        source = self._config.source
+        conninfo = source.copying.conninfo or source.conninfo
+        copies = self._bronze.copies
+        used = [r.lsn for states in copies.states().values() for s in states for r in s.readings]
+        # Silver may be as far as bronze was when somebody asked for a patch.
+        point = self._bronze.point()
+        used.append(point.lsn if point else INVALID)
+        with closing(SnapshotKeeper(conninfo, max(used))) as keeper:
+            self._check_place(keeper)
+            tables = self._begin(keeper, wanted)
+            if not tables:
+                return False
+            self._target = max(self._target, LSN(keeper.snapshot.lsn + 1))
+            staging = Staging(self._bronze.lake, "copies")
+            try:
+                rounds = CopyRound(
+                    self._bronze,
+                    staging,
+                    conninfo,
+                    keeper.snapshot,
+                    tables,
+                    reader_count=source.copying.connections,
+                    throttle=self._throttle,
+                    stop=self._stop,
+                )
+                read: list[TableCopy] = []
+                try:
+                    for table in rounds.run():
+                        read.append(table)
+                        if self._position > keeper.snapshot.lsn and not self._is_fresh():
+                            self._finish(read)
+                            read = []
+                finally:
+                    self._finish(read)
+            finally:
+                staging.close()
+        # What failed is looked at again in a continuous run only: elsewhere the scheduler runs again.
+        return not any(copy.failure for copy in self._summary.copies.values())
+
+    def _wanted(self) -> dict[TableName, Want]:
+        """Return the tables that need a copy; what is gone from the source is recorded as that."""
+        config, copies = self._config, self._bronze.copies
+        states = copies.states()
+        if self._control is None or self._control.closed:
+            self._control = connect(config.source.conninfo, application_name=COPY_SESSIONS)
+        published = list_published(self._control, config.source.publication)
+        looked_at = read_flush_lsn(self._control)
+        wanted: dict[TableName, Want] = {}
+        missing: set[TableName] = set()
+        if config.source.copy == "initial":
+            for name, now in published.items():
+                if not copies.is_complete(name, now.relation_id, now.entry):
+                    wanted[name] = Want()
+            names = self._bronze.table_names() | states.keys()
+            missing = {name for name in names - published.keys() if not copies.is_gone(name)}
+        for name, requests in copies.open_requests().items():
+            if name in published:
+                wanted[name] = Want.of(requests, is_whole=name in wanted)
+            else:
+                missing.add(name)
+        if missing:
+            self._target = max(self._target, looked_at)
+            for name in missing:
+                self._summary.copies.pop(name, None)
+            copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
+        failed = {name for name, copy in self._summary.copies.items() if copy.failure}
+        skipped = set() if self._is_continuous else failed
+        return {
+            name: want
+            for name, want in sorted(wanted.items())
+            if config.rule_for(*name) is not None and name not in skipped
+        }
+
+    def _check_place(self, keeper: SnapshotKeeper) -> None:
+        """Refuse to copy from another server than the one that streams, or one that is no standby of it."""
+        found = identify(keeper.connection)
+        if (found.system_identifier, found.database) != self._place:
+            raise SourceError(
+                "source.copying.conninfo names another database than source.conninfo: let it name the same, "
+                "or that of a standby."
+            )
+
+    def _begin(self, keeper: SnapshotKeeper, wanted: Mapping[TableName, Want]) -> list[TableCopy]:
+        """Describe the tables as the snapshot has them, and record what will be read."""
+        starts = CopyStarts(self._bronze, keeper, self._config)
+        tables: list[TableCopy] = []
+        for name, want in wanted.items():
+            progress = self._summary.copies[name] = CopyProgress()
+            try:
+                tables.append(starts.start(name, want, progress))
+            except SourceError as error:
+                progress.failure = str(error)
+        if tables:
+            self._bronze.record_relations([table.place.version for table in tables])
+        if rows := [*starts.abandoned, *map(reading_row, tables)]:
+            self._bronze.copies.record(rows)
+        # What was begun comes before what has to begin anew each time; small tables are there soon.
+        return sorted(tables, key=lambda table: (not table.state.readings, table.table.pages))
+
+    def _is_fresh(self) -> bool:
+        """Say whether something was recorded a moment ago: many small tables are recorded together."""
+        return time.monotonic() - self._recorded_at < RECORD_SECONDS
+
+    def _finish(self, tables: Sequence[TableCopy]) -> None:
+        """Record that tables are complete, or why not, once bronze is beyond their snapshot."""
+        rows: list[dict[str, object]] = []
+        whole = [table for table in tables if table.failure is None]
+        for table in tables:
+            if isinstance(table.failure, RowsMoved):
+                rows.append(abandoned_row(table.state, str(table.failure)))  # and is copied anew
+            elif table.failure is not None:
+                table.progress.failure = str(table.failure)
+        if whole and self._await(whole[0].reading.lsn):
+            readings = {t.state.name: [*t.state.readings, t.reading] for t in whole}
+            late = late_commits(self._bronze.changes, readings)
+            for table in whole:
+                lsns = late.get(table.state.name, ())
+                if lsns and table.state.readings:
+                    sentence = "transactions ended while a snapshot was taken: several do not fit together"
+                    rows.append(abandoned_row(table.state, sentence))
+                    continue
+                rows.append(complete_row(table, lsns))
+                table.progress.complete()
+        if rows:
+            self._bronze.copies.record(rows)
+        self._recorded_at = time.monotonic()
+
+    def _await(self, lsn: LSN) -> bool:
+        """Wait until bronze is beyond an LSN; say whether it is."""
+        with self._moved:
+            while self._position <= lsn and not self._stop.is_set():
+                self._moved.wait(_WAIT)
+        return self._position > lsn

@@ -1,0 +1,1 @@
+"""Proofs: bronze is whole, silver equals the source."""

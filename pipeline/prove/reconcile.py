@@ -1,0 +1,272 @@
+"""Silver held against its source at one LSN, while both go on: every table by sums of its rows' hashes.
+
+A version of each silver table is pinned, then a snapshot of the source is taken, which sees all that these
+versions hold, and more. What is more is in bronze as soon as that is complete beyond the snapshot's position,
+and is applied to a clone of the version (`lake.snapshots`). Then both sides hold the same transactions, to
+the last one, and any row that is not on both is a fault: of silver, of bronze, or of the stream. A row that
+is changed between version and snapshot is compared with the change; a fault in what the change sends is
+healed by it, as apply heals it.
+
+Nothing but numbers leaves either side, until the ranges that differ are small; of these rows come hashes and
+keys. Where a table cannot be compared just now, because apply is changing its columns, say, it is tried again
+with another snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from pipeline.apply.leaving import left_tables
+from pipeline.config import Config
+from pipeline.errors import ConfigError, LakeError, sentence_of
+from pipeline.ingest import ingest as ingesting
+from pipeline.ingest.continuity import refuse_other_source
+from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.copies import Request
+from pipeline.lake.fingerprints import SilverRows
+from pipeline.lake.locks import refuse_beside_apply
+from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliations, Verdict
+from pipeline.lake.records import Records
+from pipeline.lake.session import start_session
+from pipeline.lake.snapshots import Pinned, SnapshotSilver, Unsettled, pin
+from pipeline.lake.tables import Lake
+from pipeline.operate.run import run_both
+from pipeline.postgres.connection import Connection, identify
+from pipeline.postgres.copy import RowsMoved, SnapshotLost
+from pipeline.postgres.fingerprints import SourceRows, SourceTable
+from pipeline.postgres.published import list_published
+from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.prove.compared import Compared, plan_comparison
+from pipeline.prove.ranges import Differences, find_differences
+from pipeline.prove.repairs import plan_repair, repair_sentence
+from pipeline.prove.verdicts import Reconciled
+from pipeline.rules import matcher
+
+WAIT_SECONDS = 150  # an idle bronze records its position once a minute
+_ATTEMPTS = 5
+_PAUSE = 2.0
+_LOOK = 0.5
+_STOPPED = "the run was stopped before it was compared"
+Matches = Callable[[TableName], bool]
+
+
+def run_reconcile(
+    config: Config,
+    globs: Sequence[str] | None = None,
+    *,
+    wait: float = WAIT_SECONDS,
+    runs: bool = False,
+    repairs: bool = False,
+    spark: SparkSession | None = None,
+    stop: threading.Event | None = None,
+) -> Reconciled:
+    """Compare the tables that globs name, or all; `runs` captures what a comparison needs by itself.
+
+    `repairs` asks for copies of the rows that differ; with `runs` they are made and applied at once.
+    """
+    matches = matcher(globs)
+    spark = spark or start_session(f"pgdelta reconcile {config.pipeline}")
+    if repairs and runs:
+        refuse_beside_apply(Lake(spark, config.storage.root))
+    reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop or threading.Event())
+    found = reconciler.run(matches)
+    if not repairs or not reconciler.requests:
+        return found
+    Bronze(Lake(spark, config.storage.root), config.pipeline).copies.request(reconciler.requests)
+    sentences = {request.name: repair_sentence(request) for request in reconciler.requests}
+    return replace(found, repairs=sentences, run=run_both(config, spark=spark) if runs else None)
+
+
+class Reconciler:
+    """Compares tables with their source, several under one snapshot."""
+
+    def __init__(
+        self, spark: SparkSession, config: Config, *, wait: float, runs: bool, stop: threading.Event
+    ) -> None:
+        self._spark = spark
+        self._config = config
+        self._wait = wait
+        self._runs = runs
+        self._stop = stop
+        self._lake = Lake(spark, config.storage.root)
+        self._bronze = Bronze(self._lake, config.pipeline)
+        self._reports = Reconciliations(self._lake)
+        self._run_id = uuid4().hex
+        self._verdicts: dict[TableName, Verdict] = {}
+        self.requests: list[Request] = []  # what would bring the rows that differ
+
+    def run(self, matches: Matches) -> Reconciled:
+        """Compare the tables that match, again and again those that cannot be just then."""
+        if not self._bronze.changes.exists():
+            raise LakeError(f"There is no bronze in {self._lake.root} yet: run pgdelta ingest first.")
+        names: set[TableName] | None = None
+        for attempt in range(_ATTEMPTS):
+            if attempt and self._stop.wait(_PAUSE):
+                break
+            unsettled = self._round(matches, names)
+            if attempt == 0 and not unsettled and not self._verdicts:
+                raise ConfigError("no table matches --table: see pgdelta status for their names")
+            names = set(unsettled)
+            if not names:
+                break
+        for name in sorted(names or ()):
+            self._conclude(Verdict(name, UNPROVEN, sentence=unsettled[name]))
+        verdicts = tuple(self._verdicts[name] for name in sorted(self._verdicts))
+        return Reconciled(self._config.pipeline, self._run_id, verdicts, is_stopped=self._stop.is_set())
+
+    def _round(self, matches: Matches, names: set[TableName] | None) -> dict[TableName, str]:
+        """Compare tables under one snapshot; return those that need another, each with the reason."""
+        source = self._config.source
+        pinned, unsettled = self._pin(matches, names)
+        after = max((table.position for table in pinned), default=INVALID)
+        conninfo = source.copying.conninfo or source.conninfo
+        with closing(SnapshotKeeper(conninfo, after)) as keeper:
+            is_ascii = self._check_place(keeper.connection)
+            if names is None:
+                published = self._chosen(matches, list_published(keeper.connection, source.publication))
+                missing = published - {table.name for table in pinned} - unsettled.keys()
+                missing -= self._verdicts.keys()
+                unsettled |= dict.fromkeys(missing, "silver has no table of it yet")
+            if not self._reach(keeper.snapshot.lsn):
+                return unsettled | dict.fromkeys((table.name for table in pinned), _STOPPED)
+            silver = SnapshotSilver(self._spark, self._lake.root, self._config.pipeline, keeper.snapshot)
+            unsettled |= silver.look(pinned)
+            for table in pinned:
+                if table.name in unsettled:
+                    continue
+                if self._stop.is_set():
+                    unsettled[table.name] = _STOPPED
+                    continue
+                try:
+                    self._conclude(self._compare(table, silver, keeper, conninfo, is_ascii=is_ascii))
+                except (RowsMoved, SnapshotLost, Unsettled) as error:
+                    unsettled[table.name] = str(error)
+                except Exception as error:  # the others are compared all the same
+                    self._conclude(Verdict(table.name, UNPROVEN, sentence=sentence_of(error)))
+                finally:
+                    silver.place(table.name).remove()
+        return unsettled
+
+    def _pin(
+        self, matches: Matches, names: set[TableName] | None
+    ) -> tuple[list[Pinned], dict[TableName, str]]:
+        """Return a version of each silver table whose columns are known, and why not of the others."""
+        records = Records(self._lake)
+        manifest = records.last_manifest()
+        shown = {(e.schema_name, e.table_name): e for e in manifest.entries} if manifest else {}
+        registered = records.registered()
+        point = self._bronze.point()
+        left = left_tables(self._config, self._bronze.copies, registered, point) if point else {}
+        chosen = names if names is not None else self._chosen(matches, registered) - left.keys()
+        pinned: list[Pinned] = []
+        unsettled: dict[TableName, str] = {}
+        for name in sorted(chosen):
+            try:
+                if name not in registered:
+                    raise Unsettled("silver has no table of it yet")
+                pinned.append(pin(self._bronze, registered[name], shown.get(name)))
+            except Unsettled as error:
+                unsettled[name] = str(error)
+            except Exception as error:  # one that cannot be read stops no other
+                self._conclude(Verdict(name, UNPROVEN, sentence=sentence_of(error)))
+        again = Records(self._lake).registered()
+        changed = {table.name for table in pinned if again.get(table.name) != table.registered}
+        unsettled |= dict.fromkeys(changed, "apply is changing the table's columns")
+        return [table for table in pinned if table.name not in changed], unsettled
+
+    def _chosen(self, matches: Matches, names: Mapping[TableName, object]) -> set[TableName]:
+        return {name for name in names if self._config.rule_for(*name) is not None and matches(name)}
+
+    def _check_place(self, connection: Connection) -> bool:
+        """Refuse to compare with another server; say whether it knows nothing of its texts' encoding."""
+        identity = identify(connection)
+        refuse_other_source(self._bronze.metadata(), identity)
+        return identity.encoding == "SQL_ASCII"
+
+    def _reach(self, lsn: LSN) -> bool:
+        """Wait until bronze is complete beyond an LSN, or see to it; say whether it is."""
+        if self._runs:
+            ingesting.run_ingest(self._config, spark=self._spark, stop=self._stop)
+        deadline = time.monotonic() + self._wait
+        while (point := self._bronze.point()) is None or point.lsn <= lsn:
+            if self._stop.wait(_LOOK):
+                return False
+            if time.monotonic() > deadline:
+                raise LakeError(
+                    f"Bronze is not complete up to the snapshot at {lsn} yet: is an ingest running? Add "
+                    "--run to have it captured, or --wait to wait longer."
+                )
+        return True
+
+    def _compare(
+        self, pinned: Pinned, silver: SnapshotSilver, keeper: SnapshotKeeper, conninfo: str, *, is_ascii: bool
+    ) -> Verdict:
+        """Compare one table under the snapshot."""
+        began = time.monotonic()
+        rule = self._config.rule_for(*pinned.name)
+        assert rule is not None
+        if any(pinned.position < gap.end for gap in self._bronze.copies.gaps()):
+            raise LakeError("the table stands before a gap of the stream, until it is copied beyond it")
+        publication = self._config.source.publication
+        with SourceTable(conninfo, keeper.snapshot, publication, pinned.name) as source:
+            metadata = self._config.silver.metadata_columns
+            ours = silver.bring(pinned, rule, metadata_columns=metadata)
+            compared = plan_comparison(
+                source.table.relation, source.facts(), ours.columns, ours.fields, rule, is_ascii=is_ascii
+            )
+            if not compared.silver:
+                raise LakeError("no column can be compared")
+            theirs = SourceRows(source, compared.shape)
+            found = find_differences(theirs, SilverRows(ours.frame, compared.silver, compared.shape.key))
+        if not found.is_equal:
+            self.requests.append(plan_repair(pinned.name, found, compared))
+        return Verdict(
+            pinned.name,
+            EQUAL if found.is_equal else DIFFERENT,
+            lsn=silver.through,
+            silver_version=pinned.version,
+            applied_lsn=pinned.position,
+            pending=ours.pending,
+            source_rows=found.source_rows,
+            silver_rows=found.silver_rows,
+            missing=found.count("missing"),
+            surplus=found.count("surplus"),
+            changed=found.count("changed"),
+            is_whole=found.is_whole,
+            columns=_columns(found, compared),
+            left_out=compared.left_out,
+            misfits=theirs.misfits,
+            seconds=time.monotonic() - began,
+            rows=_rows(found, compared),
+        )
+
+    def _conclude(self, verdict: Verdict) -> None:
+        self._reports.record(self._run_id, verdict)
+        self._verdicts[verdict.name] = verdict
+
+
+def _columns(found: Differences, compared: Compared) -> tuple[str, ...]:
+    places = sorted({place for row in found.rows for place in row.columns})
+    return tuple(compared.names[place] for place in places)
+
+
+def _rows(found: Differences, compared: Compared) -> tuple[Difference, ...]:
+    names = [compared.names[place] for place in compared.shape.key]
+    return tuple(
+        Difference(
+            row.kind,
+            json.dumps(dict(zip(names, row.key, strict=True)), ensure_ascii=False) if names else None,
+            tuple(compared.names[place] for place in row.columns),
+            row.copies,
+        )
+        for row in found.rows
+    )

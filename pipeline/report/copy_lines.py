@@ -1,0 +1,163 @@
+"""Copies under way as text for people: a line of a table, a line of all, and what a board shows.
+
+Pure. Rows and bytes are those that were read, bytes of PostgreSQL's text; a share is of the ranges of pages
+that are in bronze.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.errors import one_line
+
+if TYPE_CHECKING:
+    from pipeline.report.summaries import CopyProgress
+
+Name = tuple[str, str]
+
+_NAMED_TABLES = 3
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a board; `share` is its bar."""
+
+    title: str
+    share: float
+    rows: str
+    size: str
+    rate: str
+    left: str
+
+
+def is_open(copy: CopyProgress) -> bool:
+    """Say whether there is still something to come of a copy."""
+    return not copy.is_complete and copy.failure is None
+
+
+def list_running(copies: Mapping[Name, CopyProgress]) -> list[tuple[Name, CopyProgress]]:
+    """Return the copies that have begun and are not complete; those that are read to the end come last."""
+    running = [(name, copy) for name, copy in copies.items() if is_open(copy) and copy.began is not None]
+    return sorted(running, key=lambda item: _is_read(item[1]))
+
+
+def board_rows(copies: Mapping[Name, CopyProgress], rate: float, most: int) -> list[Row]:
+    """Return a line for each running table, at most so many, and one of all."""
+    running = list_running(copies)
+    rows = [_table_row(name, copy) for name, copy in running[:most]]
+    title = _count_text(copies)
+    if len(running) > most:
+        title += f", {len(running) - most} more under way"
+    size = sum(copy.bytes for copy in copies.values())
+    return [*rows, Row(title, _share_of(copies), _total_rows(copies), size_text(size), rate_text(rate), "")]
+
+
+def total_line(copies: Mapping[Name, CopyProgress], rate: float) -> str:
+    """Return how far all copies are."""
+    running = list_running(copies)
+    named = [f"{name_text(name)} {share_text(copy.share)}" for name, copy in running[:_NAMED_TABLES]]
+    if len(running) > _NAMED_TABLES:
+        named.append(f"{len(running) - _NAMED_TABLES} more under way")
+    parts = [f"copying: {_count_text(copies)}", *named, _total_rows(copies), rate_text(rate)]
+    return ", ".join(parts)
+
+
+def ended_lines(ended: Sequence[tuple[Name, CopyProgress]], most: int | None = None) -> list[str]:
+    """Return a line for each copy that is complete or failed; of more than `most` a kind, one for all."""
+    complete = [(name, copy) for name, copy in ended if copy.failure is None]
+    failed = [(name, copy) for name, copy in ended if copy.failure is not None]
+    if most is not None and len(complete) > most:
+        count = sum(copy.rows_landed for _, copy in complete)
+        lines = [f"copied {len(complete)} tables ({_names(complete)}): {_rows_text(count)}"]
+    else:
+        lines = [
+            f"copied {name_text(name)}: {_rows_text(copy.rows_landed)}, {size_text(copy.bytes)} of text, "
+            f"{duration_text(copy.seconds)}"
+            for name, copy in complete
+        ]
+    if most is not None and len(failed) > most:
+        first = failed[0][1].failure
+        return [*lines, f"copy of {len(failed)} tables failed ({_names(failed)}), of the first: {first}"]
+    return [*lines, *(f"copy of {name_text(name)} failed: {copy.failure}" for name, copy in failed)]
+
+
+def seconds_left(copy: CopyProgress) -> float | None:
+    """Return how long the rest takes if it goes on like this, None where nobody knows yet."""
+    return copy.seconds * (1 - copy.share) / copy.share if 0 < copy.share < 1 else None
+
+
+def name_text(name: Name) -> str:
+    """Return a table's name in one line, whatever characters it has."""
+    return one_line(".".join(name))
+
+
+def share_text(share: float) -> str:
+    """Return a share as a percentage; all of it only where nothing is missing."""
+    return f"{int(share * 100)} %"
+
+
+def rate_text(rate: float) -> str:
+    """Return rows a second."""
+    return f"{rate:,.0f} rows/s"
+
+
+def size_text(count: int) -> str:
+    """Return a count of bytes in a unit that fits."""
+    power = min(max(count.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    return f"{count / (1 << 10 * power):.{max(0, min(power - 1, 1))}f} {_UNITS[power]}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time as seconds, minutes or hours."""
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _table_row(name: Name, copy: CopyProgress) -> Row:
+    left = seconds_left(copy)
+    if _is_read(copy):
+        note = "waits for capture" if copy.share == 1.0 else "lands"
+    else:
+        note = "" if left is None else f"{duration_text(left)} left"
+    rate = copy.rows / copy.seconds if copy.seconds else 0.0
+    return Row(
+        name_text(name),
+        copy.share,
+        _rows_text(max(copy.rows, copy.rows_landed)),
+        size_text(copy.bytes),
+        rate_text(rate),
+        note,
+    )
+
+
+def _is_read(copy: CopyProgress) -> bool:
+    return copy.ranges_read >= copy.ranges
+
+
+def _count_text(copies: Mapping[Name, CopyProgress]) -> str:
+    complete = sum(copy.is_complete for copy in copies.values())
+    failed = sum(copy.failure is not None for copy in copies.values())
+    return f"{complete} of {len(copies)} tables complete" + (f", {failed} failed" if failed else "")
+
+
+def _share_of(copies: Mapping[Name, CopyProgress]) -> float:
+    pages = sum(copy.pages for copy in copies.values())
+    return sum(copy.share * copy.pages for copy in copies.values()) / pages if pages else 1.0
+
+
+def _total_rows(copies: Mapping[Name, CopyProgress]) -> str:
+    return _rows_text(sum(max(copy.rows, copy.rows_landed) for copy in copies.values()))
+
+
+def _rows_text(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _names(copies: Sequence[tuple[Name, CopyProgress]]) -> str:
+    names = [name_text(name) for name, _ in copies[:_NAMED_TABLES]]
+    return ", ".join(names) + (", …" if len(copies) > _NAMED_TABLES else "")

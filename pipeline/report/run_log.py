@@ -1,0 +1,118 @@
+"""A run's log as JSON, one object a line: what began, was committed, applied, held, failed, and how it ended.
+
+No row's values and nothing of the connection: positions, counts, names and sentences only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from pipeline import __version__
+from pipeline.lake.instants import utc_text
+
+if TYPE_CHECKING:
+    from pipeline.report.summaries import ApplySummary, IngestSummary
+
+Name = tuple[str, str]
+
+
+class RunLog:
+    """Writes a line for each event of one run, in whatever thread it happens."""
+
+    def __init__(self, pipeline: str, command: str, write: Callable[[str], object] | None = None) -> None:
+        self._pipeline = pipeline
+        self._command = command
+        self._write = write or _write_stderr
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._commits = self._transactions = self._changes = self._passes = 0
+        self._applied: dict[Name, int] = {}
+        self._copies: dict[Name, str | None] = {}
+        self._troubles: dict[Name, tuple[str, str]] = {}
+
+    def start(self, trigger: str) -> None:
+        """Log that the run begins."""
+        with self._lock:
+            self._log("start", trigger=trigger, version=__version__)
+
+    def take_ingest(self, summary: IngestSummary) -> None:
+        """Log what is in bronze since the last time: one commit, and copies that ended."""
+        with self._lock:
+            self._log_copies(summary)
+            if summary.commits == self._commits:
+                return
+            self._log(
+                "commit",
+                position=str(summary.position),
+                transactions=summary.transactions - self._transactions,
+                changes=summary.changes - self._changes,
+                commit_time=utc_text(summary.commit_time),
+            )
+            self._commits, self._transactions = summary.commits, summary.transactions
+            self._changes = summary.changes
+
+    def take_apply(self, summary: ApplySummary) -> None:
+        """Log a pass, and tables that are held, failed or go on again."""
+        with self._lock:
+            if summary.passes == self._passes:
+                return
+            self._passes = summary.passes
+            counts = {name: state.changes for name, state in summary.tables.items()}
+            changed = {name: count - self._applied.get(name, 0) for name, count in counts.items()}
+            self._applied = counts
+            self._log(
+                "pass",
+                position=str(summary.position),
+                changes=sum(changed.values()),
+                tables=sum(count > 0 for count in changed.values()),
+                seconds=round(summary.pass_seconds, 3),
+                commit_time=utc_text(summary.commit_time),
+            )
+            for name, state in sorted(summary.tables.items()):
+                trouble = ("failed", state.failure) if state.failure else ("held", state.held or "")
+                self._log_trouble(name, str(state.applied), trouble)
+
+    def end(self, exit_code: int, sentence: str | None = None) -> None:
+        """Log how the run ended; a failed one says why."""
+        with self._lock:
+            seconds = round(time.monotonic() - self._began, 3)
+            self._log("end", exit_code=exit_code, seconds=seconds, sentence=sentence)
+
+    def _log_copies(self, summary: IngestSummary) -> None:
+        for name, copy in sorted(summary.copies.items()):
+            state = copy.failure or ("" if copy.is_complete else None)
+            if state is not None and self._copies.get(name) != state:
+                event = "copy failed" if state else "copied"
+                facts = {"rows": copy.rows_landed, "seconds": round(copy.seconds, 3)}
+                self._log(event, schema=name[0], table=name[1], **facts, sentence=copy.failure)
+            self._copies[name] = state
+
+    def _log_trouble(self, name: Name, applied: str, trouble: tuple[str, str]) -> None:
+        before = self._troubles.get(name)
+        kind, sentence = trouble
+        if sentence and trouble != before:
+            self._log(kind, schema=name[0], table=name[1], applied=applied, sentence=sentence)
+            self._troubles[name] = trouble
+        elif before and not sentence:
+            self._log("resumed", schema=name[0], table=name[1], applied=applied)
+            del self._troubles[name]
+
+    def _log(self, event: str, **facts: object) -> None:
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        known = {name: fact for name, fact in facts.items() if fact is not None}
+        line = {"time": now, "event": event, "pipeline": self._pipeline, "command": self._command, **known}
+        # stderr may be a pipe that nobody reads any more
+        with contextlib.suppress(OSError, ValueError):
+            self._write(json.dumps(line))
+
+
+def _write_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,240 @@
+"""How a pipeline stands, as its lake says: how far each table is, why not further, and what did not fit.
+
+The source is asked how its slot stands; where it does not answer, the lake is all there is to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from pipeline.config import Config
+from pipeline.errors import SourceError
+from pipeline.lake.activity import Activity, read_activity
+from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.copies import GONE, READING
+from pipeline.lake.instants import utc_text
+from pipeline.lake.reconciliations import Reconciliations
+from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
+from pipeline.lake.session import start_session
+from pipeline.lake.tables import Lake
+from pipeline.postgres.retention import SourceState, ask_source
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.report import status_page
+from pipeline.report.lag import lag_bytes, lag_seconds, seconds_left, wal_rate
+
+HOLDING = ("held", "refused")
+OPERATIONS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table: `state` is copying, current, behind, held, refused or left; `sentence` says more.
+
+    A table that is being copied for the first time has no version in silver (-1). Up to `verified` it was
+    proven to equal its source. `commit_time` is that of the last transaction up to `applied`; `operations`
+    counts what was committed within the last day, by the operation's letter.
+    """
+
+    name: TableName
+    state: str
+    applied: LSN
+    version: int
+    misfits: dict[str, int]
+    sentence: str | None = None
+    verified: LSN | None = None
+    commit_time: datetime | None = None
+    lag_seconds: float | None = None
+    lag_bytes: int | None = None
+    operations: Mapping[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the table as data."""
+        return {
+            "schema": self.name[0],
+            "table": self.name[1],
+            "state": self.state,
+            "applied": str(self.applied),
+            "version": self.version,
+            "misfits": self.misfits,
+            "sentence": self.sentence,
+            "verified": None if self.verified is None else str(self.verified),
+            "commit_time": utc_text(self.commit_time),
+            "lag_seconds": None if self.lag_seconds is None else round(self.lag_seconds, 3),
+            "lag_bytes": self.lag_bytes,
+            "last_day": {name: self.operations.get(op, 0) for op, name in OPERATIONS.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The pipeline as of its newest manifest; `captured` is how far bronze is complete.
+
+    Lags are measured against the end of the source's log where the source answered, else against `captured`;
+    `unreachable` says why it did not. `rate` is the growth of that log, in bytes a second.
+    """
+
+    pipeline: str
+    captured: LSN
+    applied: LSN
+    commit_time: datetime | None
+    tables: tuple[TableStatus, ...]
+    slot_name: str = ""
+    source: SourceState | None = None
+    unreachable: str | None = None
+    rate: float | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Say whether a table waits for somebody."""
+        return any(table.state in HOLDING for table in self.tables)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the status as data."""
+        return {
+            "pipeline": self.pipeline,
+            "captured": str(self.captured),
+            "applied": str(self.applied),
+            "commit_time": utc_text(self.commit_time),
+            "lag_behind": "source" if self.source else "bronze",
+            "tables": [table.as_json() for table in self.tables],
+            "source": self._source_json(),
+            "source_failure": self.unreachable,
+        }
+
+    def _source_json(self) -> dict[str, Any] | None:
+        if self.source is None:
+            return None
+        slot = self.source.slot
+        left = seconds_left(self.source, self.rate)
+        return {
+            "now": utc_text(self.source.now),
+            "wal_end": str(self.source.wal_lsn),
+            "wal_bytes_per_second": None if self.rate is None else round(self.rate, 1),
+            "max_slot_wal_keep_bytes": self.source.keep_size,
+            "seconds_until_limit": None if left is None else round(left, 1),
+            "slot": slot
+            and {
+                "name": slot.name,
+                "active": slot.is_active,
+                "restart_lsn": slot.restart_lsn and str(slot.restart_lsn),
+                "confirmed_flush_lsn": slot.confirmed_flush_lsn and str(slot.confirmed_flush_lsn),
+                "wal_status": slot.wal_status,
+                "invalidation_reason": slot.invalidation_reason,
+                "retained_bytes": slot.retained,
+                "safe_wal_size": slot.safe,
+            },
+        }
+
+    def print(self, console: Console) -> None:
+        """Print the pipeline's positions, one row a table, and how the slot stands."""
+        status_page.show(self, console)
+
+
+def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:
+    """Read how the pipeline stands; nothing is changed, and the source is asked unless `is_offline`."""
+    source, unreachable = None, None
+    if not is_offline:
+        try:
+            source = ask_source(config)
+        except SourceError as error:
+            unreachable = str(error)
+    lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
+    bronze, records = Bronze(lake, config.pipeline), Records(lake)
+    point = bronze.point() if bronze.changes.exists() else None
+    manifest = records.last_manifest() or Manifest(INVALID)
+    tables = read_tables(config, bronze, records, manifest)
+    captured = point.lsn if point else INVALID
+    now = source.now if source else datetime.now(timezone.utc)
+    positions = {table.applied for table in tables}
+    activity = read_activity(bronze, point, positions, now) if point else Activity()
+    end = source.wal_lsn if source else captured
+    return Status(
+        config.pipeline,
+        captured,
+        manifest.lsn,
+        manifest.commit_time,
+        tuple(
+            replace(
+                with_lag(table, manifest, activity.commit_times, end, now),
+                operations=activity.operations.get(table.name, {}),
+            )
+            for table in tables
+        ),
+        config.source.slot,
+        source,
+        unreachable,
+        wal_rate(activity.since, source) if source else None,
+    )
+
+
+def with_lag(
+    table: TableStatus, manifest: Manifest, times: Mapping[LSN, datetime], end: LSN, now: datetime
+) -> TableStatus:
+    """Return the table with how far it is behind an end; one that silver does not follow has no lag."""
+    if table.applied == INVALID:
+        return table
+    commit_time = times.get(table.applied)
+    if table.applied == manifest.lsn and manifest.commit_time is not None:
+        commit_time = manifest.commit_time.astimezone(timezone.utc)
+    seconds = lag_seconds(table.applied, end, commit_time, now)
+    size = lag_bytes(table.applied, end)
+    return replace(table, commit_time=commit_time, lag_seconds=seconds, lag_bytes=size)
+
+
+def read_tables(
+    config: Config, bronze: Bronze, records: Records, manifest: Manifest
+) -> tuple[TableStatus, ...]:
+    """Read how the tables stand that are in the manifest, are being copied, or were there once."""
+    misfits, events = records.misfit_counts(), records.last_events()
+    found = {_name(entry): _table(entry, misfits, events) for entry in manifest.entries}
+    for name in bronze.copies.states().keys() | bronze.copies.open_requests().keys():
+        if config.rule_for(*name) is not None and (copying := _copying(bronze, name, found.get(name))):
+            found[name] = copying
+    for name, table in records.registered().items():
+        if name not in found:
+            sentence = events[name].sentence if name in events else f"it is kept in {table.path}"
+            found[name] = TableStatus(name, "left", INVALID, -1, misfits.get(name, {}), sentence)
+    verified = Reconciliations(bronze.lake).verified()
+    return tuple(replace(found[name], verified=verified.get(name)) for name in sorted(found))
+
+
+def _copying(bronze: Bronze, name: TableName, shown: TableStatus | None) -> TableStatus | None:
+    """Return what there is to say of a table's copy, None where silver shows the newest."""
+    copies = bronze.copies
+    last = copies.last(name)
+    before = shown or TableStatus(name, "copying", INVALID, -1, {})
+    if last is not None and last.state == GONE:
+        return replace(shown, state="left", sentence=last.sentence) if shown else None
+    if last is not None and last.state == READING:
+        done = int(bronze.changes.position(bronze.copy_app_id(last.id)) or 0)
+        share = f"{done} of {last.readings[-1].range_count} ranges of pages are copied"
+        return replace(
+            before, state=shown.state if shown and shown.state in HOLDING else "copying", sentence=share
+        )
+    if requests := copies.open_requests().get(name):
+        is_whole = not all(request.key_ranges for request in requests)
+        what = "the table is" if is_whole else "rows, for which it waits, are"
+        return replace(before, sentence=f"{what} to be copied anew by the next ingest")
+    return None
+
+
+def _name(entry: ManifestEntry) -> TableName:
+    return entry.schema_name, entry.table_name
+
+
+def _table(
+    entry: ManifestEntry, misfits: dict[TableName, dict[str, int]], events: dict[TableName, Event]
+) -> TableStatus:
+    name = _name(entry)
+    event = events.get(name)
+    state = "current"
+    if entry.is_behind:
+        state = event.kind if event and event.kind in HOLDING else "behind"
+    sentence = event.sentence if event else None
+    return TableStatus(name, state, entry.applied_lsn, entry.version, misfits.get(name, {}), sentence)

@@ -1,0 +1,71 @@
+"""What is told of a run while it goes on: copies on stderr, metrics by HTTP, a log of JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from pipeline.errors import PgdeltaError, sentence_of
+from pipeline.report.copy_board import CopyBoard
+from pipeline.report.metrics import RunMetrics
+from pipeline.report.metrics_endpoint import MetricsEndpoint
+from pipeline.report.run_log import RunLog
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pipeline.config import Config
+    from pipeline.report.summaries import ApplySummary, IngestSummary
+
+
+class Watch:
+    """Hands on what a run reports to whoever was asked for: `--metrics`, `--log`, or the board of copies."""
+
+    def __init__(self, config: Config, options: argparse.Namespace, command: str) -> None:
+        self._options = options
+        self._metrics = RunMetrics(config.pipeline)
+        self._log = RunLog(config.pipeline, command) if options.log == "json" else None
+        self._board: CopyBoard | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Watch:
+        if self._options.metrics:
+            host, port = self._options.metrics
+            endpoint = MetricsEndpoint(host, port, self._metrics.families)
+            self._open.callback(endpoint.close)
+        if self._log is None:
+            self._board = self._open.enter_context(CopyBoard(is_quiet=self._options.json))
+        else:
+            self._log.start(self._options.trigger)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+        if self._log is not None and error is not None:
+            code = error.exit_code if isinstance(error, PgdeltaError) else 1
+            self._log.end(code, sentence_of(error))
+            if not self._options.debug:
+                raise SystemExit(code)  # its sentence is said already, and as JSON
+
+    def take_ingest(self, summary: IngestSummary) -> None:
+        """Hand on what ingest reports."""
+        self._metrics.take_ingest(summary)
+        if self._board is not None:
+            self._board.take(summary)
+        if self._log is not None:
+            self._log.take_ingest(summary)
+
+    def take_apply(self, summary: ApplySummary) -> None:
+        """Hand on what apply reports."""
+        self._metrics.take_apply(summary)
+        if self._log is not None:
+            self._log.take_apply(summary)
+
+    def end(self, exit_code: int) -> int:
+        """Say that the run ended with an exit code, and return it."""
+        if self._log is not None:
+            self._log.end(exit_code)
+        return exit_code

@@ -1,0 +1,1 @@
+"""Messages of a slot before one's eyes, without a lake."""

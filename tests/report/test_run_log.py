@@ -1,0 +1,174 @@
+"""A run's log as JSON lines, and how a watched run ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from pipeline import __version__
+from pipeline.config import Config, Silver, Source, Storage
+from pipeline.errors import ConfigError, EndpointError, LakeError
+from pipeline.lake.records import Manifest
+from pipeline.protocol.lsn import LSN
+from pipeline.report.run_log import RunLog
+from pipeline.report.summaries import ApplySummary, CopyProgress, IngestSummary, TableState
+from pipeline.report.watch import Watch
+from pipeline.report.watch_request import Address, address_of
+
+CONFIG = Config("shop", Source("", "shop", "shop"), Storage("./lake"), Silver(), (), "pipeline.yaml")
+
+
+def logged(lines: list[str]) -> list[dict[str, Any]]:
+    """Return the objects of lines without what all have, and forget the lines."""
+    found = [json.loads(line) for line in lines]
+    assert all("\n" not in line for line in lines)
+    assert all((said.pop("pipeline"), said.pop("command")) == ("shop", "run") for said in found)
+    assert all(said.pop("time").endswith("Z") for said in found)
+    lines.clear()
+    return found
+
+
+def test_commits_and_copies_are_logged_as_they_come() -> None:
+    lines: list[str] = []
+    log, summary = RunLog("shop", "run", lines.append), IngestSummary("shop", "slot", LSN(5))
+    log.start("continuous")
+    log.take_ingest(summary)
+    assert logged(lines) == [{"event": "start", "trigger": "continuous", "version": __version__}]
+    summary.position, summary.transactions, summary.changes, summary.commits = LSN(9), 2, 30, 1
+    log.take_ingest(summary)
+    log.take_ingest(summary)
+    summary.position, summary.transactions, summary.changes, summary.commits = LSN(12), 3, 31, 2
+    copy = summary.copies["public", "t"] = CopyProgress(rows_landed=4)
+    log.take_ingest(summary)
+    assert logged(lines) == [
+        {"event": "commit", "position": "0/9", "transactions": 2, "changes": 30},
+        {"event": "commit", "position": "0/C", "transactions": 1, "changes": 1},
+    ]
+    copy.failure = "no right"
+    log.take_ingest(summary)
+    log.take_ingest(summary)
+    copy.failure = None
+    copy.complete()
+    log.take_ingest(summary)
+    table = {"schema": "public", "table": "t", "rows": 4, "seconds": 0.0}
+    assert logged(lines) == [
+        {"event": "copy failed", **table, "sentence": "no right"},
+        {"event": "copied", **table},
+    ]
+
+
+def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
+    lines: list[str] = []
+    log, summary = RunLog("shop", "run", lines.append), ApplySummary("shop")
+    log.take_apply(summary)
+    assert lines == []
+    summary.tables = {
+        ("public", "a"): TableState(LSN(9), 3),
+        ("public", "b"): TableState(LSN(4), held="b changed its type"),
+        ("public", "c"): TableState(LSN(4), failure="c has no folder"),
+    }
+    summary.show(Manifest(LSN(9)))
+    summary.count_pass(0.25)
+    log.take_apply(summary)
+    log.take_apply(summary)
+    facts = {"position": "0/9", "seconds": 0.25}
+    assert logged(lines) == [
+        {"event": "pass", **facts, "changes": 3, "tables": 1},
+        {
+            "event": "held",
+            "schema": "public",
+            "table": "b",
+            "applied": "0/4",
+            "sentence": "b changed its type",
+        },
+        {
+            "event": "failed",
+            "schema": "public",
+            "table": "c",
+            "applied": "0/4",
+            "sentence": "c has no folder",
+        },
+    ]
+    summary.tables["public", "a"].changes = 5
+    summary.tables["public", "c"] = TableState(LSN(9))
+    summary.count_pass(0.25)
+    log.take_apply(summary)
+    assert logged(lines) == [
+        {"event": "pass", **facts, "changes": 2, "tables": 1},
+        {"event": "resumed", "schema": "public", "table": "c", "applied": "0/9"},
+    ]
+
+
+def test_a_log_that_nobody_reads_ends_no_run() -> None:
+    def write(line: str) -> None:
+        raise BrokenPipeError
+
+    RunLog("shop", "run", write).start("continuous")
+
+
+def options(log: str = "json", metrics: Address | None = None, debug: bool = False) -> argparse.Namespace:
+    return argparse.Namespace(log=log, metrics=metrics, debug=debug, json=False, trigger="available-now")
+
+
+def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, Watch(CONFIG, options(), "apply"):
+        raise ConfigError("no such table")
+    assert ended.value.code == 2
+    start, end = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (start["event"], start["command"]) == ("start", "apply")
+    assert {k: end[k] for k in ("event", "exit_code", "sentence")} == {
+        "event": "end",
+        "exit_code": 2,
+        "sentence": "no such table",
+    }
+    with pytest.raises(ValueError, match="geheim"), Watch(CONFIG, options(debug=True), "apply"):
+        raise ValueError("geheim")
+    assert "geheim" not in capsys.readouterr().err
+
+
+def test_a_run_that_is_done_says_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watch(CONFIG, options(), "apply") as watch:
+        watch.take_apply(ApplySummary("shop"))
+    assert watch.end(1) == 1
+    assert json.loads(capsys.readouterr().err.splitlines()[-1])["exit_code"] == 1
+
+
+def test_text_is_what_it_was_and_leaves_errors_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Watch(CONFIG, options("text"), "ingest")
+    with watch:
+        watch.take_ingest(IngestSummary("shop", "slot"))
+    assert watch.end(0) == 0
+    with pytest.raises(LakeError, match="no lake"), watch:
+        raise LakeError("no lake")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_port_that_is_taken_ends_the_run_before_it_begins() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        address = Address("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(EndpointError, match="is in use"), Watch(CONFIG, options("text", address), "run"):
+            pytest.fail("it began")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9187", ("127.0.0.1", 9187)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+        ("db-1.local:65535", ("db-1.local", 65535)),
+        ("[::1]:9187", ("::1", 9187)),
+    ],
+)
+def test_an_address_is_a_port_or_host_and_port(text: str, address: tuple[str, int]) -> None:
+    assert address_of(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", ":9187", "x", "host:", "host:0", "-1", "1.5", "٣"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="write a port from 1 to 65535"):
+        address_of(text)
