@@ -6,16 +6,17 @@ fails does not stop the others.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive, left_tables
 from pipeline.apply.pending import Outlook, Pending
 from pipeline.config import Config
-from pipeline.errors import LakeError, PgdeltaError, sentence_of
+from pipeline.errors import LakeError, sentence_of
 from pipeline.lake.arrivals import Point
 from pipeline.lake.bronze import Bronze, TableName, TableSurvey
 from pipeline.lake.copies import Gap, Request
@@ -23,7 +24,6 @@ from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
 from pipeline.lake.session import own_session
 from pipeline.lake.silver import SilverTable
 from pipeline.lake.tables import Lake
-from pipeline.lake.travel import entry_of
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.summaries import ApplyProgress, ApplySummary, TableState
 from pipeline.silver.copies import Start
@@ -111,19 +111,19 @@ class Applier:
             self._report()
             return
         names = pending.names
-        versions = {(e.schema_name, e.table_name): e.version for e in manifest.entries}
+        entries = Entries(self.lake, manifest, self._outlook.path)
 
-        def apply(name: TableName) -> TableState:
-            return self._apply_table(name, pending, versions.get(name, -1))
+        def apply(name: TableName) -> tuple[TableState, ManifestEntry]:
+            return self._apply_table(name, pending, entries)
 
         with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="apply") as pool:
-            states = dict(zip(names, pool.map(apply, names), strict=True))
-        for name, state in states.items():
+            done = dict(zip(names, pool.map(apply, names), strict=True))
+        for name, (state, _) in done.items():
             before = self.summary.tables.get(name, TableState())
             state.changes += before.changes
             state.misfits += before.misfits
             self.summary.tables[name] = state
-        self._record(manifest, pending)
+        self._record(manifest, pending, entries, {name: entry for name, (_, entry) in done.items()})
         self._ask_for_copies()
         self._archive(point)
         self.summary.count_pass(time.monotonic() - self._passed_at)
@@ -192,36 +192,45 @@ class Applier:
             return None
         return find_excess(name, pending.counts.get(name, {}), rule.guards)
 
-    def _apply_table(self, name: TableName, pending: Pending, version: int) -> TableState:
+    def _apply_table(
+        self, name: TableName, pending: Pending, entries: Entries
+    ) -> tuple[TableState, ManifestEntry]:
+        """Apply what is pending of a table; return how that went, and what the manifest says of it."""
+        try:
+            since = entries.known(name)
+            if name in pending.copies:  # it replaces whatever somebody else wrote
+                since = max(since, self.lake.table_at(self._outlook.path(name)).version())
+            state = self._bring(name, pending, since)
+            return state, entries.shown(name, state.applied, since, is_behind=bool(state.held))
+        except Exception as error:
+            floor = pending.floor(name)
+            return TableState(applied=floor, failure=sentence_of(error)), entries.failed(name, floor)
+
+    def _bring(self, name: TableName, pending: Pending, since: int) -> TableState:
+        """Bring a table to the point, or hold it; nobody else may have written to it since a version."""
         registered, floor = pending.registered.get(name), pending.floor(name)
         found, copy = pending.surveys.get(name, []), pending.copies.get(name)
         changes = sum(sum(s.counts.values()) for s in found)
         if registered is None and found:
             self._note_rename(name, found[0])
-        try:
-            self._refuse_path(name)
-            writer = self.writer(name)
-            writer.bronze.arrivals = self.bronze.arrivals
-            if not copy:  # one replaces whatever somebody else wrote
-                writer.refuse_foreign_commits(version)
-            if excess := self.excess(name, pending):
-                return self._hold(name, pending, excess)
-            self.guarded.pop(name, None)
-            if copy:
-                written = writer.begin_with(copy, self.relations, registered, pending.point)
+        self._refuse_path(name)
+        writer = self.writer(name)
+        writer.bronze.arrivals = self.bronze.arrivals
+        writer.refuse_foreign_commits(since)
+        if excess := self.excess(name, pending):
+            return self._hold(name, pending, excess)
+        self.guarded.pop(name, None)
+        if copy:
+            written = writer.begin_with(copy, self.relations, registered, pending.point)
+            changes = written.changes
+        else:
+            start, patches = Start(floor), pending.patches.get(name)
+            if patches:
+                written = writer.apply_patches(patches, self.relations, registered, pending.point, start)
                 changes = written.changes
             else:
-                start, patches = Start(floor), pending.patches.get(name)
-                if patches:
-                    written = writer.apply_patches(patches, self.relations, registered, pending.point, start)
-                    changes = written.changes
-                else:
-                    surveys = [s.survey for s in found]
-                    written = writer.apply(surveys, self.relations, registered, pending.point, start)
-        except PgdeltaError as error:
-            return TableState(applied=floor, failure=str(error))
-        except Exception as error:
-            return TableState(applied=floor, failure=sentence_of(error))
+                surveys = [s.survey for s in found]
+                written = writer.apply(surveys, self.relations, registered, pending.point, start)
         if written.held:
             self.records.record_events([Event(*name, written.applied, written.kind, written.held)])
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
@@ -245,25 +254,24 @@ class Applier:
                 )
                 self.records.record_events([Event(*name, LSN(found.survey.first[0]), "resync", sentence)])
 
-    def _record(self, manifest: Manifest, pending: Pending) -> None:
+    def _record(
+        self,
+        manifest: Manifest,
+        pending: Pending,
+        found: Entries,
+        applied: Mapping[TableName, ManifestEntry],
+    ) -> None:
         """Write the manifest of this pass: which version of each table shows which LSN."""
         point = pending.point
-        entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
-        for name in pending.names:
-            state = self.summary.tables[name]
-            table = self.lake.table_at(self._outlook.path(name))
-            if not state.failure:
-                entries[name] = entry_of(table, name, state.applied, is_behind=bool(state.held))
-            elif name in entries:
-                before = entries[name]
-                entries[name] = replace(before, path=table.path, applied_lsn=state.applied, is_behind=True)
-            else:
-                entries[name] = ManifestEntry(*name, table.path, -1, state.applied, True)
+        entries = {**found.before, **applied}
         for name, floor in pending.floors.items():
             # It got here in a run that ended before its manifest, or came back, and has no change since.
             if name not in pending.names and name in pending.registered and INVALID < floor <= point.lsn:
-                table = self.lake.table_at(self._outlook.path(name))
-                entries[name] = entry_of(table, name, floor, is_behind=False)
+                try:
+                    entries[name] = found.shown(name, floor, found.known(name))
+                except Exception as error:
+                    self.summary.tables[name] = TableState(applied=floor, failure=sentence_of(error))
+                    entries[name] = found.failed(name, floor)
         for name in (self._outlook.unreadable | pending.stale.keys() | pending.frozen) & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         self.records.record_events([_gap_event(name, gap) for name, gap in pending.stale.items()])

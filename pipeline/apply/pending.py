@@ -78,7 +78,8 @@ class Outlook:
         frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
         apart = waiting | self.unreadable | begun.keys() | stale.keys() | frozen
         patches = self._patches(point, copies, registered, apart)
-        is_behind = any(f < point.lsn for name, f in floors.items() if name not in apart)
+        behind = {(e.schema_name, e.table_name) for e in manifest.entries if e.is_behind}
+        is_behind = any(f < point.lsn or n in behind for n, f in floors.items() if n not in apart)
         if point.lsn <= manifest.lsn and not (is_behind or begun or patches):
             return None
         self.bronze.look_at_arrivals(since, point)
@@ -164,7 +165,7 @@ class Outlook:
                 # A table that was removed has no position: it is built again from the beginning.
                 is_whole = position > INVALID and name in current
                 floor = max(position, manifest.lsn) if is_whole else position
-                if floor != manifest.lsn:
+                if floor != manifest.lsn or name in behind:
                     floors[name] = floor
         return floors
 

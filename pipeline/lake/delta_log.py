@@ -1,6 +1,8 @@
 """The log of a Delta table: Delta's own object for it, and what its commits say of themselves."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -23,6 +25,18 @@ HARMLESS = frozenset(
         "VACUUM START",
     }
 )
+# Some of them change columns.
+SHAPING = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "DROP COLUMNS", "RENAME COLUMN"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedOperation:
+    """What a commit says of itself; `restored` is the version that a RESTORE went back to."""
+
+    version: int
+    operation: str
+    metadata: dict[str, Any]
+    restored: int | None = None
 
 
 def delta_log(spark: SparkSession, path: str) -> Any:
@@ -32,6 +46,27 @@ def delta_log(spark: SparkSession, path: str) -> Any:
     """
     jvm: Any = spark._jvm
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+
+
+def operations_since(spark: SparkSession, path: str, version: int) -> Iterator[LoggedOperation]:
+    """Give the commits behind a version that the log still has, in the order of their versions."""
+    jvm: Any = spark._jvm
+    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    for commit in as_java(delta_log(spark, path).getChanges(version + 1, jvm.scala.Option.empty(), False)):
+        actions = as_java(commit._2())
+        found = next((a for a in actions if a.getClass().getSimpleName() == "CommitInfo"), None)
+        if found is None:  # Delta's format does not ask for one
+            yield LoggedOperation(int(commit._1()), "a commit without a name", {})
+            continue
+        metadata = found.userMetadata()
+        restored = found.operationParameters().get("version") if found.operation() == "RESTORE" else None
+        text = str(restored.get()) if restored is not None and restored.isDefined() else ""
+        yield LoggedOperation(
+            int(commit._1()),
+            str(found.operation()),
+            json_object(metadata.get() if metadata.isDefined() else None),
+            int(text) if text.isdecimal() else None,
+        )
 
 
 def json_object(text: str | None) -> dict[str, Any]:

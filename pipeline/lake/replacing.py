@@ -11,6 +11,8 @@ from pipeline.lake.records import Records, Registered, Successor
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.protocol.lsn import INVALID, LSN
 
+REWRITE = "rewrite"  # what such a commit says it is
+
 
 def put_in_place(
     table: LakeTable,
@@ -22,12 +24,12 @@ def put_in_place(
     through: LSN,
 ) -> None:
     """Replace a table's columns and rows; `entry` is the other's, complete up to an LSN."""
-    commit = Commit(app_id, through, {"operation": "rewrite"})
+    commit = Commit(app_id, through, {"operation": REWRITE})
     if (table.position(app_id) or INVALID) >= through:
         # Delta would skip it under an LSN that the table has; the clock alone may go back.
         name = f"{app_id}/rewrite"
         number = max(time.time_ns(), (table.position(name) or INVALID) + 1)
-        commit = Commit(name, LSN(number), {"operation": "rewrite"})
+        commit = Commit(name, LSN(number), {"operation": REWRITE})
     entry = replace(entry, path=table.path)
     # Until the new rows are there the old ones have their names; then what data files call them is new.
     unnamed = tuple(replace(c, physical_name="") for c in entry.columns)

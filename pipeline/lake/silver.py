@@ -53,11 +53,10 @@ class SilverTable:
         self._stretch = StretchWriter(
             self.table, self.bronze, records, name, rule, self._rewrite, metadata_columns=metadata_columns
         )
-        self._version = -1
 
     def refuse_foreign_commits(self, since_version: int) -> None:
         """Raise LakeError where somebody else changed the table's rows."""
-        refuse_foreign_commits(self.table, self.name, max(since_version, self._version))
+        refuse_foreign_commits(self.table, self.name, since_version)
 
     def apply(
         self,
@@ -70,9 +69,7 @@ class SilverTable:
         """Bring the table from its start up to the point, or up to where it has to be held."""
         if start.floor == INVALID and start.copy is None:
             refuse_forgotten(self.table, self.name, self._app_id)
-        written = self._stretch.apply(surveys, relations, registered, point, start)
-        self._version = self.table.version()
-        return written
+        return self._stretch.apply(surveys, relations, registered, point, start)
 
     def apply_patches(
         self,
@@ -221,7 +218,6 @@ class SilverTable:
         put_in_place(
             self.table, place, self._records, records.registered_last, registered, self._app_id, through
         )
-        self._version = self.table.version()
         self._stretch.registered = self._records.registered()[self.name]
         return replace(written, applied=through)
 

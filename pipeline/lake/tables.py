@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlparse
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.bronze.ledger import OURS
-from pipeline.lake.delta_log import HARMLESS, delta_log, json_object
+from pipeline.lake.delta_log import delta_log
 from pipeline.lake.folders import move_folder, remove_folder
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.evolve import needs_column_mapping
@@ -240,23 +239,6 @@ class LakeTable:
     def identifier(self) -> str:
         """Return the table as SQL names it."""
         return "delta." + quote_identifier(self.path)
-
-    def foreign_commit(self, since_version: int) -> str | None:
-        """Name the first commit since a version that changed rows and is not ours (`WRITE at version 7`)."""
-        newest = self.version()
-        if newest <= since_version:
-            return None
-        history = DeltaTable.forPath(self.spark, self.path).history(newest - since_version)
-        commits = history.select("version", "operation", "operationParameters.version", "userMetadata")
-        foreign = None
-        for version, operation, restored, metadata in sorted(map(tuple, commits.collect())):
-            if version <= since_version or OURS in json_object(metadata) or operation in HARMLESS:
-                continue
-            if operation == "RESTORE" and restored == str(since_version):
-                foreign = None  # whatever came between is undone
-            else:
-                foreign = foreign or f"{operation} at version {version}"
-        return foreign
 
 
 def local_frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], ddl: str) -> DataFrame:

@@ -6,10 +6,16 @@ alone until it is restored (maintenance is no change); one that is configured la
 
 from __future__ import annotations
 
+import re
 import shutil
+from typing import Any
 
 import pytest
 
+from pipeline.apply.applier import Applier
+from pipeline.lake.as_of import as_of
+from pipeline.lake.silver import SilverTable
+from pipeline.operate.resync import run_resync
 from tests.operate.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.operate.pipelines import MakePipeline, Pipeline
 
@@ -97,6 +103,59 @@ def test_a_table_changed_by_somebody_else_is_refused_until_restored(pipeline: Pi
     pipeline.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {version}")
     assert pipeline.apply().exit_code(strict=True) == 0
     pipeline.assert_equal(*TABLES)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    pipeline.run(*FILL)
+    pipeline.catch_up()
+    pipeline.run(*CHANGE)
+    pipeline.ingest()
+    table = f"delta.`{pipeline.path('silver', 'public', 'orders')}`"
+    write, bring = SilverTable.apply, Applier._bring
+
+    def disturb() -> None:
+        pipeline.spark.sql(f"DELETE FROM {table} WHERE id = 20")
+
+    def disturbed_write(writer: SilverTable, *given: Any) -> Any:
+        if writer.name == ("public", "orders"):
+            disturb()  # nobody else had written when it was asked
+        return write(writer, *given)
+
+    def disturbed_bring(applier: Applier, name: Any, *given: Any) -> Any:
+        state = bring(applier, name, *given)
+        if name == ("public", "orders"):
+            disturb()
+        return state
+
+    with monkeypatch.context() as patched:
+        if moment == "before":
+            patched.setattr(SilverTable, "apply", disturbed_write)
+        else:
+            patched.setattr(Applier, "_bring", disturbed_bring)
+        first = pipeline.apply()
+    for summary in (first, pipeline.apply()):
+        assert summary.exit_code(strict=False) == 1
+        [line] = [line for line in summary.lines() if line.startswith("failed: ")]
+        assert "public.orders was changed by somebody else (DELETE at version" in line
+        assert ("RESTORE" in line) == (moment == "after")
+    silver = as_of(pipeline.spark, pipeline.root)
+    assert set(silver.behind) == {("public", "orders")}
+    pipeline.assert_equal("lines", "log")
+    if moment == "after":
+        good = re.search(r"RESTORE it to version (\d+)", line)
+        assert good
+        pipeline.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {good[1]}")
+        assert pipeline.apply().exit_code(strict=True) == 0
+    else:
+        run_resync(pipeline.config, ["public.orders"], spark=pipeline.spark)
+        pipeline.catch_up()
+    pipeline.assert_equal(*TABLES)
+    assert not as_of(pipeline.spark, pipeline.root).behind
 
 
 @pytest.mark.slow
