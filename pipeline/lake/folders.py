@@ -9,14 +9,14 @@ from pipeline.errors import LakeError
 
 def remove_folder(spark: SparkSession, folder: str) -> None:
     """Remove a folder with all it holds, be it there or not."""
-    files, path = _open(spark, folder)
+    files, path = hadoop_files(spark, folder)
     files.delete(path, True)
     _forget(spark, path)
 
 
 def move_folder(spark: SparkSession, folder: str, to: str) -> None:
     """Give a folder another path, where nothing is yet."""
-    files, path = _open(spark, folder)
+    files, path = hadoop_files(spark, folder)
     target = path_of(spark, to)
     files.mkdirs(target.getParent())
     if not files.rename(path, target):
@@ -30,8 +30,9 @@ def path_of(spark: SparkSession, name: str) -> Any:
     return jvm.org.apache.hadoop.fs.Path(name)
 
 
-def _open(spark: SparkSession, folder: str) -> tuple[Any, Any]:
-    path = path_of(spark, folder)
+def hadoop_files(spark: SparkSession, name: str) -> tuple[Any, Any]:
+    """Return the file system that Hadoop has for a name, and its path of it."""
+    path = path_of(spark, name)
     session: Any = spark._jsparkSession
     return path.getFileSystem(session.sessionState().newHadoopConf()), path
 

@@ -9,10 +9,10 @@ Nobody else can enter the folder; a file that leaves it for a table has the mode
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from pipeline.bronze.staged import Part, check
 from pipeline.lake.commits import DataFile
+from pipeline.lake.folders import hadoop_files, path_of
 from pipeline.lake.tables import Lake, LakeTable, local_path
 from pipeline.private import make_private_folder
 
@@ -40,10 +40,9 @@ class Staging:
         """Bring a file into the folder of a table, where a commit can name it."""
         check(part)
         if self._local_root is None:
-            target = self._path(f"{table.path}/{part.path.name}")
-            spark: Any = self._lake.spark
-            files = target.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-            files.copyFromLocalFile(True, True, self._path(f"file:{part.path}"), target)
+            spark = self._lake.spark
+            files, target = hadoop_files(spark, f"{table.path}/{part.path.name}")
+            files.copyFromLocalFile(True, True, path_of(spark, f"file:{part.path}"), target)
         else:
             part.path.rename(Path(local_path(table.path), part.path.name))
         return DataFile(part.path.name, part.size, part.row_count, part.least, part.greatest)
@@ -51,7 +50,3 @@ class Staging:
     def close(self) -> None:
         """Remove what is left."""
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _path(self, path: str) -> Any:
-        jvm: Any = self._lake.spark._jvm
-        return jvm.org.apache.hadoop.fs.Path(path)

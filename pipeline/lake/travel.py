@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from pipeline.lake.delta_log import delta_log, json_object
+from pipeline.lake.folders import hadoop_files, path_of
 from pipeline.lake.records import ManifestEntry, TableName
 from pipeline.lake.tables import LakeTable, path_segment
 from pipeline.protocol.lsn import LSN
@@ -130,9 +131,7 @@ def _following(table: LakeTable, version: int, positions: Mapping[str, int]) -> 
 def _missing_file(table: LakeTable, snapshot: Any) -> str | None:
     """Return the name of a file that a version needs and that is gone; only what left since may be."""
     jvm: Any = table.spark._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(table.path)
-    session: Any = table.spark._jsparkSession
-    files = folder.getFileSystem(session.sessionState().newHadoopConf())
+    files, _ = hadoop_files(table.spark, table.path)
     newest = delta_log(table.spark, table.path).unsafeVolatileSnapshot()
     left = _files(table, snapshot).subtract(_files(table, newest))
     seen = set()
@@ -144,7 +143,7 @@ def _missing_file(table: LakeTable, snapshot: Any) -> str | None:
             if name not in seen:
                 seen.add(name)
                 at = name if urlparse(name).scheme else f"{table.path}/{name}"
-                if not files.exists(jvm.org.apache.hadoop.fs.Path(at)):
+                if not files.exists(path_of(table.spark, at)):
                     return name
     return None
 
