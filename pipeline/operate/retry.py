@@ -8,6 +8,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
+from pipeline.apply.entries import Entries
 from pipeline.config import Config
 from pipeline.errors import ConfigError, sentence_of
 from pipeline.lake.locks import hold_apply
@@ -59,20 +60,22 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
     if (manifest := applier.manifest) is None:
         return
     registered = applier.records.registered()
-    entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
-    for name, entry in entries.items():
+    found = Entries(applier.lake, manifest, lambda name: applier.writer(name).table.path)
+    entries = dict(found.before)
+    for name in found.before:
         if name not in registered or not matches(name) or name in applier.guarded:
             continue  # bronze's history has what the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
         try:
             writer = applier.writer(name)
+            since = found.known(name)
             written = writer.rewrite(applier.relations, registered[name], manifest.lsn)
+            if not written.held:
+                entries[name] = found.shown(name, manifest.lsn, since)
         except Exception as error:  # the others are written all the same
             state.failure = sentence_of(error)
             continue
         state.held, state.failure, state.misfits = written.held, None, written.misfits
         if not written.held:
             state.applied = manifest.lsn
-            version = writer.table.version()
-            entries[name] = replace(entry, version=version, applied_lsn=manifest.lsn, is_behind=False)
     applier.records.record_manifest(replace(manifest, entries=tuple(entries.values())))
