@@ -41,8 +41,8 @@ RUNTIME_SETTINGS = {
     "spark.sql.constraintPropagation.enabled": "false",
     # a page whose bytes are not what was written fails the read: without it values could come out wrong
     "parquet.page.verify-checksum.enabled": "true",
-    # Parquet's writer first looks how much it holds after so many rows, then as their size says: with its 100,
-    # rows of 2 MB filled the memory before
+    # Parquet's writer first looks how much it holds after so many rows, then as their size says: by its 100
+    # rows of 2 MB had filled the memory
     "parquet.page.size.row.check.min": "1",
     "parquet.block.size.row.check.min": "1",
     # Spark puts variables of the driver's environment, its passwords too, in the place of `${env:…}` in any

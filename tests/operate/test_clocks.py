@@ -61,8 +61,8 @@ def test_a_clock_that_jumps_by_years_changes_nothing(
         pipeline.run(f"INSERT INTO bag VALUES ({number}, 'and again')")
         pipeline.catch_up()
     pipeline.assert_equal("keyed", "bag", ignore_left_columns=True)
-    first = pipeline.path("bronze", "changes", "_delta_log", f"{0:020}.json")
-    assert not first.exists(), "Delta has removed nothing: the times did not count"
+    logs = Path(pipeline.root).rglob("_delta_log")
+    assert not all((log / f"{0:020}.json").exists() for log in logs), "the times did not count"
 
 
 def test_a_table_is_rewritten_again_while_the_clock_goes_back(
