@@ -209,7 +209,7 @@ def _family(pid: int) -> list[int]:
     found = [pid]
     for parent in found:
         # each thread has children of its own
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            with suppress(OSError):
+        with suppress(OSError):  # it may have ended
+            for children in Path(f"/proc/{parent}/task").glob("*/children"):
                 found += map(int, children.read_text().split())
     return found
