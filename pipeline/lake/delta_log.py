@@ -11,22 +11,33 @@ from pyspark.sql import SparkSession
 HARMLESS = frozenset(
     {
         "ADD COLUMNS",
+        "ADD CONSTRAINT",
         "CHANGE COLUMN",
+        "CHANGE COLUMNS",
         "CLUSTER BY",
+        "COMPUTE STATS",
         "CREATE TABLE",
+        "DOMAIN METADATA CLEANUP",
         "DROP COLUMNS",
+        "DROP CONSTRAINT",
+        "DROP FEATURE",
         "FSCK",
         "OPTIMIZE",
+        "OPTIMIZE CHECKPOINT",
         "RENAME COLUMN",
         "REORG",
+        "REORG TABLE UPGRADE UNIFORM",
+        "ROW TRACKING BACKFILL",
+        "ROW TRACKING UNBACKFILL",
         "SET TBLPROPERTIES",
         "UNSET TBLPROPERTIES",
+        "UPGRADE PROTOCOL",
         "VACUUM END",
         "VACUUM START",
     }
 )
 # Some of them change columns.
-SHAPING = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "DROP COLUMNS", "RENAME COLUMN"})
+SHAPING = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "DROP COLUMNS", "RENAME COLUMN"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ def log(*commits: str | tuple[str, int] | Mapping[str, object]) -> list[LoggedOp
     [
         (log(), None),
         (log(OURS, "OPTIMIZE", "VACUUM START", "VACUUM END", OURS, "ADD COLUMNS"), None),
+        (log("ADD CONSTRAINT", "COMPUTE STATS", "ROW TRACKING BACKFILL", "UPGRADE PROTOCOL"), None),
         (log("DELETE"), Foreign("DELETE", 11, 10)),
         (log(OURS, "WRITE", "DELETE"), Foreign("WRITE", 12, 11)),
         (log("a commit without a name"), Foreign("a commit without a name", 11, 10)),
