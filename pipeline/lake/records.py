@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.lake.tables import Commit, Lake, local_frame
+from pipeline.lake.tables import COMPACTED, Commit, Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
 _COLUMNS = (
@@ -139,14 +139,13 @@ class Records:
 
     def ensure(self) -> None:
         """Create the tables unless they are there."""
-        for table, ddl in (
-            (self._tables, TABLES),
-            (self.misfits, MISFITS),
-            (self._events, EVENTS),
-            (self._manifests, MANIFESTS),
-        ):
-            if not table.exists():
-                table.ensure(ddl)
+        if not self._tables.exists():
+            self._tables.ensure(TABLES)
+        for table, ddl in ((self.misfits, MISFITS), (self._events, EVENTS), (self._manifests, MANIFESTS)):
+            if table.exists():
+                table.compact_itself()  # one of an older release does not yet
+            else:
+                table.ensure(ddl, COMPACTED)
 
     def registered(self) -> dict[TableName, Registered]:
         """Return every silver table by (schema, table)."""

@@ -24,6 +24,8 @@ from pipeline.silver.evolve import needs_column_mapping
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 # What a file system or Hadoop's globbing takes for something else than a name.
 _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
+# A table that grows by a file of few rows with each commit: Delta's own writer merges each fifty of them.
+COMPACTED = {"delta.autoOptimize.autoCompact": "true"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,11 @@ class LakeTable:
     def map_columns(self) -> None:
         """Turn on Delta's column mapping, unless it is: readers have to know it."""
         self._set("delta.columnMapping.mode", "name")
+
+    def compact_itself(self) -> None:
+        """Have Delta merge small files from now on, unless it does."""
+        for name, value in COMPACTED.items():
+            self._set(name, value)
 
     def widen_column(self, name: str, ddl: str) -> None:
         """Give a column a wider type; data files stay, under Delta's type widening."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from pipeline.errors import ConfigError
+from pipeline.lake.as_of import as_of
 from pipeline.operate.plan import Plan, make_plan
 from pipeline.operate.retry import run_retry
+from pipeline.prove.ledger import prove
 from pipeline.report.status import Status, read_status
 from pipeline.rules import TableRule
 from tests.operate.pipelines import Pipeline
@@ -182,3 +185,20 @@ def test_a_table_may_be_laid_out_and_maintained_by_its_owner(pipeline: Pipeline)
     assert detail is not None
     assert detail.clusteringColumns == ["id"]
     assert "deletionVectors" in detail.tableFeatures
+
+
+@pytest.mark.slow
+def test_every_table_of_the_lake_may_be_compacted_while_changes_come(pipeline: Pipeline) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE u (id int PRIMARY KEY)")
+    pipeline.ingest()
+    for number in range(3):
+        pipeline.run(f"INSERT INTO t SELECT {number} * 100 + i, 'v' FROM generate_series(1, 90) i")
+        pipeline.ingest()  # lands in bronze, and is applied behind the maintenance
+        for log in Path(pipeline.root).rglob("_delta_log"):
+            for statement in ("OPTIMIZE", "VACUUM"):
+                pipeline.spark.sql(f"{statement} delta.`{log.parent}`")
+        pipeline.run(f"UPDATE t SET v = 'w' WHERE id % 9 = {number}", f"INSERT INTO u VALUES ({number})")
+        pipeline.catch_up()
+        pipeline.assert_equal("t", "u")
+    assert prove(pipeline.config, spark=pipeline.spark).findings == ()
+    assert not as_of(pipeline.spark, pipeline.root).behind
