@@ -72,13 +72,13 @@ class Outlook:
             captured = self._captured_tables(point)
             stale = {n: gap for n in captured if n not in copies and not recorded.is_gone(n)}
         waiting = self._waiting(point, registered, copies)
-        floors = self._floors(manifest, registered, point, waiting)
+        behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
+        floors = self._floors(manifest, registered, point, waiting, behind)
         begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
         asked = recorded.open_requests().items()
         frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
         apart = waiting | self.unreadable | begun.keys() | stale.keys() | frozen
         patches = self._patches(point, copies, registered, apart)
-        behind = {(e.schema_name, e.table_name) for e in manifest.entries if e.is_behind}
         is_behind = any(f < point.lsn or n in behind for n, f in floors.items() if n not in apart)
         if point.lsn <= manifest.lsn and not (is_behind or begun or patches):
             return None
@@ -136,12 +136,12 @@ class Outlook:
         registered: Mapping[TableName, Registered],
         point: Point,
         waiting: Collection[TableName],
+        behind: Mapping[TableName, LSN],
     ) -> dict[TableName, LSN]:
         """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
         floors: dict[TableName, LSN] = {}
         self.unreadable.clear()
         self._unbegun.clear()
-        behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
         # A table that left and came back is in no manifest, and goes on where it was.
         current = {(e.schema_name, e.table_name) for e in manifest.entries} - behind.keys()
         for name in self._captured_tables(point):

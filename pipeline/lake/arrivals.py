@@ -5,14 +5,13 @@ over the log. Where the commits since a point only added files, these are all th
 """
 
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.bronze.schema import CHANGES, spark_ddl
-from pipeline.lake.delta_log import delta_log
+from pipeline.lake.delta_log import actions_since, kind_of
 from pipeline.lake.tables import LakeTable
 from pipeline.protocol.lsn import LSN
 
@@ -53,19 +52,14 @@ def arrivals_between(changes: LakeTable, app_id: str, since: Point, upto: Point)
     """
     if not 0 < upto.version - since.version <= MOST_COMMITS:
         return None
-    spark: Any = changes.spark
-    jvm = spark._jvm
-    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
-    log = delta_log(changes.spark, changes.path)
     paths: list[str] = []
     is_recorded = False
     try:
-        for commit in as_java(log.getChanges(since.version, jvm.scala.Option.empty(), True)):
-            version = commit._1()
+        for version, actions in actions_since(changes.spark, changes.path, since.version - 1, is_whole=True):
             if version > upto.version:
                 break
-            for action in as_java(commit._2()):
-                kind = action.getClass().getSimpleName()
+            for action in actions:
+                kind = kind_of(action)
                 if version == since.version:
                     if kind == "SetTransaction" and action.appId() == app_id:
                         is_recorded = LSN(action.version()) == since.lsn

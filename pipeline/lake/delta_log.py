@@ -1,7 +1,7 @@
 """The log of a Delta table: Delta's own object for it, and what its commits say of themselves."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,24 +59,41 @@ def delta_log(spark: SparkSession, path: str) -> Any:
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
 
 
-def operations_since(spark: SparkSession, path: str, version: int) -> Iterator[LoggedOperation]:
-    """Give the commits behind a version that the log still has, in the order of their versions."""
+def actions_since(
+    spark: SparkSession, path: str, version: int, *, is_whole: bool
+) -> Iterator[tuple[int, Iterable[Any]]]:
+    """Give each commit behind a version with its actions, Delta's own objects in the JVM, in order.
+
+    Where the log lacks versions, `is_whole` has Delta raise Py4JJavaError; else those that it has are given.
+    """
     jvm: Any = spark._jvm
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
-    for commit in as_java(delta_log(spark, path).getChanges(version + 1, jvm.scala.Option.empty(), False)):
-        actions = as_java(commit._2())
-        found = next((a for a in actions if a.getClass().getSimpleName() == "CommitInfo"), None)
+    for commit in as_java(delta_log(spark, path).getChanges(version + 1, jvm.scala.Option.empty(), is_whole)):
+        yield int(commit._1()), as_java(commit._2())
+
+
+def kind_of(action: Any) -> str:
+    """Return the name of an action's class: `AddFile`, `CommitInfo`, `SetTransaction`, …"""
+    return str(action.getClass().getSimpleName())
+
+
+def metadata_of(information: Any) -> dict[str, Any]:
+    """Return what a `CommitInfo` has as user metadata, empty where it has none or there is no such action."""
+    metadata = None if information is None else information.userMetadata()
+    return json_object(metadata.get() if metadata is not None and metadata.isDefined() else None)
+
+
+def operations_since(spark: SparkSession, path: str, version: int) -> Iterator[LoggedOperation]:
+    """Give the commits behind a version that the log still has, in the order of their versions."""
+    for number, actions in actions_since(spark, path, version, is_whole=False):
+        found = next((action for action in actions if kind_of(action) == "CommitInfo"), None)
         if found is None:  # Delta's format does not ask for one
-            yield LoggedOperation(int(commit._1()), "a commit without a name", {})
+            yield LoggedOperation(number, "a commit without a name", {})
             continue
-        metadata = found.userMetadata()
         restored = found.operationParameters().get("version") if found.operation() == "RESTORE" else None
         text = str(restored.get()) if restored is not None and restored.isDefined() else ""
         yield LoggedOperation(
-            int(commit._1()),
-            str(found.operation()),
-            json_object(metadata.get() if metadata.isDefined() else None),
-            int(text) if text.isdecimal() else None,
+            number, str(found.operation()), metadata_of(found), int(text) if text.isdecimal() else None
         )
 
 

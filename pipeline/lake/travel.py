@@ -14,9 +14,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from pipeline.lake.delta_log import delta_log, json_object
+from pipeline.lake.delta_log import actions_since, delta_log, kind_of, metadata_of
 from pipeline.lake.folders import hadoop_files, path_of
 from pipeline.lake.records import ManifestEntry, TableName
+from pipeline.lake.replacing import REWRITE
 from pipeline.lake.tables import LakeTable, path_segment
 from pipeline.protocol.lsn import LSN
 
@@ -114,16 +115,11 @@ def _following(table: LakeTable, version: int, positions: Mapping[str, int]) -> 
     now = {app: p for app, p in _positions(table).items() if _MAIN.fullmatch(app)}
     if all(positions.get(app) == position for app, position in now.items()):
         return None
-    jvm: Any = table.spark._jvm
-    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
-    log = delta_log(table.spark, table.path)
-    for commit in as_java(log.getChanges(version + 1, jvm.scala.Option.empty(), True)):
-        found = {action.getClass().getSimpleName(): action for action in as_java(commit._2())}
-        recorded, information = found.get("SetTransaction"), found.get("CommitInfo")
+    for _, actions in actions_since(table.spark, table.path, version, is_whole=True):
+        found = {kind_of(action): action for action in actions}
+        recorded = found.get("SetTransaction")
         if recorded is not None and _MAIN.fullmatch(recorded.appId()):
-            metadata = information.userMetadata() if information is not None else None
-            text = metadata.get() if metadata is not None and metadata.isDefined() else None
-            is_rewrite = json_object(text).get("operation") == "rewrite"
+            is_rewrite = metadata_of(found.get("CommitInfo")).get("operation") == REWRITE
             return int(recorded.version()) + (1 if is_rewrite else 0)
     return None
 
