@@ -18,14 +18,16 @@ from pipeline.apply.pending import Outlook, Pending
 from pipeline.config import Config
 from pipeline.errors import LakeError, sentence_of
 from pipeline.lake.arrivals import Point
-from pipeline.lake.bronze import Bronze, TableName, TableSurvey
+from pipeline.lake.bronze import Bronze, TableSurvey
 from pipeline.lake.copies import Gap, Request
-from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
+from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
+from pipeline.lake.records import Event, Records
 from pipeline.lake.session import own_session
 from pipeline.lake.silver import SilverTable
 from pipeline.lake.tables import Lake
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.summaries import ApplyProgress, ApplySummary, TableState
+from pipeline.rules import TableName
 from pipeline.silver.copies import Start
 from pipeline.silver.guards import find_excess
 from pipeline.silver.relation import SourceRelation
@@ -41,6 +43,7 @@ class Applier:
         self.lake = Lake(spark, config.storage.root)
         self.bronze = Bronze(self.lake, config.pipeline)
         self.records = Records(self.lake)
+        self.manifests = Manifests(self.lake)
         self.summary = ApplySummary(config.pipeline)
         self.error: BaseException | None = None
         self._lock = threading.RLock()
@@ -81,7 +84,7 @@ class Applier:
 
     def retry_when_due(self) -> None:
         """Try tables that are behind again, or whose copy is complete, while bronze stands still."""
-        is_behind = self.manifest is not None and any(e.is_behind for e in self.manifest.entries)
+        is_behind = self.manifest is not None and bool(self.manifest.behind)
         is_behind = is_behind or self.bronze.copies.version() != self._outlook.copies_version
         if is_behind and time.monotonic() - self._passed_at >= RETRY_SECONDS:
             self.apply_pending()
@@ -102,7 +105,8 @@ class Applier:
         self._passed_at = time.monotonic()
         if not self._is_ready:
             self.records.ensure()
-            self.manifest = self.records.last_manifest()
+            self.manifests.ensure()
+            self.manifest = self.manifests.last()
             self._is_ready = True
         manifest = self.manifest or Manifest(INVALID)
         pending = self._outlook.look(point, manifest, self._since)
@@ -157,7 +161,7 @@ class Applier:
         if point is None:
             return None
         with self._lock:
-            manifest = self.records.last_manifest() or Manifest(INVALID)
+            manifest = self.manifests.last() or Manifest(INVALID)
             return self._outlook.look(point, manifest, self._since)
 
     def _refuse_path(self, name: TableName) -> None:
@@ -276,17 +280,14 @@ class Applier:
             entries[name] = replace(entries[name], is_behind=True)
         self.records.record_events([_gap_event(name, gap) for name, gap in pending.stale.items()])
         left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
-        carried = [
-            e if e.is_behind else replace(e, applied_lsn=point.lsn)
-            for e in entries.values()
-            if (e.schema_name, e.table_name) not in left
-        ]
+        kept = (entry for entry in entries.values() if entry.name not in left)
+        carried = [e if e.is_behind else replace(e, applied_lsn=point.lsn) for e in kept]
         times = [
             s.commit_time for found in pending.surveys.values() for s in found if s.commit_time is not None
         ]
         commit_time = max(times, default=manifest.commit_time)
         self.manifest = Manifest(point.lsn, commit_time, tuple(carried))
-        self.records.record_manifest(self.manifest)
+        self.manifests.record(self.manifest)
         self._since = point
         self.summary.show(self.manifest)
 

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline.lake.alone import refuse_foreign_commits
-from pipeline.lake.bronze import TableName
-from pipeline.lake.records import Manifest, ManifestEntry
+from pipeline.lake.manifests import Manifest, ManifestEntry
 from pipeline.lake.tables import Lake
 from pipeline.lake.travel import entry_of, version_and_id
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
 
 
 class Entries:
     """The entries of a pass's manifest, made from those of the one before; read by several threads."""
 
     def __init__(self, lake: Lake, manifest: Manifest, path: Callable[[TableName], str]) -> None:
-        self.before = {(e.schema_name, e.table_name): e for e in manifest.entries}
+        self.before = manifest.by_name
         self._lake = lake
         self._path = path
 

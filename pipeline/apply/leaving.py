@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from pipeline.config import Config
 from pipeline.lake.arrivals import Point
-from pipeline.lake.bronze import TableName
 from pipeline.lake.copies import GONE, Copies
 from pipeline.lake.records import Event, Records, Registered
 from pipeline.lake.tables import Lake
+from pipeline.rules import TableName
 
 
 def why_left(config: Config, copies: Copies, name: TableName, point: Point) -> str | None:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pipeline.config import Config
 from pipeline.errors import sentence_of
 from pipeline.lake.arrivals import Point
-from pipeline.lake.bronze import Bronze, TableName, TableSurvey
+from pipeline.lake.bronze import Bronze, TableSurvey
 from pipeline.lake.copies import Gap
-from pipeline.lake.records import Manifest, Records, Registered
+from pipeline.lake.manifests import Manifest
+from pipeline.lake.records import Records, Registered
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.summaries import ApplySummary, TableState
+from pipeline.rules import TableName
 from pipeline.silver.copies import Copy
 from pipeline.silver.relation import SourceRelation
 
@@ -72,7 +74,7 @@ class Outlook:
             captured = self._captured_tables(point)
             stale = {n: gap for n in captured if n not in copies and not recorded.is_gone(n)}
         waiting = self._waiting(point, registered, copies)
-        behind = {(e.schema_name, e.table_name): e.applied_lsn for e in manifest.entries if e.is_behind}
+        behind = manifest.behind
         floors = self._floors(manifest, registered, point, waiting, behind)
         begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
         asked = recorded.open_requests().items()
@@ -143,7 +145,7 @@ class Outlook:
         self.unreadable.clear()
         self._unbegun.clear()
         # A table that left and came back is in no manifest, and goes on where it was.
-        current = {(e.schema_name, e.table_name) for e in manifest.entries} - behind.keys()
+        current = manifest.by_name.keys() - behind.keys()
         for name in self._captured_tables(point):
             if name in waiting or (name in registered and name in current and name in self._checked):
                 continue

@@ -13,8 +13,8 @@ from pipeline.lake.copies import (
     CopyState,
     key_range_rows,
 )
-from pipeline.lake.records import TableName
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
 
 Row = dict[str, object]
 

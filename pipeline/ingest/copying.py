@@ -19,7 +19,7 @@ from pipeline.errors import SourceError, sentence_of
 from pipeline.ingest.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.ingest.copy_rows import abandoned_row, complete_row, gone_row, reading_row
 from pipeline.ingest.copy_starts import CopyStarts, Want
-from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.bronze import Bronze
 from pipeline.lake.late import late_commits
 from pipeline.lake.staging import Staging
 from pipeline.postgres.broken_off import break_off
@@ -29,6 +29,7 @@ from pipeline.postgres.published import list_published
 from pipeline.postgres.snapshot import COPY_SESSIONS, SnapshotKeeper
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.summaries import CopyProgress, IngestSummary
+from pipeline.rules import TableName
 
 LOOK_SECONDS = 5.0  # between two looks for tables that joined
 RETRY_SECONDS = 30.0

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pipeline.lake.arrivals import Point
 from pipeline.lake.bronze import Bronze
 from pipeline.lake.instants import EPOCH, instant
-from pipeline.lake.records import TableName
 from pipeline.lake.tables import Lake
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.rules import TableName
 
 WINDOW = timedelta(days=1)
 RECENT = timedelta(hours=1)

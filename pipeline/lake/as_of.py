@@ -15,11 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import ConfigError, LakeError, ProtocolError, sentence_of
-from pipeline.lake.manifests import Manifests
-from pipeline.lake.records import Manifest, ManifestEntry, Records, TableName
+from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
+from pipeline.lake.records import Records
 from pipeline.lake.tables import Lake, quote_identifier
 from pipeline.lake.travel import find_refusal, place_of
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +49,10 @@ class AsOf(Mapping[TableName, DataFrame]):
         self.lsn = manifest.lsn
         self.commit_time = manifest.commit_time
         self._lake = lake
-        self._entries = {(e.schema_name, e.table_name): e for e in manifest.entries}
+        self.behind = manifest.behind
+        self._entries = manifest.by_name
         self._tables: dict[TableName, TableAsOf] = {}
         self._elsewhere: dict[TableName, str] | None = None
-
-    @property
-    def behind(self) -> dict[TableName, LSN]:
-        """Return the tables that did not get to the LSN, each with how far it was."""
-        entries = self._entries.items()
-        return {name: entry.applied_lsn for name, entry in entries if entry.is_behind}
 
     def table(self, schema: str, table: str) -> TableAsOf:
         """Return path and version of a table, and whether it can be read; nothing is raised but KeyError."""
@@ -101,7 +97,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         return name in self._entries and name not in self.behind
 
     def __iter__(self) -> Iterator[TableName]:
-        return (name for name in sorted(self._entries) if not self._entries[name].is_behind)
+        return (name for name in sorted(self._entries) if name not in self.behind)
 
     def __len__(self) -> int:
         return len(self._entries) - len(self.behind)
@@ -110,7 +106,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         return f"<silver as of {self.lsn}: {len(self)} tables, {len(self.behind)} behind>"
 
     def _look(self, entry: ManifestEntry) -> TableAsOf:
-        name = entry.schema_name, entry.table_name
+        name = entry.name
         path = place_of(entry.path, name, self._lake.root)
         found = TableAsOf(name, path, entry.version)
         if entry.is_behind:

@@ -17,12 +17,11 @@ from pipeline.lake.delta_log import json_object
 from pipeline.lake.prepared import PreparedTransactions
 from pipeline.lake.tables import Commit, Lake, local_frame
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
 from pipeline.silver.copies import Start
 from pipeline.silver.fold import literal
 from pipeline.silver.plan import Place, Survey, survey_of
 from pipeline.silver.relation import SourceRelation, source_relation
-
-TableName = tuple[str, str]  # (schema, table)
 
 
 def app_id(pipeline: str, generation: int = 1) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 from uuid import uuid4
 
 from pipeline.keys import KeyRange
-from pipeline.lake.records import TableName, now
+from pipeline.lake.instants import now
 from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.rules import TableName
 from pipeline.silver.copies import Copy
 
 _KEY_RANGES = "key_ranges ARRAY<STRUCT<first: ARRAY<STRING>, last: ARRAY<STRING>>>"

@@ -6,6 +6,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
 def instant(microseconds: int) -> datetime:
     """Return what `unix_micros` gave as a time in UTC."""
     return EPOCH + microseconds * _MICROSECOND

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from pipeline.lake.copies import Reading
-from pipeline.lake.records import TableName
 from pipeline.lake.tables import LakeTable
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
 
 _WAL_OF_ALL_XIDS = 2**36  # bytes; 16 of them for each
 

@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, field
 
 from pyspark.sql import functions as F
 
-from pipeline.lake.records import TableName, now
+from pipeline.lake.instants import now
 from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.rules import TableName
 
 RECONCILIATIONS = (
     "run_id STRING, schema_name STRING, table_name STRING, verdict STRING, lsn BIGINT, "

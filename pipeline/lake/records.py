@@ -1,16 +1,17 @@
-"""The pipeline's own Delta tables under `{root}/_pgdelta`: tables, misfits, events, manifests."""
+"""What became of silver, in Delta tables under `{root}/_pgdelta`: its tables, misfits and events."""
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.lake.instants import now
 from pipeline.lake.tables import COMPACTED, Commit, Lake, local_frame
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
 
 _COLUMNS = (
     "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING, "
@@ -30,14 +31,6 @@ MISFIT_COLUMNS = tuple(column.split()[0] for column in MISFITS.split(", "))
 EVENTS = (
     "schema_name STRING, table_name STRING, lsn BIGINT, kind STRING, sentence STRING, recorded_at TIMESTAMP"
 )
-MANIFESTS = (
-    "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, tables ARRAY<STRUCT<schema_name: STRING, "
-    "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN, "
-    "table_id: STRING>>"
-)
-
-
-TableName = tuple[str, str]  # (schema, table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,31 +90,6 @@ class Event:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestEntry:
-    """One silver table as of a manifest's LSN; `is_behind` where it did not get that far.
-
-    `table_id` is Delta's own, which a table built again under the path does not have.
-    """
-
-    schema_name: str
-    table_name: str
-    path: str
-    version: int
-    applied_lsn: LSN
-    is_behind: bool
-    table_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """Which version of every silver table shows the source as of one LSN."""
-
-    lsn: LSN
-    commit_time: datetime | None = None
-    entries: tuple[ManifestEntry, ...] = field(default_factory=tuple)
-
-
 class Records:
     """Reads and writes the pipeline's own tables; safe to use from the threads of an apply."""
 
@@ -135,13 +103,12 @@ class Records:
         self._tables = lake.table("_pgdelta", "tables")
         self.misfits = lake.table("_pgdelta", "misfits")
         self._events = lake.table("_pgdelta", "events")
-        self._manifests = lake.table("_pgdelta", "manifests")
 
     def ensure(self) -> None:
         """Create the tables unless they are there."""
         if not self._tables.exists():
             self._tables.ensure(TABLES)
-        for table, ddl in ((self.misfits, MISFITS), (self._events, EVENTS), (self._manifests, MANIFESTS)):
+        for table, ddl in ((self.misfits, MISFITS), (self._events, EVENTS)):
             if table.exists():
                 table.compact_itself()  # one of an older release does not yet
             else:
@@ -215,18 +182,6 @@ class Records:
         with self._lock:
             self.misfits.append(frame.select(*MISFIT_COLUMNS), commit)
 
-    def record_manifest(self, manifest: Manifest) -> None:
-        """Append a manifest."""
-        row = {
-            "lsn": manifest.lsn,
-            # what Spark gave is a time of this machine's zone that does not say so
-            "commit_time": manifest.commit_time and manifest.commit_time.astimezone(timezone.utc),
-            "written_at": now(),
-            "tables": [asdict(entry) for entry in manifest.entries],
-        }
-        frame = local_frame(self.lake.spark, [row], MANIFESTS)
-        self._manifests.append(frame, adds_columns=True)  # a lake of an older release has fewer
-
     def misfit_counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""
         counts: dict[TableName, dict[str, int]] = {}
@@ -246,15 +201,6 @@ class Records:
             (schema, table): Event(schema, table, LSN(event.lsn), event.kind, event.sentence)
             for schema, table, event in rows
         }
-
-    def last_manifest(self) -> Manifest | None:
-        """Return the newest manifest, None where there is none."""
-        if not self._manifests.exists():
-            return None
-        newest = self._manifests.frame().orderBy(F.desc("lsn"), F.desc("written_at")).limit(1)
-        for row in newest.collect():
-            return Manifest(LSN(row.lsn), row.commit_time, tuple(manifest_entry(e) for e in row.tables))
-        return None
 
 
 def _registered(row: Mapping[str, Any]) -> Registered:
@@ -285,13 +231,3 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
         )
         for row in rows
     )
-
-
-def manifest_entry(row: Any) -> ManifestEntry:
-    """Return an entry as a row has it."""
-    lsn, table_id = LSN(row.applied_lsn), getattr(row, "table_id", None)
-    return ManifestEntry(row.schema_name, row.table_name, row.path, row.version, lsn, row.is_behind, table_id)
-
-
-def now() -> datetime:
-    return datetime.now(timezone.utc)

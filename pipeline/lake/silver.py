@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pipeline.lake.alone import is_forgotten, refuse_foreign_commits, refuse_forgotten
 from pipeline.lake.arrivals import Point
 from pipeline.lake.beside import RecordsBeside
-from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.bronze import Bronze
 from pipeline.lake.copies import Request
 from pipeline.lake.records import Event, Records, Registered
 from pipeline.lake.replacing import put_in_place
@@ -20,7 +20,7 @@ from pipeline.lake.shape import NeedsRewrite
 from pipeline.lake.stretch import StretchWriter, Written
 from pipeline.lake.tables import LakeTable
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.rules import TableRule
+from pipeline.rules import TableName, TableRule
 from pipeline.silver.copies import Copy, Start
 from pipeline.silver.evolve import Operation, rule_of_last
 from pipeline.silver.patches import NotTold

@@ -19,17 +19,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.errors import LakeError
 from pipeline.lake.arrivals import Point
 from pipeline.lake.beside import RecordsBeside
-from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.bronze import Bronze
 from pipeline.lake.copies import Reading
 from pipeline.lake.delta_log import json_object
 from pipeline.lake.late import is_one_of, late_commits
-from pipeline.lake.records import ManifestEntry, Records, Registered, RegisteredColumn
+from pipeline.lake.manifests import ManifestEntry
+from pipeline.lake.records import Records, Registered, RegisteredColumn
 from pipeline.lake.session import own_session
 from pipeline.lake.silver import SilverTable
 from pipeline.lake.tables import Commit, Lake, LakeTable
 from pipeline.postgres.snapshot import Snapshot
 from pipeline.protocol.lsn import LSN
-from pipeline.rules import TableRule
+from pipeline.rules import TableName, TableRule
 from pipeline.silver.copies import Start
 from pipeline.silver.plan import Survey
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.lake.arrivals import Point
-from pipeline.lake.bronze import Bronze, TableName, between, exact_runs
+from pipeline.lake.bronze import Bronze, between, exact_runs
 from pipeline.lake.records import Records, Registered, Successor
 from pipeline.lake.shape import Held, NeedsRewrite, SilverShape
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.lake.writer import CutWriter
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.rules import TableRule
+from pipeline.rules import TableName, TableRule
 from pipeline.silver.copies import Start
 from pipeline.silver.evolve import Hold, Operation
 from pipeline.silver.plan import Cut, Run, Survey, TableInput, plain_runs, plan_cuts, plan_fold, signature

@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame
 
 from pipeline.lake.delta_log import actions_since, delta_log, kind_of, metadata_of
 from pipeline.lake.folders import hadoop_files, path_of
-from pipeline.lake.records import ManifestEntry, TableName
+from pipeline.lake.manifests import ManifestEntry
 from pipeline.lake.replacing import REWRITE
 from pipeline.lake.tables import LakeTable, path_segment
 from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
 
 _MAIN = re.compile(r"pgdelta:[^:#/+]+:\d+")
 _ENCODED_UUID = 20  # characters; what comes before is a folder

@@ -13,10 +13,10 @@ from pipeline.apply.applier import Applier
 from pipeline.apply.pending import Pending
 from pipeline.config import Config
 from pipeline.errors import sentence_of
-from pipeline.lake.bronze import TableName
 from pipeline.lake.session import start_session
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.cells import escape
+from pipeline.rules import TableName
 from pipeline.silver.copies import Start
 from pipeline.silver.evolve import AddColumn, CreateTable, DropColumn, Hold, Operation, Rewrite, WidenColumn
 from pipeline.silver.notes import Note

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.keys import KeyRange, find_fault
-from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.bronze import Bronze
 from pipeline.lake.copies import Request
 from pipeline.lake.locks import refuse_beside_apply
 from pipeline.lake.records import Records
@@ -24,7 +24,7 @@ from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_rows import key_condition, takes_keys
 from pipeline.report.summaries import IngestProgress
-from pipeline.rules import matcher
+from pipeline.rules import TableName, matcher
 
 REASON = "somebody asked for it"
 

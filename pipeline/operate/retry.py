@@ -78,4 +78,4 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
         state.held, state.failure, state.misfits = written.held, None, written.misfits
         if not written.held:
             state.applied = manifest.lsn
-    applier.records.record_manifest(replace(manifest, entries=tuple(entries.values())))
+    applier.manifests.record(replace(manifest, entries=tuple(entries.values())))

@@ -29,10 +29,11 @@ from pipeline.config import Config
 from pipeline.errors import ConfigError, LakeError, sentence_of
 from pipeline.ingest import ingest as ingesting
 from pipeline.ingest.continuity import refuse_other_source
-from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.bronze import Bronze
 from pipeline.lake.copies import Request
 from pipeline.lake.fingerprints import SilverRows
 from pipeline.lake.locks import refuse_beside_apply
+from pipeline.lake.manifests import Manifests
 from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliations, Verdict
 from pipeline.lake.records import Records
 from pipeline.lake.session import start_session
@@ -49,7 +50,7 @@ from pipeline.prove.compared import Compared, plan_comparison
 from pipeline.prove.ranges import Differences, find_differences
 from pipeline.prove.repairs import plan_repair, repair_sentence
 from pipeline.prove.verdicts import Reconciled
-from pipeline.rules import matcher
+from pipeline.rules import TableName, matcher
 
 WAIT_SECONDS = 150  # an idle bronze records its position once a minute
 _ATTEMPTS = 5
@@ -161,8 +162,8 @@ class Reconciler:
     ) -> tuple[list[Pinned], dict[TableName, str]]:
         """Return a version of each silver table whose columns are known, and why not of the others."""
         records = Records(self._lake)
-        manifest = records.last_manifest()
-        shown = {(e.schema_name, e.table_name): e for e in manifest.entries} if manifest else {}
+        manifest = Manifests(self._lake).last()
+        shown = manifest.by_name if manifest else {}
         registered = records.registered()
         point = self._bronze.point()
         left = left_tables(self._config, self._bronze.copies, registered, point) if point else {}

@@ -5,11 +5,11 @@ apply after it puts them in place by one commit.
 """
 
 from pipeline.keys import KeyRange
-from pipeline.lake.bronze import TableName
 from pipeline.lake.copies import Request
 from pipeline.postgres.canonical import Kind
 from pipeline.prove.compared import Compared
 from pipeline.prove.ranges import Differences
+from pipeline.rules import TableName
 
 MOST_KEYS = 1000  # more are a matter of the whole table
 REASON = "it differs from the source"

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Verdict
-from pipeline.lake.records import TableName
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.report.cells import escape
+from pipeline.rules import TableName
 
 _COLOURS = {EQUAL: "green", DIFFERENT: "red"}
 

@@ -74,7 +74,7 @@ class RunMetrics:
 
     def _of_apply(self, summary: ApplySummary) -> list[Family]:
         tables = dict(summary.tables)
-        entries = {(e.schema_name, e.table_name): e for e in summary.entries}
+        entries = {entry.name: entry for entry in summary.entries}
         applied = {name: state.applied for name, state in tables.items() if name not in entries}
         applied |= {name: entry.applied_lsn for name, entry in entries.items()}
 

@@ -16,17 +16,19 @@ from rich.console import Console
 from pipeline.config import Config
 from pipeline.errors import SourceError
 from pipeline.lake.activity import Activity, read_activity
-from pipeline.lake.bronze import Bronze, TableName
+from pipeline.lake.bronze import Bronze
 from pipeline.lake.copies import GONE, READING
 from pipeline.lake.instants import utc_text
+from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.reconciliations import Reconciliations
-from pipeline.lake.records import Event, Manifest, ManifestEntry, Records
+from pipeline.lake.records import Event, Records
 from pipeline.lake.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.postgres.retention import SourceState, ask_source
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report import status_page
 from pipeline.report.lag import lag_bytes, lag_seconds, seconds_left, wal_rate
+from pipeline.rules import TableName
 
 HOLDING = ("held", "refused")
 OPERATIONS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
@@ -147,7 +149,7 @@ def read_status(config: Config, *, spark: SparkSession | None = None, is_offline
     lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     point = bronze.point() if bronze.changes.exists() else None
-    manifest = records.last_manifest() or Manifest(INVALID)
+    manifest = Manifests(lake).last() or Manifest(INVALID)
     tables = read_tables(config, bronze, records, manifest)
     captured = point.lsn if point else INVALID
     now = source.now if source else datetime.now(timezone.utc)
@@ -192,7 +194,7 @@ def read_tables(
 ) -> tuple[TableStatus, ...]:
     """Read how the tables stand that are in the manifest, are being copied, or were there once."""
     misfits, events = records.misfit_counts(), records.last_events()
-    found = {_name(entry): _table(entry, misfits, events) for entry in manifest.entries}
+    found = {entry.name: _table(entry, misfits, events) for entry in manifest.entries}
     for name in bronze.copies.states().keys() | bronze.copies.open_requests().keys():
         if config.rule_for(*name) is not None and (copying := _copying(bronze, name, found.get(name))):
             found[name] = copying
@@ -224,17 +226,14 @@ def _copying(bronze: Bronze, name: TableName, shown: TableStatus | None) -> Tabl
     return None
 
 
-def _name(entry: ManifestEntry) -> TableName:
-    return entry.schema_name, entry.table_name
-
-
 def _table(
     entry: ManifestEntry, misfits: dict[TableName, dict[str, int]], events: dict[TableName, Event]
 ) -> TableStatus:
-    name = _name(entry)
-    event = events.get(name)
+    event = events.get(entry.name)
     state = "current"
     if entry.is_behind:
         state = event.kind if event and event.kind in HOLDING else "behind"
     sentence = event.sentence if event else None
-    return TableStatus(name, state, entry.applied_lsn, entry.version, misfits.get(name, {}), sentence)
+    return TableStatus(
+        entry.name, state, entry.applied_lsn, entry.version, misfits.get(entry.name, {}), sentence
+    )

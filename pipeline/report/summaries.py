@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pipeline.lake.bronze import TableName
-from pipeline.lake.records import Manifest, ManifestEntry
+from pipeline.lake.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.rules import TableName
 
 
 @dataclass(slots=True)

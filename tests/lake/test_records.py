@@ -8,10 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.lake.records import (
-    MANIFESTS,
     Event,
-    Manifest,
-    ManifestEntry,
     Records,
     Registered,
     RegisteredColumn,
@@ -21,8 +18,6 @@ from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
 pytestmark = pytest.mark.spark
-
-LEAST_FILES = "spark.databricks.delta.autoCompact.minNumFiles"
 
 ID = RegisteredColumn("id", "id", 1, "id")
 V = RegisteredColumn("v", "title", None, "col-1f")
@@ -63,25 +58,3 @@ def test_events_that_only_a_copy_answers_are_handed_over_once(spark: SparkSessio
     records.record_events([Event("public", kind, LSN(1), kind, "a sentence") for kind in kinds])
     assert records.take_resyncs() == {("public", "resync"), ("public", "diverged")}
     assert records.take_resyncs() == set()
-
-
-@pytest.mark.parametrize("is_older", [False, True])
-def test_files_of_manifests_do_not_add_up(spark: SparkSession, tmp_path: Path, is_older: bool) -> None:
-    lake = Lake(spark, str(tmp_path))
-    if is_older:
-        lake.table("_pgdelta", "manifests").ensure(MANIFESTS)
-    records = Records(lake)
-    records.ensure()
-    spark.conf.set(LEAST_FILES, "6")
-    try:
-        for number in range(1, 20):
-            entry = ManifestEntry("public", "t", "file:/lake/t", number, LSN(number), is_behind=False)
-            records.record_manifest(Manifest(LSN(number), None, (entry,)))
-    finally:
-        spark.conf.unset(LEAST_FILES)
-    table = lake.table("_pgdelta", "manifests")
-    assert int(table.snapshot().numOfFiles()) <= 6
-    assert table.frame().count() == 19
-    last = records.last_manifest()
-    assert last
-    assert (last.lsn, last.entries[0].version) == (LSN(19), 19)

@@ -31,7 +31,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "a shape evolves": ("pipeline.lake.shape", "SilverShape.evolve"),
     "a table is written": ("pipeline.lake.writer", "CutWriter.write"),
     "a table is registered": ("pipeline.lake.records", "Records.register"),
-    "a manifest is written": ("pipeline.lake.records", "Records.record_manifest"),
+    "a manifest is written": ("pipeline.lake.manifests", "Manifests.record"),
 }
 WHEN = ("before", "after")
 

@@ -17,7 +17,7 @@ import pipeline as pgdelta
 from pipeline.apply.applier import Applier
 from pipeline.errors import LakeError
 from pipeline.lake.as_of import AsOf
-from pipeline.lake.records import Records
+from pipeline.lake.manifests import Manifests
 from pipeline.lake.tables import Lake, LakeTable
 from pipeline.operate.as_of import read_silver
 from pipeline.operate.retry import run_retry
@@ -102,11 +102,11 @@ def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: N
     assert [row.n for row in pipeline.spark.sql(joined).collect()] == [4]
 
     # a table that is held is as of another commit than the others
-    records = Records(Lake(pipeline.spark, pipeline.root))
-    last = records.last_manifest()
+    manifests = Manifests(Lake(pipeline.spark, pipeline.root))
+    last = manifests.last()
     assert last is not None
     entries = (replace(e, is_behind=e.table_name == "Credit") for e in last.entries)
-    records.record_manifest(replace(last, lsn=LSN(last.lsn + 8), entries=tuple(entries)))
+    manifests.record(replace(last, lsn=LSN(last.lsn + 8), entries=tuple(entries)))
     held = silver_of(pipeline)
     assert (sorted(held), held.behind) == ([("public", "debit")], {("public", "Credit"): lsns[-1]})
     assert ("public", "Credit") not in held
@@ -250,7 +250,7 @@ def test_what_a_run_wrote_that_ended_before_its_manifest_is_in_the_next(
     book(booked)
     booked.ingest()
     with monkeypatch.context() as patch:
-        patch.setattr(Records, "record_manifest", crash)
+        patch.setattr(Manifests, "record", crash)
         with pytest.raises(Crash):
             Applier(booked.spark, booked.config).apply_pending()
     booked.run("INSERT INTO debit VALUES (100, 1)")  # of the other table there is nothing to apply

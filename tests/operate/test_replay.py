@@ -120,7 +120,7 @@ PLACES = {
     "before the first table is written": ("pipeline.lake.writer", "CutWriter", "write", 0),
     "between two tables": ("pipeline.lake.writer", "CutWriter", "write", 1),
     "before a table's shape is recorded": ("pipeline.lake.records", "Records", "register", 0),
-    "before the manifest": ("pipeline.lake.records", "Records", "record_manifest", 0),
+    "before the manifest": ("pipeline.lake.manifests", "Manifests", "record", 0),
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline import __version__
 from pipeline.errors import ConfigError, EndpointError
-from pipeline.lake.records import Manifest, ManifestEntry
+from pipeline.lake.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import LSN
 from pipeline.report.exposition import Family, Sample, render
 from pipeline.report.metrics import RunMetrics

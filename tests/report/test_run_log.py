@@ -13,7 +13,7 @@ import pytest
 from pipeline import __version__
 from pipeline.config import Config, Silver, Source, Storage
 from pipeline.errors import ConfigError, EndpointError, LakeError
-from pipeline.lake.records import Manifest
+from pipeline.lake.manifests import Manifest
 from pipeline.protocol.lsn import LSN
 from pipeline.report.run_log import RunLog
 from pipeline.report.summaries import ApplySummary, CopyProgress, IngestSummary, TableState
