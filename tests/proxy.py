@@ -75,7 +75,11 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(self._target)
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:  # it is down: whoever asked learns it, and may ask again
+                client.close()
+                continue
             self._links += [client, server]
             for pump in (self._from_client, self._from_server):
                 threading.Thread(target=pump, args=(client, server), daemon=True).start()

@@ -3,7 +3,8 @@
 `python -m tests.soak --minutes 60` (`make soak`). The load has whole, streamed, prepared and rolled-back
 transactions, ALTER TABLE and TRUNCATE, on random tables and on four fixed ones. At the end of each cycle
 `pgdelta reconcile` holds silver against the source while everything goes on; in the end all is drained, and
-silver and bronze are compared row by row. The seed is printed, and PGDELTA_SEED gives one.
+silver and bronze are compared row by row. The seed is printed, and PGDELTA_SEED gives one. Where something
+differs or fails, server, lake and what the jobs wrote are left for a look; the folder is named.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tests.operate.test_faults import CONFIG
 from tests.operate.test_kills import RICH, RICH_LINE, Job, Load
 from tests.operate.test_random_workloads import seed_of_run
 from tests.postgres.sessions import TABLES, Sessions, create_tables
+from tests.proxy import Proxy
 from tests.servers import Database
 from tests.workload.tables import create_schema
 
@@ -70,9 +72,12 @@ class Storm(Load):
 class Soak:
     """The jobs, what hurts them, and how often it did."""
 
-    def __init__(self, server: EmbeddedServer, pipeline: Pipeline, jobs: dict[str, Job], rng: Random) -> None:
+    def __init__(
+        self, server: EmbeddedServer, link: Proxy, pipeline: Pipeline, jobs: dict[str, Job], rng: Random
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._server = server
+        self._link = link
         self._pipeline = pipeline
         self._database = pipeline.database
         self._jobs = jobs
@@ -82,10 +87,12 @@ class Soak:
             "apply killed": lambda: self._kill("apply"),
             "apply killed, its checkpoint lost": self._lose_checkpoint,
             "walsender ended": self._end_walsender,
+            "link cut": link.cut,
+            "link stood still": self._stall,
             "server crashed": self._crash_server,
             "ingest stood still": lambda: self._pause("ingest"),
             "apply stood still": lambda: self._pause("apply"),
-            "silver optimized": self._optimize,
+            "tables optimized": self._optimize,
         }
 
     def hurt(self) -> str:
@@ -101,6 +108,8 @@ class Soak:
             if job.process.poll() is not None:
                 self.counts[f"{job.name} ended by itself"] += 1
                 job.end()
+                last = Path(job.output.name).read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+                print(f"{job.name} ended by itself, {job.process.returncode}: {last[:300]}", flush=True)
                 job.start()
 
     def _kill(self, name: str) -> None:
@@ -128,12 +137,18 @@ class Soak:
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL"
         )
 
+    def _stall(self) -> None:
+        self._link.stall()
+        time.sleep(20)
+        self._link.flow()
+
     def _crash_server(self) -> None:
         self._server.kill_immediate()
         self._server.start()
 
     def _optimize(self) -> None:
-        for path in self._pipeline.path("silver", "load").glob("*"):
+        tables = self._pipeline.path("silver", "load").glob("*")
+        for path in (*tables, self._pipeline.path("bronze", "changes")):
             self._pipeline.spark.sql(f"OPTIMIZE delta.`{path}`")
 
 
@@ -155,18 +170,24 @@ def main() -> int:
     parser.add_argument("--cycle", type=float, default=10, help="minutes between two proofs (%(default)s)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))
-    with tempfile.TemporaryDirectory(prefix="pgdelta-soak-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        server = start_server(folder / "server", settings=SETTINGS)
-        try:
-            return soak(server, folder, options.minutes, options.cycle)
-        finally:
-            server.stop()
+    folder = Path(tempfile.mkdtemp(prefix="pgdelta-soak-"))
+    folder.chmod(0o755)
+    server = start_server(folder / "server", settings=SETTINGS)
+    is_good = False
+    try:
+        with Proxy(server.port) as link:
+            is_good = soak(server, link, folder, options.minutes, options.cycle)
+    finally:
+        server.stop()
+        if is_good:
+            shutil.rmtree(folder)
+        else:
+            print(f"left for a look: {folder}", flush=True)
+    return int(not is_good)
 
 
-def soak(server: EmbeddedServer, folder: Path, minutes: float, cycle: float) -> int:
-    """Run for so many minutes, with a proof each cycle."""
+def soak(server: EmbeddedServer, link: Proxy, folder: Path, minutes: float, cycle: float) -> bool:
+    """Run for so many minutes, with a proof each cycle; return whether all were equal."""
     seed = seed_of_run()
     print(f"PGDELTA_SEED={seed}: {minutes:g} minutes", flush=True)
     rng = Random(seed)
@@ -179,14 +200,14 @@ def soak(server: EmbeddedServer, folder: Path, minutes: float, cycle: float) -> 
     create_tables(database)
     pipeline.ingest()
     file = folder / "pipeline.yaml"
-    text = CONFIG.format(name=database.name, conninfo=database.conninfo, root=pipeline.root)
+    text = CONFIG.format(name=database.name, conninfo=link.conninfo(database.conninfo), root=pipeline.root)
     text = text.replace("storage:\n", RICH_LINE + "storage:\n")
     file.write_text(text + "tables:\n" + "".join(f'  - source: "{rule}"\n' for rule in RULES))
     sessions = Sessions(database, Random(seed + 2), has_two_phase=True)
     load = Storm(database, schema, Random(seed + 1), sessions)
     thread = threading.Thread(target=load.run)
     jobs = {name: Job(name, file, pipeline) for name in ("ingest", "apply")}
-    hurting = Soak(server, pipeline, jobs, rng)
+    hurting = Soak(server, link, pipeline, jobs, rng)
     proofs: list[bool] = []
     thread.start()
     began = time.monotonic()
@@ -217,7 +238,7 @@ def soak(server: EmbeddedServer, folder: Path, minutes: float, cycle: float) -> 
     oracle.assert_silver_equals_source(source, spark, pipeline.root, names)
     print(json.dumps({"faults": hurting.counts, "transactions": load.transactions, "proofs": proofs}))
     print("silver equals the source, bronze has no repeats", flush=True)
-    return int(not all(proofs))
+    return all(proofs)
 
 
 if __name__ == "__main__":
