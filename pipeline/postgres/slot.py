@@ -256,6 +256,11 @@ def slot_failure(name: str, error: psycopg.Error | str) -> SourceError:
         return GapError(
             f"The slot {name} is lost ({text}): the server removed WAL that was not read yet. {_START_OVER}"
         )
+    if "could not map file" in text:
+        return SourceError(
+            f"The slot {name} cannot be decoded ({text}): a transaction that was prepared, and rolled back"
+            " before it was read, made this file. docs/limits.md says how to go on without two_phase."
+        )
     return SourceError(f"The slot {name} cannot be read: {text}.")
 
 

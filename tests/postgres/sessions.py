@@ -1,7 +1,8 @@
 """Sessions that take turns at random, so that their transactions interleave, stream and are prepared.
 
 Rows, savepoints that are released or rolled back, ALTER TABLE, TRUNCATE, and COMMIT, ROLLBACK or PREPARE at
-the end of each transaction.
+the end of each transaction. One with a TRUNCATE is committed once it is prepared: servers cannot decode it
+where it is rolled back before it was read (test_rolled_back.py).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Sessions:
         self.connections = [database.connect() for _ in range(4)]
         self.open = [False] * 4
         self.savepoints = [0] * 4
+        self.truncates = [False] * 4
         self.gids: list[str] = []
         self.next_id = 0
         for connection in self.connections:
@@ -51,7 +53,7 @@ class Sessions:
         if not self.open[which]:
             self._decide_prepared(connection)
             connection.execute("BEGIN")
-            self.open[which], self.savepoints[which] = True, 0
+            self.open[which], self.savepoints[which], self.truncates[which] = True, 0, False
         connection.execute("SAVEPOINT step")
         try:
             self._act(connection, which)
@@ -61,7 +63,8 @@ class Sessions:
     def _decide_prepared(self, connection: psycopg.Connection[Any]) -> None:
         if self.gids and self.random.random() < 0.6:
             gid = self.gids.pop(self.random.randrange(len(self.gids)))
-            connection.execute(f"{self.random.choice(['COMMIT', 'ROLLBACK'])} PREPARED '{gid}'".encode())
+            verb = self.random.choice(["COMMIT", "ROLLBACK"])
+            connection.execute(f"{'COMMIT' if gid.startswith('t') else verb} PREPARED '{gid}'".encode())
 
     def _act(self, connection: psycopg.Connection[Any], which: int) -> None:
         random, table = self.random, self.random.choice(TABLES)
@@ -85,6 +88,7 @@ class Sessions:
             self._run(connection, f"ALTER TABLE {table} ADD {column} int")
         elif number < 0.66 and self.has_truncate:
             self._run(connection, f"TRUNCATE {table}")
+            self.truncates[which] = True
         elif number < 0.76:
             self.savepoints[which] += 1
             self._run(connection, f"SAVEPOINT s{self.savepoints[which]}")
@@ -102,7 +106,7 @@ class Sessions:
         kind = self.random.choice(["COMMIT", "COMMIT", "ROLLBACK", "PREPARE"])
         if kind == "PREPARE" and self.has_two_phase and len(self.gids) < 4:
             self.next_id += 1
-            self.gids.append(f"g{self.next_id}")
+            self.gids.append(f"{'t' if self.truncates[which] else 'g'}{self.next_id}")
             connection.execute(f"PREPARE TRANSACTION '{self.gids[-1]}'".encode())
         else:
             connection.execute(b"ROLLBACK" if kind == "ROLLBACK" else b"COMMIT")
