@@ -77,6 +77,11 @@ class Applier:
         """Return the relation versions that bronze has, as the last look saw them."""
         return self._outlook.relations
 
+    @property
+    def stale(self) -> Mapping[TableName, Gap]:
+        """Return the tables that stay as they are before a gap, as the last look saw them."""
+        return self._outlook.stale
+
     def close(self) -> None:
         """Wait for the batch under way and take no other: Spark would wait for it without end."""
         with self._lock:
@@ -139,10 +144,10 @@ class Applier:
 
     def _ask_for_copies(self) -> None:
         """Have tables copied anew of which an event said that only that brings what happened."""
-        names = self.records.take_resyncs()
-        if self._config.silver.resync == "auto" and names:
+        if self._config.silver.resync == "auto" and (told := self.records.take_resyncs()):
             copies = self.bronze.copies
-            wanted = sorted(names - copies.open_requests().keys())
+            older = {n for n, lsn in told.items() if self._config.rule_for(*n) and copies.is_older(n, lsn)}
+            wanted = sorted(older - copies.open_requests().keys())
             copies.request([Request.of(name, "an event said so") for name in wanted])
 
     def _archive(self, point: Point) -> None:
@@ -278,7 +283,10 @@ class Applier:
                     entries[name] = found.failed(name, floor)
         for name in (self._outlook.unreadable | pending.stale.keys() | pending.frozen) & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
-        self.records.record_events([_gap_event(name, gap) for name, gap in pending.stale.items()])
+        stale = pending.stale.items()
+        self.records.record_events(
+            [Event(*n, gap.start, "resync", gap.sentence_of_tables) for n, gap in stale]
+        )
         left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
         kept = (entry for entry in entries.values() if entry.name not in left)
         carried = [e if e.is_behind else replace(e, applied_lsn=point.lsn) for e in kept]
@@ -290,11 +298,3 @@ class Applier:
         self.manifests.record(self.manifest)
         self._since = point
         self.summary.show(self.manifest)
-
-
-def _gap_event(name: TableName, gap: Gap) -> Event:
-    sentence = (
-        f"the stream has a gap from {gap.start} to {gap.end}: the table stays as of {gap.start} until it is "
-        "copied anew, which was asked for"
-    )
-    return Event(*name, gap.start, "resync", sentence)

@@ -7,8 +7,9 @@ whatever the stream reader cut. Tables are applied side by side; one that fails 
 """
 
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
@@ -65,7 +66,8 @@ def _apply(
         writer = writer.trigger(processingTime="1 second")
     query = writer.start()
     while query.isActive and not stop.is_set():
-        query.awaitTermination(1)
+        with suppress(StreamingQueryException):  # why it ended is asked below
+            query.awaitTermination(1)
         if (said := query.lastProgress) is not None:
             applier.summary.stream = StreamProgress.of(said)
         if trigger == "continuous":

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from pipeline.apply.leaving import left_tables
 from pipeline.config import Config
 from pipeline.errors import sentence_of
 from pipeline.lake.arrivals import Point
@@ -55,6 +56,7 @@ class Outlook:
         self.relations: dict[int, SourceRelation] = {}
         self.unreadable: set[TableName] = set()
         self.copies_version = -1
+        self.stale: Mapping[TableName, Gap] = {}  # as the last look found
         self._config = config
         self._records = records
         self._summary = summary
@@ -71,9 +73,13 @@ class Outlook:
         stale: dict[TableName, Gap] = {}
         if (gap := next((g for g in reversed(recorded.gaps()) if g.start < point.lsn), None)) is not None:
             copies = {name: copy for name, copy in copies.items() if copy.lsns[0] + 1 >= gap.end}
-            captured = self._captured_tables(point)
-            stale = {n: gap for n in captured if n not in copies and not recorded.is_gone(n)}
-        waiting = self._waiting(point, registered, copies)
+            known = self._known_before(gap, point, registered)
+            stale = {n: gap for n in known if n not in copies and not recorded.is_gone(n)}
+        self.stale = stale
+        left = left_tables(self._config, recorded, registered, point)
+        archived = {name for name in left if registered[name].path != self.path(name)}
+        copies = {name: copy for name, copy in copies.items() if name not in archived}
+        waiting = self._waiting(registered, copies) | archived
         behind = manifest.behind
         floors = self._floors(manifest, registered, point, waiting, behind)
         begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
@@ -114,16 +120,24 @@ class Outlook:
         return found
 
     def _waiting(
-        self, point: Point, registered: Mapping[TableName, Registered], copies: Mapping[TableName, Copy]
+        self, registered: Mapping[TableName, Registered], copies: Mapping[TableName, Copy]
     ) -> set[TableName]:
         """Return the tables that have to wait in bronze until their copy is complete."""
         if self._config.source.copy == "never":
             return set()
         return {
             name
-            for name in self._captured_tables(point)
+            for name in self._captured_tables(None)
             if name not in registered and name not in copies and not self.bronze.copies.is_gone(name)
         }
+
+    def _known_before(
+        self, gap: Gap, point: Point, registered: Mapping[TableName, Registered]
+    ) -> list[TableName]:
+        """Return the tables that lack what a gap has; of others all that was published came behind it."""
+        asked = self.bronze.copies.open_requests().keys()
+        older = {(r.schema_name, r.table_name) for r in self._relations_of(point) if r.lsn < gap.end}
+        return [n for n in self._captured_tables(point) if n in registered or n in asked or n in older]
 
     def _begins(self, name: TableName, copy: Copy, registered: Mapping[TableName, Registered]) -> bool:
         """Say whether a table has to begin with a copy now: one that it has not begun with yet."""
@@ -171,15 +185,17 @@ class Outlook:
                     floors[name] = floor
         return floors
 
-    def _captured_tables(self, point: Point) -> list[TableName]:
-        """Return the tables that bronze knows up to the point and the configuration wants."""
+    def _captured_tables(self, point: Point | None) -> list[TableName]:
+        """Return the tables that bronze knows, or knows up to a point, and the configuration wants."""
+        names = {(relation.schema_name, relation.table_name) for relation in self._relations_of(point)}
+        return [name for name in sorted(names) if self._config.rule_for(*name) is not None]
+
+    def _relations_of(self, point: Point | None) -> list[SourceRelation]:
         version = self.bronze.relations.version()
         if version != self._relations_version:
             self.relations = self.bronze.source_relations()
             self._relations_version = version
-        relations = (r for r in self.relations.values() if r.lsn <= point.lsn)
-        names = {(relation.schema_name, relation.table_name) for relation in relations}
-        return [name for name in sorted(names) if self._config.rule_for(*name) is not None]
+        return [r for r in self.relations.values() if point is None or r.lsn <= point.lsn]
 
     def path(self, name: TableName) -> str:
         """Return where a table's silver table is."""

@@ -12,9 +12,9 @@ from pipeline.errors import GapError, SlotGapError
 from pipeline.ingest.capture import position_commit
 from pipeline.lake.bronze import Bronze
 from pipeline.lake.copies import Request
-from pipeline.postgres.connection import Connection, Identity, read_switches
+from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
 from pipeline.postgres.published import list_published
-from pipeline.postgres.slot import OR_RESYNC, Slot, renew_slot
+from pipeline.postgres.slot import OR_RESYNC, Slot, read_slot, renew_slot
 from pipeline.protocol.lsn import LSN
 
 
@@ -78,13 +78,25 @@ def cross_gap(
 ) -> LSN:
     """Record a gap behind the position, ask for every table to be copied beyond it, return where it ends.
 
-    Transactions that were prepared before are in the copies, or come again whole when they are committed.
+    Where the slot is a new one, transactions that were prepared before are in the copies, or come again whole
+    when they are committed. One that somebody moved sends the end alone of what was prepared before it:
+    bronze has to have the rest. Raise GapError where it has not.
     """
+    before = read_slot(connection, config.source.slot)
+    is_moved = before is not None and before.two_phase and not before.is_lost
+    if is_moved and (unknown := len(read_prepared(connection) - bronze.prepared.open())):
+        raise GapError(
+            f"{unknown} transactions are prepared at the source that bronze never got, and the slot "
+            f"{config.source.slot} may not send them any more: COMMIT or ROLLBACK PREPARED them "
+            "(pg_prepared_xacts lists them), then run again."
+        )
     slot = renew_slot(connection, config)
     end = max(position, slot.confirmed_flush_lsn)
     bronze.copies.record_gap(position, end, sentence)
     names = [name for name in list_published(connection, config.source.publication) if config.rule_for(*name)]
     bronze.copies.request([Request.of(name, sentence) for name in sorted(names)])
-    bronze.prepared.forget_all()
-    bronze.land([], position_commit(bronze, config, identity, position, end, gap=sentence))
+    if not is_moved:
+        bronze.prepared.forget_all()
+    count = bronze.prepared.open_count()
+    bronze.land([], position_commit(bronze, config, identity, position, end, gap=sentence, prepared=count))
     return end

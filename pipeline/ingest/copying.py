@@ -21,6 +21,7 @@ from pipeline.ingest.copy_rows import abandoned_row, complete_row, gone_row, rea
 from pipeline.ingest.copy_starts import CopyStarts, Want
 from pipeline.lake.bronze import Bronze
 from pipeline.lake.late import late_commits
+from pipeline.lake.records import Event, Records
 from pipeline.lake.staging import Staging
 from pipeline.postgres.broken_off import break_off
 from pipeline.postgres.connection import Connection, Identity, connect, identify, read_flush_lsn
@@ -64,6 +65,7 @@ class Copier:
         self._control: Connection | None = None  # looks for tables that join or leave
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
         self._throttle = Throttle(config.source.copying.rate_limit)
+        self._returned: set[TableName] = set()
 
     def start(self) -> None:
         """Begin."""
@@ -184,6 +186,7 @@ class Copier:
             for name, now in published.items():
                 if not copies.is_complete(name, now.relation_id, now.entry):
                     wanted[name] = Want()
+                    self._note_return(name, copies.came_back(name, now.relation_id, now.entry))
             names = self._bronze.table_names() | states.keys()
             missing = {name for name in names - published.keys() if not copies.is_gone(name)}
         for name, requests in copies.open_requests().items():
@@ -203,6 +206,19 @@ class Copier:
             for name, want in sorted(wanted.items())
             if config.rule_for(*name) is not None and name not in skipped
         }
+
+    def _note_return(self, name: TableName, copied_at: LSN | None) -> None:
+        """Record, once, that what silver shows of a table may lack changes until it is copied anew."""
+        if copied_at is None or name in self._returned:
+            return
+        records = Records(self._bronze.lake)
+        if name in records.registered():
+            sentence = (
+                "the table left the publication and came back, or its row filter changed: what happened "
+                "meanwhile is missing until it is copied anew, which goes on by itself"
+            )
+            records.record_events([Event(*name, copied_at, "resync", sentence)])
+        self._returned.add(name)
 
     def _check_place(self, keeper: SnapshotKeeper) -> None:
         """Refuse to copy from another server than the one that streams, or one that is no standby of it."""

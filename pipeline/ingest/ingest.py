@@ -69,6 +69,7 @@ def run_ingest(
                 if config.source.lost_slot == "stop":
                     raise
                 position = cross_gap(connection, config, bronze, identity, position, str(gap))
+                prepared_count = bronze.prepared.open_count()
         stream = _start_stream(config, identity, position, stop)
         try:
             summary = IngestSummary(config.pipeline, config.source.slot, position)

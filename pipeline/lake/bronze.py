@@ -141,9 +141,12 @@ class Bronze:
         return local_frame(self.lake.spark, table.to_pylist(), spark_ddl(schema))
 
     def source_relations(self) -> dict[int, SourceRelation]:
-        """Return all relation versions by id."""
-        frame = self.relations.frame().dropDuplicates(["relation_version"])
-        return {row.relation_version: source_relation(row) for row in frame.collect()}
+        """Return all relation versions by id, each as it was recorded first in the order of the stream.
+
+        A copy records that of its snapshot, be it that the stream is not there yet.
+        """
+        rows = self.relations.frame().orderBy("lsn", ascending=False).collect()
+        return {row.relation_version: source_relation(row) for row in rows}
 
     def survey(
         self, point: Point, default_floor: LSN, floors: Mapping[TableName, LSN]

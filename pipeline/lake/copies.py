@@ -94,6 +94,14 @@ class Gap:
     end: LSN
     sentence: str
 
+    @property
+    def sentence_of_tables(self) -> str:
+        """Say what becomes of a table that lacks what lies in it."""
+        return (
+            f"the stream has a gap from {self.start} to {self.end}: the table stays as of {self.start} until "
+            "it is copied anew, which was asked for"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -172,6 +180,13 @@ class Copies:
             and (last.relation_id, last.membership) == (relation_id, membership)
         )
 
+    def came_back(self, name: TableName, relation_id: int, membership: int) -> LSN | None:
+        """Return as of when a table was copied whose entry in the publication is another one since."""
+        last = self.last(name)
+        if last is None or last.state != COMPLETE or last.relation_id != relation_id:
+            return None
+        return last.readings[0].lsn if last.membership != membership else None
+
     def newest(self) -> dict[TableName, Copy]:
         """Return the newest complete copy of each table."""
         return {
@@ -180,6 +195,11 @@ class Copies:
             for state in states
             if (copy := state.copy) and not copy.key_ranges
         }
+
+    def is_older(self, name: TableName, lsn: LSN) -> bool:
+        """Say whether a table that is still there was copied before an LSN, or never."""
+        copy = self.newest().get(name)
+        return not self.is_gone(name) and (copy is None or copy.lsns[0] < lsn)
 
     def patches(self, name: TableName, after: Copy | None) -> list[Copy]:
         """Return the complete copies of keys of a table, in order, that came after a copy of it all."""

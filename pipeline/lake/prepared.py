@@ -41,7 +41,7 @@ class PreparedTransactions:
         The server may send one again, also after its end was acknowledged.
         """
         self.ensure()
-        known = self._open()
+        known = self.open()
         names = identities(parked for parked, _ in files)
         new = [file for name, (_, file) in zip(names, files, strict=True) if name not in known]
         if new:
@@ -79,7 +79,7 @@ class PreparedTransactions:
 
     def forget(self, decided: Collection[tuple[str, int]]) -> None:
         """Remove what is decided and landed, named by gid and xid; what is removed already does no harm."""
-        left = self._open().intersection(decided) if decided else ()
+        left = self.open().intersection(decided) if decided else ()
         if left:
             ended = ", ".join(f"({literal(gid)}, {xid}L)" for gid, xid in sorted(left))
             self.table.spark.sql(f"DELETE FROM {self.table.identifier} WHERE (gid, xid) IN ({ended})")
@@ -91,9 +91,10 @@ class PreparedTransactions:
 
     def open_count(self, decisions: Sequence[Decision] = ()) -> int:
         """Return how many are not decided, these decisions taken into account."""
-        return len(self._open().difference(identities(decisions)))
+        return len(self.open().difference(identities(decisions)))
 
-    def _open(self) -> set[tuple[str, int]]:
+    def open(self) -> set[tuple[str, int]]:
+        """Return gid and xid of those that are kept."""
         if not self.table.exists():
             return set()
         rows = self.table.frame().where("op = 'P'").select("gid", "xid").collect()

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.instants import now
 from pipeline.lake.tables import COMPACTED, Commit, Lake, local_frame
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
 
 _COLUMNS = (
@@ -99,7 +99,8 @@ class Records:
         self._registered: dict[TableName, dict[str, Any]] | None = None  # rows: we are the only writer
         self._waiting: dict[TableName, dict[str, Any]] = {}
         self._waiting_lock = threading.Lock()
-        self._resyncs: set[TableName] = set()
+        self._resyncs: dict[TableName, LSN] = {}
+        self._is_first = True
         self._tables = lake.table("_pgdelta", "tables")
         self.misfits = lake.table("_pgdelta", "misfits")
         self._events = lake.table("_pgdelta", "events")
@@ -161,17 +162,31 @@ class Records:
         """Append events that are not there yet."""
         if not events:
             return
-        self._resyncs |= {(e.schema_name, e.table_name) for e in events if e.kind in _ONLY_A_COPY_HELPS}
+        for event in events:
+            if event.kind in _ONLY_A_COPY_HELPS:
+                name = (event.schema_name, event.table_name)
+                self._resyncs[name] = max(event.lsn, self._resyncs.get(name, INVALID))
         rows = [asdict(event) | {"recorded_at": now()} for event in events]
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
             frame = local_frame(self.lake.spark, rows, EVENTS)
             self._events.append(frame.join(self._events.frame(), identity, "left_anti").select(frame.columns))
 
-    def take_resyncs(self) -> set[TableName]:
-        """Hand over the tables of which an event said, since this was asked last, that only a copy helps."""
+    def take_resyncs(self) -> dict[TableName, LSN]:
+        """Hand over the tables of which events said that only a copy helps, each with the newest one's LSN.
+
+        At first these are all that are recorded: the run before may have ended before it asked for copies.
+        After that it is those that came since.
+        """
         with self._lock:
-            taken, self._resyncs = self._resyncs, set()
+            taken, self._resyncs = self._resyncs, {}
+            if self._is_first and self._events.exists():
+                frame = self._events.frame().where(F.col("kind").isin(*_ONLY_A_COPY_HELPS))
+                for schema, table, lsn in (
+                    frame.groupBy("schema_name", "table_name").agg(F.max("lsn")).collect()
+                ):
+                    taken[schema, table] = max(LSN(lsn), taken.get((schema, table), INVALID))
+            self._is_first = False
         return taken
 
     def record_misfits(self, frame: DataFrame, commit: Commit) -> None:

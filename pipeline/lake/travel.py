@@ -76,12 +76,13 @@ def is_of(positions: Mapping[str, int], lsn: LSN, following: int | None) -> bool
     """Say whether positions that a version records can be those of a table as of an LSN.
 
     `positions` are LSNs by application id, `following` is the position that a later commit recorded first.
+    What a rewrite and copied keys record is a time: they say nothing of a commit.
     """
     if following is not None and following <= lsn:
         return False
     for app, position in positions.items():
         main, _, part = app.partition("#")
-        if _MAIN.fullmatch(app) or part == "patched":
+        if _MAIN.fullmatch(app):
             if position > lsn:
                 return False
         elif (part.isdecimal() or part.startswith("copied/")) and position > positions.get(main, 0):

@@ -66,6 +66,9 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
         if name not in registered or not matches(name) or name in applier.guarded:
             continue  # bronze's history has what the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
+        if (gap := applier.stale.get(name)) is not None:
+            state.held = gap.sentence_of_tables  # bronze lacks what lies in it
+            continue
         try:
             writer = applier.writer(name)
             since = found.known(name)

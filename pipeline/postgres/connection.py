@@ -150,6 +150,15 @@ def read_switches(conninfo: str, timeline: int) -> dict[int, LSN]:
     return {int(line[0]): LSN.parse(line[1]) for line in lines}
 
 
+def read_prepared(connection: Connection) -> set[tuple[str, int]]:
+    """Return gid and xid of the transactions of this database that are prepared and not decided."""
+    rows = connection.execute(
+        "SELECT gid::text, transaction::text::bigint FROM pg_catalog.pg_prepared_xacts"
+        " WHERE database = pg_catalog.current_database()"
+    )
+    return {(gid, xid) for gid, xid in rows}
+
+
 def is_synchronous_standby(connection: Connection, application_name: str) -> bool:
     """Tell whether synchronous_standby_names may make commits wait for a walsender of that name."""
     try:

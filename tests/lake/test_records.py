@@ -56,5 +56,10 @@ def test_events_that_only_a_copy_answers_are_handed_over_once(spark: SparkSessio
     records.ensure()
     kinds = ("resync", "diverged", "evolved", "held")
     records.record_events([Event("public", kind, LSN(1), kind, "a sentence") for kind in kinds])
-    assert records.take_resyncs() == {("public", "resync"), ("public", "diverged")}
-    assert records.take_resyncs() == set()
+    told = {("public", "resync"): LSN(1), ("public", "diverged"): LSN(1)}
+    assert records.take_resyncs() == told
+    assert records.take_resyncs() == {}
+    after_a_crash = Records(Lake(spark, str(tmp_path)))
+    after_a_crash.record_events([Event("public", "resync", LSN(7), "resync", "another sentence")])
+    assert after_a_crash.take_resyncs() == {**told, ("public", "resync"): LSN(7)}
+    assert after_a_crash.take_resyncs() == {}

@@ -110,9 +110,9 @@ def test_a_query_quotes_its_path() -> None:
         ({f"{APP}#1": 90}, 120, False),
         ({APP: 100, f"{APP}#copied/17": 70}, None, True),
         ({f"{APP}#copied/17": 70}, None, False),
-        ({APP: 60, f"{APP}#patched": 95}, None, True),
-        ({APP: 60, f"{APP}#patched": 105}, None, False),
-        ({APP: 60, f"{APP}/rewrite": 2**60}, None, True),  # a time, not an LSN
+        ({APP: 60, f"{APP}#patched": 2**60}, None, True),  # a time, not an LSN
+        ({APP: 101, f"{APP}#patched": 2**60}, None, False),
+        ({APP: 60, f"{APP}/rewrite": 2**60}, None, True),
         ({APP: 60, "pgdelta:shop:2": 150}, None, False),
         ({APP: 60, "streaming-query": 10**9}, None, True),
     ],

@@ -10,6 +10,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.ingest import copying
 from pipeline.keys import KeyRange
+from pipeline.lake.as_of import as_of
 from pipeline.lake.tables import LakeTable
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
@@ -86,6 +87,7 @@ def test_keys_are_copied_anew_while_the_table_changes(
     orders.run("UPDATE orders SET n = n + 1 WHERE id BETWEEN 15 AND 40")
     orders.catch_up()
     assert patches(orders) == [10 + 1 + 30 + 1]
+    assert as_of(orders.spark, orders.root)["public", "orders"].count() == 299
     orders.run(
         "UPDATE orders SET n = n + 1 WHERE id BETWEEN 1 AND 100", "UPDATE orders SET id = 20 WHERE id = 120"
     )

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import LakeError
+from pipeline.lake.manifests import Manifests
 from tests.operate.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.operate.pipelines import Crash, MakePipeline, Pipeline, crash
 
@@ -269,4 +271,22 @@ def test_a_batch_that_comes_while_apply_stops_neither_delays_it_nor_is_lost(
     assert not running.is_alive()
     assert pipeline.frame("silver", "public", "t").count() == 1
     assert pipeline.apply().exit_code(strict=True) == 0
+    pipeline.assert_equal("t")
+
+
+def test_what_ends_the_query_is_said_in_its_own_sentence(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise LakeError("the storage takes no more")
+
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (2)")
+    pipeline.ingest()
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifests, "record", refuse)
+        with pytest.raises(LakeError, match=r"^the storage takes no more$"):
+            pipeline.apply()
+    pipeline.catch_up()
     pipeline.assert_equal("t")

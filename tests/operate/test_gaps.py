@@ -1,0 +1,133 @@
+"""A gap of the stream stops the run, or is closed by copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.config import Protocol
+from pipeline.errors import GapError
+from pipeline.ingest import copying
+from pipeline.operate.retry import run_retry
+from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.servers import Database, MakeServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+TABLE = "CREATE TABLE {0} (id int PRIMARY KEY, v text)"
+FILL = "INSERT INTO {0} SELECT i, 'v' || i FROM generate_series({1}, {2}) i"
+
+
+@pytest.fixture
+def life(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline that copies, whose publication has one table, a."""
+    pipeline = make_pipeline(copy="initial", create_publication="configured")
+    pipeline.run(TABLE.format("a"), FILL.format("a", 1, 50))
+    pipeline.catch_up()
+    return pipeline
+
+
+def crossing(pipeline: Pipeline) -> Pipeline:
+    """Return the same pipeline, which closes gaps by copies."""
+    source = replace(pipeline.config.source, lost_slot="resync")
+    return replace(pipeline, config=replace(pipeline.config, source=source))
+
+
+def move_slot(pipeline: Pipeline) -> None:
+    """Let the slot forget what bronze has not got."""
+    pipeline.database.free_slot()
+    slot = pipeline.config.source.slot
+    pipeline.run(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())")
+
+
+@pytest.mark.parametrize("loss", ["dropped", pytest.param("moved", marks=pytest.mark.slow)])
+def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -> None:
+    life.run("INSERT INTO a VALUES (100, 'in bronze')")
+    life.ingest()
+    if loss == "dropped":
+        life.drop_slot()
+        life.run("DELETE FROM a WHERE id < 5")
+    else:
+        life.run("DELETE FROM a WHERE id < 5")
+        move_slot(life)
+    life.run("INSERT INTO a VALUES (101, 'behind the gap')")
+    with pytest.raises(GapError, match=r"source\.lost_slot"):
+        life.ingest()
+    healed = crossing(life)
+    healed.ingest()
+    healed.catch_up()
+    life.assert_equal("a")
+    gaps = life.frame("bronze", "copies").where("state = 'gap'").collect()
+    assert len(gaps) == 1
+    assert gaps[0].from_lsn <= gaps[0].lsn
+    healed.run("DELETE FROM a WHERE id = 101")
+    healed.catch_up()
+    life.assert_equal("a")
+
+
+@pytest.mark.slow
+def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.run("INSERT INTO a VALUES (100, 'before the gap')")
+    life.ingest()
+    life.drop_slot()
+    life.run("DELETE FROM a WHERE id < 5")
+    healed = crossing(life)
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "SnapshotKeeper", lambda *_: (_ for _ in ()).throw(OSError("no copy today")))
+        assert healed.ingest().exit_code(strict=False) == 1
+    life.run("INSERT INTO a VALUES (101, 'behind the gap')")
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "SnapshotKeeper", lambda *_: (_ for _ in ()).throw(OSError("no copy today")))
+        healed.ingest()
+    healed.apply()
+    rows = {row.id for row in life.frame("silver", "public", "a").collect()}
+    assert rows == {*range(1, 51), 100}
+    assert any("gap" in sentence for kind, sentence in life.events("a") if kind == "resync")
+    rewritten = run_retry(healed.config, ["public.a"], rewrites=True, spark=life.spark)
+    assert "gap" in (rewritten.tables["public", "a"].held or "")
+    assert {row.id for row in life.frame("silver", "public", "a").collect()} == rows
+    healed.catch_up()
+    life.assert_equal("a")
+
+
+@pytest.mark.slow
+def test_a_table_that_came_behind_a_gap_lacks_nothing(make_pipeline: MakePipeline) -> None:
+    life = make_pipeline(copy="never", create_publication="all")
+    life.run(TABLE.format("a"), FILL.format("a", 1, 50))
+    life.catch_up()
+    life.drop_slot()
+    life.run("DELETE FROM a WHERE id < 5")
+    healed = crossing(life)
+    healed.catch_up()
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70), "INSERT INTO a VALUES (100, 'behind the gap')")
+    healed.catch_up()
+    life.assert_equal("a", "b")
+    assert not any(kind == "resync" for kind, _ in life.events("b"))
+
+
+@pytest.mark.slow
+def test_what_was_prepared_before_a_gap_is_landed_or_asked_for(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    server = make_server({"max_prepared_transactions": "5"})
+    database = Database(server, "postgres", server.conninfo)
+    two_phase = Protocol(two_phase=True, written=frozenset({"two_phase"}))
+    life = make_pipeline(copy="initial", create_publication="all", database=database, protocol=two_phase)
+    life.run(TABLE.format("a"), FILL.format("a", 1, 50))
+    life.catch_up()
+    life.prepare("in bronze", "INSERT INTO a VALUES (100, 'parked')")
+    life.ingest()
+    life.prepare("in the gap", "INSERT INTO a VALUES (101, 'never sent')")
+    life.run("DELETE FROM a WHERE id < 5")
+    move_slot(life)
+    healed = crossing(life)
+    with pytest.raises(GapError, match=r"^1 transactions are prepared"):
+        healed.ingest()
+    life.run("COMMIT PREPARED 'in the gap'")
+    healed.ingest()
+    life.run("COMMIT PREPARED 'in bronze'")
+    healed.catch_up()
+    life.assert_equal("a")
