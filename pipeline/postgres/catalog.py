@@ -116,6 +116,8 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
 
     A query that the server refuses gives None as well; a lost connection is a SourceError.
     """
+    if connection.closed:  # it could not even tell its version
+        raise SourceError("Lost the connection to the source.")
     missing = _MISSING_SINCE_11 if connection.info.server_version >= 110000 else _NO_MISSING
     parameters = {"oid": relation.oid}
     looked_up_at = datetime.now(timezone.utc)
