@@ -54,13 +54,22 @@ class RelationFacts:
     looked_up_at: datetime
 
 
+# Whether no row has NULL in a column. From 18 on attnotnull is also true where the constraint is NOT VALID:
+# rows from before it may have NULL.
+NOT_NULL = {
+    18: "(a.attnotnull AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint c"
+    " WHERE c.conrelid = a.attrelid AND c.contype = 'n' AND NOT c.convalidated"
+    " AND a.attnum = ANY (c.conkey)))",
+    10: "a.attnotnull",
+}
+
 # A domain is followed down to its base type; a modifier stands on the innermost domain at most, or on the
 # column. A true array is what array_out writes: int2vector and oidvector have elements but no braces.
 _COLUMNS = """
 WITH RECURSIVE attribute AS (
-    SELECT attnum, attname, atttypid, atttypmod, attnotnull,
+    SELECT attnum, attname, atttypid, atttypmod, {not_null} AS not_null,
            atthasdef OR attidentity <> '' AS has_default, {missing}
-    FROM pg_catalog.pg_attribute
+    FROM pg_catalog.pg_attribute a
     WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
 ), unrolled (attnum, is_element, type_oid, modifier, depth) AS (
     SELECT attnum, false, atttypid, atttypmod, 0 FROM attribute
@@ -85,7 +94,7 @@ WITH RECURSIVE attribute AS (
 SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, a.attnum::integer, n.nspname::text, t.typname::text,
        t.typtype::text, base.type_oid::bigint, coalesce(element.modifier, base.modifier),
        element.type_oid::bigint, kind.typtype::text,
-       element.base_oid::bigint, output.prosrc, a.has_missing, a.missing_value, a.attnotnull, a.has_default
+       element.base_oid::bigint, output.prosrc, a.has_missing, a.missing_value, a.not_null, a.has_default
 FROM attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
@@ -118,7 +127,10 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
     """
     if connection.closed:  # it could not even tell its version
         raise SourceError("Lost the connection to the source.")
-    missing = _MISSING_SINCE_11 if connection.info.server_version >= 110000 else _NO_MISSING
+    version = connection.info.server_version
+    missing = _MISSING_SINCE_11 if version >= 110000 else _NO_MISSING
+    not_null = next(text for major, text in NOT_NULL.items() if version >= major * 10000)
+    query = _COLUMNS.format(missing=missing, not_null=not_null)
     parameters = {"oid": relation.oid}
     looked_up_at = datetime.now(timezone.utc)
     try:
@@ -127,7 +139,7 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
         with connection.transaction():
             if is_own:
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            rows = connection.execute(_COLUMNS.format(missing=missing), parameters).fetchall()
+            rows = connection.execute(query, parameters).fetchall()
             key = connection.execute(_PRIMARY_KEY, parameters).fetchall()
     except psycopg.Error as error:
         if connection.broken:

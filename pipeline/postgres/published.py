@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import psycopg
 
 from pipeline.errors import SourceError
+from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.key_rows import KeyCondition
 from pipeline.protocol.messages import Column, Relation
@@ -88,7 +89,7 @@ JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %(publication)s AND p.schemaname = %(schema)s AND p.tablename = %(table)s
 """
 _COLUMNS = """
-SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, NOT a.attnotnull,
+SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, NOT {not_null},
        c.relreplident = 'f' OR coalesce(a.attnum = ANY ({key}), false)
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -124,10 +125,11 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
     """Return what the publication sends of a table, as the session's snapshot has it."""
     version = connection.info.server_version
     parameters: dict[str, object] = {"publication": publication, "schema": name[0], "table": name[1]}
-    is_sent, key = (
+    is_sent, key, not_null = (
         next(text for major, text in by_major.items() if version >= major * 10000)
-        for by_major in (IS_SENT, _KEY_COLUMNS)
+        for by_major in (IS_SENT, _KEY_COLUMNS, NOT_NULL)
     )
+    query = _COLUMNS.format(is_sent=is_sent, key=key, not_null=not_null)
     row_filter = "p.rowfilter::text" if version >= 150000 else "NULL::text"
     try:
         with connection.transaction():
@@ -136,7 +138,7 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
                 raise SourceError(f"{'.'.join(name)} is not published by {publication} any more.")
             oid, identity, row_filter = found
             parameters["oid"] = oid
-            columns = connection.execute(_COLUMNS.format(is_sent=is_sent, key=key), parameters).fetchall()
+            columns = connection.execute(query, parameters).fetchall()
             leaves = connection.execute(_LEAVES, parameters).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read what {'.'.join(name)} is: {describe(error)}.") from None

@@ -85,6 +85,17 @@ def test_types_are_seen_through_domains_and_arrays(database: Database) -> None:
     assert [name for name, c in columns.items() if c.not_null] == ["id", "label"]
 
 
+def test_a_constraint_that_is_not_validated_does_not_say_that_no_row_has_null(database: Database) -> None:
+    database.run(
+        "CREATE TABLE item (id int PRIMARY KEY, a text, b text, c text NOT NULL)",
+        "ALTER TABLE item ADD CONSTRAINT a NOT NULL a NOT VALID, ADD CONSTRAINT b NOT NULL b NOT VALID",
+        "ALTER TABLE item VALIDATE CONSTRAINT b",
+    )
+    relation = receive_relation(database, "INSERT INTO item VALUES (1, 'a', 'b', 'c')")
+    columns = columns_of(database, relation)
+    assert [name for name, c in columns.items() if c.not_null] == ["id", "b", "c"]
+
+
 def test_a_fast_default_is_found_with_its_text(database: Database) -> None:
     database.run(
         "CREATE TABLE item (id int PRIMARY KEY)",

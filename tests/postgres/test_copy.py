@@ -127,6 +127,20 @@ def test_marks_in_values_and_composites_of_nulls(database: Database, tmp_path: P
     assert_copied(database, tmp_path, "t")
 
 
+def test_null_under_a_constraint_that_is_not_validated(database: Database, tmp_path: Path) -> None:
+    prepare(database.config(create_publication="all"))
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, kept text NOT NULL)",
+        "INSERT INTO t VALUES (1, NULL, ''), (2, '', 'x')",
+        "ALTER TABLE t ADD CONSTRAINT c NOT NULL v NOT VALID",
+    )
+    assert_copied(database, tmp_path, "t")
+    described, rows = copy_table(database.conninfo, database.name, "t", tmp_path)
+    assert (described.nullable, values(rows)) == ((False, True, False), [["1", None, ""], ["2", "", "x"]])
+    database.run("UPDATE t SET v = '' WHERE v IS NULL", "ALTER TABLE t VALIDATE CONSTRAINT c")
+    assert not any(copy_table(database.conninfo, database.name, "t", tmp_path)[0].nullable)
+
+
 def test_widths_from_none_to_more_than_a_function_takes(database: Database, tmp_path: Path) -> None:
     names = ", ".join(f"c{i} {'int' if i % 2 else 'text NOT NULL'}" for i in range(250))
     database.run("CREATE TABLE none ()", f"CREATE TABLE wide ({names})")
