@@ -159,9 +159,7 @@ class Spool:
 
     def commit_stream(self, committed: StreamCommitted) -> Collection[RelationVersion]:
         """Take over what is left of a transaction that streamed; return what was described in it."""
-        stream = self.streams.take(committed.xid)
-        for relation in committed.relations:
-            self._index_of_oid[relation.oid] = stream.index_of_oid[relation.oid]
+        stream = self.streams.commit(committed)
         tables = stream.finish(committed, self._versions)
         if stream.is_spilled:
             file = create_file(self._directory)
@@ -176,6 +174,12 @@ class Spool:
             if self._table_rows >= ROW_LIMIT or self._table_bytes >= BYTE_LIMIT:
                 self._flush_finished()
         self._finish(committed.end_lsn, change_count)
+        return stream.versions.values()
+
+    def skip_stream(self, committed: StreamCommitted) -> Collection[RelationVersion]:
+        """Drop what is left of a transaction that streamed; return what was described in it, which holds."""
+        stream = self.streams.commit(committed)
+        stream.discard()
         return stream.versions.values()
 
     def prepare_stream(self, prepared: StreamPrepared) -> Collection[RelationVersion]:

@@ -39,6 +39,7 @@ from pipeline.bronze.versions import RelationVersion
 from pipeline.errors import SpoolError
 from pipeline.protocol.events import (
     StreamAborted,
+    StreamCommitted,
     StreamedChange,
     StreamedEmitted,
     StreamedTruncation,
@@ -258,6 +259,13 @@ class Streams:
         stream = self._open.pop(xid)
         self._rows -= stream.row_count
         self._bytes -= stream.byte_count
+        return stream
+
+    def commit(self, committed: StreamCommitted) -> OpenStream:
+        """Hand over a transaction that is committed: what was described in it holds outside of it."""
+        stream = self.take(committed.xid)
+        for relation in committed.relations:
+            self._index_of_oid[relation.oid] = stream.index_of_oid[relation.oid]
         return stream
 
     def drop(self, xid: int) -> None:

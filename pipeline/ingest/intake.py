@@ -151,7 +151,8 @@ class Intake:
             case StreamedEmitted():
                 spool.streams.add_message(event)
             case StreamCommitted() if event.commit_lsn < self.position:
-                spool.streams.drop(event.xid)
+                # Its rows are in bronze already; the server does not describe its relations again.
+                self._record(spool.skip_stream(event), event.commit_lsn)
             case StreamCommitted():
                 self._record(spool.commit_stream(event), event.commit_lsn)
                 self._commit_time = event.commit_time

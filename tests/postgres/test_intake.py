@@ -4,19 +4,79 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.bronze.spool import Spool
+from pipeline.config import Config, Protocol
 from pipeline.errors import SourceError
 from pipeline.ingest.intake import Intake
-from pipeline.postgres.connection import Connection, connect
-from pipeline.protocol.lsn import INVALID
+from pipeline.postgres.connection import Connection, connect, read_flush_lsn
+from pipeline.protocol.lsn import INVALID, LSN
 from tests.bronze.events import rows_of
-from tests.postgres.streams import prepare, read_through, start
+from tests.postgres.streams import both_routes, end_lsns, prepare, read_all, read_through, start
 from tests.servers import Database
 
 pytestmark = pytest.mark.postgres
+
+MANY = "INSERT INTO item SELECT g, repeat('x', 100) FROM generate_series(2, 1000) g"
+ONE = "INSERT INTO item VALUES ({}, 'one')"
+
+
+def stream_config(database: Database, *, two_phase: bool = False) -> Config:
+    """Return the configuration of a slot to which all but small transactions are streamed."""
+    database.run(
+        "CREATE TABLE item (id int PRIMARY KEY, v text)",
+        f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'",
+    )
+    config = database.config(protocol=Protocol(streaming="on", two_phase=two_phase))
+    prepare(config)
+    return config
+
+
+def land(config: Config, route: str, directory: Path, position: LSN) -> list[dict[str, Any]]:
+    """Return the rows that intake takes of what the slot holds, each with the names of its columns."""
+    options = {"start_lsn": position} if route == "walsender" else {}
+    conninfo = config.source.conninfo
+    spool = Spool(directory)
+    with closing(start(config, route, **options)) as stream, connect(conninfo) as connection:
+        messages = read_through(stream, read_flush_lsn(connection))
+        intake = Intake(spool, connection, conninfo, set(), position)
+        intake.take(messages, stream.session)
+    names = {
+        version.id: [column.name for column in version.relation.columns] for version in intake.take_versions()
+    }
+    return [row | {"columns": names[row["relation_version"]]} for row in rows_of(spool.seal())]
+
+
+@both_routes
+@pytest.mark.parametrize("is_known", [False, True], ids=["new", "described before"])
+def test_what_a_stream_described_holds_though_bronze_has_it_already(
+    database: Database, tmp_path: Path, route: str, is_known: bool
+) -> None:
+    config = stream_config(database)
+    if is_known:
+        database.run(ONE.format(1))
+    database.run("ALTER TABLE item RENAME v TO w", MANY)
+    end = end_lsns(read_all(database, config, "walsender"))[-1]
+    database.run(ONE.format(2000))
+    [row] = land(config, route, tmp_path, end)
+    assert (row["new"], row["columns"]) == (["2000", "one"], ["id", "w"])
+
+
+@both_routes
+def test_a_stream_that_is_prepared_and_comes_again_describes_nothing(
+    database: Database, tmp_path: Path, route: str
+) -> None:
+    config = stream_config(database, two_phase=True)
+    with database.connect() as connection:
+        for statement in ("BEGIN", MANY, "PREPARE TRANSACTION 'p'"):
+            connection.execute(statement.encode())
+    position = database.flush_lsn()
+    database.run("COMMIT PREPARED 'p'", ONE.format(2000))
+    [row] = land(config, route, tmp_path, position)
+    assert (row["new"], row["columns"]) == (["2000", "one"], ["id", "v"])
 
 
 @pytest.mark.parametrize("end", ["lost", "closed"])
