@@ -155,13 +155,12 @@ class Capture:
             self._advance_idle()
 
     def _is_idle_due(self, waited: float) -> bool:
+        if self._stream.needs_acknowledgement:
+            return True
         sent, awaited = self._stream.sent_through, self._copier.target
         behind = sent - self._position
         return behind > 0 and (
-            waited >= IDLE_SECONDS
-            or behind >= IDLE_BYTES
-            or self._stream.needs_acknowledgement
-            or self._position < awaited <= sent
+            waited >= IDLE_SECONDS or behind >= IDLE_BYTES or self._position < awaited <= sent
         )
 
     def _submit(self, lander: ThreadPoolExecutor, staged: Staged) -> None:
@@ -208,21 +207,30 @@ class Capture:
 
     def _acknowledge(self, lsn: LSN) -> None:
         self._copier.reach(lsn)
-        self._stream.acknowledge(lsn)
+        self._let_forget(lsn)
         self._summary.position = lsn
         self._summary.commits += 1
         if self._progress:
             self._progress(self._summary)
 
     def _advance_idle(self) -> None:
-        """Record in bronze that nothing was committed up to here, then let the slot forget it."""
+        """Record in bronze that nothing was committed up to here, then let the slot forget it.
+
+        Where bronze is that far already, the slot alone is behind: the run that landed this ended before it
+        told the slot, or the server forgot in a crash what it was told.
+        """
         end = self._intake.whole_through(self._stream.sent_through)
         if end <= self._position:
+            self._let_forget(self._position)
             return
         self._bronze.land([], self._commit(self._position, end))
         self._position = self._intake.position = end
         self._sealed_at = time.monotonic()
         self._acknowledge(end)
+
+    def _let_forget(self, lsn: LSN) -> None:
+        """Acknowledge what bronze holds, as far as the slot has sent it in this run."""
+        self._stream.acknowledge(min(lsn, self._stream.sent_through))
 
     def _commit(self, start: LSN, end: LSN, **facts: object) -> Commit:
         facts["prepared"] = self._prepared_count
