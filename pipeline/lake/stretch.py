@@ -19,7 +19,7 @@ from pipeline.rules import TableName, TableRule
 from pipeline.silver.copies import Start
 from pipeline.silver.evolve import Hold, Operation
 from pipeline.silver.plan import Cut, Run, Survey, TableInput, plain_runs, plan_cuts, plan_fold, signature
-from pipeline.silver.refusals import Refusal, refusal, refused_column
+from pipeline.silver.refusals import Refusal, blind_update, refusal, refused_column
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.types import stored
 
@@ -87,7 +87,7 @@ class StretchWriter:
         through, held, kind = point.lsn, None, "held"
         registered = self._settled(registered)
         if found := self._refusal(surveys, relations, start, through):
-            through, held, kind = found.before, found.sentence, "refused"
+            through, held, kind = found.before, found.sentence, found.kind
             surveys = self._survey_before(start, through)
             if not surveys:
                 return Written(start.floor, held, kind=kind)
@@ -155,9 +155,9 @@ class StretchWriter:
     def _refusal(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN
     ) -> Refusal | None:
-        """Return the first change that a policy refuses."""
-        column = refused_column(surveys, relations, self._rule)
-        if column is None:
+        """Return the first change that a policy refuses, or that does not say which row it means."""
+        column, blind = refused_column(surveys, relations, self._rule), blind_update(surveys, relations)
+        if column is None and blind is None:
             return None
         truncates = [s.last_truncate for s in surveys if s.last_truncate]
         changes = between(
@@ -165,9 +165,8 @@ class StretchWriter:
             max(truncates, default=(0, -1)),
             max(s.last for s in surveys),
         )
-        first = changes.selectExpr("commit_lsn", "ordinal", f"{column} AS refused").where(
-            "refused IS NOT NULL"
-        )
+        wanted = (f"{column or 'CAST(NULL AS STRING)'} AS refused", f"{blind or 'false'} AS is_blind")
+        first = changes.selectExpr("commit_lsn", "ordinal", *wanted).where("refused IS NOT NULL OR is_blind")
         for row in first.orderBy("commit_lsn", "ordinal").limit(1).collect():
             return refusal(self._name, row.commit_lsn, row.refused)
         return None

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import LakeError
-from pipeline.lake.records import Records
+from pipeline.lake.records import Event, Records
 from pipeline.lake.session import committing
 from pipeline.lake.tables import Commit, LakeTable
 from pipeline.silver import bag, merge
@@ -77,16 +77,13 @@ class CutWriter:
     def _write_bag(
         self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
     ) -> int:
-        if fold.has_key_changes:
-            raise LakeError(
-                f"{'.'.join(self._name)}: an update under REPLICA IDENTITY FULL carries a key tuple only"
-            )
         (version,) = fold.versions
         plain = _keyless(fold)
         silver = None if cut.replaces or self._table.is_empty() else self._table.frame()
         copies = bag.copies(changes, fold.columns, version)
         net = bag.net_copies(copies, fold.columns)
         counted = _kept(bag.against_silver(net, silver, fold.columns))
+        self._note_absent(counted, commit)
         added = bag.added_rows(counted, fold.columns).withColumn("op", F.lit("I"))
         source = merge.typed(added, plain)
         misfits = self._record_misfits_of_copies(copies, plain, commit)
@@ -102,6 +99,19 @@ class CutWriter:
         statement = merge.merge_by_image(self._table.identifier, "folded", image, fold.columns, metadata)
         self._merge(_kept(frame), statement, commit)
         return misfits
+
+    def _note_absent(self, counted: DataFrame, commit: Commit) -> None:
+        """Record that updates or deletes meant rows that silver does not have."""
+        row = counted.agg(F.expr(f"coalesce(sum({bag.ABSENT}), 0)").alias("count")).head()
+        assert row is not None
+        if row["count"]:
+            sentence = (
+                f"{row['count']} updates or deletes under REPLICA IDENTITY FULL meant rows that silver does "
+                "not have: rows from before that were not copied, or that silver has otherwise, or of a "
+                "partition that has not REPLICA IDENTITY FULL itself (give it that); only a resync brings "
+                "the table to what the source has"
+            )
+            self._records.record_events([Event(*self._name, commit.lsn, "diverged", sentence)])
 
     def _record_misfits_of_copies(self, copies: DataFrame, fold: Fold, commit: Commit) -> int:
         """Record what the added copies of rows bring, also where silver holds another copy alike."""

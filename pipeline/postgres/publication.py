@@ -163,6 +163,23 @@ def list_without_identity(connection: Connection) -> list[tuple[str, str]]:
     return [(schema, table) for schema, table in rows]
 
 
+def list_leaves_of_full_roots(connection: Connection) -> list[tuple[str, str, str, str]]:
+    """Return schema and name of roots with REPLICA IDENTITY FULL and of each leaf that has another."""
+    if connection.info.server_version < 130000:
+        return []
+    rows = _fetch(
+        connection,
+        "SELECT n.nspname::text, c.relname::text, s.nspname::text, leaf.relname::text"
+        " FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " CROSS JOIN LATERAL pg_catalog.pg_partition_tree(c.oid) AS t"
+        " JOIN pg_catalog.pg_class leaf ON leaf.oid = t.relid AND t.isleaf AND leaf.relkind = 'r'"
+        " JOIN pg_catalog.pg_namespace s ON s.oid = leaf.relnamespace"
+        " WHERE c.relkind = 'p' AND c.relreplident = 'f' AND leaf.relreplident <> 'f'",
+    )
+    return [(schema, root, leaf_schema, leaf) for schema, root, leaf_schema, leaf in rows]
+
+
 def list_unpublished_generated(connection: Connection, has_stored: bool) -> list[tuple[str, str]]:
     """Return the tables with REPLICA IDENTITY FULL on which, from 18 on, UPDATE and DELETE fail.
 

@@ -13,6 +13,7 @@ from pipeline.postgres.connection import Connection
 from pipeline.postgres.publication import (
     Publication,
     list_configured,
+    list_leaves_of_full_roots,
     list_unpublished_generated,
     list_without_identity,
 )
@@ -107,6 +108,8 @@ def _check_identities(
         else "Every published table has a replica identity.",
         "Give each a primary key, or run ALTER TABLE … REPLICA IDENTITY FULL." if without else "",
     )
+    if publication is not None and publication.via_root:
+        yield _check_leaves(connection, tables)
     if connection.info.server_version >= 180000:
         unpublished = sorted(set(list_unpublished_generated(connection, has_generated)) & tables)
         yield Check(
@@ -121,6 +124,23 @@ def _check_identities(
             if unpublished
             else "",
         )
+
+
+def _check_leaves(connection: Connection, tables: set[tuple[str, str]]) -> Check:
+    """Return whether the leaves of published roots log whole rows where their root says that they do."""
+    found = list_leaves_of_full_roots(connection)
+    leaves = sorted((schema, leaf) for *root, schema, leaf in found if (root[0], root[1]) in tables)
+    return Check(
+        "identities of partitions",
+        not leaves,
+        f"{len(leaves)} partitions have another replica identity than their partitioned table's FULL, so that"
+        f" their updates and deletes do not say which row they mean: {list_tables(leaves)}."
+        if leaves
+        else "Every partition of a published table with REPLICA IDENTITY FULL has it as well.",
+        "Run ALTER TABLE … REPLICA IDENTITY FULL for each of them, then pgdelta resync for their table."
+        if leaves
+        else "",
+    )
 
 
 def _check_binary(connection: Connection, config: Config, tables: set[tuple[str, str]]) -> Check:

@@ -14,6 +14,9 @@ from pyspark.sql import functions as F
 from pipeline.silver.fold import FoldColumn, literal
 from pipeline.silver.merge import MetadataNames, quoted
 
+# How many copies were taken away that silver does not have.
+ABSENT = "greatest(0, -(held + low))"
+
 
 def image_of_texts(columns: Sequence[FoldColumn]) -> str:
     """Return SQL for the canonical image of a row given as texts x0…."""
@@ -95,7 +98,7 @@ def against_silver(net: DataFrame, silver: DataFrame | None, columns: Sequence[F
         images = silver.alias("t").select(F.expr(image_of_row(columns, "t")).alias("image"))
         counts = images.join(reduced, "image").groupBy("image").agg(F.count("*").alias("held"))
         held = net.join(counts, "image", "left").withColumn("held", F.expr("coalesce(held, 0)"))
-    return held.withColumn("wanted", F.expr("held + net + greatest(0, -(held + low))"))
+    return held.withColumn("wanted", F.expr(f"held + net + {ABSENT}"))
 
 
 def added_rows(counted: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:

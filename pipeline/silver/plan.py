@@ -45,6 +45,7 @@ class Survey:
     updates: int = 0
     deletes: int = 0
     key_tuples: int = 0  # updates that carry the old key: it may have changed
+    without_old_row: int = 0  # updates that do not carry the old row
     unsent: frozenset[int] = frozenset()
 
 

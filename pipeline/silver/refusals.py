@@ -1,4 +1,4 @@
-"""The first change that brings a value which its column must not have: the policy `error`.
+"""The first change that silver must not follow: a value that the policy `error` refuses, or a blind update.
 
 It does not matter whether the value would still be there after later changes: where a table stops does not
 depend on how its changes are cut into batches. Only a TRUNCATE makes what lies before it irrelevant.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableRule
 from pipeline.silver.fold import literal
-from pipeline.silver.plan import Survey
+from pipeline.silver.plan import Identity, Survey, identity_of
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.types import silver_type
 
@@ -21,6 +21,7 @@ class Refusal:
 
     before: LSN
     sentence: str
+    kind: str  # of the event that says why
 
 
 def refused_column(
@@ -40,12 +41,37 @@ def refused_column(
     return f"coalesce({', '.join(cases)})" if cases else None
 
 
-def refusal(name: tuple[str, str], commit_lsn: int, column: str) -> Refusal:
-    """Say of a table which value it is held before; the value itself is not shown."""
+def blind_update(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> str | None:
+    """Return SQL that is true for an update which names no row under REPLICA IDENTITY FULL; None without any.
+
+    What a partition logs follows its own identity, what the message says of it that of the root.
+    """
+    versions = [
+        str(survey.version)
+        for survey in surveys
+        if survey.without_old_row and identity_of(relations[survey.version]) is Identity.WHOLE_ROW
+    ]
+    if not versions:
+        return None
+    return f"op = 'U' AND NOT old_kind <=> 'O' AND relation_version IN ({', '.join(versions)})"
+
+
+def refusal(name: tuple[str, str], commit_lsn: int, column: str | None) -> Refusal:
+    """Say of a table what it is held before: a column's value, which is not shown; None: a blind update."""
     lsn = LSN(commit_lsn)
+    if column is None:
+        return Refusal(
+            lsn,
+            f"{'.'.join(name)} is held: an update in the transaction at {lsn} does not say which row it "
+            "changed, although the table has REPLICA IDENTITY FULL: a partition of it has another. Run ALTER "
+            "TABLE … REPLICA IDENTITY FULL for each partition (that of the partitioned table does not reach "
+            f"them), then pgdelta resync --table {'.'.join(name)}",
+            "held",
+        )
     return Refusal(
         lsn,
         f"{'.'.join(name)} is held: the transaction at {lsn} has a value of column {column} that its silver "
         "type cannot hold, and the policy for it is error; bronze keeps the changes: give the column another "
         "policy or type in `tables`, and apply goes on from there",
+        "refused",
     )

@@ -101,6 +101,33 @@ def test_a_leaf_that_knows_its_rows_otherwise_than_the_root_is_refused_or_right(
         assert any("events" in line for line in summary.lines()), summary.lines()
 
 
+def test_a_leaf_that_logs_less_than_its_root_says_is_held_or_told(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    for table in ("updated", "deleted"):
+        pipeline.run(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+            f"CREATE TABLE {table}_1 PARTITION OF {table} FOR VALUES FROM (0) TO (10)",
+            f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+        )
+    publish(pipeline, "TABLE updated, deleted", publish_via_partition_root="true")
+    pipeline.ingest()
+    for table in ("updated", "deleted"):
+        pipeline.run(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'a')")
+    pipeline.catch_up()
+    pipeline.run("UPDATE updated SET v = 'b' WHERE id = 1", "DELETE FROM deleted WHERE id = 2")
+    pipeline.ingest()
+    summary = pipeline.apply()
+    assert summary.exit_code(strict=True) == 1
+    found = pipeline.frame("silver", "public", "updated").select("id", "v").collect()
+    assert {tuple(row) for row in found} == {(1, "a"), (2, "a")}
+    [(kind, sentence)] = pipeline.events("updated")
+    assert kind == "held"
+    assert "for each partition" in sentence
+    [(kind, sentence)] = pipeline.events("deleted")
+    assert kind == "diverged"
+    assert sentence.startswith("1 updates or deletes")
+
+
 def test_columns_that_are_not_published_are_not_in_silver(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     pipeline.run("CREATE TABLE people (secret text, id int PRIMARY KEY, age int, name text)")

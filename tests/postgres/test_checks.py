@@ -143,6 +143,22 @@ def test_what_makes_updates_fail_at_the_source_is_found(database: Database) -> N
     assert sentence.endswith("public.deferred, public.keyless, public.nothing.")
 
 
+def test_a_leaf_that_logs_less_than_its_root_says_is_found(database: Database) -> None:
+    database.run(
+        "CREATE TABLE part (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (10) TO (20)",
+        "ALTER TABLE part REPLICA IDENTITY FULL",
+        "ALTER TABLE part_2 REPLICA IDENTITY FULL",
+        f"CREATE PUBLICATION {database.name} FOR TABLE part WITH (publish_via_partition_root = true)",
+    )
+    found = failures(database.config())
+    assert set(found) == {"identities of partitions"}
+    assert found["identities of partitions"].sentence.endswith("which row they mean: public.part_1.")
+    database.run("ALTER TABLE part_1 REPLICA IDENTITY FULL")
+    assert failures(database.config()) == {}
+
+
 @pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
 def test_an_unpublished_generated_column_in_a_full_identity_is_found(database: Database, kind: str) -> None:
     database.run(

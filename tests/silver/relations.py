@@ -49,7 +49,15 @@ def survey(
     updates: int = 0,
     unsent: Sequence[int] = (),
     key_tuples: int = 0,
+    without_old_row: int = 0,
 ) -> Survey:
     return Survey(
-        version, first, last, truncate, updates=updates, key_tuples=key_tuples, unsent=frozenset(unsent)
+        version,
+        first,
+        last,
+        truncate,
+        updates=updates,
+        key_tuples=key_tuples,
+        without_old_row=without_old_row,
+        unsent=frozenset(unsent),
     )
