@@ -26,7 +26,8 @@ class ColumnFacts:
     `base_modifier` is that of an array's element. `type_kind` and `element_kind` are pg_type.typtype.
     `output` is the function in the server's source that writes a value, or an array's element, as text: types
     of extensions are known by it. `missing_value` is the text that rows from before the column read for it,
-    None when `has_missing` is false or, before 11, cannot be known. An identity column has a default too.
+    None when `has_missing` is false or, before 11, cannot be known. An identity column has a default
+    too, and one whose type has.
     """
 
     attribute_number: int
@@ -68,7 +69,9 @@ NOT_NULL = {
 _COLUMNS = """
 WITH RECURSIVE attribute AS (
     SELECT attnum, attname, atttypid, atttypmod, {not_null} AS not_null,
-           atthasdef OR attidentity <> '' AS has_default, {missing}
+           atthasdef OR attidentity <> '' OR EXISTS (
+               SELECT FROM pg_catalog.pg_type WHERE pg_type.oid = atttypid AND typdefault IS NOT NULL
+           ) AS has_default, {missing}
     FROM pg_catalog.pg_attribute a
     WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
 ), unrolled (attnum, is_element, type_oid, modifier, depth) AS (

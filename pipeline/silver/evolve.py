@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.rules import TableRule
 from pipeline.silver.merge import quoted
-from pipeline.silver.notes import Note, came_back, computed, note_of, unseen
+from pipeline.silver.notes import Note, came_back, computed, given, note_of, unseen
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.renames import Known, RenameColumn
 from pipeline.silver.sidecars import SUFFIX, sidecars
@@ -159,8 +159,8 @@ def plan_evolution(
             operations.append(AddColumn(column.name, wanted, column.missing_value, number))
             if number is not None and number < max(n or 0 for n in known.numbers.values()):
                 operations.append(came_back(column.name))
-            elif column.has_default and column.missing_value is None:
-                operations.append(computed(column.name))
+            elif column.missing_value is None and (column.has_default or column.is_not_null):
+                operations.append(computed(column.name) if column.has_default else given(column.name))
             if not is_certain or lost:
                 operations.append(unseen(column.name))
     operations += [AddColumn(name, STRING) for name in beside if name not in silver]

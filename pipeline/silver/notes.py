@@ -38,6 +38,15 @@ def computed(name: str) -> Note:
     return Note(sentence, "resync")
 
 
+def given(name: str) -> Note:
+    """Say that rows from before have values of which nothing is known: the default that gave them is gone."""
+    sentence = (
+        f"column {name} was added as NOT NULL without a default that the catalog still has: if the table had "
+        "rows, they have values of which no message may have told, and only a resync brings them"
+    )
+    return Note(sentence, "resync")
+
+
 def came_back(name: str) -> Note:
     """Say that a column has values which were not published."""
     sentence = f"column {name} was not published for some time: only a resync brings what it was then"

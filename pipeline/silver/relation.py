@@ -22,6 +22,7 @@ class SourceColumn:
     output: str | None = None  # the server's function that writes a value, or an array's element, as text
     missing_value: str | None = None
     has_default: bool = False
+    is_not_null: bool = False
 
     @property
     def type(self) -> PostgresType:
@@ -90,6 +91,7 @@ def source_relation(row: Any) -> SourceRelation:
                 output=getattr(column, "output", None),  # older bronze has none
                 missing_value=column.missing_value,
                 has_default=bool(getattr(column, "has_default", None)),
+                is_not_null=bool(column.not_null),
             )
             for column in row["columns"]
         ),

@@ -115,6 +115,24 @@ def test_a_fast_default_is_found_with_its_text(database: Database) -> None:
     }
 
 
+def test_a_default_may_be_the_type_s_or_gone_from_a_column_that_cannot_be_null(database: Database) -> None:
+    database.run(
+        "CREATE DOMAIN five AS int DEFAULT 5",
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        "INSERT INTO item VALUES (1)",
+        "ALTER TABLE item ADD plain int, ADD domain five, ADD u uuid NOT NULL DEFAULT gen_random_uuid()",
+        "ALTER TABLE item ALTER u DROP DEFAULT",
+    )
+    relation = receive_relation(database, "INSERT INTO item VALUES (2, 2, 2, gen_random_uuid())")
+    columns = columns_of(database, relation)
+    assert {n: (c.has_default, c.not_null, c.missing_value) for n, c in columns.items()} == {
+        "id": (False, True, None),
+        "plain": (False, False, None),
+        "domain": (True, False, columns["domain"].missing_value),
+        "u": (False, True, None),
+    }
+
+
 def test_a_column_list_and_unsent_columns_make_the_message_a_subset(database: Database) -> None:
     database.run(
         "CREATE TABLE item (id int, twice int GENERATED ALWAYS AS (id * 2) STORED, a text, b text, c text,"

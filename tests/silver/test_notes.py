@@ -85,3 +85,12 @@ def test_default_that_each_row_has_for_itself_is_noted() -> None:
     assert [kind for kind, _ in notes(relation(ID, NAME, serial), KNOWN, SILVER)] == ["resync"]
     constant = replace(serial, missing_value="7")
     assert notes(relation(ID, NAME, constant), KNOWN, SILVER) == []
+
+
+def test_column_that_cannot_be_null_is_noted_where_nobody_knows_what_it_is_in_older_rows() -> None:
+    given = replace(column("u", 3), is_not_null=True)
+    [(kind, sentence)] = notes(relation(ID, NAME, given), KNOWN, SILVER)
+    assert kind == "resync"
+    assert sentence.startswith("column u was added as NOT NULL")
+    assert notes(relation(ID, NAME, replace(given, missing_value="7")), KNOWN, SILVER) == []
+    assert notes(relation(ID, NAME, column("c", 3, INT4)), KNOWN, SILVER) == []
