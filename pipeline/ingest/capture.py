@@ -6,6 +6,7 @@ Spark works. The slot is told of a position only after the bronze commit that re
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
@@ -69,14 +70,19 @@ class Capture:
         copier: Copier,
         prepared_count: int,
         progress: IngestProgress | None,
+        begin_at: Callable[[LSN], ChangeStream],
     ) -> None:
-        """Go on from the summary's position; initial copies are made beside it."""
+        """Go on from the summary's position; initial copies are made beside it.
+
+        `begin_at` gives another session of the stream, where the one at hand has old names.
+        """
         position = summary.position
         self._copier = copier
         self._config = config
         self._bronze = bronze
         self._identity = identity
         self._stream = stream
+        self._begin_at = begin_at
         self._position = position
         self._progress = progress
         self._staging = Staging(bronze.lake)
@@ -96,7 +102,7 @@ class Capture:
         if self._progress:
             self._progress(self._summary)
         self._copier.reach(self._position)
-        self._copier.start()
+        self._copier.start(self._intake.names)
         with ThreadPoolExecutor(1, thread_name_prefix="land") as lander:
             try:
                 while not stop.is_set():
@@ -105,6 +111,8 @@ class Capture:
                         self._intake.take(messages, self._stream.session)
                     else:
                         self._stream.ping()
+                    if self._intake.names.is_due(self._position) and self._intake.is_between_transactions:
+                        self._renew(lander)
                     is_done = self._is_done(target)
                     self._land_when_due(lander, is_done)
                     now = time.monotonic()
@@ -118,6 +126,7 @@ class Capture:
                 self._finish(lander)
             finally:
                 self._copier.close()
+                self._stream.close()
                 self._intake.close()
                 self._spool.discard()
                 self._staging.close()
@@ -235,6 +244,14 @@ class Capture:
     def _commit(self, start: LSN, end: LSN, **facts: object) -> Commit:
         facts["prepared"] = self._prepared_count
         return position_commit(self._bronze, self._config, self._identity, start, end, **facts)
+
+    def _renew(self, lander: ThreadPoolExecutor) -> None:
+        """Go on in another session of the server: it describes every table anew."""
+        self._finish(lander)
+        self._stream.close()
+        self._stream = self._begin_at(self._position)
+        self._intake.end_session()
+        self._intake.names.renewed()
 
     def _finish(self, lander: ThreadPoolExecutor) -> None:
         """Land what is committed, record how far the server has read, and see it acknowledged."""

@@ -19,14 +19,15 @@ from pipeline.errors import SourceError, sentence_of
 from pipeline.ingest.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.ingest.copy_rows import abandoned_row, complete_row, gone_row, reading_row
 from pipeline.ingest.copy_starts import CopyStarts, Want
+from pipeline.ingest.returned import Returned
+from pipeline.ingest.streamed_names import StreamedNames
 from pipeline.lake.bronze import Bronze
 from pipeline.lake.late import late_commits
-from pipeline.lake.records import Event, Records
 from pipeline.lake.staging import Staging
 from pipeline.postgres.broken_off import break_off
 from pipeline.postgres.connection import Connection, Identity, connect, identify, read_flush_lsn
 from pipeline.postgres.copy import RowsMoved, SnapshotLost
-from pipeline.postgres.published import list_published
+from pipeline.postgres.published import Membership, list_published
 from pipeline.postgres.snapshot import COPY_SESSIONS, SnapshotKeeper
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.summaries import CopyProgress, IngestSummary
@@ -63,12 +64,14 @@ class Copier:
         self._target = INVALID
         self._recorded_at = 0.0
         self._control: Connection | None = None  # looks for tables that join or leave
+        self._names = StreamedNames()
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
         self._throttle = Throttle(config.source.copying.rate_limit)
-        self._returned: set[TableName] = set()
+        self._returned = Returned(self._bronze)
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, names: StreamedNames) -> None:
+        """Begin; `names` are those under which the stream has tables."""
+        self._names = names
         self._thread.start()
 
     @property
@@ -180,13 +183,14 @@ class Copier:
             self._control = connect(config.source.conninfo, application_name=COPY_SESSIONS)
         published = list_published(self._control, config.source.publication)
         looked_at = read_flush_lsn(self._control)
+        astray = self._put_right(published, looked_at)
         wanted: dict[TableName, Want] = {}
         missing: set[TableName] = set()
         if config.source.copy == "initial":
             for name, now in published.items():
-                if not copies.is_complete(name, now.relation_id, now.entry):
+                if name in astray or not copies.is_complete(name, now.relation_id, now.entry):
                     wanted[name] = Want()
-                    self._note_return(name, copies.came_back(name, now.relation_id, now.entry))
+                    self._returned.note(name, now)
             names = self._bronze.table_names() | states.keys()
             missing = {name for name in names - published.keys() if not copies.is_gone(name)}
         for name, requests in copies.open_requests().items():
@@ -207,18 +211,25 @@ class Copier:
             if config.rule_for(*name) is not None and name not in skipped
         }
 
-    def _note_return(self, name: TableName, copied_at: LSN | None) -> None:
-        """Record, once, that what silver shows of a table may lack changes until it is copied anew."""
-        if copied_at is None or name in self._returned:
-            return
-        records = Records(self._bronze.lake)
-        if name in records.registered():
-            sentence = (
-                "the table left the publication and came back, or its row filter changed: what happened "
-                "meanwhile is missing until it is copied anew, which goes on by itself"
-            )
-            records.record_events([Event(*name, copied_at, "resync", sentence)])
-        self._returned.add(name)
+    def _put_right(self, published: Mapping[TableName, Membership], looked_at: LSN) -> set[TableName]:
+        """Return the tables that went on under an old name, once a new session of the stream has begun.
+
+        What was committed under the old name is in no copy that was made before.
+        """
+        rules, before = self._config.rule_for, self._names.astray(published)
+        if not any(rules(*name) for name in before):
+            return set()
+        self._target = max(self._target, looked_at)
+        self._await(LSN(looked_at - 1))  # the stream may have to read that it was renamed
+        now = self._names.astray(published)
+        astray = {
+            name
+            for name, streamed in before.items()
+            if rules(*name)
+            and now.get(name) == streamed
+            and self._names.may_ask(published[name].relation_id, name, streamed)
+        }
+        return astray if astray and self._names.ask(looked_at, self._stop) else set()
 
     def _check_place(self, keeper: SnapshotKeeper) -> None:
         """Refuse to copy from another server than the one that streams, or one that is no standby of it."""

@@ -75,7 +75,16 @@ def run_ingest(
             summary = IngestSummary(config.pipeline, config.source.slot, position)
             copier = Copier(config, bronze, identity, summary, is_continuous=target is None)
             capture = Capture(
-                config, bronze, connection, identity, stream, summary, copier, prepared_count, progress
+                config,
+                bronze,
+                connection,
+                identity,
+                stream,
+                summary,
+                copier,
+                prepared_count,
+                progress,
+                lambda lsn: _start_stream(config, identity, lsn, stop),
             )
             return capture.run(target, stop)
         finally:

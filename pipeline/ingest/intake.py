@@ -13,6 +13,7 @@ from typing import TypeVar
 from pipeline.bronze.spool import Spool
 from pipeline.bronze.versions import RelationVersion, relation_version
 from pipeline.errors import SlotBusyError, SourceError
+from pipeline.ingest.streamed_names import StreamedNames
 from pipeline.postgres.catalog import RelationFacts, look_up
 from pipeline.postgres.connection import Connection, connect
 from pipeline.postgres.types import look_up_type
@@ -64,6 +65,7 @@ class Intake:
 
         `opens` gives a session in the place of one that was lost.
         """
+        self.names = StreamedNames()
         self.position = position
         self._spool = spool
         self._connection = connection
@@ -99,6 +101,15 @@ class Intake:
         versions, self._new_versions = self._new_versions, []
         return versions
 
+    @property
+    def is_between_transactions(self) -> bool:
+        """Say whether nothing that was taken waits for the end of its transaction, but for streams."""
+        return not self._assembler.in_transaction
+
+    def end_session(self) -> None:
+        """Take what comes next as that of another session of the server, whatever its number."""
+        self._session = 0
+
     def whole_through(self, sent_through: LSN) -> LSN:
         """Return how far everything committed has been taken, where the server has sent so much."""
         return min(sent_through, self._began_lsn) if self._assembler.in_transaction else sent_through
@@ -108,6 +119,7 @@ class Intake:
         if session != self._session:
             # Every relation is described and every open transaction streamed again.
             self._session = session
+            self.names.forget()
             self._assembler = Assembler()
             self._spool.streams.discard()
         receive = self._assembler.receive
@@ -185,6 +197,7 @@ class Intake:
     def _record(self, versions: Iterable[RelationVersion], lsn: LSN) -> None:
         """See that versions are recorded before the changes that name them; `lsn` is where they took hold."""
         for version in versions:
+            self.names.describe(version)
             if version.id not in self._known:
                 self._known.add(version.id)
                 self._new_versions.append(replace(version, lsn=lsn))

@@ -183,8 +183,8 @@ class Copies:
     def came_back(self, name: TableName, relation_id: int, membership: int) -> LSN | None:
         """Return as of when a table was copied whose entry in the publication is another one since."""
         last = self.last(name)
-        if last is None or last.state != COMPLETE or last.relation_id != relation_id:
-            return None
+        if last is None or last.state != COMPLETE or last.relation_id != relation_id or not last.membership:
+            return None  # copies of an older release do not know the entry of a schema
         return last.readings[0].lsn if last.membership != membership else None
 
     def newest(self) -> dict[TableName, Copy]:
