@@ -31,6 +31,7 @@ SAFE = {
     "pipeline/postgres/copy.py": {"table.row_filter"},  # what pg_get_expr writes; see test_injection
     "pipeline/postgres/publication.py": {"truncate", "via_root", "generated", "kinds"},
     "pipeline/postgres/published.py": {
+        "_PUBLISHED.format(entries=entries)",
         "_TABLE.format(row_filter=row_filter)",
         "_COLUMNS.format(is_sent=is_sent, key=key)",
     },

@@ -57,7 +57,8 @@ class PublishedTable:
 class Membership:
     """A table in a publication: its oid, and that of the entry, which is another once it is added again.
 
-    What is published with all tables of the database or a schema has no entry (0).
+    The entry may be that of its schema, or of a table that it is a partition of. What is published with all
+    tables of the database has none (0).
     """
 
     relation_id: int
@@ -65,15 +66,30 @@ class Membership:
 
 
 _PUBLISHED = """
-SELECT p.schemaname::text, p.tablename::text, c.oid::bigint, coalesce((
-    SELECT r.oid::bigint FROM pg_catalog.pg_publication_rel r
-    JOIN pg_catalog.pg_publication owner ON owner.oid = r.prpubid
-    WHERE owner.pubname = p.pubname AND r.prrelid = c.oid), 0)
+SELECT p.schemaname::text, p.tablename::text, c.oid::bigint, coalesce({entries}, 0)
 FROM pg_catalog.pg_publication_tables p
+JOIN pg_catalog.pg_publication owner ON owner.pubname = p.pubname
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %s
 """
+_ENTRY = """(
+    SELECT r.oid::bigint FROM pg_catalog.pg_publication_rel r
+    WHERE r.prpubid = owner.oid AND r.prrelid = c.oid
+)"""
+# Of several the newest: it is another one where any of them was taken away and added again.
+_ENTRY_OF_FAMILY = """(
+    SELECT max(r.oid::bigint) FROM pg_catalog.pg_publication_rel r
+    WHERE r.prpubid = owner.oid
+      AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid)))
+)"""
+_ENTRY_OF_SCHEMA = """(
+    SELECT max(s.oid::bigint) FROM pg_catalog.pg_publication_namespace s
+    WHERE s.pnpubid = owner.oid AND (s.pnnspid = n.oid OR s.pnnspid IN (
+        SELECT a.relnamespace FROM pg_catalog.pg_partition_ancestors(c.oid) t
+        JOIN pg_catalog.pg_class a ON a.oid = t.relid))
+)"""
+_ENTRIES = {15: f"{_ENTRY_OF_FAMILY}, {_ENTRY_OF_SCHEMA}", 13: _ENTRY_OF_FAMILY, 10: _ENTRY}
 # Which columns are sent: from 15 on the view names them, from 18 on also generated ones.
 IS_SENT = {
     18: "CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) END",
@@ -153,8 +169,10 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
 
 def list_published(connection: Connection, publication: str) -> dict[tuple[str, str], Membership]:
     """Return what is published, by schema and table."""
+    major = connection.info.server_version // 10000
+    entries = next(text for since, text in _ENTRIES.items() if major >= since)
     try:
-        rows = connection.execute(_PUBLISHED, (publication,)).fetchall()
+        rows = connection.execute(_PUBLISHED.format(entries=entries), (publication,)).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
     return {(schema, table): Membership(oid, since) for schema, table, oid, since in rows}
