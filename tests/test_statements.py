@@ -26,14 +26,14 @@ SAFE = {
         *("ddl", "name", "value"),  # names are quoted by whoever writes DDL; properties are constants
     },
     "pipeline/demo/compare.py": {"names", "relation"},  # both quoted in the lines above
-    "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing)"},
+    "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
     "pipeline/postgres/connection.py": {"timeline"},
     "pipeline/postgres/copy.py": {"table.row_filter"},  # what pg_get_expr writes; see test_injection
     "pipeline/postgres/publication.py": {"truncate", "via_root", "generated", "kinds"},
     "pipeline/postgres/published.py": {
         "_PUBLISHED.format(entries=entries)",
         "_TABLE.format(row_filter=row_filter)",
-        "_COLUMNS.format(is_sent=is_sent, key=key)",
+        "_COLUMNS.format(is_sent=is_sent, key=key, not_null=not_null)",
     },
     "pipeline/postgres/retention.py": {"newer"},
     "pipeline/postgres/slot.py": {"newer", "arguments"},

@@ -133,7 +133,6 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
     version = connection.info.server_version
     missing = _MISSING_SINCE_11 if version >= 110000 else _NO_MISSING
     not_null = next(text for major, text in NOT_NULL.items() if version >= major * 10000)
-    query = _COLUMNS.format(missing=missing, not_null=not_null)
     parameters = {"oid": relation.oid}
     looked_up_at = datetime.now(timezone.utc)
     try:
@@ -142,7 +141,9 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
         with connection.transaction():
             if is_own:
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            rows = connection.execute(query, parameters).fetchall()
+            rows = connection.execute(
+                _COLUMNS.format(missing=missing, not_null=not_null), parameters
+            ).fetchall()
             key = connection.execute(_PRIMARY_KEY, parameters).fetchall()
     except psycopg.Error as error:
         if connection.broken:

@@ -145,7 +145,6 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
         next(text for major, text in by_major.items() if version >= major * 10000)
         for by_major in (IS_SENT, _KEY_COLUMNS, NOT_NULL)
     )
-    query = _COLUMNS.format(is_sent=is_sent, key=key, not_null=not_null)
     row_filter = "p.rowfilter::text" if version >= 150000 else "NULL::text"
     try:
         with connection.transaction():
@@ -154,7 +153,9 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
                 raise SourceError(f"{'.'.join(name)} is not published by {publication} any more.")
             oid, identity, row_filter = found
             parameters["oid"] = oid
-            columns = connection.execute(query, parameters).fetchall()
+            columns = connection.execute(
+                _COLUMNS.format(is_sent=is_sent, key=key, not_null=not_null), parameters
+            ).fetchall()
             leaves = connection.execute(_LEAVES, parameters).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read what {'.'.join(name)} is: {describe(error)}.") from None

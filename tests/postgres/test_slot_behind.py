@@ -72,7 +72,7 @@ def run(config: Config, root: Path, position: LSN, **options: Any) -> tuple[Land
 
     landed = Landed(root)
     copier = SimpleNamespace(
-        is_done=True, target=INVALID, reach=lambda lsn: None, start=lambda: None, close=lambda: None
+        is_done=True, target=INVALID, reach=lambda lsn: None, start=lambda names: None, close=lambda: None
     )
     if config.source.route == "walsender":
         options = {"start_lsn": position}
@@ -94,6 +94,7 @@ def run(config: Config, root: Path, position: LSN, **options: Any) -> tuple[Land
             cast("Copier", copier),
             0,
             None,
+            lambda lsn: stream,
         )
         timer.start()
         capture.run(identity.wal_flush_lsn, stop)
