@@ -15,17 +15,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive, left_tables
 from pipeline.apply.pending import Outlook, Pending
+from pipeline.apply.renames import rename_events
 from pipeline.config import Config
 from pipeline.errors import LakeError, sentence_of
 from pipeline.lake.arrivals import Point
-from pipeline.lake.bronze import Bronze, TableSurvey
+from pipeline.lake.bronze import Bronze
 from pipeline.lake.copies import Gap, Request
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.records import Event, Records
 from pipeline.lake.session import own_session
 from pipeline.lake.silver import SilverTable
 from pipeline.lake.tables import Lake
-from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.lsn import INVALID
 from pipeline.report.summaries import ApplyProgress, ApplySummary, TableState
 from pipeline.rules import TableName
 from pipeline.silver.copies import Start
@@ -220,8 +221,9 @@ class Applier:
         registered, floor = pending.registered.get(name), pending.floor(name)
         found, copy = pending.surveys.get(name, []), pending.copies.get(name)
         changes = sum(sum(s.counts.values()) for s in found)
-        if registered is None and found:
-            self._note_rename(name, found[0])
+        surveys = [each.survey for each in found]
+        renames = rename_events(name, pending.registered, self.relations, surveys, floor)
+        self.records.record_events([*renames])
         self._refuse_path(name)
         writer = self.writer(name)
         writer.bronze.arrivals = self.bronze.arrivals
@@ -238,7 +240,6 @@ class Applier:
                 written = writer.apply_patches(patches, self.relations, registered, pending.point, start)
                 changes = written.changes
             else:
-                surveys = [s.survey for s in found]
                 written = writer.apply(surveys, self.relations, registered, pending.point, start)
         if written.held:
             self.records.record_events([Event(*name, written.applied, written.kind, written.held)])
@@ -251,17 +252,6 @@ class Applier:
             self.records.record_events([Event(*name, floor, "held", sentence)])
             self.guarded[name] = count
         return TableState(floor, held=sentence)
-
-    def _note_rename(self, name: TableName, found: TableSurvey) -> None:
-        """Say of a table that has a new name that its older rows are under the old one."""
-        oid = self.relations[found.survey.version].oid
-        for other, table in self.records.registered().items():
-            if table.relation_id == oid and other != name:
-                sentence = (
-                    f"{'.'.join(other)} was renamed to {'.'.join(name)}: rows from before are in the silver "
-                    "table of the old name, and only a resync brings them to the new one"
-                )
-                self.records.record_events([Event(*name, LSN(found.survey.first[0]), "resync", sentence)])
 
     def _record(
         self,

@@ -136,7 +136,7 @@ class Outlook:
     ) -> list[TableName]:
         """Return the tables that lack what a gap has; of others all that was published came behind it."""
         asked = self.bronze.copies.open_requests().keys()
-        older = {(r.schema_name, r.table_name) for r in self._relations_of(point) if r.lsn < gap.end}
+        older = {relation.name for relation in self._relations_of(point) if relation.lsn < gap.end}
         return [n for n in self._captured_tables(point) if n in registered or n in asked or n in older]
 
     def _begins(self, name: TableName, copy: Copy, registered: Mapping[TableName, Registered]) -> bool:
@@ -187,7 +187,7 @@ class Outlook:
 
     def _captured_tables(self, point: Point | None) -> list[TableName]:
         """Return the tables that bronze knows, or knows up to a point, and the configuration wants."""
-        names = {(relation.schema_name, relation.table_name) for relation in self._relations_of(point)}
+        names = {relation.name for relation in self._relations_of(point)}
         return [name for name in sorted(names) if self._config.rule_for(*name) is not None]
 
     def _relations_of(self, point: Point | None) -> list[SourceRelation]:

@@ -53,6 +53,11 @@ class SourceRelation:
         return all(column.attribute_number is not None for column in self.columns)
 
     @property
+    def name(self) -> tuple[str, str]:
+        """Return schema and table."""
+        return self.schema_name, self.table_name
+
+    @property
     def key(self) -> tuple[str, ...]:
         """Return the columns that identify a row; empty where whole rows do (full) or nothing does."""
         if self.replica_identity == "f":

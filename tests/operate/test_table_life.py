@@ -112,6 +112,21 @@ def test_a_table_that_a_copy_described_before_the_stream_came_there_waits(
 
 
 @pytest.mark.slow
+def test_a_table_that_had_another_name_for_a_while_says_what_it_lacks(life: Pipeline) -> None:
+    life.run(
+        "ALTER TABLE a RENAME TO c",
+        "UPDATE c SET v = 'as c' WHERE id = 1",
+        "ALTER TABLE c RENAME TO a",
+        "UPDATE a SET v = 'as a' WHERE id = 2",
+    )
+    auto = with_silver(life, resync="auto")
+    auto.catch_up()
+    assert any(kind == "resync" and "public.c" in sentence for kind, sentence in life.events("a"))
+    auto.catch_up()
+    life.assert_equal("a")
+
+
+@pytest.mark.slow
 def test_a_table_out_of_the_configuration_and_back(life: Pipeline) -> None:
     rules = life.config.tables
     without = replace(life, config=replace(life.config, tables=(replace(rules[0], source="public.none"),)))

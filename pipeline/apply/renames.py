@@ -1,0 +1,40 @@
+"""What silver lacks of a table that was renamed: bronze has its changes under the name of their time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pipeline.lake.records import Event, Registered
+from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
+from pipeline.silver.plan import Survey
+from pipeline.silver.relation import SourceRelation
+
+
+def rename_events(
+    name: TableName,
+    registered: Mapping[TableName, Registered],
+    relations: Mapping[int, SourceRelation],
+    surveys: Sequence[Survey],
+    floor: LSN,
+) -> Iterator[Event]:
+    """Give the events about changes that a table's input, behind its floor, does not have for a rename."""
+    known = registered.get(name)
+    first = {relations[survey.version].oid: survey.first[0] for survey in reversed(surveys)}
+    for other, table in registered.items():
+        oid = table.relation_id
+        if oid in first and other != name and (known is None or known.relation_id != oid):
+            sentence = (
+                f"{'.'.join(other)} was renamed to {'.'.join(name)}: rows from before are in the silver "
+                "table of the old name, and only a resync brings them to the new one"
+            )
+            yield Event(*name, LSN(first[oid]), "resync", sentence)
+    if known is None or known.relation_id not in first:
+        return
+    last = max(survey.last[0] for survey in surveys)
+    for relation in sorted(relations.values(), key=lambda relation: relation.lsn):
+        is_same = relation.oid == known.relation_id and relation.name != name
+        if is_same and floor < relation.lsn < last:
+            sentence = (
+                f"the table was called {'.'.join(relation.name)} for a while: what changed meanwhile is in "
+                "bronze under that name, and only a resync brings it"
+            )
+            yield Event(*name, LSN(relation.lsn), "resync", sentence)

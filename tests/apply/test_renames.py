@@ -1,0 +1,71 @@
+"""Which events say that a renamed table lacks rows: what its input has, and under which names they came."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.apply.renames import rename_events
+from pipeline.lake.records import Registered
+from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
+from tests.silver.relations import column, relation, survey
+
+A, B = ("public", "a"), ("public", "b")
+
+
+def registered(name: TableName, oid: int) -> Registered:
+    return Registered(*name, f"file:/lake/{name[1]}", oid, ())
+
+
+def sentences(
+    name: TableName, known: dict[TableName, int], seen: list[tuple[TableName, int, int]]
+) -> list[str]:
+    """Return the events of a table with changes from LSN 50 to 90 of the last version, behind a floor of 40.
+
+    `known` are silver's tables with their oids, `seen` the versions by name, oid and LSN.
+    """
+    versions = {
+        number: replace(relation(column("id", 1), version=number, oid=oid), table_name=table[1], lsn=lsn)
+        for number, (table, oid, lsn) in enumerate(seen)
+    }
+    own = [number for number, each in versions.items() if each.name == name]
+    found = [survey(own[-1], (50, 0), (90, 3))]
+    tables = {table: registered(table, oid) for table, oid in known.items()}
+    events = [*rename_events(name, tables, versions, found, LSN(40))]
+    assert all(event.kind == "resync" for event in events)
+    return [event.sentence for event in events]
+
+
+@pytest.mark.parametrize(
+    ("known", "seen"),
+    [
+        ({A: 1}, [(A, 1, 10)]),
+        ({A: 1, B: 2}, [(A, 1, 10), (B, 2, 60)]),
+        ({}, [(A, 1, 45)]),
+        ({A: 1}, [(A, 2, 50)]),  # dropped and created again
+        ({A: 1}, [(B, 1, 10), (A, 1, 20)]),  # renamed long ago
+        ({A: 1}, [(A, 1, 10), (B, 1, 95), (A, 1, 10)]),  # renamed after these changes
+    ],
+)
+def test_what_lacks_nothing_is_no_event(
+    known: dict[TableName, int], seen: list[tuple[TableName, int, int]]
+) -> None:
+    assert sentences(A, known, seen) == []
+
+
+def test_new_name_has_its_older_rows_under_the_old_one() -> None:
+    assert [s[:32] for s in sentences(B, {A: 1}, [(A, 1, 10), (B, 1, 50)])] == [
+        "public.a was renamed to public.b"
+    ]
+
+
+def test_name_of_another_table_is_told_too() -> None:
+    found = sentences(A, {A: 1, B: 2}, [(A, 1, 10), (B, 2, 10), (A, 2, 50)])
+    assert [s[:32] for s in found] == ["public.b was renamed to public.a"]
+
+
+def test_table_that_had_another_name_for_a_while_lacks_what_came_then() -> None:
+    (sentence,) = sentences(A, {A: 1}, [(A, 1, 10), (B, 1, 60), (A, 1, 10)])
+    assert sentence.startswith("the table was called public.b for a while")
