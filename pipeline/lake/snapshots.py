@@ -165,7 +165,7 @@ class SnapshotSilver:
         if pinned.name in self._moved:
             surveys = self._bronze.survey_table(pinned.name, start, self.through)
         else:
-            fields = _fields(table)
+            fields = silver_fields(table)
             if table.version() == pinned.version:
                 rows = self._spark.read.format("delta").option("versionAsOf", pinned.version)
                 return SilverAsOf(rows.load(table.path), pinned.registered.columns, fields, 0)
@@ -190,7 +190,7 @@ class SnapshotSilver:
                 raise Unsettled(f"silver cannot be brought to the snapshot: {written.held}")
             columns = records.registered_last.columns if records.registered_last else columns
             pending = written.changes
-        return SilverAsOf(place.frame(), columns, _fields(place), pending)
+        return SilverAsOf(place.frame(), columns, silver_fields(place), pending)
 
     def place(self, name: TableName) -> LakeTable:
         """Return where a table is brought to; it is to be removed afterwards."""
@@ -202,6 +202,7 @@ def _clone(table: LakeTable, version: int, to: LakeTable) -> None:
     table.spark.sql(f"CREATE TABLE {to.identifier} SHALLOW CLONE {table.identifier} VERSION AS OF {version}")
 
 
-def _fields(table: LakeTable) -> dict[str, tuple[str, str]]:
+def silver_fields(table: LakeTable) -> dict[str, tuple[str, str]]:
+    """Return a table's columns by the names that data files have: (name, DDL)."""
     in_files = table.physical_names()
     return {in_files[f.name]: (f.name, f.dataType.simpleString().upper()) for f in table.schema().fields}

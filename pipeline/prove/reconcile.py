@@ -7,9 +7,10 @@ the last one, and any row that is not on both is a fault: of silver, of bronze, 
 is changed between version and snapshot is compared with the change; a fault in what the change sends is
 healed by it, as apply heals it.
 
-Nothing but numbers leaves either side, until the ranges that differ are small; of these rows come hashes and
-keys. Where a table cannot be compared just now, because apply is changing its columns, say, it is tried again
-with another snapshot.
+The source's sums are read at once, before it empties a table or writes it anew, which takes away what the
+snapshot saw. Nothing but numbers leaves either side, until the ranges that differ are small; of these rows
+come hashes and keys. Where a table cannot be compared just now, because apply is changing its columns, say,
+it is tried again with another snapshot.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from uuid import uuid4
 
@@ -42,13 +43,13 @@ from pipeline.lake.tables import Lake
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.copy import RowsMoved, SnapshotLost
-from pipeline.postgres.fingerprints import SourceRows, SourceTable
 from pipeline.postgres.published import list_published
 from pipeline.postgres.snapshot import SnapshotKeeper
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.prove.compared import Compared, plan_comparison
+from pipeline.prove.compared import Compared
 from pipeline.prove.ranges import Differences, find_differences
 from pipeline.prove.repairs import plan_repair, repair_sentence
+from pipeline.prove.source_reads import SourceReads
 from pipeline.prove.verdicts import Reconciled
 from pipeline.rules import TableName, matcher
 
@@ -130,8 +131,11 @@ class Reconciler:
         pinned, unsettled = self._pin(matches, names)
         after = max((table.position for table in pinned), default=INVALID)
         conninfo = source.copying.conninfo or source.conninfo
-        with closing(SnapshotKeeper(conninfo, after)) as keeper:
+        with ExitStack() as stack:
+            keeper = stack.enter_context(closing(SnapshotKeeper(conninfo, after)))
             is_ascii = self._check_place(keeper.connection)
+            reads = SourceReads(self._config, self._lake, keeper.snapshot, is_ascii=is_ascii)
+            stack.enter_context(reads).begin({table.name: table.registered for table in pinned})
             if names is None:
                 published = self._chosen(matches, list_published(keeper.connection, source.publication))
                 missing = published - {table.name for table in pinned} - unsettled.keys()
@@ -148,7 +152,7 @@ class Reconciler:
                     unsettled[table.name] = _STOPPED
                     continue
                 try:
-                    self._conclude(self._compare(table, silver, keeper, conninfo, is_ascii=is_ascii))
+                    self._conclude(self._compare(table, silver, reads))
                 except (RowsMoved, SnapshotLost, Unsettled) as error:
                     unsettled[table.name] = str(error)
                 except Exception as error:  # the others are compared all the same
@@ -208,26 +212,20 @@ class Reconciler:
                 )
         return True
 
-    def _compare(
-        self, pinned: Pinned, silver: SnapshotSilver, keeper: SnapshotKeeper, conninfo: str, *, is_ascii: bool
-    ) -> Verdict:
+    def _compare(self, pinned: Pinned, silver: SnapshotSilver, reads: SourceReads) -> Verdict:
         """Compare one table under the snapshot."""
         began = time.monotonic()
-        rule = self._config.rule_for(*pinned.name)
-        assert rule is not None
         if any(pinned.position < gap.end for gap in self._bronze.copies.gaps()):
             raise LakeError("the table stands before a gap of the stream, until it is copied beyond it")
-        publication = self._config.source.publication
-        with SourceTable(conninfo, keeper.snapshot, publication, pinned.name) as source:
-            metadata = self._config.silver.metadata_columns
-            ours = silver.bring(pinned, rule, metadata_columns=metadata)
-            compared = plan_comparison(
-                source.table.relation, source.facts(), ours.columns, ours.fields, rule, is_ascii=is_ascii
-            )
-            if not compared.silver:
-                raise LakeError("no column can be compared")
-            theirs = SourceRows(source, compared.shape)
-            found = find_differences(theirs, SilverRows(ours.frame, compared.silver, compared.shape.key))
+        read = reads.read(pinned.name)
+        rule = self._config.rule_for(*pinned.name)
+        assert rule is not None
+        ours = silver.bring(pinned, rule, metadata_columns=self._config.silver.metadata_columns)
+        compared = reads.plan(read, ours.columns, ours.fields)
+        if not compared.silver:
+            raise LakeError("no column can be compared")
+        theirs = reads.side(read, compared.shape)
+        found = find_differences(theirs, SilverRows(ours.frame, compared.silver, compared.shape.key))
         if not found.is_equal:
             self.requests.append(plan_repair(pinned.name, found, compared))
         return Verdict(

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from pipeline.errors import LakeError, SourceError
+from pipeline.lake.as_of import as_of
 from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliations, Verdict
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import run_both
@@ -229,6 +230,8 @@ def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
     }
     assert {verdict.verdict for verdict in compared(shop, runs=True).values()} == {EQUAL}
     shop.assert_equal("items", "pairs", "bag")
+    silver = as_of(shop.spark, shop.root)
+    assert {silver.table("public", name).refusal for name in ("items", "pairs")} == {None}
 
 
 def test_what_silver_cannot_hold_is_no_difference(make_pipeline: MakePipeline) -> None:
