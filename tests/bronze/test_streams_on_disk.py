@@ -49,7 +49,7 @@ def test_streams_on_disk_hold_no_file_open(
                 describe(session, xid, ONE)
             insert(session, xid, xid, f"{xid} {turn}")
     assert len(list(tmp_path.iterdir())) == 300
-    assert len(os.listdir("/dev/fd")) == len(before)
+    assert len(os.listdir("/dev/fd")) <= len(before)  # what others left open may be closed meanwhile
     for xid in range(399, 99, -1):
         if xid % 3:
             commit(session, xid, 100_000 - 100 * xid)

@@ -280,9 +280,9 @@ def test_what_ends_the_query_is_said_in_its_own_sentence(
     def refuse(*_: object) -> None:
         raise LakeError("the storage takes no more")
 
-    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (2)")
+    pipeline.run("INSERT INTO t VALUES (1)")
     pipeline.ingest()
     with monkeypatch.context() as patch:
         patch.setattr(Manifests, "record", refuse)
