@@ -151,11 +151,12 @@ def _named(
     relation: SourceRelation, numbers: Sequence[int | None], given: Mapping[int, str]
 ) -> SourceRelation:
     told = [given[number] for number in numbers if number is not None]
+    untold = [c.name for c, number in zip(relation.columns, numbers, strict=True) if number is None]
     columns = []
     for column, number in zip(relation.columns, numbers, strict=True):
         name = column.name if number is None else given[number]
         if number is None and name in told:
-            name = _aside(name, _UNKNOWN, told)
+            name = _aside(name, _UNKNOWN, [*told, *untold])
         columns.append(replace(column, name=name))
     return replace(relation, columns=tuple(columns))
 
