@@ -89,6 +89,11 @@ class Source:
     copying: Copying = Copying()
     protocol: Protocol = Protocol()
 
+    @property
+    def snapshot_conninfo(self) -> str:
+        """Return where snapshots are taken, of which tables are copied or compared."""
+        return self.copying.conninfo or self.conninfo
+
 
 @dataclass(frozen=True, slots=True)
 class Storage:

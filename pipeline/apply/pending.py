@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from pipeline.apply.leaving import left_tables
+from pipeline.apply.leaving import why_left
 from pipeline.config import Config
 from pipeline.errors import sentence_of
 from pipeline.lake.arrivals import Point
@@ -76,8 +76,11 @@ class Outlook:
             known = self._known_before(gap, point, registered)
             stale = {n: gap for n in known if n not in copies and not recorded.is_gone(n)}
         self.stale = stale
-        left = left_tables(self._config, recorded, registered, point)
-        archived = {name for name in left if registered[name].path != self.path(name)}
+        archived = {
+            name
+            for name, table in registered.items()
+            if table.path != self.path(name) and why_left(self._config, recorded, name, point)
+        }
         copies = {name: copy for name, copy in copies.items() if name not in archived}
         waiting = self._waiting(registered, copies) | archived
         behind = manifest.behind

@@ -30,9 +30,9 @@ def rename_events(
     if known is None or known.relation_id not in first:
         return
     last = max(survey.last[0] for survey in surveys)
-    for relation in sorted(relations.values(), key=lambda relation: relation.lsn):
-        is_same = relation.oid == known.relation_id and relation.name != name
-        if is_same and floor < relation.lsn < last:
+    others = (r for r in relations.values() if r.oid == known.relation_id and r.name != name)
+    for relation in sorted(others, key=lambda relation: relation.lsn):
+        if floor < relation.lsn < last:
             sentence = (
                 f"the table was called {'.'.join(relation.name)} for a while: what changed meanwhile is in "
                 "bronze under that name, and only a resync brings it"

@@ -137,7 +137,7 @@ class Copier:
         if not wanted:
             return False
         source = self._config.source
-        conninfo = source.copying.conninfo or source.conninfo
+        conninfo = source.snapshot_conninfo
         copies = self._bronze.copies
         used = [r.lsn for states in copies.states().values() for s in states for r in s.readings]
         # Silver may be as far as bronze was when somebody asked for a patch.

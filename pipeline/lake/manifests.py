@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from pipeline.errors import LakeError
 from pipeline.lake.instants import instant, microseconds_of, now
-from pipeline.lake.tables import COMPACTED, Lake, local_frame
+from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
 
@@ -67,10 +67,7 @@ class Manifests:
 
     def ensure(self) -> None:
         """Create the table unless it is there."""
-        if self._table.exists():
-            self._table.compact_itself()  # one of an older release does not yet
-        else:
-            self._table.ensure(MANIFESTS, COMPACTED)
+        self._table.ensure_compacted(MANIFESTS)
 
     def record(self, manifest: Manifest) -> None:
         """Append a manifest."""

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake.instants import now
-from pipeline.lake.tables import COMPACTED, Commit, Lake, local_frame
+from pipeline.lake.tables import Commit, Lake, local_frame
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
 
@@ -109,11 +109,8 @@ class Records:
         """Create the tables unless they are there."""
         if not self._tables.exists():
             self._tables.ensure(TABLES)
-        for table, ddl in ((self.misfits, MISFITS), (self._events, EVENTS)):
-            if table.exists():
-                table.compact_itself()  # one of an older release does not yet
-            else:
-                table.ensure(ddl, COMPACTED)
+        self.misfits.ensure_compacted(MISFITS)
+        self._events.ensure_compacted(EVENTS)
 
     def registered(self) -> dict[TableName, Registered]:
         """Return every silver table by (schema, table)."""

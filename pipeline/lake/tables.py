@@ -25,7 +25,7 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 # What a file system or Hadoop's globbing takes for something else than a name.
 _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
 # A table that grows by a file of few rows with each commit: Delta's own writer merges each fifty of them.
-COMPACTED = {"delta.autoOptimize.autoCompact": "true"}
+_COMPACTED = {"delta.autoOptimize.autoCompact": "true"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,14 @@ class LakeTable:
             writer = writer.option(name, value)
         writer.option("userMetadata", json.dumps({OURS: 1, "operation": "create"})).save(self.path)
 
+    def ensure_compacted(self, ddl: str) -> None:
+        """Create the table empty unless it is there; either way Delta merges its small files from now on."""
+        if not self.exists():
+            self.ensure(ddl, _COMPACTED)
+        else:  # one of an older release
+            for name, value in _COMPACTED.items():
+                self._set(name, value)
+
     def add_missing_columns(self, ddl: str) -> None:
         """Add those of the columns that the table of an older release lacks; `ddl` has one a line."""
         present = set(self.schema().names)
@@ -216,11 +224,6 @@ class LakeTable:
     def map_columns(self) -> None:
         """Turn on Delta's column mapping, unless it is: readers have to know it."""
         self._set("delta.columnMapping.mode", "name")
-
-    def compact_itself(self) -> None:
-        """Have Delta merge small files from now on, unless it does."""
-        for name, value in COMPACTED.items():
-            self._set(name, value)
 
     def widen_column(self, name: str, ddl: str) -> None:
         """Give a column a wider type; data files stay, under Delta's type widening."""

@@ -15,7 +15,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.connection import Connection, describe, for_server
 from pipeline.protocol.messages import Relation
 
 
@@ -108,10 +108,10 @@ JOIN pg_catalog.pg_type value ON value.oid = coalesce(element.base_oid, base.typ
 JOIN pg_catalog.pg_proc output ON output.oid = value.typoutput
 ORDER BY a.attnum
 """
-_MISSING_SINCE_11 = (
-    "atthasmissing AS has_missing, pg_catalog.array_to_string(attmissingval, '') AS missing_value"
-)
-_NO_MISSING = "false AS has_missing, NULL::text AS missing_value"
+_MISSING = {
+    11: "atthasmissing AS has_missing, pg_catalog.array_to_string(attmissingval, '') AS missing_value",
+    10: "false AS has_missing, NULL::text AS missing_value",
+}
 
 _PRIMARY_KEY = """
 SELECT a.attname::text
@@ -130,9 +130,8 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
     """
     if connection.closed:  # it could not even tell its version
         raise SourceError("Lost the connection to the source.")
-    version = connection.info.server_version
-    missing = _MISSING_SINCE_11 if version >= 110000 else _NO_MISSING
-    not_null = next(text for major, text in NOT_NULL.items() if version >= major * 10000)
+    missing = for_server(connection, _MISSING)
+    not_null = for_server(connection, NOT_NULL)
     parameters = {"oid": relation.oid}
     looked_up_at = datetime.now(timezone.utc)
     try:

@@ -152,11 +152,20 @@ def read_switches(conninfo: str, timeline: int) -> dict[int, LSN]:
 
 def read_prepared(connection: Connection) -> set[tuple[str, int]]:
     """Return gid and xid of the transactions of this database that are prepared and not decided."""
-    rows = connection.execute(
-        "SELECT gid::text, transaction::text::bigint FROM pg_catalog.pg_prepared_xacts"
-        " WHERE database = pg_catalog.current_database()"
-    )
+    try:
+        rows = connection.execute(
+            "SELECT gid::text, transaction::text::bigint FROM pg_catalog.pg_prepared_xacts"
+            " WHERE database = pg_catalog.current_database()"
+        ).fetchall()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read what is prepared at the source: {describe(error)}.") from None
     return {(gid, xid) for gid, xid in rows}
+
+
+def for_server(connection: Connection, since: Mapping[int, str]) -> str:
+    """Return the text for the server's version; `since` has texts by the first major, the newest first."""
+    major = connection.info.server_version // 10000
+    return next(text for first, text in since.items() if major >= first)
 
 
 def is_synchronous_standby(connection: Connection, application_name: str) -> bool:

@@ -13,7 +13,7 @@ import psycopg
 
 from pipeline.errors import SourceError
 from pipeline.postgres.catalog import NOT_NULL
-from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.connection import Connection, describe, for_server
 from pipeline.postgres.key_rows import KeyCondition
 from pipeline.protocol.messages import Column, Relation
 
@@ -141,10 +141,7 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
     """Return what the publication sends of a table, as the session's snapshot has it."""
     version = connection.info.server_version
     parameters: dict[str, object] = {"publication": publication, "schema": name[0], "table": name[1]}
-    is_sent, key, not_null = (
-        next(text for major, text in by_major.items() if version >= major * 10000)
-        for by_major in (IS_SENT, _KEY_COLUMNS, NOT_NULL)
-    )
+    is_sent, key, not_null = (for_server(connection, each) for each in (IS_SENT, _KEY_COLUMNS, NOT_NULL))
     row_filter = "p.rowfilter::text" if version >= 150000 else "NULL::text"
     try:
         with connection.transaction():
@@ -170,8 +167,7 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
 
 def list_published(connection: Connection, publication: str) -> dict[tuple[str, str], Membership]:
     """Return what is published, by schema and table."""
-    major = connection.info.server_version // 10000
-    entries = next(text for since, text in _ENTRIES.items() if major >= since)
+    entries = for_server(connection, _ENTRIES)
     try:
         rows = connection.execute(_PUBLISHED.format(entries=entries), (publication,)).fetchall()
     except psycopg.Error as error:

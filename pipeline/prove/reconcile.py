@@ -130,9 +130,8 @@ class Reconciler:
         source = self._config.source
         pinned, unsettled = self._pin(matches, names)
         after = max((table.position for table in pinned), default=INVALID)
-        conninfo = source.copying.conninfo or source.conninfo
         with ExitStack() as stack:
-            keeper = stack.enter_context(closing(SnapshotKeeper(conninfo, after)))
+            keeper = stack.enter_context(closing(SnapshotKeeper(source.snapshot_conninfo, after)))
             is_ascii = self._check_place(keeper.connection)
             reads = SourceReads(self._config, self._lake, keeper.snapshot, is_ascii=is_ascii)
             stack.enter_context(reads).begin({table.name: table.registered for table in pinned})

@@ -99,8 +99,7 @@ class SourceReads:
 
     def _open(self, name: TableName) -> SourceTable:
         source = self._config.source
-        conninfo = source.copying.conninfo or source.conninfo
-        return SourceTable(conninfo, self._snapshot, source.publication, name)
+        return SourceTable(source.snapshot_conninfo, self._snapshot, source.publication, name)
 
 
 class SourceSide:

@@ -10,22 +10,11 @@ from pipeline.config import Protocol
 from pipeline.errors import GapError
 from pipeline.ingest import copying
 from pipeline.operate.retry import run_retry
+from tests.operate.lives import FILL, TABLE
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database, MakeServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
-
-TABLE = "CREATE TABLE {0} (id int PRIMARY KEY, v text)"
-FILL = "INSERT INTO {0} SELECT i, 'v' || i FROM generate_series({1}, {2}) i"
-
-
-@pytest.fixture
-def life(make_pipeline: MakePipeline) -> Pipeline:
-    """Give a pipeline that copies, whose publication has one table, a."""
-    pipeline = make_pipeline(copy="initial", create_publication="configured")
-    pipeline.run(TABLE.format("a"), FILL.format("a", 1, 50))
-    pipeline.catch_up()
-    return pipeline
 
 
 def crossing(pipeline: Pipeline) -> Pipeline:
