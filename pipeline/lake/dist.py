@@ -65,7 +65,7 @@ def build_dist(folder: Path, *, with_packages: bool = True) -> str:
     (folder / "jobs").mkdir(parents=True)
     wheel = build_wheel(folder)
     with zipfile.ZipFile(folder / "pipeline.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted((CHECKOUT / "pipeline").rglob("*.py")):
+        for path in (CHECKOUT / "pgdelta.py", *sorted((CHECKOUT / "pipeline").rglob("*.py"))):
             archive.write(path, path.relative_to(CHECKOUT))
     for job in (CHECKOUT / "jobs").glob("*.py"):
         shutil.copy(job, folder / "jobs")
@@ -100,7 +100,7 @@ def spark_folder() -> Path:
 def build_wheel(folder: Path) -> Path:
     """Build the wheel from a clean copy, so that nothing of an earlier build gets in."""
     with tempfile.TemporaryDirectory() as name:
-        for part in ("pyproject.toml", "README.md", "LICENSE"):
+        for part in ("pyproject.toml", "README.md", "LICENSE", "pgdelta.py"):
             shutil.copy(CHECKOUT / part, name)
         shutil.copytree(
             CHECKOUT / "pipeline", Path(name, "pipeline"), ignore=shutil.ignore_patterns("__pycache__")

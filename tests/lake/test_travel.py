@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-import pipeline
+import pgdelta
 from pipeline.errors import ConfigError, LakeError
 from pipeline.lake.as_of import TableAsOf, as_of, read_lsn, read_time, view_names
 from pipeline.lake.travel import is_of, place_of
@@ -27,7 +27,7 @@ def by_schema(schema: str, table: str) -> str:
 
 
 def test_the_package_needs_no_spark() -> None:
-    code = "import sys, pipeline; assert pipeline.as_of; print({'pyspark', 'py4j'} & set(sys.modules))"
+    code = "import sys, pgdelta; assert pgdelta.as_of; print({'pyspark', 'py4j'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
 
@@ -40,7 +40,7 @@ def test_an_lsn_is_text_or_a_number(value: Any) -> None:
 @pytest.mark.parametrize("value", ["", "16", "16/", "x/1", "1/123456789", "0x16B3", -1, 2**63, True, 1.5])
 def test_what_is_no_lsn_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="is not an LSN") as refused:
-        pipeline.as_of(NOBODY, "lake", lsn=value)
+        pgdelta.as_of(NOBODY, "lake", lsn=value)
     assert refused.value.exit_code == 2
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-import pipeline as pgdelta
+import pgdelta
 from pipeline.apply.applier import Applier
 from pipeline.errors import LakeError
 from pipeline.lake.as_of import AsOf
