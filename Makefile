@@ -14,12 +14,12 @@ help: ## show this list
 
 setup: $(READY) ## leave everything the pipeline needs in .venv (Python packages, Delta's JARs, Spark's settings)
 
-$(READY): pyproject.toml pipeline/lake/jars.py pipeline/lake/settings.py
+$(READY): pyproject.toml pipeline/lake/spark/jars.py pipeline/lake/spark/settings.py
 	@$(PYTHON) -c 'import sys; sys.exit("pgdelta needs Python 3.10 or newer: make setup PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[demo,notebook,dev]'
-	@$(VENV)/bin/python -m pipeline.lake.jars
+	@$(VENV)/bin/python -m pipeline.lake.spark.jars
 	@touch $@
 
 check: $(READY) ## lint, types and the pure tests: seconds
@@ -51,7 +51,7 @@ demo: $(READY) ## a shop in an embedded PostgreSQL, replicated before your eyes 
 	$(VENV)/bin/pgdelta demo
 
 dist: $(READY) ## what a Spark cluster needs into dist/, and the spark-submit line
-	@$(VENV)/bin/python -m pipeline.lake.dist dist
+	@$(VENV)/bin/python -m pipeline.lake.spark.dist dist
 
 airflow: $(READY) $(AIRFLOW)/.ready ## run the DAG in a real Airflow 3, in an environment of its own
 	$(VENV)/bin/python -m tests.airflow_run $(AIRFLOW)/bin/airflow

@@ -14,8 +14,8 @@ __version__ = "0.1.0"
 
 
 def as_of(spark: Any, root: str, *, lsn: Any = None, timestamp: Any = None) -> Any:
-    """Return all silver tables as of one commit of the source, as `pipeline.lake.as_of` has it.
+    """Return all silver tables as of one commit of the source, as `pipeline.lake.silver.as_of` has it.
 
     What it needs is imported when it is called: the package itself needs no Spark.
     """
-    return import_module("pipeline.lake.as_of").as_of(spark, root, lsn=lsn, timestamp=timestamp)
+    return import_module("pipeline.lake.silver.as_of").as_of(spark, root, lsn=lsn, timestamp=timestamp)

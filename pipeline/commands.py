@@ -205,7 +205,7 @@ def check(options: argparse.Namespace, stop: threading.Event) -> int:
     """Check the server, print what was found, and return 1 where something is missing."""
     del stop
     config = _load(options)
-    from pipeline.postgres.checks import run_checks
+    from pipeline.postgres.checks.start import run_checks
 
     checks = run_checks(config)
     is_ready = all(check.ok for check in checks)

@@ -21,7 +21,7 @@ from types import FrameType
 
 from pipeline.errors import PgdeltaError, one_line
 from pipeline.errors import sentence_of as sentence_of
-from pipeline.lake.launcher import end_with_launcher, forward_signals
+from pipeline.lake.spark.launcher import end_with_launcher, forward_signals
 
 # a stop must have ended within 60 s; what is cut off then is a commit that did not happen, and the next run
 # does it

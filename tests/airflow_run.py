@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psycopg
 
-from pipeline.lake.session import start_session
-from pipeline.postgres.embedded import start_server
+from pipeline.lake.spark.session import start_session
+from pipeline.postgres.embedded.server import start_server
 from tests import oracle
 
 DAGS = Path(__file__).resolve().parent.parent / "conf" / "airflow"

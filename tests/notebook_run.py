@@ -20,9 +20,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from pipeline.config import load_config
-from pipeline.lake.session import start_session
+from pipeline.lake.spark.session import start_session
 from pipeline.operate.run import run_both
-from pipeline.postgres.embedded import start_server
+from pipeline.postgres.embedded.server import start_server
 
 DEMO = Path(__file__).resolve().parent.parent / ".demo" / "lake"
 CONFIG = """\

@@ -18,7 +18,7 @@ import pytest
 from psycopg import sql
 
 from pipeline.config import Config, Silver, Source, Storage
-from pipeline.postgres.embedded import EmbeddedServer, binaries_of, start_server
+from pipeline.postgres.embedded.server import EmbeddedServer, binaries_of, start_server
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableRule
 

@@ -27,8 +27,8 @@ from random import Random
 
 import psycopg
 
-from pipeline.lake.session import start_session
-from pipeline.postgres.embedded import EmbeddedServer, start_server
+from pipeline.lake.spark.session import start_session
+from pipeline.postgres.embedded.server import EmbeddedServer, start_server
 from tests import oracle
 from tests.operate.pipelines import Pipeline
 from tests.operate.test_faults import CONFIG

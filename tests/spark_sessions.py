@@ -27,7 +27,7 @@ _SMALL_QUERIES = {
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Give a session as the jobs have it, but tuned for queries that run once."""
-    from pipeline.lake.session import start_session
+    from pipeline.lake.spark.session import start_session
 
     settings = " ".join(f"--conf {key}={value}" for key, value in _SMALL_QUERIES.items())
     # with one tier the JVM would reserve 48 MB for compiled code, and stop compiling once that is full

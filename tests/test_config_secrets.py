@@ -13,8 +13,7 @@ from pipeline.config import load_config
 from pipeline.errors import ConfigError, one_line
 from pipeline.guard import main_guard
 from pipeline.lake.delta_log import json_object
-from pipeline.lake.session import without_variables
-from pipeline.lake.tables import Commit
+from pipeline.lake.positions import Commit, without_variables
 from pipeline.protocol.lsn import LSN
 from pipeline.tail.request import Request
 from pipeline.tail.source import resolve

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,11 @@ ROOMS = (
     "commands",
     "cli",
 )
+# What a large room is divided into, "" being what stands in it undivided: the same rule holds there.
+PARTS = {
+    "postgres": ("embedded", "", "rows", "stream", "checks"),
+    "lake": ("spark", "", "bronze", "silver"),
+}
 WITH_SPARK = ("report", "ingest", "apply", "operate", "prove", "demo")
 FILES = sorted((ROOT / "pipeline").rglob("*.py"))
 JOBS = sorted((ROOT / "jobs").glob("*.py"))
@@ -72,6 +77,22 @@ def test_a_room_imports_only_rooms_to_its_left(path: Path) -> None:
         parts = name.split(".")
         if parts[0] == "pipeline" and parts[1] in ROOMS:
             assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{room} imports {name}"
+
+
+def part_of(room: str, names: Sequence[str]) -> str:
+    """Return the part of a divided room that a path or dotted name, below the room, belongs to."""
+    return names[0] if names and names[0] in PARTS[room] else ""
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) in PARTS], ids=of_package)
+def test_a_part_of_a_room_imports_only_parts_to_its_left(path: Path) -> None:
+    room = room_of(path)
+    inside = path.relative_to(ROOT / "pipeline" / room).parts
+    assert len(inside) == 1 or inside[0] in PARTS[room], f"{inside[0]} is no part of {room}"
+    own = PARTS[room].index(part_of(room, inside))
+    for name in imports(path):
+        if name.startswith(f"pipeline.{room}."):
+            assert PARTS[room].index(part_of(room, name.split(".")[2:])) <= own, f"{path.name} imports {name}"
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_same_seed_makes_the_same_rows(database: Database) -> None:
 @pytest.fixture(scope="module")
 def spark() -> SparkSession:
     """Give the process's one Spark session."""
-    from pipeline.lake.session import start_session
+    from pipeline.lake.spark.session import start_session
 
     return start_session("oracle")
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from pipeline.bronze.staged import create_file
-from pipeline.lake.staging import Staging
+from pipeline.lake.bronze.staging import Staging
 from pipeline.lake.tables import Lake
-from pipeline.postgres.binaries import copy_binaries
-from pipeline.postgres.embedded import find_binaries, start_server
+from pipeline.postgres.embedded.binaries import copy_binaries
+from pipeline.postgres.embedded.server import find_binaries, start_server
 from pipeline.private import make_private_folder, open_private
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,23 +23,24 @@ FILES = sorted((ROOT / "pipeline").rglob("*.py"))
 # Calls that make something with the mode that the umask leaves, and why that is right there.
 BY_UMASK = {
     "pipeline/bronze/streams.py": {"self._file.open('ab')"},  # in the staging folder, which is private
-    "pipeline/lake/staging.py": {"self.directory.parent.mkdir(parents=True, exist_ok=True)"},  # the lake's
+    # the lake's
+    "pipeline/lake/bronze/staging.py": {"self.directory.parent.mkdir(parents=True, exist_ok=True)"},
     # the lake's too: whoever may write its tables takes turns
     "pipeline/lake/locks.py": {"path.parent.mkdir(parents=True, exist_ok=True)"},
     # setup writes into the environment that it runs in, dist into a folder that is to be copied
-    "pipeline/lake/jars.py": {
+    "pipeline/lake/spark/jars.py": {
         "path.parent.mkdir(exist_ok=True)",
         "path.write_text(text)",
         "settings.write_text(_IVY_SETTINGS)",
     },
-    "pipeline/lake/dist.py": {
+    "pipeline/lake/spark/dist.py": {
         "(folder / 'jobs').mkdir(parents=True)",
         "(folder / 'log4j2.properties').write_text(LOG4J_PROPERTIES)",
         "(folder / 'README.txt').write_text(text)",
     },
     # in a data folder of mode 0700, and in a temporary one
-    "pipeline/postgres/embedded.py": {"(data / 'postgresql.conf').open('a', encoding='utf-8')"},
-    "pipeline/postgres/binaries.py": {"settings.write_text"},
+    "pipeline/postgres/embedded/server.py": {"(data / 'postgresql.conf').open('a', encoding='utf-8')"},
+    "pipeline/postgres/embedded/binaries.py": {"settings.write_text"},
 }
 
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from pipeline import cli
 from pipeline.bronze.ledger import audit
-from pipeline.lake.as_of import AsOf
 from pipeline.lake.manifests import Manifest, ManifestEntry
+from pipeline.lake.silver.as_of import AsOf
 from pipeline.lake.tables import Lake
 from pipeline.operate.as_of import SilverVersions
 from pipeline.protocol.lsn import LSN

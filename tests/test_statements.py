@@ -17,10 +17,11 @@ FILES = sorted((ROOT / "pipeline").rglob("*.py"))
 CALLS = {"execute", "exec_", "send_query", "SQL", "sql", "_fetch", "_run"}
 # Texts that are constants of the module, chosen by the server's version, or numbers.
 SAFE = {
-    "pipeline/lake/bronze.py": {"self.changes.identifier", "limit"},
-    "pipeline/lake/prepared.py": {"self.table.identifier", "ended"},  # of `literal`s and numbers
-    "pipeline/lake/shape.py": {"self._table.identifier", "quoted(operation.name)", "value"},  # of a `literal`
-    "pipeline/lake/snapshots.py": {"to.identifier", "table.identifier", "version"},
+    "pipeline/lake/bronze/tables.py": {"self.changes.identifier", "limit"},
+    "pipeline/lake/bronze/prepared.py": {"self.table.identifier", "ended"},  # of `literal`s and numbers
+    # the value is a `literal`
+    "pipeline/lake/silver/shape.py": {"self._table.identifier", "quoted(operation.name)", "value"},
+    "pipeline/lake/silver/snapshots.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/lake/tables.py": {
         *("self.identifier", "quote_identifier(name)", "quote_identifier(to)"),
         *("ddl", "name", "value"),  # names are quoted by whoever writes DDL; properties are constants
@@ -28,17 +29,17 @@ SAFE = {
     "pipeline/demo/compare.py": {"names", "relation"},  # both quoted in the lines above
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
     "pipeline/postgres/connection.py": {"timeline"},
-    "pipeline/postgres/copy.py": {"table.row_filter"},  # what pg_get_expr writes; see test_injection
+    "pipeline/postgres/rows/copy.py": {"table.row_filter"},  # what pg_get_expr writes; see test_injection
     "pipeline/postgres/publication.py": {"truncate", "via_root", "generated", "kinds"},
     "pipeline/postgres/published.py": {
         "_PUBLISHED.format(entries=entries)",
         "_TABLE.format(row_filter=row_filter)",
         "_COLUMNS.format(is_sent=is_sent, key=key, not_null=not_null)",
     },
-    "pipeline/postgres/retention.py": {"newer"},
-    "pipeline/postgres/slot.py": {"newer", "arguments"},
-    "pipeline/postgres/snapshot.py": {"position"},
-    "pipeline/postgres/temporary.py": {"create", "kind"},
+    "pipeline/postgres/stream/retention.py": {"newer"},
+    "pipeline/postgres/stream/slot.py": {"newer", "arguments"},
+    "pipeline/postgres/rows/snapshot.py": {"position"},
+    "pipeline/postgres/stream/temporary.py": {"create", "kind"},
     "pipeline/postgres/types.py": {"_COLUMNS.format(published=published)"},
 }
 

@@ -18,13 +18,13 @@ from pipeline.apply.pending import Outlook, Pending
 from pipeline.apply.renames import rename_events
 from pipeline.config import Config
 from pipeline.errors import LakeError, sentence_of
-from pipeline.lake.arrivals import Point
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.copies import Gap, Request
+from pipeline.lake.bronze.arrivals import Point
+from pipeline.lake.bronze.copies import Gap, Request
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.records import Event, Records
-from pipeline.lake.session import own_session
-from pipeline.lake.silver import SilverTable
+from pipeline.lake.silver.table import SilverTable
+from pipeline.lake.spark.session import own_session
 from pipeline.lake.tables import Lake
 from pipeline.protocol.lsn import INVALID
 from pipeline.report.summaries import ApplyProgress, ApplySummary, TableState

@@ -16,7 +16,7 @@ from pipeline.apply.applier import Applier
 from pipeline.apply.status_record import StatusRecord
 from pipeline.config import Config
 from pipeline.lake.locks import hold_apply
-from pipeline.lake.session import start_session
+from pipeline.lake.spark.session import start_session
 from pipeline.report.summaries import ApplyProgress, ApplySummary, StreamProgress
 
 

@@ -7,10 +7,10 @@ in the middle of a run is found here, before a reader is told of the version.
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipeline.lake.alone import refuse_foreign_commits
 from pipeline.lake.manifests import Manifest, ManifestEntry
+from pipeline.lake.silver.alone import refuse_foreign_commits
+from pipeline.lake.silver.travel import entry_of, version_and_id
 from pipeline.lake.tables import Lake
-from pipeline.lake.travel import entry_of, version_and_id
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
 

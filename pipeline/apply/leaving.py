@@ -7,8 +7,8 @@ manifest any more, as nobody keeps it up to date.
 from collections.abc import Mapping
 
 from pipeline.config import Config
-from pipeline.lake.arrivals import Point
-from pipeline.lake.copies import GONE, Copies
+from pipeline.lake.bronze.arrivals import Point
+from pipeline.lake.bronze.copies import GONE, Copies
 from pipeline.lake.records import Event, Records, Registered
 from pipeline.lake.tables import Lake
 from pipeline.rules import TableName

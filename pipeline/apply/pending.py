@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pipeline.apply.leaving import why_left
 from pipeline.config import Config
 from pipeline.errors import sentence_of
-from pipeline.lake.arrivals import Point
-from pipeline.lake.bronze import Bronze, TableSurvey
-from pipeline.lake.copies import Gap
+from pipeline.lake.bronze.arrivals import Point
+from pipeline.lake.bronze.copies import Gap
+from pipeline.lake.bronze.tables import Bronze, TableSurvey
 from pipeline.lake.manifests import Manifest
 from pipeline.lake.records import Records, Registered
 from pipeline.protocol.lsn import INVALID, LSN

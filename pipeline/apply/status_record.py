@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 
 from pipeline.apply.applier import Applier
 from pipeline.config import Config
-from pipeline.lake.activity import times_of_positions
-from pipeline.lake.bronze import Bronze
+from pipeline.lake.bronze.activity import times_of_positions
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.tables import local_frame
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import TableStatus, read_tables, with_lag

@@ -17,7 +17,7 @@ from pipeline.bronze.cells import NULL, TEXT, Ints, Octets, Tuples, text_lists, 
 from pipeline.bronze.schema import CHANGES
 from pipeline.bronze.staged import Part, create_file
 from pipeline.bronze.versions import RelationVersion
-from pipeline.postgres.copy import NULL_MARK, VALUE_END, Block
+from pipeline.postgres.rows.copy import NULL_MARK, VALUE_END, Block
 from pipeline.protocol.lsn import LSN
 
 GROUP_BYTES = 32 << 20

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from pipeline.demo.load import Load
 from pipeline.demo.shop import SCHEMA_NAME, TABLES
-from pipeline.lake.bronze import app_id
+from pipeline.lake.bronze.tables import app_id
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.copy_lines import size_text
 from pipeline.report.summaries import ApplySummary, IngestSummary

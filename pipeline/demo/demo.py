@@ -32,13 +32,13 @@ from pipeline.demo.load import MINIMUM, Load
 from pipeline.demo.outcome import Outcome, print_outcome, short_path
 from pipeline.demo.shop import SCHEMA_NAME, TABLES, create_shop
 from pipeline.errors import ConfigError
-from pipeline.lake.session import start_session
+from pipeline.lake.spark.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import Connection, connect
-from pipeline.postgres.embedded import EmbeddedServer, start_server
+from pipeline.postgres.embedded.server import EmbeddedServer, start_server
 from pipeline.postgres.publication import ensure_publication
-from pipeline.postgres.slot import ensure_slot
+from pipeline.postgres.stream.slot import ensure_slot
 from pipeline.private import make_private_folder, open_private
 from pipeline.protocol.lsn import LSN
 

@@ -17,13 +17,13 @@ from pipeline.bronze.versions import RelationVersion
 from pipeline.config import Config
 from pipeline.ingest.copying import Copier
 from pipeline.ingest.intake import Intake
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.prepared import identities
-from pipeline.lake.staging import Staging
-from pipeline.lake.tables import Commit
+from pipeline.lake.bronze.prepared import identities
+from pipeline.lake.bronze.staging import Staging
+from pipeline.lake.bronze.tables import Bronze
+from pipeline.lake.positions import Commit
 from pipeline.postgres.connection import Connection, Identity
-from pipeline.postgres.slot_lock import open_locked
-from pipeline.postgres.stream import ChangeStream
+from pipeline.postgres.stream.route import ChangeStream
+from pipeline.postgres.stream.slot_lock import open_locked
 from pipeline.protocol.lsn import LSN
 from pipeline.report.summaries import IngestProgress, IngestSummary
 

@@ -10,11 +10,11 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.errors import GapError, SlotGapError
 from pipeline.ingest.capture import position_commit
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.copies import Request
+from pipeline.lake.bronze.copies import Request
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
 from pipeline.postgres.published import list_published
-from pipeline.postgres.slot import OR_RESYNC, Slot, read_slot, renew_slot
+from pipeline.postgres.stream.slot import OR_RESYNC, Slot, read_slot, renew_slot
 from pipeline.protocol.lsn import LSN
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.lake.copies import CopyState, Range
+from pipeline.lake.bronze.copies import CopyState, Range
 from pipeline.postgres.published import Leaf, PublishedTable
 
 PAGE_BYTES = 8192

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pipeline.bronze.copied import CopyPlace, CopySpool
 from pipeline.bronze.staged import Part
 from pipeline.errors import SourceError
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.copies import CopyState, Range, Reading
-from pipeline.lake.staging import Staging
-from pipeline.lake.tables import Commit
-from pipeline.postgres.copy import CopyReader, PageRange, RowsMoved, SnapshotLost
+from pipeline.lake.bronze.copies import CopyState, Range, Reading
+from pipeline.lake.bronze.staging import Staging
+from pipeline.lake.bronze.tables import Bronze
+from pipeline.lake.positions import Commit
 from pipeline.postgres.published import PublishedTable
-from pipeline.postgres.snapshot import Snapshot
+from pipeline.postgres.rows.copy import CopyReader, PageRange, RowsMoved, SnapshotLost
+from pipeline.postgres.rows.snapshot import Snapshot
 from pipeline.protocol.lsn import LSN
 from pipeline.report.summaries import CopyProgress
 

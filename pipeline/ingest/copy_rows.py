@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from pipeline.ingest.copy_round import TableCopy
-from pipeline.lake.copies import (
+from pipeline.lake.bronze.copies import (
     ABANDONED,
     COMPLETE,
     GONE,

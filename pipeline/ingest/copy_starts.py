@@ -12,12 +12,12 @@ from pipeline.ingest.copy_plan import plan_ranges, plan_rest, whole_leaves
 from pipeline.ingest.copy_round import TableCopy
 from pipeline.ingest.copy_rows import abandoned_row
 from pipeline.keys import KeyRange, find_fault
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.copies import READING, CopyState, Reading, Request
+from pipeline.lake.bronze.copies import READING, CopyState, Reading, Request
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.catalog import look_up
 from pipeline.postgres.key_rows import KeyCondition, key_condition, orders_by_bytes, takes_keys
 from pipeline.postgres.published import PublishedTable, describe_published, list_published
-from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.postgres.rows.snapshot import SnapshotKeeper
 from pipeline.report.summaries import CopyProgress
 from pipeline.rules import TableName
 

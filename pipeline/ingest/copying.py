@@ -21,14 +21,14 @@ from pipeline.ingest.copy_rows import abandoned_row, complete_row, gone_row, rea
 from pipeline.ingest.copy_starts import CopyStarts, Want
 from pipeline.ingest.returned import Returned
 from pipeline.ingest.streamed_names import StreamedNames
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.late import late_commits
-from pipeline.lake.staging import Staging
+from pipeline.lake.bronze.late import late_commits
+from pipeline.lake.bronze.staging import Staging
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.broken_off import break_off
 from pipeline.postgres.connection import Connection, Identity, connect, identify, read_flush_lsn
-from pipeline.postgres.copy import RowsMoved, SnapshotLost
 from pipeline.postgres.published import Membership, list_published
-from pipeline.postgres.snapshot import COPY_SESSIONS, SnapshotKeeper
+from pipeline.postgres.rows.copy import RowsMoved, SnapshotLost
+from pipeline.postgres.rows.snapshot import COPY_SESSIONS, SnapshotKeeper
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.summaries import CopyProgress, IngestSummary
 from pipeline.rules import TableName

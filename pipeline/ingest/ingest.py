@@ -13,18 +13,18 @@ from pipeline.errors import SlotGapError
 from pipeline.ingest.capture import Capture, position_commit
 from pipeline.ingest.continuity import check_prepared, check_server, check_slot, cross_gap
 from pipeline.ingest.copying import Copier
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.session import start_session
+from pipeline.lake.bronze.tables import Bronze
+from pipeline.lake.spark.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.postgres.connection import Identity, connect, identify
-from pipeline.postgres.plugin import pgoutput_options
 from pipeline.postgres.publication import ensure_publication
-from pipeline.postgres.slot import ensure_slot
-from pipeline.postgres.slot_lock import lock_slot
-from pipeline.postgres.slot_sql import start_slot_sql
-from pipeline.postgres.stream import ChangeStream
+from pipeline.postgres.stream.plugin import pgoutput_options
+from pipeline.postgres.stream.route import ChangeStream
+from pipeline.postgres.stream.slot import ensure_slot
+from pipeline.postgres.stream.slot_lock import lock_slot
+from pipeline.postgres.stream.slot_sql import start_slot_sql
+from pipeline.postgres.stream.walsender_start import start_walsender
 from pipeline.postgres.types import refuse_unreadable
-from pipeline.postgres.walsender_start import start_walsender
 from pipeline.protocol.lsn import LSN
 from pipeline.report.summaries import IngestProgress, IngestSummary
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.lake.bronze import Bronze
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.records import Event, Records
 from pipeline.postgres.published import Membership
 from pipeline.rules import TableName

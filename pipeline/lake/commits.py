@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.lake.delta_log import delta_log
-from pipeline.lake.tables import Commit, LakeTable
+from pipeline.lake.positions import Commit
+from pipeline.lake.tables import LakeTable
 
 
 @dataclass(frozen=True, slots=True)

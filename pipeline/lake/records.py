@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake.instants import now
-from pipeline.lake.tables import Commit, Lake, local_frame
+from pipeline.lake.positions import Commit
+from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
 

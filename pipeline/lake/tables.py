@@ -7,7 +7,6 @@ written in the same commit as the data, so what a table holds and how far it is 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlparse
 
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 from pipeline.bronze.ledger import OURS
 from pipeline.lake.delta_log import delta_log
 from pipeline.lake.folders import move_folder, remove_folder
+from pipeline.lake.positions import Commit
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.evolve import needs_column_mapping
 
@@ -26,20 +26,6 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
 # A table that grows by a file of few rows with each commit: Delta's own writer merges each fifty of them.
 _COMPACTED = {"delta.autoOptimize.autoCompact": "true"}
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What a data commit records beside its data: who wrote it and up to which LSN it is complete."""
-
-    app_id: str
-    lsn: LSN
-    metadata: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def user_metadata(self) -> str:
-        """Return the JSON that goes into Delta's commit info."""
-        return json.dumps({OURS: 1, "app_id": self.app_id, "lsn": str(self.lsn), **self.metadata})
 
 
 def path_segment(name: str) -> str:

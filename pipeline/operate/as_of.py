@@ -10,8 +10,8 @@ from rich.console import Console
 
 from pipeline.config import Config
 from pipeline.errors import one_line
-from pipeline.lake.as_of import AsOf, TableAsOf, as_of
-from pipeline.lake.session import start_session
+from pipeline.lake.silver.as_of import AsOf, TableAsOf, as_of
+from pipeline.lake.spark.session import start_session
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pipeline.apply.applier import Applier
 from pipeline.apply.pending import Pending
 from pipeline.config import Config
 from pipeline.errors import sentence_of
-from pipeline.lake.session import start_session
+from pipeline.lake.spark.session import start_session
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.cells import escape
 from pipeline.rules import TableName

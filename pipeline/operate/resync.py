@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.keys import KeyRange, find_fault
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.copies import Request
+from pipeline.lake.bronze.copies import Request
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.locks import refuse_beside_apply
 from pipeline.lake.records import Records
-from pipeline.lake.session import start_session
+from pipeline.lake.spark.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import connect

@@ -12,7 +12,7 @@ from pipeline.apply.entries import Entries
 from pipeline.config import Config
 from pipeline.errors import ConfigError, sentence_of
 from pipeline.lake.locks import hold_apply
-from pipeline.lake.session import start_session
+from pipeline.lake.spark.session import start_session
 from pipeline.report.summaries import ApplySummary, TableState
 from pipeline.rules import TableName, matcher
 

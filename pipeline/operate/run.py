@@ -11,7 +11,7 @@ from pipeline.apply import apply as applying
 from pipeline.config import Config
 from pipeline.ingest import ingest as ingesting
 from pipeline.lake.locks import hold_apply
-from pipeline.lake.session import start_session
+from pipeline.lake.spark.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.report.summaries import ApplyProgress, ApplySummary, IngestProgress, IngestSummary
 

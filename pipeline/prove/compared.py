@@ -7,11 +7,11 @@ alike on both sides is left out, and named with the reason.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.lake.fingerprints import SilverColumn
 from pipeline.lake.records import RegisteredColumn
-from pipeline.postgres.canonical import Form
+from pipeline.lake.silver.fingerprints import SilverColumn
 from pipeline.postgres.catalog import RelationFacts
-from pipeline.postgres.fingerprints import Shape
+from pipeline.postgres.rows.canonical import Form
+from pipeline.postgres.rows.fingerprints import Shape
 from pipeline.protocol.messages import Relation
 from pipeline.rules import TableRule
 from pipeline.silver.canonical import delimiter_of, form_of

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pipeline.postgres.fingerprints import RangeSum, RowHash
+from pipeline.postgres.rows.fingerprints import RangeSum, RowHash
 
 FIRST_DIGITS = 3  # 4096 ranges
 MORE_DIGITS = 2

@@ -2,10 +2,10 @@
 
 A version of each silver table is pinned, then a snapshot of the source is taken, which sees all that these
 versions hold, and more. What is more is in bronze as soon as that is complete beyond the snapshot's position,
-and is applied to a clone of the version (`lake.snapshots`). Then both sides hold the same transactions, to
-the last one, and any row that is not on both is a fault: of silver, of bronze, or of the stream. A row that
-is changed between version and snapshot is compared with the change; a fault in what the change sends is
-healed by it, as apply heals it.
+and is applied to a clone of the version (`lake.silver.snapshots`). Then both sides hold the same
+transactions, to the last one, and any row that is not on both is a fault: of silver, of bronze, or of the
+stream. A row that is changed between version and snapshot is compared with the change; a fault in what the
+change sends is healed by it, as apply heals it.
 
 The source's sums are read at once, before it empties a table or writes it anew, which takes away what the
 snapshot saw. Nothing but numbers leaves either side, until the ranges that differ are small; of these rows
@@ -30,21 +30,21 @@ from pipeline.config import Config
 from pipeline.errors import ConfigError, LakeError, sentence_of
 from pipeline.ingest import ingest as ingesting
 from pipeline.ingest.continuity import refuse_other_source
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.copies import Request
-from pipeline.lake.fingerprints import SilverRows
+from pipeline.lake.bronze.copies import Request
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.locks import refuse_beside_apply
 from pipeline.lake.manifests import Manifests
 from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliations, Verdict
 from pipeline.lake.records import Records
-from pipeline.lake.session import start_session
-from pipeline.lake.snapshots import Pinned, SnapshotSilver, Unsettled, pin
+from pipeline.lake.silver.fingerprints import SilverRows
+from pipeline.lake.silver.snapshots import Pinned, SnapshotSilver, Unsettled, pin
+from pipeline.lake.spark.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
-from pipeline.postgres.copy import RowsMoved, SnapshotLost
 from pipeline.postgres.published import list_published
-from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.postgres.rows.copy import RowsMoved, SnapshotLost
+from pipeline.postgres.rows.snapshot import SnapshotKeeper
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.prove.compared import Compared
 from pipeline.prove.ranges import Differences, find_differences

@@ -5,8 +5,8 @@ apply after it puts them in place by one commit.
 """
 
 from pipeline.keys import KeyRange
-from pipeline.lake.copies import Request
-from pipeline.postgres.canonical import Kind
+from pipeline.lake.bronze.copies import Request
+from pipeline.postgres.rows.canonical import Kind
 from pipeline.prove.compared import Compared
 from pipeline.prove.ranges import Differences
 from pipeline.rules import TableName

@@ -14,11 +14,11 @@ from types import TracebackType
 
 from pipeline.config import Config
 from pipeline.lake.records import Registered, RegisteredColumn
-from pipeline.lake.snapshots import silver_fields
+from pipeline.lake.silver.snapshots import silver_fields
 from pipeline.lake.tables import Lake
 from pipeline.postgres.catalog import RelationFacts
-from pipeline.postgres.fingerprints import RangeSum, RowHash, Shape, SourceRows, SourceTable
-from pipeline.postgres.snapshot import Snapshot
+from pipeline.postgres.rows.fingerprints import RangeSum, RowHash, Shape, SourceRows, SourceTable
+from pipeline.postgres.rows.snapshot import Snapshot
 from pipeline.protocol.messages import Relation
 from pipeline.prove.compared import Compared, Fields, plan_comparison
 from pipeline.prove.ranges import FIRST_DIGITS

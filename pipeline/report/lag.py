@@ -12,8 +12,8 @@ from pipeline.protocol.lsn import LSN
 from pipeline.report.copy_lines import duration_text, size_text
 
 if TYPE_CHECKING:
-    from pipeline.lake.activity import Mark
-    from pipeline.postgres.retention import SourceState
+    from pipeline.lake.bronze.activity import Mark
+    from pipeline.postgres.stream.retention import SourceState
 
 _DAY = 86400.0
 

@@ -15,16 +15,16 @@ from rich.console import Console
 
 from pipeline.config import Config
 from pipeline.errors import SourceError
-from pipeline.lake.activity import Activity, read_activity
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.copies import GONE, READING
+from pipeline.lake.bronze.activity import Activity, read_activity
+from pipeline.lake.bronze.copies import GONE, READING
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.instants import utc_text
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.reconciliations import Reconciliations
 from pipeline.lake.records import Event, Records
-from pipeline.lake.session import start_session
+from pipeline.lake.spark.session import start_session
 from pipeline.lake.tables import Lake
-from pipeline.postgres.retention import SourceState, ask_source
+from pipeline.postgres.stream.retention import SourceState, ask_source
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report import status_page
 from pipeline.report.lag import lag_bytes, lag_seconds, seconds_left, wal_rate

@@ -1,13 +1,13 @@
 """How a value is written so that the server and Spark write it alike: which form it has, and Spark's SQL.
 
-A form belongs to a pair of types, that of the source and that of silver. `postgres.canonical` has the other
-side. Pairs that have none are not compared, and said so.
+A form belongs to a pair of types, that of the source and that of silver. `postgres.rows.canonical` has the
+other side. Pairs that have none are not compared, and said so.
 """
 
 import re
 from collections.abc import Mapping
 
-from pipeline.postgres.canonical import TEXT, Form, Kind
+from pipeline.postgres.rows.canonical import TEXT, Form, Kind
 from pipeline.silver.relation import SourceColumn
 from pipeline.silver.types import holds, numeric
 

@@ -18,13 +18,13 @@ from urllib.parse import unquote, urlparse
 from pipeline.config import Protocol, Source, holds_secret
 from pipeline.errors import ConfigError, SlotBusyError, SourceError
 from pipeline.postgres.connection import Connection, is_synchronous_standby
-from pipeline.postgres.looks import start_looks
-from pipeline.postgres.plugin import Negotiated, negotiate
-from pipeline.postgres.slot import check_publication, check_source, read_slot
-from pipeline.postgres.slot_sql import start_slot_sql
-from pipeline.postgres.stream import ChangeStream
-from pipeline.postgres.temporary import start_temporary
-from pipeline.postgres.walsender_start import start_walsender
+from pipeline.postgres.stream.looks import start_looks
+from pipeline.postgres.stream.plugin import Negotiated, negotiate
+from pipeline.postgres.stream.route import ChangeStream
+from pipeline.postgres.stream.slot import check_publication, check_source, read_slot
+from pipeline.postgres.stream.slot_sql import start_slot_sql
+from pipeline.postgres.stream.temporary import start_temporary
+from pipeline.postgres.stream.walsender_start import start_walsender
 from pipeline.rules import TableRule
 from pipeline.tail.request import Request
 

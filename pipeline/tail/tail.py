@@ -18,7 +18,7 @@ from typing import TextIO
 from pipeline.errors import ProtocolError, SlotBusyError, SourceError
 from pipeline.postgres.catalog import read_type_name
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
-from pipeline.postgres.stream import ChangeStream, last_end_lsn
+from pipeline.postgres.stream.route import ChangeStream, last_end_lsn
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.tail.lines import Lines
 from pipeline.tail.objects import Objects

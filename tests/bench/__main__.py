@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psycopg
 
-from pipeline.lake.session import start_session
-from pipeline.postgres.embedded import EmbeddedServer, start_server
+from pipeline.lake.spark.session import start_session
+from pipeline.postgres.embedded.server import EmbeddedServer, start_server
 from tests.bench.apply import measure_apply
 from tests.bench.capture import create_schema, measure_capture
 from tests.bench.copy import measure_copy

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.config import Config, load_config
 from pipeline.ingest.ingest import run_ingest
-from pipeline.postgres.embedded import EmbeddedServer
+from pipeline.postgres.embedded.server import EmbeddedServer
 
 SCRIPT = """\
 \\set id random(1, 100000)

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pipeline.apply.apply import run_apply
 from pipeline.config import load_config
 from pipeline.ingest.ingest import run_ingest
-from pipeline.postgres.embedded import EmbeddedServer
+from pipeline.postgres.embedded.server import EmbeddedServer
 from tests.bench.memory import JOB, Watch
 
 TABLES = 10

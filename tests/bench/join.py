@@ -21,7 +21,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from pipeline.lake.tables import Lake
-from pipeline.postgres.embedded import EmbeddedServer
+from pipeline.postgres.embedded.server import EmbeddedServer
 from tests.bench.copy import CREATE, FILL, TABLES, Load, is_equal, running
 
 PGDELTA = Path(sys.executable).parent / "pgdelta"

@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 
 from pipeline.config import Config
-from pipeline.postgres.embedded import EmbeddedServer
+from pipeline.postgres.embedded.server import EmbeddedServer
 from tests.bench.capture import pipeline_config
 
 JOB = Path(__file__).parents[2] / "jobs" / "ingest.py"

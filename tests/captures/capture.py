@@ -26,8 +26,8 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path.insert(0, str(HERE.parents[1]))
 
-from pipeline.postgres.walsender import Walsender  # noqa: E402
-from pipeline.postgres.walsender_start import start_walsender  # noqa: E402
+from pipeline.postgres.stream.walsender import Walsender  # noqa: E402
+from pipeline.postgres.stream.walsender_start import start_walsender  # noqa: E402
 from pipeline.protocol.lsn import LSN  # noqa: E402
 from tests.captures.scenario import Scenario, Step  # noqa: E402
 from tests.captures.scenarios import SCENARIOS  # noqa: E402

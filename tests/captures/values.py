@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(HERE.parents[1]))
 
 from pipeline.postgres.connection import Connection, connect  # noqa: E402
-from pipeline.postgres.embedded import binaries_of, start_server  # noqa: E402
+from pipeline.postgres.embedded.server import binaries_of, start_server  # noqa: E402
 from pipeline.postgres.types import look_up_type  # noqa: E402
 from pipeline.protocol.values.types import TypeFacts, Types  # noqa: E402
 from tests.captures.typed import install, values_of  # noqa: E402

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.lake.alone import Foreign, find_foreign
 from pipeline.lake.delta_log import LoggedOperation
+from pipeline.lake.silver.alone import Foreign, find_foreign
 
 OURS = {"pgdelta": 1}
 REWRITE = {"pgdelta": 1, "operation": "rewrite"}

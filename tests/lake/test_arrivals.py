@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.lake.arrivals import MOST_FILES, Point
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.tables import Commit, Lake, local_frame
+from pipeline.lake.bronze.arrivals import MOST_FILES, Point
+from pipeline.lake.bronze.tables import Bronze
+from pipeline.lake.positions import Commit
+from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.copies import Start
 
@@ -111,7 +112,7 @@ def test_a_log_that_is_not_whole_any_more_is_read_as_a_table(land: Land, tmp_pat
 
 
 def test_very_many_files_are_read_as_a_table(land: Land, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.lake.arrivals.MOST_FILES", 2)
+    monkeypatch.setattr("pipeline.lake.bronze.arrivals.MOST_FILES", 2)
     assert MOST_FILES > 2
     since = land.point
     for lsn in (20, 30, 40):

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LakeError
-from pipeline.lake.jars import check_java, prepare_spark
-from pipeline.lake.settings import DELTA_JARS, SPARK_SETTINGS
+from pipeline.lake.spark.jars import check_java, prepare_spark
+from pipeline.lake.spark.settings import DELTA_JARS, SPARK_SETTINGS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
@@ -75,7 +75,7 @@ JOB = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pipeline.guard import main_guard
-from pipeline.lake.settings import SPARK_SETTINGS
+from pipeline.lake.spark.settings import SPARK_SETTINGS
 def work(stop):
     from pyspark.sql import SparkSession
     session = SparkSession.builder.getOrCreate()

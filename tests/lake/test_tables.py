@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.lake.tables import Commit, Lake, LakeTable, local_frame
+from pipeline.lake.positions import Commit
+from pipeline.lake.tables import Lake, LakeTable, local_frame
 from pipeline.protocol.lsn import LSN
 
 pytestmark = pytest.mark.spark

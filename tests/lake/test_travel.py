@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import pgdelta
 from pipeline.errors import ConfigError, LakeError
-from pipeline.lake.as_of import TableAsOf, as_of, read_lsn, read_time, view_names
-from pipeline.lake.travel import is_of, place_of
+from pipeline.lake.silver.as_of import TableAsOf, as_of, read_lsn, read_time, view_names
+from pipeline.lake.silver.travel import is_of, place_of
 from pipeline.protocol.lsn import LSN
 
 APP = "pgdelta:shop:1"

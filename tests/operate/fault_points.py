@@ -22,14 +22,14 @@ from typing import Any
 
 STEPS: dict[str, tuple[str, str]] = {
     "changes are sealed": ("pipeline.bronze.spool", "Spool.seal"),
-    "a file is moved": ("pipeline.lake.staging", "Staging.move"),
-    "relations are recorded": ("pipeline.lake.bronze", "Bronze.record_relations"),
-    "bronze is committed": ("pipeline.lake.bronze", "Bronze.land"),
+    "a file is moved": ("pipeline.lake.bronze.staging", "Staging.move"),
+    "relations are recorded": ("pipeline.lake.bronze.tables", "Bronze.record_relations"),
+    "bronze is committed": ("pipeline.lake.bronze.tables", "Bronze.land"),
     "the slot is told": ("pipeline.ingest.capture", "Capture._acknowledge"),
     "copied rows are staged": ("pipeline.bronze.copied", "CopySpool.finish"),
-    "a copy is recorded": ("pipeline.lake.copies", "Copies.record"),
-    "a shape evolves": ("pipeline.lake.shape", "SilverShape.evolve"),
-    "a table is written": ("pipeline.lake.writer", "CutWriter.write"),
+    "a copy is recorded": ("pipeline.lake.bronze.copies", "Copies.record"),
+    "a shape evolves": ("pipeline.lake.silver.shape", "SilverShape.evolve"),
+    "a table is written": ("pipeline.lake.silver.writer", "CutWriter.write"),
     "a table is registered": ("pipeline.lake.records", "Records.register"),
     "a manifest is written": ("pipeline.lake.manifests", "Manifests.record"),
 }

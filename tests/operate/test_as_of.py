@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 import pgdelta
 from pipeline.apply.applier import Applier
 from pipeline.errors import LakeError
-from pipeline.lake.as_of import AsOf
 from pipeline.lake.manifests import Manifests
+from pipeline.lake.silver.as_of import AsOf
 from pipeline.lake.tables import Lake, LakeTable
 from pipeline.operate.as_of import read_silver
 from pipeline.operate.retry import run_retry

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.lake.dist import build_dist, spark_folder, submit_line
+from pipeline.lake.spark.dist import build_dist, spark_folder, submit_line
 from tests import oracle
 from tests.servers import Database
 

@@ -15,8 +15,8 @@ from pipeline.apply.applier import Applier
 from pipeline.bronze.staged import Part
 from pipeline.config import Copying
 from pipeline.ingest.copy_round import CopyRound, TableCopy
-from pipeline.lake.copies import Range
-from pipeline.postgres.copy import CopyReader
+from pipeline.lake.bronze.copies import Range
+from pipeline.postgres.rows.copy import CopyReader
 from pipeline.report.status import read_status
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.unseen import unseen_commits

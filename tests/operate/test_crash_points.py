@@ -14,8 +14,8 @@ import pytest
 from pipeline.config import Protocol
 from pipeline.ingest import capture
 from pipeline.ingest.capture import Capture
-from pipeline.postgres.stream import ChangeStream
-from pipeline.postgres.walsender_start import start_walsender
+from pipeline.postgres.stream.route import ChangeStream
+from pipeline.postgres.stream.walsender_start import start_walsender
 from pipeline.protocol.lsn import LSN
 from tests.operate.pipelines import Crash, MakePipeline, crash
 from tests.servers import Database

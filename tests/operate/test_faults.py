@@ -18,9 +18,9 @@ import psycopg
 import pytest
 
 from pipeline.errors import GapError, ProtocolError, SourceError
-from pipeline.postgres.plugin import start_command
-from pipeline.postgres.walsender import Walsender
-from pipeline.postgres.walsender_start import start_walsender
+from pipeline.postgres.stream.plugin import start_command
+from pipeline.postgres.stream.walsender import Walsender
+from pipeline.postgres.stream.walsender_start import start_walsender
 from pipeline.protocol.lsn import INVALID
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database, MakeServer
@@ -280,7 +280,7 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
 def test_a_short_sender_timeout_outlasts_a_large_transaction_and_slow_commits(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.lake.bronze import Bronze
+    from pipeline.lake.bronze.tables import Bronze
 
     rows = 5_000_000
     server = make_server({"wal_sender_timeout": "2s"})

@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.ingest import copying
 from pipeline.keys import KeyRange
-from pipeline.lake.as_of import as_of
+from pipeline.lake.silver.as_of import as_of
 from pipeline.lake.tables import LakeTable
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import SourceError
 from pipeline.ingest import copying
-from pipeline.postgres.walsender_start import start_walsender
+from pipeline.postgres.stream.walsender_start import start_walsender
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.test_faults import FILL, ITEMS, continuous, wait_until
 from tests.proxy import Proxy

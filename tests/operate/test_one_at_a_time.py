@@ -22,7 +22,7 @@ from pipeline.operate.resync import run_resync
 from pipeline.operate.retry import run_retry
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import connect
-from pipeline.postgres.slot_lock import lock_slot
+from pipeline.postgres.stream.slot_lock import lock_slot
 from pipeline.prove.reconcile import run_reconcile
 from pipeline.report.status import read_status
 from tests.operate.pipelines import Crash, MakePipeline, Pipeline, crash
@@ -124,7 +124,7 @@ def test_an_ingest_whose_session_was_lost_takes_the_lock_again_or_ends(
         wait_until(lambda: running.captured == 2, 120)
         assert holder() is not None
         impatient = functools.partial(lock_slot, busy_timeout=0.2)
-        monkeypatch.setattr("pipeline.postgres.slot_lock.lock_slot", impatient)
+        monkeypatch.setattr("pipeline.postgres.stream.slot_lock.lock_slot", impatient)
         terminate()
         with closing(connect(pipeline.config.source.conninfo)) as second:
             lock_slot(second, pipeline.config.source.slot)

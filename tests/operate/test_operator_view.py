@@ -16,8 +16,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from pipeline.lake.activity import Mark, read_activity
-from pipeline.lake.bronze import Bronze
+from pipeline.lake.bronze.activity import Mark, read_activity
+from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import run_both
 from pipeline.report.status import Status, TableStatus, read_status

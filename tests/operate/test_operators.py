@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.errors import ConfigError
-from pipeline.lake.as_of import as_of
+from pipeline.lake.silver.as_of import as_of
 from pipeline.operate.plan import Plan, make_plan
 from pipeline.operate.retry import run_retry
 from pipeline.prove.ledger import prove

@@ -18,7 +18,7 @@ import polars
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.postgres.embedded import EmbeddedServer
+from pipeline.postgres.embedded.server import EmbeddedServer
 from tests.operate.pipelines import Pipeline
 from tests.servers import Database, drop_database
 

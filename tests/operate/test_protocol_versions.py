@@ -107,7 +107,7 @@ def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
     for step in steps:
         step()
         with monkeypatch.context() as patch:
-            patch.setattr("pipeline.lake.bronze.Bronze.land", crash)
+            patch.setattr("pipeline.lake.bronze.tables.Bronze.land", crash)
             with pytest.raises(Crash):
                 pipeline.ingest()
         pipeline.ingest()
@@ -130,7 +130,7 @@ def test_a_crash_after_the_position_of_an_end_leaves_nothing_of_the_prepared_tra
     pipeline.ingest()
     pipeline.run("COMMIT PREPARED 'yes'", "ROLLBACK PREPARED 'no'")
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.lake.prepared.PreparedTransactions.forget", crash)
+        patch.setattr("pipeline.lake.bronze.prepared.PreparedTransactions.forget", crash)
         with pytest.raises(Crash):
             pipeline.ingest()
     pipeline.ingest()

@@ -83,7 +83,7 @@ def prove(make_pipeline: MakePipeline, seed: int, *, workloads: int, transaction
 
 def apply_schema(lane: Pipeline, applier: Applier, schema: Schema, way: str, rng: Random) -> None:
     """Apply what bronze holds up to the last commit that touched the schema."""
-    from pipeline.lake.arrivals import Point
+    from pipeline.lake.bronze.arrivals import Point
 
     newest = applier.bronze.point()
     assert newest is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.ingest.copy_starts import CopyStarts
-from pipeline.postgres.walsender import Walsender
+from pipeline.postgres.stream.walsender import Walsender
 from tests import oracle
 from tests.operate.pipelines import MakePipeline
 from tests.servers import Database, MakeServer

@@ -91,7 +91,7 @@ def test_changes_staged_but_not_landed_come_again(
     pipeline.ingest()
     pipeline.run(*FILL)
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.lake.bronze.Bronze.land", crash)
+        patch.setattr("pipeline.lake.bronze.tables.Bronze.land", crash)
         with pytest.raises(Crash):
             pipeline.ingest()
     assert pipeline.frame("bronze", "changes").count() == 0
@@ -119,8 +119,8 @@ CREATED_AGAIN = (
     "INSERT INTO t VALUES ('new', 2)",
 )
 PLACES = {
-    "before the first table is written": ("pipeline.lake.writer", "CutWriter", "write", 0),
-    "between two tables": ("pipeline.lake.writer", "CutWriter", "write", 1),
+    "before the first table is written": ("pipeline.lake.silver.writer", "CutWriter", "write", 0),
+    "between two tables": ("pipeline.lake.silver.writer", "CutWriter", "write", 1),
     "before a table's shape is recorded": ("pipeline.lake.records", "Records", "register", 0),
     "before the manifest": ("pipeline.lake.manifests", "Manifests", "record", 0),
 }
@@ -177,7 +177,7 @@ def test_a_crash_between_two_writes_of_one_table_repeats_neither(
         "UPDATE t SET id = id + 20 WHERE id IN (1, 5)",
     )
     pipeline.ingest()
-    from pipeline.lake.writer import CutWriter
+    from pipeline.lake.silver.writer import CutWriter
 
     for times in (1, 1):
         with monkeypatch.context() as patch:
@@ -200,7 +200,7 @@ def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
     pipeline.ingest()
     pipeline.run(*CREATED_AGAIN)
     pipeline.ingest()
-    from pipeline.lake.writer import CutWriter
+    from pipeline.lake.silver.writer import CutWriter
 
     with monkeypatch.context() as patch:
         patch.setattr(CutWriter, "write", crash)

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.config import Config, Copying
 from pipeline.errors import GapError
-from pipeline.postgres.embedded import EmbeddedServer
+from pipeline.postgres.embedded.server import EmbeddedServer
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.test_copies import BAG, FILL, FILL_BAG, ORDERS, load
 from tests.postgres.standbys import promote, standby_of

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pipeline.apply.applier import Applier
-from pipeline.lake.as_of import as_of
-from pipeline.lake.silver import SilverTable
+from pipeline.lake.silver.as_of import as_of
+from pipeline.lake.silver.table import SilverTable
 from pipeline.operate.resync import run_resync
 from tests.operate.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.operate.pipelines import MakePipeline, Pipeline

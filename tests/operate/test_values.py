@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.postgres.binaries import binaries_of
-from pipeline.postgres.embedded import EmbeddedServer, start_server
+from pipeline.postgres.embedded.binaries import binaries_of
+from pipeline.postgres.embedded.server import EmbeddedServer, start_server
 from tests.operate.value_run import MODES, Carried, carry
 from tests.operate.value_table import BAGS, FAMILIES, NEWEST_FAMILIES
 from tests.servers import Database, drop_database

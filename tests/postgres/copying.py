@@ -11,9 +11,9 @@ from pipeline.bronze.copied import CopyPlace, CopySpool
 from pipeline.bronze.versions import relation_version
 from pipeline.ingest.copy_plan import plan_ranges
 from pipeline.postgres.catalog import look_up
-from pipeline.postgres.copy import CopyReader, PageRange
 from pipeline.postgres.published import PublishedTable, describe_published
-from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.postgres.rows.copy import CopyReader, PageRange
+from pipeline.postgres.rows.snapshot import SnapshotKeeper
 from pipeline.protocol.lsn import INVALID
 from tests.bronze.events import rows_of_parts
 

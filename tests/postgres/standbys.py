@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.postgres.embedded import EmbeddedServer, _find_port, _write_settings, run_as
+from pipeline.postgres.embedded.server import EmbeddedServer, _find_port, _write_settings, run_as
 
 
 @contextmanager

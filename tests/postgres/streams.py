@@ -11,12 +11,12 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.postgres.connection import connect
-from pipeline.postgres.plugin import pgoutput_options
 from pipeline.postgres.publication import ensure_publication
-from pipeline.postgres.slot import ensure_slot
-from pipeline.postgres.slot_sql import SlotSql, start_slot_sql
-from pipeline.postgres.walsender import Walsender
-from pipeline.postgres.walsender_start import start_walsender
+from pipeline.postgres.stream.plugin import pgoutput_options
+from pipeline.postgres.stream.slot import ensure_slot
+from pipeline.postgres.stream.slot_sql import SlotSql, start_slot_sql
+from pipeline.postgres.stream.walsender import Walsender
+from pipeline.postgres.stream.walsender_start import start_walsender
 from pipeline.protocol.decode import decode
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Commit, Message, StreamCommit

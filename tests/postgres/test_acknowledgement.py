@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import connect
-from pipeline.postgres.slot import read_slot
+from pipeline.postgres.stream.slot import read_slot
 from pipeline.protocol.lsn import LSN
 from tests.postgres.streams import (
     both_routes,

@@ -10,7 +10,7 @@ import pytest
 from pipeline.config import Config, Protocol
 from pipeline.errors import ProtocolError, SourceError
 from pipeline.ingest import ingest
-from pipeline.postgres.checks import Check, run_checks
+from pipeline.postgres.checks.start import Check, run_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.types import refuse_unreadable

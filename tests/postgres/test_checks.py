@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from pipeline.config import Config, Protocol
-from pipeline.postgres.checks import Check, run_checks
+from pipeline.postgres.checks.start import Check, run_checks
 from pipeline.rules import TableRule
 from tests.postgres.streams import prepare
 from tests.servers import Database, MakeServer

@@ -13,12 +13,12 @@ import pytest
 from pipeline.bronze.spool import Spool
 from pipeline.errors import SourceError
 from pipeline.ingest.intake import Intake
-from pipeline.postgres.binaries import binaries_of
 from pipeline.postgres.connection import connect
-from pipeline.postgres.copy import CopyReader, PageRange, RowsMoved, SnapshotLost
-from pipeline.postgres.embedded import start_server
+from pipeline.postgres.embedded.binaries import binaries_of
+from pipeline.postgres.embedded.server import start_server
 from pipeline.postgres.published import describe_published
-from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.postgres.rows.copy import CopyReader, PageRange, RowsMoved, SnapshotLost
+from pipeline.postgres.rows.snapshot import SnapshotKeeper
 from pipeline.protocol.lsn import INVALID
 from tests.bronze.events import rows_of
 from tests.captures.typed import install

@@ -11,10 +11,10 @@ import pytest
 
 from pipeline.config import Config, Copying
 from pipeline.errors import SourceError
-from pipeline.postgres.checks import Check, run_checks
-from pipeline.postgres.copy import CopyReader, PageRange
+from pipeline.postgres.checks.start import Check, run_checks
 from pipeline.postgres.published import describe_published
-from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.postgres.rows.copy import CopyReader, PageRange
+from pipeline.postgres.rows.snapshot import SnapshotKeeper
 from tests.postgres.standbys import promote, standby_of
 from tests.servers import Database, MakeServer
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.postgres.embedded import start_server
+from pipeline.postgres.embedded.server import start_server
 from tests.servers import MakeServer
 
 pytestmark = pytest.mark.postgres

@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from pipeline.postgres.canonical import TEXT, Form, Kind
-from pipeline.postgres.copy import RowsMoved
-from pipeline.postgres.fingerprints import RangeSum, Shape, SourceRows, SourceTable
-from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.postgres.rows.canonical import TEXT, Form, Kind
+from pipeline.postgres.rows.copy import RowsMoved
+from pipeline.postgres.rows.fingerprints import RangeSum, Shape, SourceRows, SourceTable
+from pipeline.postgres.rows.snapshot import SnapshotKeeper
 from tests.servers import Database
 
 pytestmark = pytest.mark.postgres

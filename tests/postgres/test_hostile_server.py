@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from pipeline.errors import ProtocolError, SourceError
-from pipeline.postgres.envelope import XLOGDATA_HEADER_SIZE
+from pipeline.postgres.stream.envelope import XLOGDATA_HEADER_SIZE
 from tests.postgres.streams import decode_all, make_items, prepare, read_for, start
 from tests.proxy import Proxy, frame
 from tests.servers import Database

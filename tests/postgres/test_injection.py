@@ -15,18 +15,18 @@ from psycopg import sql
 from pipeline.config import Config
 from pipeline.keys import TEXT as TEXT_OID
 from pipeline.keys import KeyRange
-from pipeline.postgres.canonical import TEXT
 from pipeline.postgres.catalog import look_up
-from pipeline.postgres.checks import run_checks
+from pipeline.postgres.checks.start import run_checks
 from pipeline.postgres.connection import connect
-from pipeline.postgres.copy import CopyReader, PageRange
-from pipeline.postgres.fingerprints import Shape, SourceRows, SourceTable
 from pipeline.postgres.key_rows import key_condition, takes_keys
-from pipeline.postgres.plugin import quote_identifier
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.published import describe_published
-from pipeline.postgres.slot import ensure_slot
-from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.postgres.rows.canonical import TEXT
+from pipeline.postgres.rows.copy import CopyReader, PageRange
+from pipeline.postgres.rows.fingerprints import Shape, SourceRows, SourceTable
+from pipeline.postgres.rows.snapshot import SnapshotKeeper
+from pipeline.postgres.stream.plugin import quote_identifier
+from pipeline.postgres.stream.slot import ensure_slot
 from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Relation
 from tests.postgres.streams import both_routes, kinds, read_through, start

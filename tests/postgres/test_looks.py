@@ -10,9 +10,9 @@ import pytest
 
 from pipeline.errors import GapError, SlotBusyError, SourceError
 from pipeline.postgres.connection import connect
-from pipeline.postgres.looks import Looks, start_looks
-from pipeline.postgres.plugin import pgoutput_options
-from pipeline.postgres.slot import read_slot
+from pipeline.postgres.stream.looks import Looks, start_looks
+from pipeline.postgres.stream.plugin import pgoutput_options
+from pipeline.postgres.stream.slot import read_slot
 from pipeline.protocol.messages import Cell, Insert, LogicalMessage
 from pipeline.tail.seen import Reading, Seen
 from tests.postgres.streams import make_items, prepare, start

@@ -8,8 +8,14 @@ import pytest
 
 from pipeline.config import Protocol
 from pipeline.errors import SourceError
-from pipeline.postgres.plugin import Route, negotiate, pgoutput_options, quote_identifier, quote_literal
-from pipeline.postgres.stream import last_end_lsn
+from pipeline.postgres.stream.plugin import (
+    Route,
+    negotiate,
+    pgoutput_options,
+    quote_identifier,
+    quote_literal,
+)
+from pipeline.postgres.stream.route import last_end_lsn
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import (
     Begin,

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.postgres.retention import SlotState, SourceState, ask_source
+from pipeline.postgres.stream.retention import SlotState, SourceState, ask_source
 from pipeline.report.lag import seconds_left, source_lines
 from tests.postgres.streams import make_items, prepare, start
 from tests.servers import Database, MakeServer

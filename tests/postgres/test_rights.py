@@ -16,15 +16,15 @@ import pytest
 
 from pipeline.config import Config, Copying
 from pipeline.errors import SourceError
-from pipeline.postgres.canonical import TEXT
-from pipeline.postgres.checks import run_checks
+from pipeline.postgres.checks.start import run_checks
 from pipeline.postgres.connection import connect
-from pipeline.postgres.copy import CopyReader, PageRange
-from pipeline.postgres.fingerprints import Shape, SourceRows, SourceTable
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.published import describe_published
-from pipeline.postgres.slot import ensure_slot
-from pipeline.postgres.snapshot import SnapshotKeeper
+from pipeline.postgres.rows.canonical import TEXT
+from pipeline.postgres.rows.copy import CopyReader, PageRange
+from pipeline.postgres.rows.fingerprints import Shape, SourceRows, SourceTable
+from pipeline.postgres.rows.snapshot import SnapshotKeeper
+from pipeline.postgres.stream.slot import ensure_slot
 from tests.postgres.streams import kinds, read_through, start
 from tests.servers import Database
 

@@ -11,7 +11,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from pipeline.postgres.slot_sql import start_slot_sql
+from pipeline.postgres.stream.slot_sql import start_slot_sql
 from pipeline.protocol.messages import Begin, Commit, LogicalMessage
 from tests.postgres.streams import (
     both_routes,

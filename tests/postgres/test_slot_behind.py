@@ -24,9 +24,9 @@ from tests.servers import Database
 
 if TYPE_CHECKING:
     from pipeline.ingest.copying import Copier
-    from pipeline.lake.bronze import Bronze
+    from pipeline.lake.bronze.tables import Bronze
     from pipeline.lake.commits import DataFile
-    from pipeline.lake.tables import Commit
+    from pipeline.lake.positions import Commit
     from pipeline.report.summaries import IngestSummary
 
 pytestmark = pytest.mark.postgres

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.errors import SlotBusyError, SourceError
 from pipeline.postgres.connection import connect
-from pipeline.postgres.slot_lock import lock_key, lock_slot
+from pipeline.postgres.stream.slot_lock import lock_key, lock_slot
 from tests.servers import Database
 
 pytestmark = pytest.mark.postgres
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 HOLD = """\
 import sys, time
 from pipeline.postgres.connection import connect
-from pipeline.postgres.slot_lock import lock_slot
+from pipeline.postgres.stream.slot_lock import lock_slot
 
 connection = connect(sys.argv[1])
 lock_slot(connection, "shop")

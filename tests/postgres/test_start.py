@@ -10,7 +10,7 @@ from pipeline.config import Config, Protocol
 from pipeline.errors import GapError, SourceError
 from pipeline.postgres.connection import connect, identify
 from pipeline.postgres.publication import Publication, ensure_publication
-from pipeline.postgres.slot import Slot, ensure_slot
+from pipeline.postgres.stream.slot import Slot, ensure_slot
 from tests.postgres.streams import kinds, read_through, start
 from tests.servers import Database, MakeServer
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.postgres.embedded import EmbeddedServer, binaries_of, start_server
+from pipeline.postgres.embedded.server import EmbeddedServer, binaries_of, start_server
 from tests.postgres.certificates import Certificate, issue, make_authority
 from tests.servers import Database
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from pipeline.lake.fingerprints import SilverColumn
 from pipeline.lake.records import RegisteredColumn
-from pipeline.postgres.canonical import TEXT, Form, Kind
+from pipeline.lake.silver.fingerprints import SilverColumn
 from pipeline.postgres.catalog import ColumnFacts, RelationFacts
+from pipeline.postgres.rows.canonical import TEXT, Form, Kind
 from pipeline.protocol.messages import Column, Relation
 from pipeline.prove.compared import Compared, Fields, plan_comparison
 from pipeline.rules import TableRule

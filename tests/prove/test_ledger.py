@@ -9,8 +9,9 @@ import pytest
 from pipeline.bronze.ledger import FOREIGN, GAP, ROWS
 from pipeline.config import Protocol
 from pipeline.errors import LakeError
-from pipeline.lake.bronze import Bronze
-from pipeline.lake.tables import Commit, Lake
+from pipeline.lake.bronze.tables import Bronze
+from pipeline.lake.positions import Commit
+from pipeline.lake.tables import Lake
 from pipeline.protocol.lsn import LSN
 from pipeline.prove.ledger import Proof, prove
 from tests.operate.pipelines import MakePipeline, Pipeline

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pipeline.postgres.fingerprints import RangeSum, RowHash
+from pipeline.postgres.rows.fingerprints import RangeSum, RowHash
 from pipeline.prove import ranges
 from pipeline.prove.ranges import DifferingRow, compare_rows, find_differences
 

@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from pipeline.errors import LakeError, SourceError
-from pipeline.lake.as_of import as_of
 from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliations, Verdict
+from pipeline.lake.silver.as_of import as_of
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import run_both
 from pipeline.prove import reconcile

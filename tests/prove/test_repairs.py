@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pipeline.keys import KeyRange
-from pipeline.postgres.canonical import TEXT, Form, Kind
-from pipeline.postgres.fingerprints import Shape
+from pipeline.postgres.rows.canonical import TEXT, Form, Kind
+from pipeline.postgres.rows.fingerprints import Shape
 from pipeline.prove import repairs
 from pipeline.prove.compared import Compared
 from pipeline.prove.ranges import Differences, DifferingRow

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.lake.reconciliations import EQUAL, UNPROVEN
-from pipeline.lake.snapshots import Pinned, SilverAsOf, SnapshotSilver
+from pipeline.lake.silver.snapshots import Pinned, SilverAsOf, SnapshotSilver
 from pipeline.prove import reconcile
 from pipeline.prove.reconcile import run_reconcile
 from pipeline.rules import TableRule

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from pipeline.lake.activity import Mark
-from pipeline.postgres.retention import SlotState, SourceState
+from pipeline.lake.bronze.activity import Mark
+from pipeline.postgres.stream.retention import SlotState, SourceState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, long_text, seconds_left, source_lines, wal_rate
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def small(spark: SparkSession) -> SparkSession:
-    from pipeline.lake.session import own_session
+    from pipeline.lake.spark.session import own_session
 
     session = own_session(spark)
     session.conf.set("spark.sql.shuffle.partitions", "2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.postgres.canonical import TEXT, Form, Kind
+from pipeline.postgres.rows.canonical import TEXT, Form, Kind
 from pipeline.silver.canonical import delimiter_of, form_of
 from tests.silver.relations import column
 

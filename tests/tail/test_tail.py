@@ -18,7 +18,7 @@ import pytest
 from pipeline import cli
 from pipeline.config import Protocol
 from pipeline.postgres.connection import connect
-from pipeline.postgres.slot import Slot, read_slot
+from pipeline.postgres.stream.slot import Slot, read_slot
 from pipeline.protocol.lsn import LSN
 from tests.postgres.streams import both_routes, end_lsns, make_items, prepare, read_all, start
 from tests.servers import Database

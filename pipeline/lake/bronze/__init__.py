@@ -1,0 +1,1 @@
+"""Bronze as Delta tables: landing, copies, prepared transactions, the ledger, and what came when."""

@@ -1,0 +1,1 @@
+"""A PostgreSQL server of our own, started and stopped with its user."""

@@ -1,0 +1,163 @@
+"""The SQL route: the slot's functions over ordinary sessions, for places without replication connections.
+
+A pass peeks at the changes up to the flush LSN and a count of messages (`passes`). What was acknowledged is
+taken off the slot by pg_replication_slot_advance; peeking alone takes nothing off, and a session that dies
+loses nothing.
+
+PostgreSQL 10 has no advance: there pg_logical_slot_get_binary_changes discards up to the end of a commit that
+was acknowledged, and only between passes, when everything that it can reach has been received. Where nothing
+is committed the slot stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from pipeline.errors import SourceError
+from pipeline.postgres.stream.advance import BUSY_INTERVAL, advance, discard
+from pipeline.postgres.stream.passes import Passes, SlotSessions, open_sessions
+from pipeline.postgres.stream.peek import Outside, Peek
+from pipeline.postgres.stream.route import last_end_lsn, refused_acknowledgement
+from pipeline.protocol.lsn import INVALID, LSN
+
+#: A pass stops after the transaction in which it reaches so many messages.
+PASS_MESSAGES = 200_000
+#: Seconds between two passes when the first one found nothing.
+IDLE_INTERVAL = 0.5
+
+_ADVANCE_SINCE = 110000
+
+
+class SlotSql(Passes):
+    """A slot read by its SQL functions; a ChangeStream. Made by `start_slot_sql`."""
+
+    def __init__(
+        self,
+        sessions: SlotSessions,
+        *,
+        options: Mapping[str, str],
+        upto_lsn: Callable[[], LSN] | None,
+        busy_timeout: float,
+        pass_messages: int,
+    ) -> None:
+        super().__init__(
+            sessions,
+            options=options,
+            limit=pass_messages,
+            busy_timeout=busy_timeout,
+            busy_interval=BUSY_INTERVAL,
+            upto_lsn=upto_lsn,
+        )
+        self._pass_messages = pass_messages
+        self._has_advance = self._control.info.server_version >= _ADVANCE_SINCE
+        # Taken off the slot; acknowledged by the caller; to be acknowledged before the next pass.
+        self._moved = self._wanted = self._owed = sessions.confirmed_lsn
+        self._end_lsn = INVALID  # of the last transaction that ended in the pass
+        self._ends: set[LSN] = set()  # of the batches read: where commits end that may be acknowledged
+        self._ends_in_commit = False
+        self._outside = Outside()
+
+    @property
+    def needs_acknowledgement(self) -> bool:
+        """Nothing more comes until what the last pass read has been acknowledged (at most: sent_through)."""
+        return self._peek is None and self._moved < self._owed
+
+    def acknowledge(self, lsn: LSN) -> None:
+        """Take everything committed at or before `lsn` off the slot; refuse an LSN beyond sent_through."""
+        with self._lock:
+            self._raise_failure()
+            if lsn > self._sent_through:
+                raise refused_acknowledgement(self._slot, LSN(lsn), self._sent_through)
+            self._wanted = max(self._wanted, LSN(lsn))
+            self._move_slot()
+
+    def confirm(self, timeout: float) -> bool:
+        """Return whether the slot stands at the last acknowledgement; there is nothing to wait for."""
+        with self._lock:
+            self._raise_failure()
+            return self._moved >= self._wanted
+
+    def _may_start(self) -> bool:
+        return not self.needs_acknowledgement
+
+    def _prepare_pass(self) -> None:
+        self._end_lsn = INVALID
+        self._ends_in_commit = False
+
+    def _take(self, messages: list[bytes]) -> list[bytes]:
+        if self._end_lsn == INVALID:
+            messages = self._outside.take(messages)
+        if messages:
+            self._end_lsn = max(self._end_lsn, last_end_lsn(messages))
+            self._ends.add(self._end_lsn)
+            self._ends_in_commit = last_end_lsn(messages[-1:]) != INVALID
+            self._sent_through = max(self._sent_through, self._end_lsn)
+        return messages
+
+    def _finish_pass(self, peek: Peek) -> None:
+        if peek.message_count >= peek.limit and self._end_lsn == INVALID:
+            # Nothing ended in the pass, so there is nothing yet to move the slot to: look again, and further.
+            self._outside.start_over()
+            self._limit = 2 * peek.limit
+            return
+        self._limit = self._pass_messages
+        if peek.message_count < peek.limit:
+            self._sent_through = max(self._sent_through, peek.upto_lsn)
+        if self._end_lsn != INVALID or self._outside.count:
+            self._owed = self._end_lsn if self._ends_in_commit else self._sent_through
+        else:
+            self._next_pass = time.monotonic() + IDLE_INTERVAL
+        self._outside = Outside()
+        self._move_slot()
+
+    def _move_slot(self) -> None:
+        """Take what is acknowledged off the slot, as far as the server's version lets us."""
+        target = self._target()
+        if target <= self._moved:
+            return
+        try:
+            if self._has_advance:
+                advance(self._control, self._slot, target, busy_timeout=self._busy_timeout)
+            else:
+                # On the peeking session: it is idle, and has the client encoding that decoding needs.
+                wait = self._busy_timeout
+                discard(self._peeking, self._slot, target, self._options, busy_timeout=wait)
+        except SourceError as failure:
+            self._fail(failure)
+        self._moved = target
+        self._ends = {end for end in self._ends if end > target}
+
+    def _target(self) -> LSN:
+        """Return how far the slot may be moved now."""
+        if self._has_advance:
+            return self._wanted
+        # Without advance the slot goes to the end of the record that reaches the target: only where a commit
+        # ends is that the target itself, and not a record further, past what bronze holds.
+        target = max((end for end in self._ends if end <= self._wanted), default=INVALID)
+        # Only what a whole pass has shown may be discarded.
+        return INVALID if self._peek is not None or target < self._owed else target
+
+
+def start_slot_sql(
+    conninfo: str,
+    slot: str,
+    publication: str,
+    *,
+    options: Mapping[str, str],
+    upto_lsn: Callable[[], LSN] | None = None,
+    busy_timeout: float = 60.0,
+    pass_messages: int = PASS_MESSAGES,
+) -> SlotSql:
+    """Return the stream of the slot from its confirmed position.
+
+    A pass reads up to `upto_lsn()`, by default the server's flush LSN when the pass starts. A slot that
+    another session reads is tried again for `busy_timeout` seconds.
+    """
+    return SlotSql(
+        open_sessions(conninfo, slot, publication),
+        options=options,
+        upto_lsn=upto_lsn,
+        busy_timeout=busy_timeout,
+        pass_messages=pass_messages,
+    )
