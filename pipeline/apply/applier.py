@@ -222,15 +222,19 @@ class Applier:
         found, copy = pending.surveys.get(name, []), pending.copies.get(name)
         changes = sum(sum(s.counts.values()) for s in found)
         surveys = [each.survey for each in found]
+        excess = self.excess(name, pending)
+        if excess:  # whatever else is the matter with it: `retry --rewrite` leaves it alone
+            self.guarded.setdefault(name, 0)
+        else:
+            self.guarded.pop(name, None)
         renames = rename_events(name, pending.registered, self.relations, surveys, floor)
         self.records.record_events([*renames])
         self._refuse_path(name)
         writer = self.writer(name)
         writer.bronze.arrivals = self.bronze.arrivals
         writer.refuse_foreign_commits(since)
-        if excess := self.excess(name, pending):
+        if excess:
             return self._hold(name, pending, excess)
-        self.guarded.pop(name, None)
         if copy:
             written = writer.begin_with(copy, self.relations, registered, pending.point)
             changes = written.changes

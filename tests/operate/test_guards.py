@@ -109,6 +109,21 @@ def test_a_confirmation_is_for_the_tables_that_it_names_and_once(pipeline: Pipel
 
 
 @pytest.mark.slow
+def test_a_table_that_fails_otherwise_is_guarded_all_the_same(pipeline: Pipeline) -> None:
+    pipeline = guarded(pipeline, "guarded")
+    pipeline.spark.sql(f"DELETE FROM delta.`{pipeline.path('silver', 'public', 'guarded')}` WHERE id = 20")
+    pipeline.run("DELETE FROM guarded WHERE id <= 6")
+    pipeline.ingest()
+    summary = retry(pipeline, "guarded", rewrites=True, confirms=False)
+    [state] = summary.tables.values()
+    assert state.failure is not None
+    assert "somebody else" in state.failure
+    assert rows(pipeline, "guarded") == 19
+    assert held(retry(pipeline, "guarded", rewrites=True)) == set()
+    pipeline.assert_equal("guarded")
+
+
+@pytest.mark.slow
 def test_what_begins_anew_is_not_guarded(make_pipeline: MakePipeline) -> None:
     pipeline = guarded(make_pipeline(create_publication="all"))
     pipeline.run("DELETE FROM guarded WHERE id <= 6")
