@@ -13,7 +13,8 @@ from pipeline.lake.bronze.activity import times_of_positions
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.tables import local_frame
 from pipeline.protocol.lsn import LSN
-from pipeline.report.status import TableStatus, read_tables, with_lag
+from pipeline.report.status import read_tables, with_lag
+from pipeline.report.status_page import TableStatus
 from pipeline.report.summaries import TableState
 
 STATUS = (

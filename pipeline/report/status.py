@@ -6,136 +6,26 @@ The source is asked how its slot stands; where it does not answer, the lake is a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 
 from pyspark.sql import SparkSession
-from rich.console import Console
 
 from pipeline.config import Config
 from pipeline.errors import SourceError
 from pipeline.lake.bronze.activity import Activity, read_activity
 from pipeline.lake.bronze.copies import GONE, READING
 from pipeline.lake.bronze.tables import Bronze
-from pipeline.lake.instants import utc_text
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.reconciliations import Reconciliations
 from pipeline.lake.records import Event, Records
 from pipeline.lake.spark.session import start_session
 from pipeline.lake.tables import Lake
-from pipeline.postgres.stream.retention import SourceState, ask_source
+from pipeline.postgres.stream.retention import ask_source
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.report import status_page
-from pipeline.report.lag import lag_bytes, lag_seconds, seconds_left, wal_rate
+from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
+from pipeline.report.status_page import HOLDING, Status, TableStatus
 from pipeline.rules import TableName
-
-HOLDING = ("held", "refused")
-OPERATIONS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
-
-
-@dataclass(frozen=True, slots=True)
-class TableStatus:
-    """One table: `state` is copying, current, behind, held, refused or left; `sentence` says more.
-
-    A table that is being copied for the first time has no version in silver (-1). Up to `verified` it was
-    proven to equal its source. `commit_time` is that of the last transaction up to `applied`; `operations`
-    counts what was committed within the last day, by the operation's letter.
-    """
-
-    name: TableName
-    state: str
-    applied: LSN
-    version: int
-    misfits: dict[str, int]
-    sentence: str | None = None
-    verified: LSN | None = None
-    commit_time: datetime | None = None
-    lag_seconds: float | None = None
-    lag_bytes: int | None = None
-    operations: Mapping[str, int] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the table as data."""
-        return {
-            "schema": self.name[0],
-            "table": self.name[1],
-            "state": self.state,
-            "applied": str(self.applied),
-            "version": self.version,
-            "misfits": self.misfits,
-            "sentence": self.sentence,
-            "verified": None if self.verified is None else str(self.verified),
-            "commit_time": utc_text(self.commit_time),
-            "lag_seconds": None if self.lag_seconds is None else round(self.lag_seconds, 3),
-            "lag_bytes": self.lag_bytes,
-            "last_day": {name: self.operations.get(op, 0) for op, name in OPERATIONS.items()},
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The pipeline as of its newest manifest; `captured` is how far bronze is complete.
-
-    Lags are measured against the end of the source's log where the source answered, else against `captured`;
-    `unreachable` says why it did not. `rate` is the growth of that log, in bytes a second.
-    """
-
-    pipeline: str
-    captured: LSN
-    applied: LSN
-    commit_time: datetime | None
-    tables: tuple[TableStatus, ...]
-    slot_name: str = ""
-    source: SourceState | None = None
-    unreachable: str | None = None
-    rate: float | None = None
-
-    @property
-    def is_held(self) -> bool:
-        """Say whether a table waits for somebody."""
-        return any(table.state in HOLDING for table in self.tables)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the status as data."""
-        return {
-            "pipeline": self.pipeline,
-            "captured": str(self.captured),
-            "applied": str(self.applied),
-            "commit_time": utc_text(self.commit_time),
-            "lag_behind": "source" if self.source else "bronze",
-            "tables": [table.as_json() for table in self.tables],
-            "source": self._source_json(),
-            "source_failure": self.unreachable,
-        }
-
-    def _source_json(self) -> dict[str, Any] | None:
-        if self.source is None:
-            return None
-        slot = self.source.slot
-        left = seconds_left(self.source, self.rate)
-        return {
-            "now": utc_text(self.source.now),
-            "wal_end": str(self.source.wal_lsn),
-            "wal_bytes_per_second": None if self.rate is None else round(self.rate, 1),
-            "max_slot_wal_keep_bytes": self.source.keep_size,
-            "seconds_until_limit": None if left is None else round(left, 1),
-            "slot": slot
-            and {
-                "name": slot.name,
-                "active": slot.is_active,
-                "restart_lsn": slot.restart_lsn and str(slot.restart_lsn),
-                "confirmed_flush_lsn": slot.confirmed_flush_lsn and str(slot.confirmed_flush_lsn),
-                "wal_status": slot.wal_status,
-                "invalidation_reason": slot.invalidation_reason,
-                "retained_bytes": slot.retained,
-                "safe_wal_size": slot.safe,
-            },
-        }
-
-    def print(self, console: Console) -> None:
-        """Print the pipeline's positions, one row a table, and how the slot stands."""
-        status_page.show(self, console)
 
 
 def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:

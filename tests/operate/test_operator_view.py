@@ -20,7 +20,8 @@ from pipeline.lake.bronze.activity import Mark, read_activity
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import run_both
-from pipeline.report.status import Status, TableStatus, read_status
+from pipeline.report.status import read_status
+from pipeline.report.status_page import Status, TableStatus
 from pipeline.report.watch import Watch
 from pipeline.report.watch_request import Address
 from pipeline.rules import TableRule

@@ -14,7 +14,8 @@ from pipeline.lake.silver.as_of import as_of
 from pipeline.operate.plan import Plan, make_plan
 from pipeline.operate.retry import run_retry
 from pipeline.prove.ledger import prove
-from pipeline.report.status import Status, read_status
+from pipeline.report.status import read_status
+from pipeline.report.status_page import Status
 from pipeline.rules import TableRule
 from tests.operate.pipelines import Pipeline
 
