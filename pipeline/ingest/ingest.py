@@ -43,12 +43,12 @@ def run_ingest(
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
         lock_slot(connection, config.source.slot, should_stop=stop.is_set)
+        point = bronze.point()  # before anything is made: the lake may be another pipeline's
         identity = identify(connection)
         target = identity.wal_flush_lsn if trigger == "available-now" else None
         publication, _ = ensure_publication(connection, config)
         if config.source.protocol.binary:
             refuse_unreadable(connection, publication)
-        point = bronze.point()
         prepared_count = 0
         if point is None:
             slot, _ = ensure_slot(connection, config, may_create=True)

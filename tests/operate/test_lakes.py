@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import ConfigError
 from pipeline.lake.tables import LakeTable
 from pipeline.operate.resync import run_resync
+from pipeline.report.status import read_status
 from tests.operate.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -59,6 +61,20 @@ def forget(pipeline: Pipeline, *names: str) -> None:
     for file in folder.glob("*.crc"):
         file.unlink()
     log.clearCache()
+
+
+def test_a_lake_is_that_of_one_pipeline(shop: Pipeline) -> None:
+    other = replace(
+        shop, config=replace(shop.config, pipeline="other", source=replace(shop.config.source, slot="other"))
+    )
+    for job in (other.ingest, other.apply, lambda: read_status(other.config, spark=other.spark)):
+        with pytest.raises(ConfigError, match=f"is that of the pipeline {shop.config.pipeline}, "):
+            job()
+    made = "SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'other'"
+    assert shop.source.execute(made).fetchall() == []
+    change(shop)
+    shop.catch_up()
+    shop.assert_equal("t", "bag")
 
 
 def test_a_lake_that_moved_goes_on(shop: Pipeline, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The bronze tables as Delta: landing staged changes, and reading them back for apply."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
 from pipeline.bronze.versions import RelationVersion, relations_table
+from pipeline.errors import ConfigError
 from pipeline.lake.bronze.arrivals import Arrivals, Point, arrivals_between
 from pipeline.lake.bronze.copies import Copies
 from pipeline.lake.bronze.prepared import PreparedTransactions
@@ -23,6 +25,8 @@ from pipeline.silver.copies import Start
 from pipeline.silver.fold import literal
 from pipeline.silver.plan import Place, Survey, survey_of
 from pipeline.silver.relation import SourceRelation, source_relation
+
+_APP_ID = re.compile(r"pgdelta:(.*?):\d+(?:#|$)", re.DOTALL)
 
 
 def app_id(pipeline: str, generation: int = 1) -> str:
@@ -87,10 +91,17 @@ class Bronze:
         """Return how far bronze is complete, None where it holds no position.
 
         Delta forgets positions where delta.setTransactionRetentionDuration says so; its log has them still.
+        ConfigError where another pipeline fills bronze: each would take the other's rows for its own.
         """
         version, lsn = self.changes.version_and_position(self.app_id)
-        if lsn is None and version >= 0 and (told := self.metadata().get("to_lsn")):
-            lsn = LSN.parse(told)
+        if lsn is None and version >= 0:
+            if told := self.metadata().get("to_lsn"):
+                lsn = LSN.parse(told)
+            elif (owner := self._owner()) not in (None, self.pipeline):
+                raise ConfigError(
+                    f"the lake {self.lake.root} is that of the pipeline {owner}, which shares it with none: "
+                    f"give {self.pipeline} a storage.root of its own, or write its former name as `pipeline`"
+                )
         return None if lsn is None else Point(version, lsn)
 
     def metadata(self) -> dict[str, Any]:
@@ -106,6 +117,17 @@ class Bronze:
             if rows := mine.select("userMetadata").collect():
                 return json_object(rows[0].userMetadata)
         return {}
+
+    def _owner(self) -> str | None:
+        """Return the pipeline that wrote to bronze last, None where nobody did."""
+        history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier}")
+        written = (
+            history.where(F.col("userMetadata").contains('"app_id"')).orderBy(F.desc("version")).limit(1)
+        )
+        for row in written.select("userMetadata").collect():
+            if told := _APP_ID.match(str(json_object(row.userMetadata).get("app_id"))):
+                return told[1]
+        return None
 
     def copy_app_id(self, copy_id: int) -> str:
         """Return the application id under which the ranges of a copy are counted."""
