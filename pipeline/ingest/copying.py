@@ -112,8 +112,9 @@ class Copier:
         while not self._stop.is_set():
             pause = LOOK_SECONDS
             try:
+                has_copied = self._round()
                 self._summary.copy_failure = None
-                if self._round():
+                if has_copied:
                     lost_count = 0
                     continue
                 if any(copy.failure for copy in self._summary.copies.values()):

@@ -67,6 +67,11 @@ class RunMetrics:
             self._tables(
                 "copy_share", "Part of a table's copy that is in bronze, 0 to 1.", copies, lambda c: c.share
             ),
+            self._one(
+                "copies_failed",
+                "1 where no table can be copied: the next try may.",
+                int(summary.copy_failure is not None),
+            ),
             self._tables(
                 "copy_failed", "1 where a table's copy failed.", copies, lambda c: int(c.failure is not None)
             ),

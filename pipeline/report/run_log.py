@@ -35,6 +35,7 @@ class RunLog:
         self._commits = self._transactions = self._changes = self._passes = 0
         self._applied: dict[Name, int] = {}
         self._copies: dict[Name, str | None] = {}
+        self._all_copies: str | None = None  # why none goes on
         self._troubles: dict[Name, tuple[str, str]] = {}
 
     def start(self, trigger: str) -> None:
@@ -86,12 +87,16 @@ class RunLog:
             self._log("end", exit_code=exit_code, seconds=seconds, sentence=sentence)
 
     def _log_copies(self, summary: IngestSummary) -> None:
+        if summary.copy_failure not in (None, self._all_copies):
+            self._log("copies failed", sentence=summary.copy_failure)
+            self._all_copies = summary.copy_failure
         for name, copy in sorted(summary.copies.items()):
             state = copy.failure or ("" if copy.is_complete else None)
             if state is not None and self._copies.get(name) != state:
                 event = "copy failed" if state else "copied"
                 facts = {"rows": copy.rows_landed, "seconds": round(copy.seconds, 3)}
                 self._log(event, schema=name[0], table=name[1], **facts, sentence=copy.failure)
+                self._all_copies = None
             self._copies[name] = state
 
     def _log_trouble(self, name: Name, applied: str, trouble: tuple[str, str]) -> None:

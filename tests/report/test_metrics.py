@@ -64,6 +64,7 @@ def test_ingest_says_how_far_bronze_is_and_goes_on_changing() -> None:
         'pgdelta_captured_changes_total{pipeline="shop"}': "21",
         'pgdelta_bronze_commits_total{pipeline="shop"}': "2",
         'pgdelta_copy_share{pipeline="shop",schema="sales",table="o\\"1"}': "0.25",
+        'pgdelta_copies_failed{pipeline="shop"}': "0",
         'pgdelta_copy_failed{pipeline="shop",schema="sales",table="o\\"1"}': "1",
     }
 

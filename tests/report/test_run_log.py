@@ -33,6 +33,19 @@ def logged(lines: list[str]) -> list[dict[str, Any]]:
     return found
 
 
+def test_copies_that_all_fail_are_logged_once_for_each_sentence() -> None:
+    lines: list[str] = []
+    log, summary = RunLog("shop", "run", lines.append), IngestSummary("shop", "slot", LSN(5))
+    for sentence in ("no server", None, "no server", "no right", "no right"):
+        summary.copy_failure = sentence
+        log.take_ingest(summary)
+    copy = summary.copies["public", "t"] = CopyProgress(rows_landed=4)
+    copy.complete()
+    log.take_ingest(summary)
+    said = [(line["event"], line.get("sentence")) for line in logged(lines)]
+    assert said == [("copies failed", "no server"), ("copies failed", "no right"), ("copied", None)]
+
+
 def test_commits_and_copies_are_logged_as_they_come() -> None:
     lines: list[str] = []
     log, summary = RunLog("shop", "run", lines.append), IngestSummary("shop", "slot", LSN(5))
