@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline import __version__, commands
-from pipeline.guard import main_guard
+from pipeline.guard import Kind, main_guard
 from pipeline.operate.as_of_request import AS_OF, take_as_of
 from pipeline.report.watch_request import take_offline, take_watch
 from pipeline.tail.request import TAIL, take_tail
@@ -35,11 +35,7 @@ Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to th
 """
 _ENDING = """\
 exit codes: 0 done; 1 failed; 2 a mistake in the command line or the configuration.
-Ctrl-C or SIGTERM finishes the commit under way and ends with 0; a second one ends at once.
-"""
-_READER_ENDING = """\
-exit codes: 0 done; 1 failed; 2 a mistake in the command line or the configuration.
-Ctrl-C or SIGTERM ends at once with 0, and so does a reader that closes the pipe.
+Ctrl-C or SIGTERM {}
 """
 
 
@@ -52,20 +48,22 @@ class Command:
     arguments: Callable[[argparse.ArgumentParser], None]
     call: Callable[[argparse.Namespace, threading.Event], int]
     json_help: str = "print the result as one JSON object"
-    commits: bool = True
+    kind: Kind = Kind.JOB
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     options = make_parser().parse_args(arguments)
     command: Command = options.command
-    return main_guard(lambda stop: command.call(options, stop), debug=options.debug, commits=command.commits)
+    return main_guard(lambda stop: command.call(options, stop), debug=options.debug, kind=command.kind)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command and all its subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="pgdelta", description=_ABOUT, epilog=_ENDING, formatter_class=raw)
+    parser = argparse.ArgumentParser(
+        prog="pgdelta", description=_ABOUT, epilog=_ENDING.format(Kind.JOB.value), formatter_class=raw
+    )
     parser.add_argument("--version", action="version", version=f"pgdelta {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in _COMMANDS.items():
@@ -73,7 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
             name,
             help=command.help,
             description=command.description,
-            epilog=_ENDING if command.commits else _READER_ENDING,
+            epilog=_ENDING.format(command.kind.value),
             formatter_class=raw,
             # --acknowledge must not be guessed from its first letters
             allow_abbrev=False,
@@ -232,7 +230,7 @@ _COMMANDS = {
         "With --prove: whether bronze is whole, commit by commit, and exit code 1 where it is not.",
         _take_status,
         commands.status,
-        commits=False,
+        kind=Kind.READER,
     ),
     "plan": Command(
         "what the next apply would do, and what it costs",
@@ -240,7 +238,7 @@ _COMMANDS = {
         "columns change, with its cost and with what it loses. Changes nothing.",
         _take_config,
         commands.plan,
-        commits=False,
+        kind=Kind.READER,
     ),
     "retry": Command(
         "apply once more what was held, or write tables anew from bronze",
@@ -251,6 +249,7 @@ _COMMANDS = {
         "replaces them. Not beside a running apply.",
         _take_retry,
         commands.retry,
+        kind=Kind.ONCE,
     ),
     "resync": Command(
         "copy tables anew from the source",
@@ -259,6 +258,7 @@ _COMMANDS = {
         "then readers see what is there, and it goes on following the source.",
         _take_resync,
         commands.resync,
+        kind=Kind.ONCE,
     ),
     "reconcile": Command(
         "prove that silver equals the source, and find the rows that differ",
@@ -268,13 +268,14 @@ _COMMANDS = {
         "_pgdelta/reconciliations. Exit code 1 where a table differs, or could not be compared.",
         _take_reconcile,
         commands.reconcile,
+        kind=Kind.ONCE,
     ),
     "as-of": Command(
         "which version of each silver table shows one commit of the source",
         AS_OF,
         take_as_of,
         commands.as_of,
-        commits=False,
+        kind=Kind.READER,
     ),
     "tail": Command(
         "what a slot says, message by message, live",
@@ -282,7 +283,7 @@ _COMMANDS = {
         take_tail,
         commands.tail,
         json_help="print one JSON object a line: every field, every value whole",
-        commits=False,
+        kind=Kind.READER,
     ),
     "demo": Command(
         "watch a shop in an embedded PostgreSQL being replicated",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -130,27 +131,37 @@ def plan(options: argparse.Namespace, stop: threading.Event) -> int:
 
 def retry(options: argparse.Namespace, stop: threading.Event) -> int:
     """Apply once more, or write tables anew."""
-    del stop
     config = _load(options)
     from pipeline.operate.retry import run_retry
 
-    return _finish(
-        run_retry(config, options.table, rewrites=options.rewrite, confirms=options.confirm), options
-    )
+    summary = run_retry(config, options.table, rewrites=options.rewrite, confirms=options.confirm, stop=stop)
+    return _unless_stopped(_finish(summary, options), stop)
 
 
 def resync(options: argparse.Namespace, stop: threading.Event) -> int:
     """Ask for tables to be copied anew."""
-    del stop
     config = _load(options)
     from pipeline.operate.resync import run_resync
     from pipeline.report.copy_board import CopyBoard
 
     with CopyBoard(is_quiet=options.json) as board:
         summary = run_resync(
-            config, options.table, key_ranges=_key_ranges(options), runs=options.run, progress=board.take
+            config,
+            options.table,
+            key_ranges=_key_ranges(options),
+            runs=options.run,
+            progress=board.take,
+            stop=stop,
         )
-    return _finish(summary, options)
+    return _unless_stopped(_finish(summary, options), stop)
+
+
+def _unless_stopped(code: int, stop: threading.Event) -> int:
+    """Return the exit code of what nobody else goes on with."""
+    if stop.is_set() and code == 0:
+        print("pgdelta: stopped before all was done: run the same command again", file=sys.stderr)
+        return 1
+    return code
 
 
 def _key_ranges(options: argparse.Namespace) -> list[KeyRange]:

@@ -94,6 +94,11 @@ class Source:
         """Return where snapshots are taken, of which tables are copied or compared."""
         return self.copying.conninfo or self.conninfo
 
+    @property
+    def snapshot_key(self) -> str:
+        """Return the key that says where snapshots are taken."""
+        return "source.copying.conninfo" if self.copying.conninfo else "source.conninfo"
+
 
 @dataclass(frozen=True, slots=True)
 class Storage:

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from enum import Enum
 from types import FrameType
 
 from pipeline.errors import PgdeltaError, one_line
@@ -29,13 +30,24 @@ _GRACE_SECONDS = 50.0
 _READER_SECONDS = 1.0
 
 
+class Kind(Enum):
+    """What a stop does to a command: one that each next run repeats, that nobody repeats, that only reads."""
+
+    JOB = "finishes the commit under way and ends with 0; a second one ends at once, with 130."
+    ONCE = (
+        "finishes the commit under way, and ends with 1 where something is left to do;\n"
+        "a second one ends at once, with 130."
+    )
+    READER = "ends at once with 0, and so does a reader that closes the pipe."
+
+
 def main_guard(
-    function: Callable[[threading.Event], int], *, debug: bool = False, commits: bool = True
+    function: Callable[[threading.Event], int], *, debug: bool = False, kind: Kind = Kind.JOB
 ) -> int:
     """Run a function and return its exit code; every failure leaves one sentence on stderr.
 
-    One that commits nothing is not waited for: a stop ends it within a second, also where it is stuck in a
-    write to a pipe that nobody empties.
+    A reader is not waited for: a stop ends it within a second, also where it is stuck in a write to a pipe
+    that nobody empties.
 
     The function runs on a thread of its own: signals are then heard at once, whatever it waits for, and
     Spark, which takes over SIGINT where it is started on the main thread, leaves it to us.
@@ -71,15 +83,13 @@ def main_guard(
         worker.start()
         while worker.is_alive():
             worker.join(0.2)
-            if stop.is_overdue(_GRACE_SECONDS if commits else _READER_SECONDS):
-                if not commits:
-                    os._exit(0)
-                _say(
-                    "stopped before the commit under way had ended; nothing is lost, the next run repeats it"
-                )
-                with contextlib.suppress(OSError, ValueError):
-                    sys.stdout.flush()
-                os._exit(0)
+            if stop.is_overdue(_READER_SECONDS if kind is Kind.READER else _GRACE_SECONDS):
+                if kind is not Kind.READER:
+                    again = "the next run repeats it" if kind is Kind.JOB else "run the same command again"
+                    _say(f"stopped before the commit under way had ended; nothing is lost, {again}")
+                    with contextlib.suppress(OSError, ValueError):
+                        sys.stdout.flush()
+                os._exit(int(kind is Kind.ONCE))
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -362,7 +362,7 @@ def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.S
 
 
 def test_what_commits_nothing_is_not_waited_for() -> None:
-    process = start(WORK.replace("(work)", "(work, commits=False)"), "50", "60")
+    process = start(WORK.replace("(work)", "(work, kind=guard.Kind.READER)"), "50", "60")
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
@@ -378,6 +378,16 @@ def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
     assert err.startswith("pgdelta: stopped before the commit under way had ended; nothing is lost")
+
+
+def test_what_nobody_repeats_is_cut_off_with_1() -> None:
+    process = start(WORK.replace("(work)", "(work, kind=guard.Kind.ONCE)"), "0.5", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.endswith("nothing is lost, run the same command again\n")
 
 
 def test_a_second_signal_ends_at_once() -> None:

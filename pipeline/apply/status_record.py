@@ -1,6 +1,5 @@
-"""`{root}/_pgdelta/status`: how each table stood at the last pass of apply, for whoever queries the lake.
+"""How the tables of an applier stand, left in the lake: at the end of a run, and once a minute on the way.
 
-One row a table, replaced as a whole by one small commit: at the end of a run, and once a minute on the way.
 Lags are behind what bronze had then.
 """
 
@@ -11,17 +10,12 @@ from pipeline.apply.applier import Applier
 from pipeline.config import Config
 from pipeline.lake.bronze.activity import times_of_positions
 from pipeline.lake.bronze.tables import Bronze
-from pipeline.lake.tables import local_frame
+from pipeline.lake.statuses import FAILED, Statuses
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_tables, with_lag
 from pipeline.report.status_page import TableStatus
 from pipeline.report.summaries import TableState
 
-STATUS = (
-    "schema_name STRING, table_name STRING, state STRING, applied_lsn BIGINT, commit_time TIMESTAMP, "
-    "captured_lsn BIGINT, lag_bytes BIGINT, lag_seconds DOUBLE, silver_version BIGINT, misfits BIGINT, "
-    "verified_lsn BIGINT, sentence STRING, recorded_at TIMESTAMP"
-)
 EVERY_SECONDS = 60.0
 
 
@@ -32,7 +26,7 @@ class StatusRecord:
         self._applier = applier
         self._config = config
         self._bronze = Bronze(applier.lake, config.pipeline)  # a pass may be under way in another thread
-        self._table = applier.lake.table("_pgdelta", "status")
+        self._statuses = Statuses(applier.lake)
         self._written_at = time.monotonic()
         self._passes = 0
 
@@ -41,12 +35,12 @@ class StatusRecord:
         if time.monotonic() - self._written_at >= EVERY_SECONDS:
             self.write()
 
-    def write(self) -> None:
-        """Write where there was a pass since the last time."""
+    def write(self, *, always: bool = False) -> None:
+        """Write where there was a pass since the last time, or always."""
         passes = self._applier.summary.passes
         manifest, point = self._applier.manifest, self._bronze.point()
         self._written_at = time.monotonic()
-        if passes == self._passes or manifest is None or point is None:
+        if (passes == self._passes and not always) or manifest is None or point is None:
             return
         self._passes = passes
         tables = read_tables(self._config, self._bronze, self._applier.records, manifest)
@@ -58,7 +52,7 @@ class StatusRecord:
             _row(with_lag(table, manifest, times, point.lsn, now), states.get(table.name), point.lsn, now)
             for table in tables
         ]
-        self._table.overwrite(local_frame(self._applier.lake.spark, rows, STATUS), None, replaces_schema=True)
+        self._statuses.replace(rows)
 
 
 def _row(table: TableStatus, state: TableState | None, captured: LSN, now: datetime) -> dict[str, object]:
@@ -66,7 +60,7 @@ def _row(table: TableStatus, state: TableState | None, captured: LSN, now: datet
     return {
         "schema_name": table.name[0],
         "table_name": table.name[1],
-        "state": "failed" if failure else table.state,
+        "state": FAILED if failure else table.state,
         "applied_lsn": table.applied or None,
         "commit_time": table.commit_time,
         "captured_lsn": captured,

@@ -18,13 +18,13 @@ from pipeline.postgres.stream.slot import OR_RESYNC, Slot, read_slot, renew_slot
 from pipeline.protocol.lsn import LSN
 
 
-def refuse_other_source(recorded: dict[str, Any], identity: Identity) -> None:
-    """Raise GapError where this is not the database that bronze was filled from."""
+def refuse_other_source(recorded: dict[str, Any], identity: Identity, key: str = "source.conninfo") -> None:
+    """Raise GapError where this is not the database that bronze was filled from; `key` names it."""
     for name, now in (("system_identifier", identity.system_identifier), ("database", identity.database)):
         if name in recorded and recorded[name] != now:
             raise GapError(
                 f"Bronze was filled from another source ({name} {recorded[name]}, this server has {now}): "
-                "correct source.conninfo, or start over with a new storage.root."
+                f"correct {key}, or start over with a new storage.root."
             )
 
 

@@ -144,7 +144,7 @@ class Copier:
         # Silver may be as far as bronze was when somebody asked for a patch.
         point = self._bronze.point()
         used.append(point.lsn if point else INVALID)
-        with closing(SnapshotKeeper(conninfo, max(used))) as keeper:
+        with closing(SnapshotKeeper(conninfo, max(used), key=source.snapshot_key)) as keeper:
             self._check_place(keeper)
             tables = self._begin(keeper, wanted)
             if not tables:

@@ -5,6 +5,7 @@ complete, silver goes on showing the rows that it has, and goes on following the
 only some keys are copied waits for them in bronze.
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,7 @@ def run_resync(
     runs: bool = False,
     spark: SparkSession | None = None,
     progress: IngestProgress | None = None,
+    stop: threading.Event | None = None,
 ) -> ResyncSummary:
     """Ask for the tables that globs name, or all, or keys of one; `runs` ingests and applies at once."""
     matches = matcher(globs)
@@ -89,7 +91,7 @@ def run_resync(
     if key_ranges:
         _refuse_untold(config, bronze, names, key_ranges)
     bronze.copies.request([Request.of(name, REASON, key_ranges) for name in names])
-    run = run_both(config, spark=spark, ingest_progress=progress) if runs else None
+    run = run_both(config, spark=spark, stop=stop, ingest_progress=progress) if runs else None
     return ResyncSummary(config.pipeline, names, len(key_ranges), run)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.entries import Entries
+from pipeline.apply.status_record import StatusRecord
 from pipeline.config import Config
 from pipeline.errors import ConfigError, sentence_of
 from pipeline.lake.locks import hold_apply
@@ -24,11 +26,14 @@ def run_retry(
     rewrites: bool = False,
     confirms: bool = False,
     spark: SparkSession | None = None,
+    stop: threading.Event | None = None,
 ) -> ApplySummary:
     """Apply all that bronze holds; with `rewrites` write the tables that globs name anew, or all of them.
 
-    With `confirms` what waits for the tables that globs name is applied whatever their guards say.
+    With `confirms` what waits for the tables that globs name is applied whatever their guards say. After
+    `stop` no other table is written anew.
     """
+    stop = stop or threading.Event()
     if globs and not (rewrites or confirms):
         raise ConfigError(
             "--table says which tables to write anew, or to confirm: add --rewrite or --confirm, or leave "
@@ -44,7 +49,8 @@ def run_retry(
                 _confirm(applier, matches)
             applier.apply_pending()
             if rewrites:
-                _rewrite(applier, matches)
+                _rewrite(applier, matches, stop)
+            StatusRecord(applier, config).write(always=True)
     return applier.summary
 
 
@@ -55,7 +61,7 @@ def _confirm(applier: Applier, matches: Callable[[TableName], bool]) -> None:
     applier.confirmed = matches
 
 
-def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
+def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threading.Event) -> None:
     """Write the tables that match anew, each up to the newest manifest, and record which version shows it."""
     if (manifest := applier.manifest) is None:
         return
@@ -63,6 +69,8 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
     found = Entries(applier.lake, manifest, lambda name: applier.writer(name).table.path)
     entries = dict(found.before)
     for name in found.before:
+        if stop.is_set():
+            break
         if name not in registered or not matches(name) or name in applier.guarded:
             continue  # bronze's history has what the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
@@ -81,4 +89,5 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool]) -> None:
         state.held, state.failure, state.misfits = written.held, None, written.misfits
         if not written.held:
             state.applied = manifest.lsn
-    applier.manifests.record(replace(manifest, entries=tuple(entries.values())))
+    applier.manifest = replace(manifest, entries=tuple(entries.values()))
+    applier.manifests.record(applier.manifest)

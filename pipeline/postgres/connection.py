@@ -70,9 +70,15 @@ class Identity:
     encoding: str
 
 
-def connect(conninfo: str, *, application_name: str = "pgdelta") -> Connection:
-    """Open a session with pinned settings, in autocommit mode and client encoding UTF8."""
-    return _open(conninfo, {"application_name": application_name})
+def connect(conninfo: str, *, application_name: str = "pgdelta", key: str = "source.conninfo") -> Connection:
+    """Open a session with pinned settings, in autocommit mode and client encoding UTF8.
+
+    `key` is where the configuration has the conninfo: what goes wrong is said of it.
+    """
+    try:
+        return _open(conninfo, {"application_name": application_name})
+    except SourceError as error:
+        raise SourceError(str(error).replace("source.conninfo", key)) from None
 
 
 def connect_replication(conninfo: str, *, application_name: str = "pgdelta") -> Connection:

@@ -79,13 +79,14 @@ def run_reconcile(
     spark = spark or start_session(f"pgdelta reconcile {config.pipeline}")
     if repairs and runs:
         refuse_beside_apply(Lake(spark, config.storage.root))
-    reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop or threading.Event())
+    stop = stop or threading.Event()
+    reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop)
     found = reconciler.run(matches)
     if not repairs or not reconciler.requests:
         return found
     Bronze(Lake(spark, config.storage.root), config.pipeline).copies.request(reconciler.requests)
     sentences = {request.name: repair_sentence(request) for request in reconciler.requests}
-    return replace(found, repairs=sentences, run=run_both(config, spark=spark) if runs else None)
+    return replace(found, repairs=sentences, run=run_both(config, spark=spark, stop=stop) if runs else None)
 
 
 class Reconciler:
@@ -131,7 +132,8 @@ class Reconciler:
         pinned, unsettled = self._pin(matches, names)
         after = max((table.position for table in pinned), default=INVALID)
         with ExitStack() as stack:
-            keeper = stack.enter_context(closing(SnapshotKeeper(source.snapshot_conninfo, after)))
+            taken = SnapshotKeeper(source.snapshot_conninfo, after, key=source.snapshot_key)
+            keeper = stack.enter_context(closing(taken))
             is_ascii = self._check_place(keeper.connection)
             reads = SourceReads(self._config, self._lake, keeper.snapshot, is_ascii=is_ascii)
             stack.enter_context(reads).begin({table.name: table.registered for table in pinned})
@@ -193,7 +195,7 @@ class Reconciler:
     def _check_place(self, connection: Connection) -> bool:
         """Refuse to compare with another server; say whether it knows nothing of its texts' encoding."""
         identity = identify(connection)
-        refuse_other_source(self._bronze.metadata(), identity)
+        refuse_other_source(self._bronze.metadata(), identity, self._config.source.snapshot_key)
         return identity.encoding == "SQL_ASCII"
 
     def _reach(self, lsn: LSN) -> bool:

@@ -20,6 +20,7 @@ from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.reconciliations import Reconciliations
 from pipeline.lake.records import Event, Records
 from pipeline.lake.spark.session import start_session
+from pipeline.lake.statuses import FAILED, Failure, Statuses
 from pipeline.lake.tables import Lake
 from pipeline.postgres.stream.retention import ask_source
 from pipeline.protocol.lsn import INVALID, LSN
@@ -40,7 +41,10 @@ def read_status(config: Config, *, spark: SparkSession | None = None, is_offline
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     point = bronze.point() if bronze.changes.exists() else None
     manifest = Manifests(lake).last() or Manifest(INVALID)
-    tables = read_tables(config, bronze, records, manifest)
+    failures = Statuses(lake).failures()
+    tables = [
+        _failed(table, failures.get(table.name)) for table in read_tables(config, bronze, records, manifest)
+    ]
     captured = point.lsn if point else INVALID
     now = source.now if source else datetime.now(timezone.utc)
     positions = {table.applied for table in tables}
@@ -114,6 +118,13 @@ def _copying(bronze: Bronze, name: TableName, shown: TableStatus | None) -> Tabl
         what = "the table is" if is_whole else "rows, for which it waits, are"
         return replace(before, sentence=f"{what} to be copied anew by the next ingest")
     return None
+
+
+def _failed(table: TableStatus, failure: Failure | None) -> TableStatus:
+    """Return the table as one that failed where it did in the last pass, and nothing came of it since."""
+    if failure is None or table.state not in (*HOLDING, "behind") or failure.applied != table.applied:
+        return table
+    return replace(table, state=FAILED, sentence=failure.sentence)
 
 
 def _table(

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.lake.instants import utc_text
+from pipeline.lake.statuses import FAILED
 from pipeline.postgres.stream.retention import SourceState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.cells import escape
@@ -26,7 +27,7 @@ OPERATIONS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table: `state` is copying, current, behind, held, refused or left; `sentence` says more.
+    """One table: `state` is copying, current, behind, held, refused, failed or left; `sentence` says more.
 
     A table that is being copied for the first time has no version in silver (-1). Up to `verified` it was
     proven to equal its source. `commit_time` is that of the last transaction up to `applied`; `operations`
@@ -84,7 +85,7 @@ class Status:
     @property
     def is_held(self) -> bool:
         """Say whether a table waits for somebody."""
-        return any(table.state in HOLDING for table in self.tables)
+        return any(table.state in (*HOLDING, FAILED) for table in self.tables)
 
     def as_json(self) -> dict[str, Any]:
         """Return the status as data."""

@@ -63,10 +63,9 @@ def check_copies(connection: Connection, config: Config, publication: Publicatio
         yield from _check_rights(connection, names)
         return
     try:
-        reader = connect(conninfo, application_name=COPY_SESSIONS)
+        reader = connect(conninfo, application_name=COPY_SESSIONS, key=config.source.snapshot_key)
     except SourceError as error:
-        sentence = str(error).replace("source.conninfo", "source.copying.conninfo")
-        yield Check("copy source", False, sentence, "Correct source.copying.conninfo, or leave it out.")
+        yield Check("copy source", False, str(error), "Correct source.copying.conninfo, or leave it out.")
         return
     with reader:
         try:

@@ -46,9 +46,9 @@ class Snapshot:
 class SnapshotKeeper:
     """A session that keeps a snapshot for others; its own queries see it too."""
 
-    def __init__(self, conninfo: str, after: LSN = INVALID) -> None:
-        """Take a snapshot beyond an LSN."""
-        self.connection = connect_for_copy(conninfo)
+    def __init__(self, conninfo: str, after: LSN = INVALID, *, key: str = "source.conninfo") -> None:
+        """Take a snapshot beyond an LSN; `key` is where the configuration has the conninfo."""
+        self.connection = connect_for_copy(conninfo, key)
         try:
             with connect(conninfo, application_name=COPY_SESSIONS) as beside:
                 self.snapshot = _take(self.connection, beside, after)
@@ -64,9 +64,9 @@ class SnapshotKeeper:
         self.connection.close()
 
 
-def connect_for_copy(conninfo: str) -> Connection:
-    """Open a session that reads whole tables."""
-    connection = connect(conninfo, application_name=COPY_SESSIONS)
+def connect_for_copy(conninfo: str, key: str = "source.conninfo") -> Connection:
+    """Open a session that reads whole tables; `key` is where the configuration has the conninfo."""
+    connection = connect(conninfo, application_name=COPY_SESSIONS, key=key)
     try:
         for statement in _SESSION:
             connection.execute(statement.encode())
