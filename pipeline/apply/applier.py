@@ -100,6 +100,7 @@ class Applier:
         with self._lock:
             point = upto or self.bronze.point()
             if point is not None:
+                self._make_ready()
                 for gap in self.bronze.copies.gaps():
                     # Whatever lies before a gap is applied before anything beyond it.
                     if (self.manifest or Manifest(INVALID)).lsn < gap.start < point.lsn:
@@ -107,15 +108,18 @@ class Applier:
                 self._pass(point)
         return self.summary
 
-    def _pass(self, point: Point) -> None:
-        self._passed_at = time.monotonic()
+    def _make_ready(self) -> None:
         if not self._is_ready:
             self.records.ensure()
             self.manifests.ensure()
             self.manifest = self.manifests.last()
             self._is_ready = True
+
+    def _pass(self, point: Point) -> None:
+        self._passed_at = time.monotonic()
         manifest = self.manifest or Manifest(INVALID)
-        pending = self._outlook.look(point, manifest, self._since)
+        # Silver as a whole never goes back: what lies before a manifest is in it.
+        pending = self._outlook.look(point, manifest, self._since) if point.lsn >= manifest.lsn else None
         if pending is None:
             self.summary.show(manifest)
             self._report()

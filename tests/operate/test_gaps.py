@@ -10,6 +10,7 @@ from pipeline.config import Protocol
 from pipeline.errors import GapError
 from pipeline.ingest import copying
 from pipeline.operate.retry import run_retry
+from pipeline.rules import Guards, TableRule
 from tests.operate.lives import FILL, TABLE
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database, MakeServer
@@ -55,6 +56,32 @@ def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -
     life.assert_equal("a")
 
 
+def test_silver_does_not_go_back_to_a_gap_that_it_crossed(make_pipeline: MakePipeline) -> None:
+    life = make_pipeline(copy="initial", create_publication="all")
+    held = TableRule("public.held", guards=Guards(deletes=0))
+    life = crossing(replace(life, config=replace(life.config, tables=(held, TableRule("*.*")))))
+    life.run(
+        *(TABLE.format(name) for name in ("a", "held")),
+        *(FILL.format(name, 1, 50) for name in ("a", "held")),
+        "CREATE TABLE bag (n int)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+        "INSERT INTO bag SELECT i % 3 FROM generate_series(1, 9) i",
+    )
+    life.catch_up()
+    life.drop_slot()
+    life.run("DELETE FROM a WHERE id < 5")
+    life.catch_up()
+    for number in range(2):
+        life.run("DELETE FROM held WHERE id = (SELECT min(id) FROM held)")
+        life.run("INSERT INTO bag VALUES (1), (7)", f"INSERT INTO a VALUES ({100 + number}, 'later')")
+        life.ingest()
+        assert life.apply().tables["public", "held"].held
+        life.assert_equal("a", "bag")
+    assert not any(kind == "diverged" for kind, _ in life.events("bag"))
+    lsns = [row.lsn for row in life.frame("_pgdelta", "manifests").orderBy("recorded_at").collect()]
+    assert lsns == sorted(lsns)
+
+
 @pytest.mark.slow
 def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
@@ -65,11 +92,15 @@ def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
     life.run("DELETE FROM a WHERE id < 5")
     healed = crossing(life)
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "SnapshotKeeper", lambda *_: (_ for _ in ()).throw(OSError("no copy today")))
+        patch.setattr(
+            copying, "SnapshotKeeper", lambda *_, **__: (_ for _ in ()).throw(OSError("no copy today"))
+        )
         assert healed.ingest().exit_code(strict=False) == 1
     life.run("INSERT INTO a VALUES (101, 'behind the gap')")
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "SnapshotKeeper", lambda *_: (_ for _ in ()).throw(OSError("no copy today")))
+        patch.setattr(
+            copying, "SnapshotKeeper", lambda *_, **__: (_ for _ in ()).throw(OSError("no copy today"))
+        )
         healed.ingest()
     healed.apply()
     rows = {row.id for row in life.frame("silver", "public", "a").collect()}

@@ -75,7 +75,9 @@ def test_keys_are_copied_anew_while_the_table_changes(
     resync(orders, "orders", keys(10, 20), keys(30, 30), keys(250, 280), KeyRange(("8000",), ()))
     orders.run("UPDATE orders SET id = id + 8000 WHERE id = 260", "INSERT INTO other VALUES (2)")
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "SnapshotKeeper", lambda *_: (_ for _ in ()).throw(OSError("no copy today")))
+        patch.setattr(
+            copying, "SnapshotKeeper", lambda *_, **__: (_ for _ in ()).throw(OSError("no copy today"))
+        )
         orders.ingest()
     before = orders.version("orders")
     orders.apply()
@@ -215,6 +217,26 @@ def test_what_somebody_else_wrote_is_replaced_by_a_copy(orders: Pipeline) -> Non
     run_resync(orders.config, ["public.orders"], spark=orders.spark)
     orders.catch_up()
     orders.assert_equal("orders")
+
+
+@pytest.mark.slow
+def test_keys_beside_a_transaction_that_cannot_be_seen_yet(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    """The place of the rows is before the snapshot, and they are put there all the same."""
+    server = make_server({"synchronous_standby_names": ""})
+    database = Database(server, "postgres", server.conninfo)
+    pipeline = make_pipeline(copy="initial", create_publication="all", database=database)
+    pipeline.run(*ORDERS)
+    pipeline.catch_up()
+    injure(pipeline, "orders", "UPDATE {} SET n = -1 WHERE id BETWEEN 100 AND 110")
+    resync(pipeline, "orders", keys(100, 110))
+    with unseen_commits(database, "UPDATE orders SET n = 77 WHERE id = 7", "DELETE FROM orders WHERE id = 8"):
+        pipeline.ingest()
+    pipeline.catch_up()
+    assert patches(pipeline) == [11]
+    assert not [event for event in pipeline.events("orders") if event[0] == "resync"]
+    pipeline.assert_equal("orders")
 
 
 @pytest.mark.slow

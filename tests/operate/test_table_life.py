@@ -89,7 +89,9 @@ def test_a_table_that_a_copy_described_before_the_stream_came_there_waits(
     publish(life, "ADD TABLE b")
     life.run("UPDATE b SET v = 'changed' WHERE id < 10")
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "SnapshotKeeper", lambda *_: (_ for _ in ()).throw(OSError("no copy today")))
+        patch.setattr(
+            copying, "SnapshotKeeper", lambda *_, **__: (_ for _ in ()).throw(OSError("no copy today"))
+        )
         life.ingest()
     relations = f"delta.`{life.path('bronze', 'relations')}`"
     life.spark.sql(f"UPDATE {relations} SET lsn = {2**62} WHERE table_name = 'b'")

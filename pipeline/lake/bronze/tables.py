@@ -196,11 +196,14 @@ class Bronze:
         return self.table_changes(name, Start(), through).count()
 
     def table_changes(self, name: TableName, start: Start, through: LSN) -> DataFrame:
-        """Return one table's changes up to an LSN, after a position; or a copy's rows and what follows."""
+        """Return one table's changes up to an LSN, after a position; or a copy's rows and what follows.
+
+        A copy's rows may lie beyond that LSN: their place is before what their snapshot could not see yet.
+        """
         copy = start.copy
         if copy is None:
             return self._rows(start.floor, through).where(_names(name))
-        rows = self.changes.frame().where(f"end_lsn <= {int(through)} AND {copy.condition()}")
+        rows = self.changes.frame().where(f"(op = 'R' OR end_lsn <= {int(through)}) AND {copy.condition()}")
         return rows.where(_names(name)).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
 
     def _rows(self, floor: LSN, through: LSN) -> DataFrame:
