@@ -19,7 +19,7 @@ from pipeline.apply.renames import rename_events
 from pipeline.config import Config
 from pipeline.errors import LakeError, sentence_of
 from pipeline.lake.bronze.arrivals import Point
-from pipeline.lake.bronze.copies import Gap, Request
+from pipeline.lake.bronze.copy_states import Gap, Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.records import Event, Records

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from pipeline.config import Config
 from pipeline.lake.bronze.arrivals import Point
-from pipeline.lake.bronze.copies import GONE, Copies
+from pipeline.lake.bronze.copies import Copies
+from pipeline.lake.bronze.copy_states import GONE
 from pipeline.lake.records import Event, Records, Registered
 from pipeline.lake.tables import Lake
 from pipeline.rules import TableName

@@ -12,7 +12,7 @@ from pipeline.apply.leaving import why_left
 from pipeline.config import Config
 from pipeline.errors import sentence_of
 from pipeline.lake.bronze.arrivals import Point
-from pipeline.lake.bronze.copies import Gap
+from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze, TableSurvey
 from pipeline.lake.manifests import Manifest
 from pipeline.lake.records import Records, Registered

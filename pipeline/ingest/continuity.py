@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.errors import GapError, SlotGapError
 from pipeline.ingest.capture import position_commit
-from pipeline.lake.bronze.copies import Request
+from pipeline.lake.bronze.copy_states import Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
 from pipeline.postgres.published import list_published

@@ -6,9 +6,9 @@ between two snapshots are then put right by their key and the changes in between
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from pipeline.lake.bronze.copies import CopyState, Range
+from pipeline.lake.bronze.copy_states import CopyState, Gap, Range
 from pipeline.postgres.published import Leaf, PublishedTable
 
 PAGE_BYTES = 8192
@@ -36,6 +36,19 @@ def plan_ranges(
 def whole_leaves(leaves: Sequence[Leaf]) -> tuple[Range, ...]:
     """Return one range a leaf, of which rows are found by their keys."""
     return tuple(Range(leaf.oid, leaf.filenode, 0, leaf.pages) for leaf in leaves)
+
+
+def is_outdated(
+    state: CopyState, membership: int | None, requests: Collection[str], gaps: Sequence[Gap]
+) -> bool:
+    """Say whether what a copy has read already may be worth nothing by now.
+
+    Its table may have left the publication meanwhile (its entry is another one), somebody may have asked for
+    a copy since, or the stream may have lost what changed.
+    """
+    is_asked_again = not set(requests) <= set(state.requests)
+    is_before_gap = bool(gaps) and state.readings[0].lsn + 1 < gaps[-1].end
+    return state.membership != membership or is_asked_again or is_before_gap
 
 
 def plan_rest(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pipeline.bronze.copied import CopyPlace, CopySpool
 from pipeline.bronze.staged import Part
 from pipeline.errors import SourceError
-from pipeline.lake.bronze.copies import CopyState, Range, Reading
+from pipeline.lake.bronze.copy_states import CopyState, Range, Reading
 from pipeline.lake.bronze.staging import Staging
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.positions import Commit

@@ -4,15 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from pipeline.ingest.copy_round import TableCopy
-from pipeline.lake.bronze.copies import (
-    ABANDONED,
-    COMPLETE,
-    GONE,
-    READING,
-    Copies,
-    CopyState,
-    key_range_rows,
-)
+from pipeline.lake.bronze.copies import Copies
+from pipeline.lake.bronze.copy_states import ABANDONED, COMPLETE, GONE, READING, CopyState, key_range_rows
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pipeline.bronze.copied import CopyPlace
 from pipeline.bronze.versions import RelationVersion, relation_version
 from pipeline.config import Config
-from pipeline.ingest.copy_plan import plan_ranges, plan_rest, whole_leaves
+from pipeline.ingest.copy_plan import is_outdated, plan_ranges, plan_rest, whole_leaves
 from pipeline.ingest.copy_round import TableCopy
 from pipeline.ingest.copy_rows import abandoned_row
 from pipeline.keys import KeyRange, find_fault
-from pipeline.lake.bronze.copies import READING, CopyState, Reading, Request
+from pipeline.lake.bronze.copy_states import READING, CopyState, Reading, Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.catalog import look_up
 from pipeline.postgres.key_rows import KeyCondition, key_condition, orders_by_bytes, takes_keys
@@ -55,7 +55,8 @@ class CopyStarts:
         table = describe_published(self._connection, self._publication, name)
         facts = look_up(self._connection, table.relation)
         version = relation_version(table.relation, facts, self._snapshot.lsn)
-        found = self._rest(name, table, version)
+        membership = self._memberships[name].entry if name in self._memberships else None
+        found = self._rest(name, want, table, version, membership)
         if found is None:
             keys = self._keys(name, version, want)
             state = CopyState(self._next_id, name, READING, key_ranges=want.key_ranges if keys else ())
@@ -65,7 +66,7 @@ class CopyStarts:
             found = state, Reading(self._snapshot.lsn, self._snapshot.running, 0, ranges)
         state, reading = found
         state.requests = tuple(r.id for r in want.requests) or state.requests
-        state.membership = self._memberships[name].entry if name in self._memberships else None
+        state.membership = membership
         progress.ranges = len(reading.ranges)
         progress.pages = sum(pages.end_page - pages.first_page for pages in reading.ranges)
         progress.landed(0, state.row_count)
@@ -73,13 +74,19 @@ class CopyStarts:
         return TableCopy(state, table, place, reading, progress)
 
     def _rest(
-        self, name: TableName, table: PublishedTable, version: RelationVersion
+        self,
+        name: TableName,
+        want: Want,
+        table: PublishedTable,
+        version: RelationVersion,
+        membership: int | None,
     ) -> tuple[CopyState, Reading] | None:
         """Return what is left of a copy that was cut off, where it may go on."""
+        requests, gaps = [request.id for request in want.requests], self._bronze.copies.gaps()
         for state in self._bronze.copies.unfinished(name):
             done = int(self._bronze.changes.position(self._bronze.copy_app_id(state.id)) or 0)
             rest = plan_rest(state, table, version.id, done, self._range_size)
-            if rest is not None:
+            if rest is not None and not is_outdated(state, membership, requests, gaps):
                 state.row_count = self._bronze.copied_rows(state.id)
                 return state, Reading(self._snapshot.lsn, self._snapshot.running, done, rest)
             sentence = "the run that read it ended, and it has to begin anew"

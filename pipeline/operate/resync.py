@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.keys import KeyRange, find_fault
-from pipeline.lake.bronze.copies import Request
+from pipeline.lake.bronze.copy_states import Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.locks import refuse_beside_apply
 from pipeline.lake.records import Records

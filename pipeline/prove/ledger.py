@@ -13,7 +13,7 @@ from pipeline.bronze.ledger import Finding, Ledger, audit
 from pipeline.bronze.tally import copy_findings, find_differences, intervals_of, row_findings
 from pipeline.config import Config
 from pipeline.errors import LakeError, one_line
-from pipeline.lake.bronze.copies import COMPLETE
+from pipeline.lake.bronze.copy_states import COMPLETE
 from pipeline.lake.bronze.ledger import LoggedChanges
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.spark.session import start_session

@@ -30,7 +30,7 @@ from pipeline.config import Config
 from pipeline.errors import ConfigError, LakeError, sentence_of
 from pipeline.ingest import ingest as ingesting
 from pipeline.ingest.continuity import refuse_other_source
-from pipeline.lake.bronze.copies import Request
+from pipeline.lake.bronze.copy_states import Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.locks import refuse_beside_apply
 from pipeline.lake.manifests import Manifests

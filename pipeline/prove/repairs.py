@@ -5,7 +5,7 @@ apply after it puts them in place by one commit.
 """
 
 from pipeline.keys import KeyRange
-from pipeline.lake.bronze.copies import Request
+from pipeline.lake.bronze.copy_states import Request
 from pipeline.postgres.rows.canonical import Kind
 from pipeline.prove.compared import Compared
 from pipeline.prove.ranges import Differences

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pipeline.config import Config
 from pipeline.errors import SourceError
 from pipeline.lake.bronze.activity import Activity, read_activity
-from pipeline.lake.bronze.copies import GONE, READING
+from pipeline.lake.bronze.copy_states import GONE, READING
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.reconciliations import Reconciliations

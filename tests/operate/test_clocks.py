@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.lake.bronze import copies
+from pipeline.lake.instants import now
 from pipeline.operate.retry import run_retry
 from pipeline.rules import TableRule
 from tests.operate.pipelines import MakePipeline, Pipeline
@@ -49,6 +53,9 @@ def test_a_clock_that_jumps_by_years_changes_nothing(
     for number, offset in enumerate(OFFSETS):
         monkeypatch.setattr(time, "time", lambda offset=offset: clock() + offset)
         monkeypatch.setattr(time, "time_ns", lambda offset=offset: int((clock() + offset) * 1e9))
+        # each time that a copy is recorded it is earlier than the last time
+        hours = count(1)
+        monkeypatch.setattr(copies, "now", lambda hours=hours: now() - timedelta(hours=next(hours)))
         change(pipeline, number)
         pipeline.catch_up()
         pipeline.run("INSERT INTO bag VALUES (7, 'again')")

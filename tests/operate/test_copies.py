@@ -15,7 +15,7 @@ from pipeline.apply.applier import Applier
 from pipeline.bronze.staged import Part
 from pipeline.config import Copying
 from pipeline.ingest.copy_round import CopyRound, TableCopy
-from pipeline.lake.bronze.copies import Range
+from pipeline.lake.bronze.copy_states import Range
 from pipeline.postgres.rows.copy import CopyReader
 from pipeline.report.status import read_status
 from tests.operate.pipelines import MakePipeline, Pipeline

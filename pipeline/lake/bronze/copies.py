@@ -8,14 +8,24 @@ keys, which begins anew. Only ingest writes here.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-from uuid import uuid4
 
-from pipeline.keys import KeyRange
-from pipeline.lake.instants import now
+from pyspark.sql import functions as F
+
+from pipeline.lake.bronze.copy_states import (
+    COMPLETE,
+    GAP,
+    GONE,
+    READING,
+    CopyState,
+    Gap,
+    Request,
+    key_range_rows,
+    key_ranges_of,
+    states_of,
+)
+from pipeline.lake.instants import instant, now
 from pipeline.lake.tables import Lake, local_frame
-from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
 from pipeline.silver.copies import Copy
 
@@ -31,91 +41,6 @@ REQUESTS = (
     "request_id STRING, schema_name STRING, table_name STRING, reason STRING, requested_at TIMESTAMP, "
     + _KEY_RANGES
 )
-READING, COMPLETE, ABANDONED, GONE, GAP = "reading", "complete", "abandoned", "gone", "gap"
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Pages [first_page, end_page) of one leaf, and the file node that they were in."""
-
-    relation_id: int
-    filenode: int
-    first_page: int
-    end_page: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a copy reads under one snapshot; `ranges_before` were read under earlier ones."""
-
-    lsn: LSN
-    running: tuple[int, ...]
-    ranges_before: int
-    ranges: tuple[Range, ...]
-
-    @property
-    def range_count(self) -> int:
-        """Return how many ranges there are up to this snapshot's last."""
-        return self.ranges_before + len(self.ranges)
-
-
-@dataclass(slots=True)
-class CopyState:
-    """One copy of a table, or of some of its keys: `readings` in order; what is complete is a `copy`."""
-
-    id: int
-    name: TableName
-    state: str
-    relation_id: int | None = None
-    membership: int | None = None  # the entry of the publication that it belongs to
-    relation_version: int | None = None
-    readings: list[Reading] = field(default_factory=list)
-    requests: tuple[str, ...] = ()
-    row_count: int = 0
-    late: tuple[LSN, ...] = ()
-    sentence: str | None = None
-    gone_at: LSN = INVALID
-    key_ranges: tuple[KeyRange, ...] = ()
-
-    @property
-    def copy(self) -> Copy | None:
-        """Return the copy that silver may begin with, None where it is not complete."""
-        if self.state != COMPLETE or self.relation_version is None:
-            return None
-        lsns = tuple(reading.lsn for reading in self.readings)
-        return Copy(self.id, self.relation_version, lsns, self.row_count, self.late, self.key_ranges)
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """What the stream lacks: everything that was committed behind `start` and up to `end`."""
-
-    start: LSN
-    end: LSN
-    sentence: str
-
-    @property
-    def sentence_of_tables(self) -> str:
-        """Say what becomes of a table that lacks what lies in it."""
-        return (
-            f"the stream has a gap from {self.start} to {self.end}: the table stays as of {self.start} until "
-            "it is copied anew, which was asked for"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Somebody's, or a policy's, wish to have a table copied anew, or the rows of some of its keys."""
-
-    id: str
-    name: TableName
-    reason: str
-    key_ranges: tuple[KeyRange, ...] = ()
-
-    @classmethod
-    def of(cls, name: TableName, reason: str, key_ranges: Sequence[KeyRange] = ()) -> "Request":
-        """Return a new request."""
-        return cls(uuid4().hex, name, reason, tuple(key_ranges))
 
 
 class Copies:
@@ -126,6 +51,7 @@ class Copies:
         self.table = lake.table("bronze", "copies")
         self._requests = lake.table("_pgdelta", "requests")
         self._version = -1
+        self._recorded_at = 0  # microseconds since 1970: of the newest row
         self._states: dict[TableName, list[CopyState]] = {}
         self._gaps: tuple[Gap, ...] = ()
         self._asked: list[Request] = []
@@ -135,8 +61,10 @@ class Copies:
         """Return the copies of every table, and of keys of it, oldest first."""
         version = self.table.version()
         if version != self._version:
-            rows = self.table.frame().orderBy("copy_id", "recorded_at").collect()
-            self._states = _states([row for row in rows if row.state != GAP])
+            micros = F.expr("unix_micros(recorded_at)").alias("micros")
+            rows = self.table.frame().withColumn("micros", micros).orderBy("copy_id", "micros").collect()
+            self._recorded_at = max((row.micros for row in rows), default=0)
+            self._states = states_of([row for row in rows if row.state != GAP])
             gaps = (Gap(LSN(r.from_lsn), LSN(r.lsn), r.sentence) for r in rows if r.state == GAP)
             self._gaps = tuple(sorted(gaps, key=lambda gap: gap.end))
             self._version = version
@@ -207,10 +135,12 @@ class Copies:
         return [copy for copy in found if copy and (after is None or copy.id > after.id)]
 
     def record(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Append rows, by one commit."""
+        """Append rows, by one commit; its time is later than all before, also where the clock went back."""
         if not self.table.exists():
             self.table.ensure(COPIES)
-        stamped = [dict(row) | {"recorded_at": now()} for row in rows]
+        self.states()
+        recorded_at = max(now(), instant(self._recorded_at + 1))
+        stamped = [dict(row) | {"recorded_at": recorded_at} for row in rows]
         frame = local_frame(self.lake.spark, stamped, COPIES)
         self.table.append(frame, adds_columns=True)  # that of an older release has fewer
 
@@ -247,7 +177,7 @@ class Copies:
         if version != self._asked_version:
             rows = self._requests.frame().orderBy("requested_at").collect()
             self._asked = [
-                Request(r.request_id, (r.schema_name, r.table_name), r.reason, _key_ranges(r)) for r in rows
+                Request(r.request_id, (r.schema_name, r.table_name), r.reason, key_ranges_of(r)) for r in rows
             ]
             self._asked_version = version
         answered = {
@@ -262,36 +192,3 @@ class Copies:
             if request.id not in answered:
                 found.setdefault(request.name, []).append(request)
         return found
-
-
-def key_range_rows(ranges: Sequence[KeyRange]) -> list[dict[str, list[str]]] | None:
-    """Return ranges as a row has them."""
-    return [{"first": list(each.first), "last": list(each.last)} for each in ranges] or None
-
-
-def _key_ranges(row: Any) -> tuple[KeyRange, ...]:
-    found = getattr(row, "key_ranges", None)  # a lake of an older release has none
-    return tuple(KeyRange(tuple(each.first), tuple(each.last)) for each in found or ())
-
-
-def _states(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
-    found: dict[TableName, dict[int, CopyState]] = {}
-    for row in rows:
-        name = (row.schema_name, row.table_name)
-        state = found.setdefault(name, {}).setdefault(row.copy_id, CopyState(row.copy_id, name, row.state))
-        state.state = row.state
-        state.requests = tuple(row.requests or state.requests)
-        state.sentence = row.sentence
-        if row.state == READING:
-            state.relation_id, state.membership = row.relation_id, row.membership
-            state.relation_version = row.relation_version
-            ranges = tuple(Range(r.relation_id, r.filenode, r.first_page, r.end_page) for r in row.ranges)
-            reading = Reading(LSN(row.lsn), tuple(row.running), row.ranges_before, ranges)
-            state.readings.append(reading)
-            state.key_ranges = _key_ranges(row)
-        elif row.state == GONE:
-            state.gone_at = LSN(row.lsn)
-        elif row.state == COMPLETE:
-            state.row_count = row.row_count
-            state.late = tuple(LSN(lsn) for lsn in row.late)
-    return {name: [states[i] for i in sorted(states)] for name, states in found.items()}

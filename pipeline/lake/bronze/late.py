@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pipeline.lake.bronze.copies import Reading
+from pipeline.lake.bronze.copy_states import Reading
 from pipeline.lake.tables import LakeTable
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName

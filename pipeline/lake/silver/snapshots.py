@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import LakeError
 from pipeline.lake.bronze.arrivals import Point
-from pipeline.lake.bronze.copies import Reading
+from pipeline.lake.bronze.copy_states import Reading
 from pipeline.lake.bronze.late import is_one_of, late_commits
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.delta_log import json_object

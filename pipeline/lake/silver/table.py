@@ -10,7 +10,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from pipeline.lake.bronze.arrivals import Point
-from pipeline.lake.bronze.copies import Request
+from pipeline.lake.bronze.copy_states import Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.records import Event, Records, Registered
 from pipeline.lake.silver.alone import is_forgotten, refuse_foreign_commits, refuse_forgotten
