@@ -69,10 +69,9 @@ class Outlook:
         registered = self._records.registered()
         self.copies_version = self.bronze.copies.version()
         recorded = self.bronze.copies
-        copies = {name: copy for name, copy in recorded.newest().items() if copy.through < point.lsn}
+        copies = recorded.newest(point.lsn)
         stale: dict[TableName, Gap] = {}
         if (gap := next((g for g in reversed(recorded.gaps()) if g.start < point.lsn), None)) is not None:
-            copies = {name: copy for name, copy in copies.items() if copy.lsns[0] + 1 >= gap.end}
             known = self._known_before(gap, point, registered)
             stale = {n: gap for n in known if n not in copies and not recorded.is_gone(n)}
         self.stale = stale

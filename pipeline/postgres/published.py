@@ -121,7 +121,8 @@ _KEY_COLUMNS = {
     11: "(i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1]",
     10: "i.indkey::pg_catalog.int2[]",
 }
-# Sizes and file nodes are those of now, whatever snapshot the session has.
+# Sizes are those of now, whatever snapshot the session has; file nodes are those that the snapshot sees, so
+# that a table which was written anew since is found.
 _LEAVES = """
 WITH RECURSIVE family (oid) AS (
     SELECT %(oid)s::bigint::oid
@@ -129,8 +130,8 @@ WITH RECURSIVE family (oid) AS (
     SELECT i.inhrelid FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid AND c.relkind = 'p'
     JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
 )
-SELECT n.nspname::text, c.relname::text, c.oid::bigint, pg_catalog.pg_relation_filenode(c.oid)::bigint,
-       pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::bigint
+SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relfilenode::bigint,
+       coalesce(pg_catalog.pg_relation_size(c.oid), 0) / pg_catalog.current_setting('block_size')::bigint
 FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid AND c.relkind = 'r'
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY c.oid

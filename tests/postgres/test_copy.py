@@ -194,9 +194,24 @@ def test_partitions_filters_and_column_lists(database: Database, tmp_path: Path)
     assert_copied(database, tmp_path, "t", "f")
 
 
-@pytest.mark.parametrize(
-    "statement", ["VACUUM FULL t", "TRUNCATE t", "ALTER TABLE t DROP COLUMN v", "DROP TABLE t"]
-)
+MOVES = ("VACUUM FULL t", "TRUNCATE t", "ALTER TABLE t ALTER id TYPE int8")
+
+
+@pytest.mark.parametrize("statement", MOVES)
+def test_what_moved_rows_before_the_table_was_described_is_found(database: Database, statement: str) -> None:
+    """The snapshot sees no row of a table that was written anew."""
+    database.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
+    prepare(database.config(create_publication="all"))
+    conninfo = database.conninfo
+    with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
+        database.run(statement)
+        described = describe_published(keeper.connection, database.name, ("public", "t"))
+        [leaf] = described.leaves
+        with pytest.raises(RowsMoved, match=r"public\.t was"):
+            list(reader.read(keeper.snapshot, described, PageRange(leaf, 0, leaf.pages)))
+
+
+@pytest.mark.parametrize("statement", [*MOVES, "ALTER TABLE t DROP COLUMN v", "DROP TABLE t"])
 def test_what_moves_rows_under_way_is_found(database: Database, statement: str) -> None:
     database.run(
         "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT i FROM generate_series(1, 9) i"

@@ -25,7 +25,7 @@ from pipeline.lake.bronze.copy_states import (
 )
 from pipeline.lake.instants import instant, now
 from pipeline.lake.tables import Lake, local_frame
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
 from pipeline.silver.copies import Copy
 
@@ -115,13 +115,20 @@ class Copies:
             return None  # copies of an older release do not know the entry of a schema
         return last.readings[0].lsn if last.membership != membership else None
 
-    def newest(self) -> dict[TableName, Copy]:
-        """Return the newest complete copy of each table."""
+    def newest(self, before: LSN | None = None) -> dict[TableName, Copy]:
+        """Return the newest complete copy of each table; before an LSN: of those that silver may show there.
+
+        Such a one was read before that LSN, and behind the last gap before it.
+        """
+        gaps = [gap for gap in self.gaps() if before is not None and gap.start < before]
+        least = gaps[-1].end - 1 if gaps else INVALID
         return {
             name: copy
             for name, states in self.states().items()
             for state in states
-            if (copy := state.copy) and not copy.key_ranges
+            if (copy := state.copy)
+            and not copy.key_ranges
+            and (before is None or (copy.through < before and copy.lsns[0] >= least))
         }
 
     def is_older(self, name: TableName, lsn: LSN) -> bool:

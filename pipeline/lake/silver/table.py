@@ -156,7 +156,7 @@ class SilverTable:
             patches = self.bronze.copies.patches(self.name, copy)
             written = self.apply_patches(patches, relations, None, point, start)
         else:
-            written = self._rewrite(relations, registered, point.lsn)
+            written = self._rewrite(relations, registered, point.lsn, copy=copy)
         if written.held:
             return written
         sentence, kind = "the table shows a copy of the source's rows, and what followed", "evolved"
@@ -186,10 +186,10 @@ class SilverTable:
         registered: Registered | None,
         through: LSN,
         need: NeedsRewrite | None = None,
+        copy: Copy | None = None,
     ) -> Written:
-        """Write the table beside itself, and put that in its place by one commit."""
-        copy = self.bronze.copies.newest().get(self.name)
-        copy = copy if copy and copy.through < through else None
+        """Write the table beside itself, from a copy or the newest one; put that in its place by one commit."""
+        copy = copy or self.bronze.copies.newest(through).get(self.name)
         start = Start(copy=copy)
         surveys = self.bronze.survey_table(self.name, start, through)
         patches = self.bronze.copies.patches(self.name, copy)

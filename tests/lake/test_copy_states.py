@@ -1,0 +1,52 @@
+"""Which copy silver may begin with, and in which order what became of copies is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pipeline.keys import KeyRange
+from pipeline.lake.bronze.copies import Copies
+from pipeline.lake.bronze.copy_states import COMPLETE, READING, CopyState, Gap, Reading
+from pipeline.protocol.lsn import LSN
+from pipeline.rules import TableName
+
+NAME = ("public", "t")
+
+
+class Told(Copies):
+    """Copies that were told, not read."""
+
+    def __init__(self, states: Sequence[CopyState], gaps: Sequence[Gap] = ()) -> None:
+        self._told = {NAME: states}
+        self._gaps = tuple(gaps)
+
+    def states(self) -> Mapping[TableName, Sequence[CopyState]]:
+        return self._told
+
+
+def copy(number: int, *lsns: int, state: str = COMPLETE, keys: tuple[KeyRange, ...] = ()) -> CopyState:
+    readings = [Reading(LSN(lsn), (), 0, ()) for lsn in lsns]
+    return CopyState(number, NAME, state, 1, 1, 1, readings, key_ranges=keys)
+
+
+def newest(copies: Copies, before: int | None = None) -> int | None:
+    found = copies.newest(None if before is None else LSN(before)).get(NAME)
+    return found.id if found else None
+
+
+def test_the_newest_complete_copy_of_the_whole_table_counts() -> None:
+    keys = (KeyRange(("1",), ("2",)),)
+    told = Told([copy(1, 50), copy(2, 60, 70), copy(3, 80, keys=keys), copy(4, 90, state=READING)])
+    assert newest(told) == 2
+
+
+def test_silver_never_begins_with_a_copy_that_lies_beyond_it() -> None:
+    told = Told([copy(1, 50), copy(2, 60, 70)])
+    assert [newest(told, before) for before in (50, 51, 70, 71)] == [None, 1, 1, 2]
+
+
+def test_a_copy_before_a_gap_counts_up_to_the_gap_only() -> None:
+    told = Told([copy(1, 50), copy(2, 150)], [Gap(LSN(100), LSN(130), "")])
+    assert [newest(told, before) for before in (100, 101, 150, 151)] == [1, None, None, 2]
+    at_its_end = Told([copy(1, 129)], [Gap(LSN(100), LSN(130), "")])
+    assert newest(at_its_end, 131) == 1
