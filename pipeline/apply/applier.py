@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.apply.asking import ask_for_copies
 from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive, left_tables
 from pipeline.apply.pending import Outlook, Pending
@@ -19,7 +20,7 @@ from pipeline.apply.renames import rename_events
 from pipeline.config import Config
 from pipeline.errors import LakeError, sentence_of
 from pipeline.lake.bronze.arrivals import Point
-from pipeline.lake.bronze.copy_states import Gap, Request
+from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.records import Event, Records
@@ -138,7 +139,7 @@ class Applier:
             state.misfits += before.misfits
             self.summary.tables[name] = state
         self._record(manifest, pending, entries, {name: entry for name, (_, entry) in done.items()})
-        self._ask_for_copies()
+        ask_for_copies(self._config, self.records, self.bronze.copies)
         self._archive(point)
         self.summary.count_pass(time.monotonic() - self._passed_at)
         self._report()
@@ -147,21 +148,15 @@ class Applier:
         if self._progress:
             self._progress(self.summary)
 
-    def _ask_for_copies(self) -> None:
-        """Have tables copied anew of which an event said that only that brings what happened."""
-        if self._config.silver.resync == "auto" and (told := self.records.take_resyncs()):
-            copies = self.bronze.copies
-            older = {n for n, lsn in told.items() if self._config.rule_for(*n) and copies.is_older(n, lsn)}
-            wanted = sorted(older - copies.open_requests().keys())
-            copies.request([Request.of(name, "an event said so") for name in wanted])
-
     def _archive(self, point: Point) -> None:
         """Move what left to the archive, where the configuration says so."""
         registered = self.records.registered()
         for name, reason in left_tables(self._config, self.bronze.copies, registered, point).items():
             rule = self._config.rule_for(*name)
             policy = rule.leaving if rule else self._config.silver.leaving
-            if policy == "archive" and registered[name].path == self._outlook.path(name):
+            state = self.summary.tables.get(name, TableState())
+            has_all = not (state.failure or state.held)  # else the next pass tries again
+            if policy == "archive" and has_all and registered[name].path == self._outlook.path(name):
                 archive(self.lake, self.records, registered[name], point, reason)
                 self._writers.pop(name, None)
 

@@ -80,8 +80,9 @@ class Outlook:
             for name, table in registered.items()
             if table.path != self.path(name) and why_left(self._config, recorded, name, point)
         }
-        copies = {name: copy for name, copy in copies.items() if name not in archived}
-        waiting = self._waiting(registered, copies) | archived
+        returning = self._returning(registered, copies, point)
+        copies = {name: copy for name, copy in copies.items() if name not in archived | returning}
+        waiting = self._waiting(registered, copies) | archived | returning
         behind = manifest.behind
         floors = self._floors(manifest, registered, point, waiting, behind)
         begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
@@ -131,6 +132,19 @@ class Outlook:
             name
             for name in self._captured_tables(None)
             if name not in registered and name not in copies and not self.bronze.copies.is_gone(name)
+        }
+
+    def _returning(
+        self, registered: Mapping[TableName, Registered], copies: Mapping[TableName, Copy], point: Point
+    ) -> set[TableName]:
+        """Return the tables that left and are back, and lack what happened meanwhile."""
+        recorded = self.bronze.copies
+        if self._config.source.copy == "never":
+            return set()
+        return {
+            name
+            for name in registered
+            if not recorded.is_gone(name) and recorded.is_returning(name, copies.get(name), point.lsn)
         }
 
     def _known_before(

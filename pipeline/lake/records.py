@@ -170,22 +170,29 @@ class Records:
             frame = local_frame(self.lake.spark, rows, EVENTS)
             self._events.append(frame.join(self._events.frame(), identity, "left_anti").select(frame.columns))
 
-    def take_resyncs(self) -> dict[TableName, LSN]:
-        """Hand over the tables of which events said that only a copy helps, each with the newest one's LSN.
+    def resyncs(self) -> dict[TableName, LSN]:
+        """Return the tables of which events said that only a copy helps, each with the newest one's LSN.
 
-        At first these are all that are recorded: the run before may have ended before it asked for copies.
-        After that it is those that came since.
+        The first time these are all that are recorded: the run before may have ended before it asked for
+        copies. Each is told until it is forgotten.
         """
         with self._lock:
-            taken, self._resyncs = self._resyncs, {}
             if self._is_first and self._events.exists():
                 frame = self._events.frame().where(F.col("kind").isin(*_ONLY_A_COPY_HELPS))
                 for schema, table, lsn in (
                     frame.groupBy("schema_name", "table_name").agg(F.max("lsn")).collect()
                 ):
-                    taken[schema, table] = max(LSN(lsn), taken.get((schema, table), INVALID))
+                    name = (schema, table)
+                    self._resyncs[name] = max(LSN(lsn), self._resyncs.get(name, INVALID))
             self._is_first = False
-        return taken
+            return dict(self._resyncs)
+
+    def forget_resyncs(self, told: Mapping[TableName, LSN]) -> None:
+        """Tell of these no more, unless another event came since."""
+        with self._lock:
+            for name, lsn in told.items():
+                if self._resyncs.get(name) == lsn:
+                    del self._resyncs[name]
 
     def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
         """Append misfits under a commit of their own table's: a repeated batch does not repeat them."""

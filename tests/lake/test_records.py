@@ -51,15 +51,21 @@ def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp
     assert found == {("public", "u"): Registered("public", "u", "p", 1, (ID,)), ("public", "t"): NEW}
 
 
-def test_events_that_only_a_copy_answers_are_handed_over_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     records = Records(Lake(spark, str(tmp_path)))
     records.ensure()
     kinds = ("resync", "diverged", "evolved", "held")
     records.record_events([Event("public", kind, LSN(1), kind, "a sentence") for kind in kinds])
     told = {("public", "resync"): LSN(1), ("public", "diverged"): LSN(1)}
-    assert records.take_resyncs() == told
-    assert records.take_resyncs() == {}
+    assert records.resyncs() == told
+    assert records.resyncs() == told
     after_a_crash = Records(Lake(spark, str(tmp_path)))
     after_a_crash.record_events([Event("public", "resync", LSN(7), "resync", "another sentence")])
-    assert after_a_crash.take_resyncs() == {**told, ("public", "resync"): LSN(7)}
-    assert after_a_crash.take_resyncs() == {}
+    newer = {**told, ("public", "resync"): LSN(7)}
+    assert after_a_crash.resyncs() == newer
+    after_a_crash.forget_resyncs(told)
+    assert after_a_crash.resyncs() == {("public", "resync"): LSN(7)}, "another event came since"
+    after_a_crash.forget_resyncs(newer)
+    assert after_a_crash.resyncs() == {}

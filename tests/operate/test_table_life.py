@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.ingest import copying
+from pipeline.ingest.copy_round import CopyRound
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
 from tests.operate.lives import FILL, TABLE
@@ -99,6 +100,32 @@ def test_a_table_that_a_copy_described_before_the_stream_came_there_waits(
     assert not life.path("silver", "public", "b").exists(), "it would have the changed rows only"
     life.spark.sql(f"UPDATE {relations} SET lsn = 1 WHERE table_name = 'b'")
     life.catch_up()
+    life.assert_equal("a", "b")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leaving", ["keep", "archive"])
+def test_a_table_that_came_back_waits_for_its_new_copy(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch, leaving: str
+) -> None:
+    kept = with_silver(life, leaving=leaving)
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
+    publish(life, "ADD TABLE b")
+    kept.catch_up()
+    publish(life, "DROP TABLE b")
+    life.run("UPDATE b SET v = 'unseen' WHERE id < 10")
+    kept.catch_up()
+    publish(life, "ADD TABLE b")
+    life.run("UPDATE b SET v = 'seen' WHERE id = 20")
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyRound, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
+        kept.ingest()
+    kept.apply()
+    assert states(kept)["b"] == "copying"
+    place = ("silver" if leaving == "keep" else "archive", "public", "b")
+    assert life.frame(*place).where("v = 'seen'").count() == 0
+    assert life.path("silver", "public", "b").exists() == (leaving == "keep")
+    kept.catch_up()
     life.assert_equal("a", "b")
 
 

@@ -98,6 +98,11 @@ class Copies:
         last = self.last(name)
         return last is not None and last.state == GONE
 
+    def is_returning(self, name: TableName, newest: Copy | None, upto: LSN) -> bool:
+        """Say whether a table was gone before an LSN and has no copy since, `newest` being its newest one."""
+        gone = [s.id for s in self.states().get(name, ()) if s.state == GONE and s.gone_at <= upto]
+        return bool(gone) and (newest is None or newest.id < gone[-1])
+
     def is_complete(self, name: TableName, relation_id: int, membership: int) -> bool:
         """Say whether a table as it is published now has been copied, and was published ever since."""
         last = self.last(name)

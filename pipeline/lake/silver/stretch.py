@@ -179,7 +179,8 @@ class StretchWriter:
         successor = registered.successor
         if successor is None or (self._table.position(successor.app_id) or INVALID) < successor.lsn:
             return registered
-        return Registered(*self._name, self._table.path, successor.relation_id, successor.columns)
+        columns, copy_id = successor.columns, registered.copy_id
+        return Registered(*self._name, self._table.path, successor.relation_id, columns, copy_id=copy_id)
 
     def _runs(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN

@@ -188,7 +188,7 @@ class SilverTable:
         need: NeedsRewrite | None = None,
         copy: Copy | None = None,
     ) -> Written:
-        """Write the table beside itself, from a copy or the newest one; put that in its place by one commit."""
+        """Write the table beside itself, from a copy or the newest; put that in its place by one commit."""
         copy = copy or self.bronze.copies.newest(through).get(self.name)
         start = Start(copy=copy)
         surveys = self.bronze.survey_table(self.name, start, through)
