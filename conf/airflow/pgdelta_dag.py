@@ -83,5 +83,5 @@ def make_dag(config: Path) -> DAG:
 
 
 for name in CONFIGS.split(os.pathsep):
-    found = make_dag(Path(name))
+    found = make_dag(HOME / name)
     globals()[found.dag_id] = found

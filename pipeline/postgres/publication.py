@@ -107,7 +107,8 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
     if plan == "configured" and not tables:
         raise SourceError(
             f"The publication {name} would be empty: no table in the database {connection.info.dbname}"
-            f" matches tables in {config.path}; create the tables first, or correct their names."
+            f" matches tables in {config.path}; create the tables first, correct their names, or set"
+            " source.create.publication to all."
         )
     _create_publication(connection, name, None if plan == "all" else tables)
     publication = read_publication(connection, name)

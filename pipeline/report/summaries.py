@@ -202,7 +202,8 @@ class ApplySummary:
         ]
         if misfits:
             lines.append(
-                f"{misfits} values did not fit their silver type and are NULL there: see _pgdelta/misfits"
+                f"{misfits} values did not fit their silver type: _pgdelta/misfits has them, silver what the "
+                "column's policy makes of them"
             )
         for name, state in sorted(self.tables.items()):
             if state.held:

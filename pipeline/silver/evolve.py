@@ -147,7 +147,11 @@ def plan_evolution(
             wide = wanted if holds(wanted.ddl, present) else wide_enough(present, wanted.ddl)
             if wide is None or column.name in rule.types:
                 sentence = f"column {column.name} changed from {present} to {wanted.ddl}"
-                return [Rewrite(sentence) if rule.type_changes == "rewrite" else _held(relation, sentence)]
+                if rule.type_changes == "rewrite":
+                    return [Rewrite(sentence)]
+                name = f"{relation.schema_name}.{relation.table_name}"
+                way_out = f": set type_changes to rewrite, or run pgdelta retry --rewrite --table {name}"
+                return [_held(relation, sentence, way_out)]
             operations.append(WidenColumn(column.name, wide, present))
         if known is not None and is_same_table and (note := note_of(known, column)):
             operations.append(note)
@@ -208,8 +212,8 @@ def _collision(relation: SourceRelation, silver: Mapping[str, str], beside: Mapp
     return None
 
 
-def _held(relation: SourceRelation, what: str) -> Hold:
+def _held(relation: SourceRelation, what: str, way_out: str = "") -> Hold:
     return Hold(
         f"{relation.schema_name}.{relation.table_name} is held: {what}; "
-        "bronze keeps its changes, and silver shows the table as of before that"
+        f"bronze keeps its changes, and silver shows the table as of before that{way_out}"
     )

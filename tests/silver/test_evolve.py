@@ -43,8 +43,13 @@ def plan(
 def held(to: SourceRelation, known: Known | None = KNOWN, silver: Mapping[str, str] | None = SILVER) -> str:
     [operation] = plan(to, known, silver)
     assert isinstance(operation, Hold)
-    assert operation.sentence.endswith(HELD)
-    return operation.sentence.removesuffix(HELD)
+    sentence, _, way_out = operation.sentence.partition(HELD)
+    assert len(sentence) < len(operation.sentence)
+    name = f"{to.schema_name}.{to.table_name}"
+    is_of_types = " changed from " in sentence
+    told = f": set type_changes to rewrite, or run pgdelta retry --rewrite --table {name}"
+    assert way_out == (told if is_of_types else "")
+    return sentence
 
 
 def test_table_is_created_with_the_columns_of_the_relation_in_order() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psycopg
 
 from pipeline.config import Config
-from pipeline.errors import SourceError
+from pipeline.errors import SlotGapError, SourceError
 from pipeline.postgres.checks.copies import check_copies
 from pipeline.postgres.checks.tables import Check, check_tables, list_tables
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
@@ -25,6 +25,8 @@ from pipeline.postgres.stream.plugin import negotiate, quote_identifier
 from pipeline.postgres.stream.slot import find_fault, read_slot
 
 __all__ = ["Check", "run_checks"]
+
+_NEVER_COPIED = " (what was written to them before is not sent), or take them out of tables."
 
 
 def run_checks(config: Config) -> list[Check]:
@@ -139,8 +141,8 @@ def _check_publication(
         False,
         f"The publication {name} lacks {len(missing)} of {len(tables)} configured tables:"
         f" {list_tables(missing)}.",
-        f"Run ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {targets} (what was written to them before"
-        " is not sent), or take them out of tables.",
+        f"Run ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {targets}"
+        + (", or take them out of tables." if config.source.copy == "initial" else _NEVER_COPIED),
     )
 
 
@@ -161,7 +163,7 @@ def _check_missing_publication(
         fix = f"Run CREATE PUBLICATION {quote_identifier(name)} FOR TABLE …, before the slot is created."
         return Check("publication", False, f"The publication {name} does not exist.", fix)
     if plan == "configured" and not tables:
-        fix = f"Create the tables, or correct tables in {config.path}."
+        fix = f"Create the tables, correct tables in {config.path}, or set source.create.publication to all."
         return Check("publication", False, "No table in the database matches the configuration.", fix)
     scope = "all tables" if plan == "all" else f"{len(tables)} tables ({list_tables(tables)})"
     refusal = _find_creation_refusal(connection, plan, tables)
@@ -206,8 +208,11 @@ def _check_slot(connection: Connection, config: Config) -> Check:
         if isinstance(used, int) and used >= limit:
             fix = "Drop a slot that nobody reads, or raise max_replication_slots and restart the server."
             return Check("slot", False, f"All {limit} replication slots are in use.", fix)
-        return Check("slot", True, f"The slot {name} will be created.")
+        sentence = f"The slot {name} will be created, unless bronze holds a position: then it is missing."
+        return Check("slot", True, sentence)
     fault = find_fault(slot, connection.info.dbname)
+    if isinstance(fault, SlotGapError) and config.source.lost_slot == "resync":
+        return Check("slot", True, f"The slot {name} is lost; ingest makes it anew and copies all tables.")
     if fault is not None:
         return Check("slot", False, str(fault), "Do what the sentence says.")
     position = f"The slot {name} stands at {slot.confirmed_flush_lsn}"
