@@ -78,7 +78,7 @@ def test_silver_does_not_go_back_to_a_gap_that_it_crossed(make_pipeline: MakePip
         assert life.apply().tables["public", "held"].held
         life.assert_equal("a", "bag")
     assert not any(kind == "diverged" for kind, _ in life.events("bag"))
-    lsns = [row.lsn for row in life.frame("_pgdelta", "manifests").orderBy("recorded_at").collect()]
+    lsns = [row.lsn for row in life.frame("_pgdelta", "manifests").orderBy("written_at").collect()]
     assert lsns == sorted(lsns)
 
 
