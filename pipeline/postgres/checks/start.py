@@ -26,7 +26,10 @@ from pipeline.postgres.stream.slot import find_fault, read_slot
 
 __all__ = ["Check", "run_checks"]
 
-_NEVER_COPIED = " (what was written to them before is not sent), or take them out of tables."
+_ROWS_BEFORE = {
+    "initial": "the rows that they have are copied",
+    "never": "what was written to them before is not sent",
+}
 
 
 def run_checks(config: Config) -> list[Check]:
@@ -142,7 +145,7 @@ def _check_publication(
         f"The publication {name} lacks {len(missing)} of {len(tables)} configured tables:"
         f" {list_tables(missing)}.",
         f"Run ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {targets}"
-        + (", or take them out of tables." if config.source.copy == "initial" else _NEVER_COPIED),
+        f" ({_ROWS_BEFORE[config.source.copy]}), or take them out of tables.",
     )
 
 
