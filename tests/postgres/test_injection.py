@@ -143,7 +143,7 @@ def test_what_a_check_tells_to_run_can_be_run_as_it_is(database: Database, name:
         for check in ("replication right", "published tables", "SELECT right"):
             found = {check.name: check for check in run_checks(config) if not check.ok}
             told = found[check].fix
-            for ending in (" as a superuser.", " (what was written", ", or set source.copy"):
+            for ending in (" as a superuser.", " (the rows that", ", or set source.copy"):
                 told = told.partition(ending)[0]
             with database.connect() as connection:
                 connection.execute(told.removeprefix("Run ").encode())
