@@ -16,10 +16,10 @@ from contextlib import closing
 
 from pipeline.config import Config
 from pipeline.errors import SourceError, sentence_of
+from pipeline.ingest.copy_events import CopyEvents
 from pipeline.ingest.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.ingest.copy_rows import abandoned_row, complete_row, gone_row, reading_row
 from pipeline.ingest.copy_starts import CopyStarts, Want
-from pipeline.ingest.returned import Returned
 from pipeline.ingest.streamed_names import StreamedNames
 from pipeline.lake.bronze.late import late_commits
 from pipeline.lake.bronze.staging import Staging
@@ -67,7 +67,7 @@ class Copier:
         self._names = StreamedNames()
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
         self._throttle = Throttle(config.source.copying.rate_limit)
-        self._returned = Returned(self._bronze)
+        self._events = CopyEvents(self._bronze)
 
     def start(self, names: StreamedNames) -> None:
         """Begin; `names` are those under which the stream has tables."""
@@ -173,8 +173,10 @@ class Copier:
                     self._finish(read)
             finally:
                 staging.close()
+        failures = {name: c.failure for name, c in self._summary.copies.items() if c.failure}
+        self._events.note_failures(failures, keeper.snapshot.lsn)
         # What failed is looked at again in a continuous run only: elsewhere the scheduler runs again.
-        return not any(copy.failure for copy in self._summary.copies.values())
+        return not failures
 
     def _wanted(self) -> dict[TableName, Want]:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""
@@ -191,7 +193,7 @@ class Copier:
             for name, now in published.items():
                 if name in astray or not copies.is_complete(name, now.relation_id, now.entry):
                     wanted[name] = Want()
-                    self._returned.note(name, now)
+                    self._events.note(name, now)
             names = self._bronze.table_names() | states.keys()
             missing = {name for name in names - published.keys() if not copies.is_gone(name)}
         for name, requests in copies.open_requests().items():

@@ -92,12 +92,25 @@ def read_tables(
     for name in bronze.copies.states().keys() | bronze.copies.open_requests().keys():
         if config.rule_for(*name) is not None and (copying := _copying(bronze, name, found.get(name))):
             found[name] = copying
-    for name, table in records.registered().items():
+    registered = records.registered()
+    for name in events.keys() - registered.keys():
+        if config.rule_for(*name) is not None and (waiting := _unbegun(events[name], found.get(name))):
+            found[name] = waiting
+    for name, table in registered.items():
         if name not in found:
             sentence = events[name].sentence if name in events else f"it is kept in {table.path}"
             found[name] = TableStatus(name, "left", INVALID, -1, misfits.get(name, {}), sentence)
     verified = Reconciliations(bronze.lake).verified()
     return tuple(replace(found[name], verified=verified.get(name)) for name in sorted(found))
+
+
+def _unbegun(event: Event, shown: TableStatus | None) -> TableStatus | None:
+    """Return what holds a table that silver has not got, of which nothing is copied either."""
+    if event.kind not in HOLDING or (shown is not None and shown.state != "copying"):
+        return None
+    if shown is not None and shown.sentence and not shown.sentence.startswith("0 of "):
+        return None  # it goes on by now
+    return TableStatus((event.schema_name, event.table_name), event.kind, INVALID, -1, {}, event.sentence)
 
 
 def _copying(bronze: Bronze, name: TableName, shown: TableStatus | None) -> TableStatus | None:

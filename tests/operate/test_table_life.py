@@ -129,6 +129,29 @@ def test_a_table_that_came_back_waits_for_its_new_copy(
     life.assert_equal("a", "b")
 
 
+def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -> None:
+    role = f"{life.database.name}_reader"
+    life.run(f"CREATE ROLE {role} LOGIN", TABLE.format("b"), FILL.format("b", 1, 70))
+    publish(life, "ADD TABLE b")
+    conninfo = life.database.server.conninfo_of(life.database.name, role)
+    source = replace(life.config.source, copying=replace(life.config.source.copying, conninfo=conninfo))
+    reading = replace(life, config=replace(life.config, source=source))
+    for _ in range(2):
+        assert reading.ingest().exit_code(strict=False) == 1
+        reading.apply()
+    [(kind, sentence)] = life.events("b")
+    assert kind == "held"
+    assert f'GRANT SELECT ON … TO "{role}"' in sentence
+    status = read_status(reading.config, spark=life.spark)
+    assert {table.name[1]: (table.state, table.sentence) for table in status.tables}["b"] == (kind, sentence)
+    assert status.is_held
+    life.run(f"GRANT SELECT ON b TO {role}")
+    reading.catch_up()
+    life.assert_equal("a", "b")
+    assert states(reading) == {"a": "current", "b": "current"}
+    life.run(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
 @pytest.mark.slow
 def test_a_table_that_had_another_name_for_a_while_says_what_it_lacks(life: Pipeline) -> None:
     life.run(
