@@ -68,7 +68,7 @@ def test_changes_landed_but_not_acknowledged_are_not_landed_again(
     pipeline.run(*FILL)
     with monkeypatch.context() as patch:
         stream = "walsender.Walsender" if route == "walsender" else "slot_sql.SlotSql"
-        patch.setattr(f"pipeline.postgres.{stream}.acknowledge", crash)
+        patch.setattr(f"pipeline.postgres.stream.{stream}.acknowledge", crash)
         with pytest.raises(Crash):
             pipeline.ingest()
     assert pipeline.confirmed_lsn() == confirmed
