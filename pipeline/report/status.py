@@ -94,7 +94,8 @@ def read_tables(
             found[name] = copying
     registered = records.registered()
     for name in events.keys() - registered.keys():
-        if config.rule_for(*name) is not None and (waiting := _unbegun(events[name], found.get(name))):
+        is_wanted = config.rule_for(*name) is not None and not bronze.copies.is_gone(name)
+        if is_wanted and (waiting := _unbegun(events[name], found.get(name))):
             found[name] = waiting
     for name, table in registered.items():
         if name not in found:

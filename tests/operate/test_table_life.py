@@ -149,7 +149,13 @@ def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -
     reading.catch_up()
     life.assert_equal("a", "b")
     assert states(reading) == {"a": "current", "b": "current"}
-    life.run(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+    life.run(TABLE.format("c"))
+    publish(life, "ADD TABLE c")
+    reading.ingest()
+    assert states(reading)["c"] == "held"
+    life.run("DROP TABLE c", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+    life.ingest()
+    assert "c" not in states(life)
 
 
 @pytest.mark.slow
