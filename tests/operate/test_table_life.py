@@ -149,7 +149,7 @@ def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -
     reading.catch_up()
     life.assert_equal("a", "b")
     assert states(reading) == {"a": "current", "b": "current"}
-    life.run(TABLE.format("c"))
+    life.run(TABLE.format("c"), FILL.format("c", 1, 7))
     publish(life, "ADD TABLE c")
     reading.ingest()
     assert states(reading)["c"] == "held"
