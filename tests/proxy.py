@@ -56,10 +56,7 @@ class Proxy:
         """Reset all connections; new ones are taken."""
         links, self._links = self._links, []
         for link in links:
-            with suppress(OSError):
-                link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                link.shutdown(socket.SHUT_RDWR)
-            link.close()
+            _reset(link)
 
     def stall(self) -> None:
         """Forward nothing more in either direction; connections stay as they are, and new ones are taken."""
@@ -85,15 +82,18 @@ class Proxy:
                 threading.Thread(target=pump, args=(client, server), daemon=True).start()
 
     def _from_client(self, client: socket.socket, server: socket.socket) -> None:
-        with suppress(OSError):
+        try:
             while data := client.recv(65536):
                 self._flows.wait()
                 server.sendall(data)
             server.shutdown(socket.SHUT_WR)
+        except OSError:  # one end is gone without a word: the other one learns it
+            _reset(client)
+            _reset(server)
 
     def _from_server(self, client: socket.socket, server: socket.socket) -> None:
         pending = b""
-        with suppress(OSError):
+        try:
             while data := server.recv(65536):
                 self._flows.wait()
                 self.byte_count += len(data)
@@ -108,6 +108,16 @@ class Proxy:
                     client.sendall(self.tamper(pending[:1], pending[5 : 1 + length]))
                     pending = pending[1 + length :]
             client.shutdown(socket.SHUT_WR)
+        except OSError:
+            _reset(client)
+            _reset(server)
+
+
+def _reset(link: socket.socket) -> None:
+    with suppress(OSError):
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        link.shutdown(socket.SHUT_RDWR)
+    link.close()
 
 
 def frame(kind: bytes, body: bytes) -> bytes:
