@@ -16,6 +16,7 @@ from pipeline.apply.applier import Applier
 from pipeline.lake.silver.as_of import as_of
 from pipeline.lake.silver.table import SilverTable
 from pipeline.operate.resync import run_resync
+from pipeline.report.status import read_status
 from tests.operate.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
 from tests.operate.pipelines import MakePipeline, Pipeline
 
@@ -94,14 +95,21 @@ def test_a_table_changed_by_somebody_else_is_refused_until_restored(pipeline: Pi
     pipeline.spark.sql(f"DELETE FROM {table} WHERE id = 20")
     pipeline.run(*CHANGE)
     pipeline.ingest()
-    summary = pipeline.apply()
+    summary = pipeline.apply(records_status=True)
     assert summary.exit_code(strict=False) == 1
     [line] = [line for line in summary.lines() if line.startswith("failed: ")]
     assert "public.orders" in line
     assert "DELETE at version" in line
     pipeline.assert_equal("lines", "log")
+    status = read_status(pipeline.config, spark=pipeline.spark, is_offline=True)
+    states = {table.name[1]: (table.state, table.sentence) for table in status.tables}
+    assert states["orders"][0] == "failed"
+    assert "DELETE at version" in (states["orders"][1] or "")
+    assert states["lines"] == states["log"] == ("current", None)
+    assert status.is_held
     pipeline.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {version}")
     assert pipeline.apply().exit_code(strict=True) == 0
+    assert not read_status(pipeline.config, spark=pipeline.spark, is_offline=True).is_held
     pipeline.assert_equal(*TABLES)
 
 
