@@ -6,7 +6,7 @@ fails does not stop the others.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -119,8 +119,7 @@ class Applier:
     def _pass(self, point: Point) -> None:
         self._passed_at = time.monotonic()
         manifest = self.manifest or Manifest(INVALID)
-        # Silver as a whole never goes back: what lies before a manifest is in it.
-        pending = self._outlook.look(point, manifest, self._since) if point.lsn >= manifest.lsn else None
+        pending = self._outlook.look(point, manifest, self._since)
         if pending is None:
             self.summary.show(manifest)
             self._report()
@@ -138,9 +137,10 @@ class Applier:
             state.changes += before.changes
             state.misfits += before.misfits
             self.summary.tables[name] = state
-        self._record(manifest, pending, entries, {name: entry for name, (_, entry) in done.items()})
+        left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
+        self._record(manifest, pending, entries, {name: entry for name, (_, entry) in done.items()}, left)
         ask_for_copies(self._config, self.records, self.bronze.copies)
-        self._archive(point)
+        self._archive(point, left)
         self.summary.count_pass(time.monotonic() - self._passed_at)
         self._report()
 
@@ -148,10 +148,10 @@ class Applier:
         if self._progress:
             self._progress(self.summary)
 
-    def _archive(self, point: Point) -> None:
+    def _archive(self, point: Point, left: Mapping[TableName, str]) -> None:
         """Move what left to the archive, where the configuration says so."""
         registered = self.records.registered()
-        for name, reason in left_tables(self._config, self.bronze.copies, registered, point).items():
+        for name, reason in left.items():
             rule = self._config.rule_for(*name)
             policy = rule.leaving if rule else self._config.silver.leaving
             state = self.summary.tables.get(name, TableState())
@@ -262,6 +262,7 @@ class Applier:
         pending: Pending,
         found: Entries,
         applied: Mapping[TableName, ManifestEntry],
+        left: Collection[TableName],
     ) -> None:
         """Write the manifest of this pass: which version of each table shows which LSN."""
         point = pending.point
@@ -280,7 +281,6 @@ class Applier:
         self.records.record_events(
             [Event(*n, gap.start, "resync", gap.sentence_of_tables) for n, gap in stale]
         )
-        left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
         kept = (entry for entry in entries.values() if entry.name not in left)
         carried = [e if e.is_behind else replace(e, applied_lsn=point.lsn) for e in kept]
         times = [

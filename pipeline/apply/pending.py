@@ -71,7 +71,7 @@ class Outlook:
         recorded = self.bronze.copies
         copies = recorded.newest(point.lsn)
         stale: dict[TableName, Gap] = {}
-        if (gap := next((g for g in reversed(recorded.gaps()) if g.start < point.lsn), None)) is not None:
+        if (gap := recorded.last_gap(point.lsn)) is not None:
             known = self._known_before(gap, point, registered)
             stale = {n: gap for n in known if n not in copies and not recorded.is_gone(n)}
         self.stale = stale
@@ -80,7 +80,8 @@ class Outlook:
             for name, table in registered.items()
             if table.path != self.path(name) and why_left(self._config, recorded, name, point)
         }
-        returning = self._returning(registered, copies, point)
+        # Tables that left and are back lack what happened meanwhile.
+        returning = recorded.returning(copies, point.lsn) if self._config.source.copy != "never" else set()
         copies = {name: copy for name, copy in copies.items() if name not in archived | returning}
         waiting = self._waiting(registered, copies) | archived | returning
         behind = manifest.behind
@@ -91,7 +92,9 @@ class Outlook:
         apart = waiting | self.unreadable | begun.keys() | stale.keys() | frozen
         patches = self._patches(point, copies, registered, apart)
         is_behind = any(f < point.lsn or n in behind for n, f in floors.items() if n not in apart)
-        if point.lsn <= manifest.lsn and not (is_behind or begun or patches):
+        # Silver as a whole never goes back: what lies before a manifest is in it.
+        is_idle = point.lsn == manifest.lsn and not (is_behind or begun or patches)
+        if is_idle or point.lsn < manifest.lsn:
             return None
         self.bronze.look_at_arrivals(since, point)
         floors = {name: floor for name, floor in floors.items() if name not in apart}
@@ -132,19 +135,6 @@ class Outlook:
             name
             for name in self._captured_tables(None)
             if name not in registered and name not in copies and not self.bronze.copies.is_gone(name)
-        }
-
-    def _returning(
-        self, registered: Mapping[TableName, Registered], copies: Mapping[TableName, Copy], point: Point
-    ) -> set[TableName]:
-        """Return the tables that left and are back, and lack what happened meanwhile."""
-        recorded = self.bronze.copies
-        if self._config.source.copy == "never":
-            return set()
-        return {
-            name
-            for name in registered
-            if not recorded.is_gone(name) and recorded.is_returning(name, copies.get(name), point.lsn)
         }
 
     def _known_before(

@@ -47,7 +47,7 @@ def is_outdated(
     a copy since, or the stream may have lost what changed.
     """
     is_asked_again = not set(requests) <= set(state.requests)
-    is_before_gap = bool(gaps) and state.readings[0].lsn + 1 < gaps[-1].end
+    is_before_gap = bool(gaps) and not gaps[-1].is_before(state.readings[0].lsn)
     return state.membership != membership or is_asked_again or is_before_gap
 
 

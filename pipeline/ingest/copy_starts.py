@@ -59,14 +59,14 @@ class CopyStarts:
         found = self._rest(name, want, table, version, membership)
         if found is None:
             keys = self._keys(name, version, want)
-            state = CopyState(self._next_id, name, READING, key_ranges=want.key_ranges if keys else ())
+            ranges_of_keys = want.key_ranges if keys else ()
+            state = CopyState(self._next_id, name, READING, membership=membership, key_ranges=ranges_of_keys)
             self._next_id += 1
             table = replace(table, keys=keys)
             ranges = whole_leaves(table.leaves) if keys else plan_ranges(table.leaves, self._range_size)
             found = state, Reading(self._snapshot.lsn, self._snapshot.running, 0, ranges)
         state, reading = found
         state.requests = tuple(r.id for r in want.requests) or state.requests
-        state.membership = membership
         progress.ranges = len(reading.ranges)
         progress.pages = sum(pages.end_page - pages.first_page for pages in reading.ranges)
         progress.landed(0, state.row_count)

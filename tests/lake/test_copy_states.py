@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.keys import KeyRange
 from pipeline.lake.bronze.copies import Copies
-from pipeline.lake.bronze.copy_states import COMPLETE, READING, CopyState, Gap, Reading
+from pipeline.lake.bronze.copy_states import COMPLETE, GONE, READING, CopyState, Gap, Reading
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
 
@@ -50,3 +50,21 @@ def test_a_copy_before_a_gap_counts_up_to_the_gap_only() -> None:
     assert [newest(told, before) for before in (100, 101, 150, 151)] == [1, None, None, 2]
     at_its_end = Told([copy(1, 129)], [Gap(LSN(100), LSN(130), "")])
     assert newest(at_its_end, 131) == 1
+
+
+def gone(number: int, lsn: int) -> CopyState:
+    return CopyState(number, NAME, GONE, gone_at=LSN(lsn))
+
+
+def test_a_table_that_was_gone_and_is_back_is_told_until_it_is_copied_anew() -> None:
+    def is_returning(states: Sequence[CopyState], upto: int = 1000) -> bool:
+        told = Told(states)
+        return NAME in told.returning(told.newest(LSN(upto)), LSN(upto))
+
+    assert not is_returning([copy(1, 50), copy(2, 60, state=READING)])
+    assert not is_returning([copy(1, 50), gone(2, 100)])
+    back = [copy(1, 50), gone(2, 100), copy(3, 200, state=READING)]
+    assert is_returning(back)
+    assert not is_returning(back, upto=99)
+    copied = [*back[:2], copy(3, 200)]
+    assert [is_returning(copied, upto) for upto in (150, 200, 201)] == [True, True, False]

@@ -25,7 +25,7 @@ from pipeline.lake.bronze.copy_states import (
 )
 from pipeline.lake.instants import instant, now
 from pipeline.lake.tables import Lake, local_frame
-from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
 from pipeline.silver.copies import Copy
 
@@ -75,10 +75,14 @@ class Copies:
         self.states()
         return self._gaps
 
+    def last_gap(self, before: LSN) -> Gap | None:
+        """Return the last gap that begins before an LSN, None where there is none."""
+        return next((gap for gap in reversed(self.gaps()) if gap.start < before), None)
+
     def is_beyond_gaps(self, copy: Copy | None) -> bool:
         """Say whether the stream is whole from a copy on; without one, whether it is from its beginning."""
         gaps = self.gaps()
-        return not gaps or (copy is not None and copy.lsns[0] + 1 >= gaps[-1].end)
+        return not gaps or (copy is not None and gaps[-1].is_before(copy.lsns[0]))
 
     def version(self) -> int:
         """Return the version of the table, -1 where there is none."""
@@ -98,10 +102,16 @@ class Copies:
         last = self.last(name)
         return last is not None and last.state == GONE
 
-    def is_returning(self, name: TableName, newest: Copy | None, upto: LSN) -> bool:
-        """Say whether a table was gone before an LSN and has no copy since, `newest` being its newest one."""
-        gone = [s.id for s in self.states().get(name, ()) if s.state == GONE and s.gone_at <= upto]
-        return bool(gone) and (newest is None or newest.id < gone[-1])
+    def returning(self, newest: Mapping[TableName, Copy], upto: LSN) -> set[TableName]:
+        """Return the tables that were gone before an LSN, are back, and of which no newest copy is newer."""
+        found = set()
+        for name, states in self.states().items():
+            whole = [state for state in states if not state.key_ranges]
+            gone = [s.id for s in whole if s.state == GONE and s.gone_at <= upto]
+            is_back = bool(gone) and whole[-1].state != GONE
+            if is_back and (name not in newest or newest[name].id < gone[-1]):
+                found.add(name)
+        return found
 
     def is_complete(self, name: TableName, relation_id: int, membership: int) -> bool:
         """Say whether a table as it is published now has been copied, and was published ever since."""
@@ -125,15 +135,15 @@ class Copies:
 
         Such a one was read before that LSN, and behind the last gap before it.
         """
-        gaps = [gap for gap in self.gaps() if before is not None and gap.start < before]
-        least = gaps[-1].end - 1 if gaps else INVALID
+        gap = None if before is None else self.last_gap(before)
         return {
             name: copy
             for name, states in self.states().items()
             for state in states
             if (copy := state.copy)
             and not copy.key_ranges
-            and (before is None or (copy.through < before and copy.lsns[0] >= least))
+            and (before is None or copy.through < before)
+            and (gap is None or gap.is_before(copy.lsns[0]))
         }
 
     def is_older(self, name: TableName, lsn: LSN) -> bool:

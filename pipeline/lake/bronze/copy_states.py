@@ -76,6 +76,10 @@ class Gap:
     end: LSN
     sentence: str
 
+    def is_before(self, lsn: LSN) -> bool:
+        """Say whether a snapshot at an LSN has all that lies in the gap."""
+        return lsn + 1 >= self.end
+
     @property
     def sentence_of_tables(self) -> str:
         """Say what becomes of a table that lacks what lies in it."""

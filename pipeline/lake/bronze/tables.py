@@ -106,28 +106,22 @@ class Bronze:
 
     def metadata(self) -> dict[str, Any]:
         """Return what the newest commit of ours recorded about its source, empty where there is none."""
-        # Only maintenance and copies come between our commits.
-        for limit in ("LIMIT 100", ""):
-            history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} {limit}")
-            mine = (
-                history.where(F.col("userMetadata").contains(f'"{self.app_id}"'))
-                .orderBy(F.desc("version"))
-                .limit(1)
-            )
-            if rows := mine.select("userMetadata").collect():
-                return json_object(rows[0].userMetadata)
-        return {}
+        return self._newest_with(f'"{self.app_id}"')
 
     def _owner(self) -> str | None:
         """Return the pipeline that wrote to bronze last, None where nobody did."""
-        history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier}")
-        written = (
-            history.where(F.col("userMetadata").contains('"app_id"')).orderBy(F.desc("version")).limit(1)
-        )
-        for row in written.select("userMetadata").collect():
-            if told := _APP_ID.match(str(json_object(row.userMetadata).get("app_id"))):
-                return told[1]
-        return None
+        told = _APP_ID.match(str(self._newest_with('"app_id"').get("app_id")))
+        return told[1] if told else None
+
+    def _newest_with(self, word: str) -> dict[str, Any]:
+        """Return what the newest commit recorded of itself that has a word in it, empty where none has."""
+        # Only maintenance and copies come between our commits.
+        for limit in ("LIMIT 100", ""):
+            history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} {limit}")
+            found = history.where(F.col("userMetadata").contains(word)).orderBy(F.desc("version")).limit(1)
+            if rows := found.select("userMetadata").collect():
+                return json_object(rows[0].userMetadata)
+        return {}
 
     def copy_app_id(self, copy_id: int) -> str:
         """Return the application id under which the ranges of a copy are counted."""
