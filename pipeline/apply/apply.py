@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pipeline.apply.applier import Applier
 from pipeline.apply.status_record import StatusRecord
 from pipeline.config import Config
+from pipeline.lake.folders import remove_folder
 from pipeline.lake.locks import hold_apply
 from pipeline.lake.spark.session import start_session
 from pipeline.report.summaries import ApplyProgress, ApplySummary, StreamProgress
@@ -54,31 +55,14 @@ def _apply(
             return applier.summary
     if trigger == "continuous":
         applier.apply_pending()  # the query does not give again what came while the last run stopped
-    changes = (
-        spark.readStream.format("delta").option("skipChangeCommits", "true").load(applier.bronze.changes.path)
-    )
-    writer = changes.writeStream.foreachBatch(applier.apply_batch).option(
-        "checkpointLocation", applier.lake.path("_pgdelta", "checkpoints", "apply")
-    )
-    if trigger == "available-now":
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime="1 second")
-    query = writer.start()
-    while query.isActive and not stop.is_set():
-        with suppress(StreamingQueryException):  # why it ended is asked below
-            query.awaitTermination(1)
-        if (said := query.lastProgress) is not None:
-            applier.summary.stream = StreamProgress.of(said)
-        if trigger == "continuous":
-            applier.retry_when_due()
-            if status is not None:
-                status.write_when_due()
-    applier.close()
-    query.stop()
+    checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
+    failure = _follow(applier, spark, trigger, stop, status, checkpoint)
+    if failure is not None and applier.error is None and not stop.is_set():
+        # It is the clock only: where Delta removed the log that it names, or it is damaged, it begins anew.
+        remove_folder(spark, checkpoint)
+        failure = _follow(applier, spark, trigger, stop, status, checkpoint)
     if applier.error is not None:
         raise applier.error
-    failure = query.exception()
     if failure is not None and not stop.is_set():
         raise failure
     if trigger == "available-now" and not stop.is_set():
@@ -86,3 +70,37 @@ def _apply(
     if status is not None:
         status.write()
     return applier.summary
+
+
+def _follow(
+    applier: Applier,
+    spark: SparkSession,
+    trigger: str,
+    stop: threading.Event,
+    status: StatusRecord | None,
+    checkpoint: str,
+) -> Exception | None:
+    """Apply as bronze grows, until the query ends or is to stop; return why it could not go on, if so."""
+    stream = spark.readStream.format("delta").option("skipChangeCommits", "true")
+    writer = stream.load(applier.bronze.changes.path).writeStream.foreachBatch(applier.apply_batch)
+    if trigger == "available-now":
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime="1 second")
+    try:
+        query = writer.option("checkpointLocation", checkpoint).start()
+    except Exception as error:  # the checkpoint's metadata is read here already
+        return error
+    while query.isActive and not stop.is_set():
+        with suppress(StreamingQueryException):  # why it ended is told below
+            query.awaitTermination(1)
+        if (said := query.lastProgress) is not None:
+            applier.summary.stream = StreamProgress.of(said)
+        if trigger == "continuous":
+            applier.retry_when_due()
+            if status is not None:
+                status.write_when_due()
+    if stop.is_set():
+        applier.close()
+    query.stop()
+    return query.exception()

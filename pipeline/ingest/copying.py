@@ -28,7 +28,7 @@ from pipeline.postgres.broken_off import break_off
 from pipeline.postgres.connection import Connection, Identity, connect, identify, read_flush_lsn
 from pipeline.postgres.published import Membership, list_published
 from pipeline.postgres.rows.copy import RowsMoved, SnapshotLost
-from pipeline.postgres.rows.snapshot import COPY_SESSIONS, SnapshotKeeper
+from pipeline.postgres.rows.snapshot import COPY_SESSIONS, Snapshot, SnapshotKeeper
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.summaries import CopyProgress, IngestSummary
 from pipeline.rules import TableName
@@ -138,45 +138,45 @@ class Copier:
         if not wanted:
             return False
         source = self._config.source
-        conninfo = source.snapshot_conninfo
         copies = self._bronze.copies
         used = [r.lsn for states in copies.states().values() for s in states for r in s.readings]
         # Silver may be as far as bronze was when somebody asked for a patch.
         point = self._bronze.point()
         used.append(point.lsn if point else INVALID)
-        with closing(SnapshotKeeper(conninfo, max(used), key=source.snapshot_key)) as keeper:
+        with closing(SnapshotKeeper(source.snapshot_conninfo, max(used), key=source.snapshot_key)) as keeper:
             self._check_place(keeper)
             tables = self._begin(keeper, wanted)
-            if not tables:
-                return False
-            self._target = max(self._target, LSN(keeper.snapshot.lsn + 1))
-            staging = Staging(self._bronze.lake, "copies")
-            try:
-                rounds = CopyRound(
-                    self._bronze,
-                    staging,
-                    conninfo,
-                    keeper.snapshot,
-                    tables,
-                    reader_count=source.copying.connections,
-                    throttle=self._throttle,
-                    stop=self._stop,
-                )
-                read: list[TableCopy] = []
-                try:
-                    for table in rounds.run():
-                        read.append(table)
-                        if self._position > keeper.snapshot.lsn and not self._is_fresh():
-                            self._finish(read)
-                            read = []
-                finally:
-                    self._finish(read)
-            finally:
-                staging.close()
+            if tables:
+                self._target = max(self._target, LSN(keeper.snapshot.lsn + 1))
+                self._read(keeper.snapshot, tables)
         failures = {name: c.failure for name, c in self._summary.copies.items() if c.failure}
         self._events.note_failures(failures, keeper.snapshot.lsn)
         # What failed is looked at again in a continuous run only: elsewhere the scheduler runs again.
         return not failures
+
+    def _read(self, snapshot: Snapshot, tables: Sequence[TableCopy]) -> None:
+        """Land what a snapshot has of the tables, and record which of them are complete."""
+        copying = self._config.source.copying
+        with closing(Staging(self._bronze.lake, "copies")) as staging:
+            rounds = CopyRound(
+                self._bronze,
+                staging,
+                self._config.source.snapshot_conninfo,
+                snapshot,
+                tables,
+                reader_count=copying.connections,
+                throttle=self._throttle,
+                stop=self._stop,
+            )
+            read: list[TableCopy] = []
+            try:
+                for table in rounds.run():
+                    read.append(table)
+                    if self._position > snapshot.lsn and not self._is_fresh():
+                        self._finish(read)
+                        read = []
+            finally:
+                self._finish(read)
 
     def _wanted(self) -> dict[TableName, Want]:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""

@@ -89,14 +89,15 @@ def read_tables(
     """Read how the tables stand that are in the manifest, are being copied, or were there once."""
     misfits, events = records.misfit_counts(), records.last_events()
     found = {entry.name: _table(entry, misfits, events) for entry in manifest.entries}
-    for name in bronze.copies.states().keys() | bronze.copies.open_requests().keys():
-        if config.rule_for(*name) is not None and (copying := _copying(bronze, name, found.get(name))):
-            found[name] = copying
     registered = records.registered()
-    for name in events.keys() - registered.keys():
-        is_wanted = config.rule_for(*name) is not None and not bronze.copies.is_gone(name)
-        if is_wanted and (waiting := _unbegun(events[name], found.get(name))):
-            found[name] = waiting
+    copies = bronze.copies
+    for name in copies.states().keys() | copies.open_requests().keys() | events.keys():
+        # What holds the copy of a table that silver has not got yet.
+        event = events.get(name) if name not in registered else None
+        if config.rule_for(*name) is None:
+            continue
+        if (copying := _copying(bronze, name, found.get(name), event)) is not None:
+            found[name] = copying
     for name, table in registered.items():
         if name not in found:
             sentence = events[name].sentence if name in events else f"it is kept in {table.path}"
@@ -105,33 +106,30 @@ def read_tables(
     return tuple(replace(found[name], verified=verified.get(name)) for name in sorted(found))
 
 
-def _unbegun(event: Event, shown: TableStatus | None) -> TableStatus | None:
-    """Return what holds a table that silver has not got, of which nothing is copied either."""
-    if event.kind not in HOLDING or (shown is not None and shown.state != "copying"):
-        return None
-    if shown is not None and shown.sentence and not shown.sentence.startswith("0 of "):
-        return None  # it goes on by now
-    return TableStatus((event.schema_name, event.table_name), event.kind, INVALID, -1, {}, event.sentence)
-
-
-def _copying(bronze: Bronze, name: TableName, shown: TableStatus | None) -> TableStatus | None:
+def _copying(
+    bronze: Bronze, name: TableName, shown: TableStatus | None, event: Event | None
+) -> TableStatus | None:
     """Return what there is to say of a table's copy, None where silver shows the newest."""
     copies = bronze.copies
     last = copies.last(name)
     before = shown or TableStatus(name, "copying", INVALID, -1, {})
+    held = None
+    if event is not None and event.kind in HOLDING:
+        held = replace(before, state=event.kind, sentence=event.sentence)
     if last is not None and last.state == GONE:
         return replace(shown, state="left", sentence=last.sentence) if shown else None
     if last is not None and last.state == READING:
         done = int(bronze.changes.position(bronze.copy_app_id(last.id)) or 0)
+        if held is not None and done == 0:
+            return held
         share = f"{done} of {last.readings[-1].range_count} ranges of pages are copied"
-        return replace(
-            before, state=shown.state if shown and shown.state in HOLDING else "copying", sentence=share
-        )
+        state = shown.state if shown and shown.state in HOLDING else "copying"
+        return replace(before, state=state, sentence=share)
     if requests := copies.open_requests().get(name):
         is_whole = not all(request.key_ranges for request in requests)
         what = "the table is" if is_whole else "rows, for which it waits, are"
         return replace(before, sentence=f"{what} to be copied anew by the next ingest")
-    return None
+    return held if shown is None else None
 
 
 def _failed(table: TableStatus, failure: Failure | None) -> TableStatus:

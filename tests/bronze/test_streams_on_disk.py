@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -37,19 +38,28 @@ def test_streams_are_forgotten_with_the_session_and_leave_no_file(
     assert session.spool.seal() is None
 
 
+def open_files() -> set[tuple[int, int]]:
+    found = set()
+    for descriptor in os.listdir("/dev/fd"):
+        with suppress(OSError):  # that of the listing itself
+            file = os.fstat(int(descriptor))
+            found.add((file.st_dev, file.st_ino))
+    return found
+
+
 def test_streams_on_disk_hold_no_file_open(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams_module, "STREAM_ROWS", 1)
-    before = os.listdir("/dev/fd")
     for turn in range(3):
         for xid in range(100, 400):
             start(session, xid, is_first=turn == 0)
             if turn == 0:
                 describe(session, xid, ONE)
             insert(session, xid, xid, f"{xid} {turn}")
-    assert len(list(tmp_path.iterdir())) == 300
-    assert len(os.listdir("/dev/fd")) <= len(before)  # what others left open may be closed meanwhile
+    kept = {(file.st_dev, file.st_ino) for file in map(os.stat, tmp_path.iterdir())}
+    assert len(kept) == 300
+    assert not kept & open_files()
     for xid in range(399, 99, -1):
         if xid % 3:
             commit(session, xid, 100_000 - 100 * xid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.ingest import copying
 from tests.operate.pipelines import MakePipeline, Pipeline
 
 TABLE = "CREATE TABLE {0} (id int PRIMARY KEY, v text)"
@@ -17,3 +18,12 @@ def life(make_pipeline: MakePipeline) -> Pipeline:
     pipeline.run(TABLE.format("a"), FILL.format("a", 1, 50))
     pipeline.catch_up()
     return pipeline
+
+
+def forbid_copies(patch: pytest.MonkeyPatch) -> None:
+    """Let no copy begin, as if the source could not be reached for it."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no copy today")
+
+    patch.setattr(copying, "SnapshotKeeper", fail)

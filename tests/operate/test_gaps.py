@@ -8,10 +8,9 @@ import pytest
 
 from pipeline.config import Protocol
 from pipeline.errors import GapError
-from pipeline.ingest import copying
 from pipeline.operate.retry import run_retry
 from pipeline.rules import Guards, TableRule
-from tests.operate.lives import FILL, TABLE
+from tests.operate.lives import FILL, TABLE, forbid_copies
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database, MakeServer
 
@@ -92,15 +91,11 @@ def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
     life.run("DELETE FROM a WHERE id < 5")
     healed = crossing(life)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            copying, "SnapshotKeeper", lambda *_, **__: (_ for _ in ()).throw(OSError("no copy today"))
-        )
+        forbid_copies(patch)
         assert healed.ingest().exit_code(strict=False) == 1
     life.run("INSERT INTO a VALUES (101, 'behind the gap')")
     with monkeypatch.context() as patch:
-        patch.setattr(
-            copying, "SnapshotKeeper", lambda *_, **__: (_ for _ in ()).throw(OSError("no copy today"))
-        )
+        forbid_copies(patch)
         healed.ingest()
     healed.apply()
     rows = {row.id for row in life.frame("silver", "public", "a").collect()}

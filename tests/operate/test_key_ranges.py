@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.ingest import copying
 from pipeline.keys import KeyRange
 from pipeline.lake.silver.as_of import as_of
 from pipeline.lake.tables import LakeTable
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
+from tests.operate.lives import forbid_copies
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.operate.unseen import unseen_commits
 from tests.servers import Database, MakeServer
@@ -75,9 +75,7 @@ def test_keys_are_copied_anew_while_the_table_changes(
     resync(orders, "orders", keys(10, 20), keys(30, 30), keys(250, 280), KeyRange(("8000",), ()))
     orders.run("UPDATE orders SET id = id + 8000 WHERE id = 260", "INSERT INTO other VALUES (2)")
     with monkeypatch.context() as patch:
-        patch.setattr(
-            copying, "SnapshotKeeper", lambda *_, **__: (_ for _ in ()).throw(OSError("no copy today"))
-        )
+        forbid_copies(patch)
         orders.ingest()
     before = orders.version("orders")
     orders.apply()

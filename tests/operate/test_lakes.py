@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,26 @@ def forget(pipeline: Pipeline, *names: str) -> None:
     log.clearCache()
 
 
+def clear_log(pipeline: Pipeline, *names: str) -> None:
+    """Have Delta remove the log of a table so far, as it does with a checkpoint that is 30 days old."""
+    table = LakeTable(pipeline.spark, str(pipeline.path(*names)))
+    folder = pipeline.path(*names, "_delta_log")
+    jvm: Any = pipeline.spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog
+    log.clearCache()
+    log.forTable(pipeline.spark._jsparkSession, table.path).checkpoint()
+    long_ago = time.time() - 40 * 86_400
+    for file in folder.glob("*.*"):
+        os.utime(file, (long_ago, long_ago))
+    log.clearCache()
+    pipeline.spark.sql(
+        f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ('delta.checkpointInterval' = '10')"
+    )
+    log.forTable(pipeline.spark._jsparkSession, table.path).checkpoint()
+    log.clearCache()
+    assert not (folder / f"{0:020}.json").exists()
+
+
 def test_a_lake_is_that_of_one_pipeline(shop: Pipeline) -> None:
     other = replace(
         shop, config=replace(shop.config, pipeline="other", source=replace(shop.config.source, slot="other"))
@@ -88,6 +110,29 @@ def test_a_lake_that_moved_goes_on(shop: Pipeline, tmp_path: Path) -> None:
     moved.catch_up()
     moved.assert_equal("t", "bag")
     assert not Path(shop.root).exists(), "nothing is written where it was"
+
+
+def test_a_log_that_delta_removed_since_the_last_apply_is_not_missed(shop: Pipeline) -> None:
+    for _ in range(2):
+        change(shop)
+        shop.ingest()
+    clear_log(shop, "bronze", "changes")
+    shop.apply()
+    shop.assert_equal("t", "bag")
+    change(shop)
+    shop.catch_up()
+    shop.assert_equal("t", "bag")
+
+
+@pytest.mark.parametrize("content", [b"", b"v1\n{"])
+def test_a_damaged_checkpoint_is_not_missed(shop: Pipeline, content: bytes) -> None:
+    files = [file for file in shop.path("_pgdelta", "checkpoints").rglob("*") if file.is_file()]
+    for file in files:
+        file.write_bytes(content)
+    assert {file.parent.name for file in files} >= {"apply", "offsets", "commits"}
+    change(shop)
+    shop.catch_up()
+    shop.assert_equal("t", "bag")
 
 
 @pytest.mark.slow

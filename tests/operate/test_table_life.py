@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.ingest import copying
+from pipeline.errors import SourceError
 from pipeline.ingest.copy_round import CopyRound
+from pipeline.ingest.copy_starts import CopyStarts
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
-from tests.operate.lives import FILL, TABLE
+from tests.operate.lives import FILL, TABLE, forbid_copies
 from tests.operate.pipelines import Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -90,9 +91,7 @@ def test_a_table_that_a_copy_described_before_the_stream_came_there_waits(
     publish(life, "ADD TABLE b")
     life.run("UPDATE b SET v = 'changed' WHERE id < 10")
     with monkeypatch.context() as patch:
-        patch.setattr(
-            copying, "SnapshotKeeper", lambda *_, **__: (_ for _ in ()).throw(OSError("no copy today"))
-        )
+        forbid_copies(patch)
         life.ingest()
     relations = f"delta.`{life.path('bronze', 'relations')}`"
     life.spark.sql(f"UPDATE {relations} SET lsn = {2**62} WHERE table_name = 'b'")
@@ -156,6 +155,21 @@ def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -
     life.run("DROP TABLE c", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
     life.ingest()
     assert "c" not in states(life)
+
+
+def test_a_table_that_cannot_be_described_is_held_until_it_can_be(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
+    publish(life, "ADD TABLE b")
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyStarts, "start", lambda *_: (_ for _ in ()).throw(SourceError("not today.")))
+        assert life.ingest().exit_code(strict=False) == 1
+    assert life.events("b") == [("held", "it cannot be copied: not today.")]
+    assert states(life)["b"] == "held"
+    life.catch_up()
+    life.assert_equal("a", "b")
+    assert states(life) == {"a": "current", "b": "current"}
 
 
 @pytest.mark.slow
