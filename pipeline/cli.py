@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pipeline import __version__, commands
 from pipeline.guard import Kind, main_guard
 from pipeline.operate.as_of_request import AS_OF, take_as_of
+from pipeline.options import take_config
 from pipeline.report.watch_request import take_offline, take_watch
 from pipeline.tail.request import TAIL, take_tail
 
@@ -83,12 +84,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _take_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", required=True, metavar="FILE", help="the pipeline's YAML file")
-
-
 def _take_run(parser: argparse.ArgumentParser) -> None:
-    _take_config(parser)
+    take_config(parser)
     parser.add_argument(
         "--trigger",
         choices=("available-now", "continuous"),
@@ -106,8 +103,8 @@ def _take_strict(parser: argparse.ArgumentParser) -> None:
 
 
 def _take_status(parser: argparse.ArgumentParser) -> None:
-    _take_config(parser)
-    parser.add_argument("--strict", action="store_true", help="exit 1 where a table is held or refused")
+    take_config(parser)
+    parser.add_argument("--strict", action="store_true", help="exit 1 where something holds a table")
     parser.add_argument(
         "--prove",
         action="store_true",
@@ -127,7 +124,7 @@ def _take_tables(parser: argparse.ArgumentParser) -> None:
 
 
 def _take_retry(parser: argparse.ArgumentParser) -> None:
-    _take_config(parser)
+    take_config(parser)
     _take_tables(parser)
     parser.add_argument(
         "--rewrite",
@@ -143,7 +140,7 @@ def _take_retry(parser: argparse.ArgumentParser) -> None:
 
 
 def _take_resync(parser: argparse.ArgumentParser) -> None:
-    _take_config(parser)
+    take_config(parser)
     _take_tables(parser)
     parser.add_argument(
         "--key",
@@ -164,7 +161,7 @@ def _take_resync(parser: argparse.ArgumentParser) -> None:
 
 
 def _take_reconcile(parser: argparse.ArgumentParser) -> None:
-    _take_config(parser)
+    take_config(parser)
     _take_tables(parser)
     parser.add_argument(
         "--repair",
@@ -198,8 +195,9 @@ _COMMANDS = {
     "check": Command(
         "check that server, publication and slot are ready, and say what to do where not",
         "Run every start-up check against the server and print passes and fixes. Changes nothing.",
-        _take_config,
+        take_config,
         commands.check,
+        kind=Kind.ANSWER,
     ),
     "ingest": Command(
         "PostgreSQL -> bronze",
@@ -230,15 +228,15 @@ _COMMANDS = {
         "With --prove: whether bronze is whole, commit by commit, and exit code 1 where it is not.",
         _take_status,
         commands.status,
-        kind=Kind.READER,
+        kind=Kind.ANSWER,
     ),
     "plan": Command(
         "what the next apply would do, and what it costs",
         "Show what waits in bronze for each silver table: changes by operation, and every step by which its\n"
         "columns change, with its cost and with what it loses. Changes nothing.",
-        _take_config,
+        take_config,
         commands.plan,
-        kind=Kind.READER,
+        kind=Kind.ANSWER,
     ),
     "retry": Command(
         "apply once more what was held, or write tables anew from bronze",
@@ -275,7 +273,7 @@ _COMMANDS = {
         AS_OF,
         take_as_of,
         commands.as_of,
-        kind=Kind.READER,
+        kind=Kind.ANSWER,
     ),
     "tail": Command(
         "what a slot says, message by message, live",

@@ -31,14 +31,20 @@ _READER_SECONDS = 1.0
 
 
 class Kind(Enum):
-    """What a stop does to a command: one that each next run repeats, that nobody repeats, that only reads."""
+    """What a stop does to a command: the next run repeats it, nobody does, it answers, it reads on and on."""
 
     JOB = "finishes the commit under way and ends with 0; a second one ends at once, with 130."
     ONCE = (
         "finishes the commit under way, and ends with 1 where something is left to do;\n"
         "a second one ends at once, with 130."
     )
+    ANSWER = "ends at once with 1, for nothing was answered; a reader that closes the pipe ends it with 0."
     READER = "ends at once with 0, and so does a reader that closes the pipe."
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Say whether there may be a commit under way."""
+        return self in (Kind.JOB, Kind.ONCE)
 
 
 def main_guard(
@@ -46,8 +52,8 @@ def main_guard(
 ) -> int:
     """Run a function and return its exit code; every failure leaves one sentence on stderr.
 
-    A reader is not waited for: a stop ends it within a second, also where it is stuck in a write to a pipe
-    that nobody empties.
+    What only reads is not waited for: a stop ends it within a second, also where it is stuck in a write to a
+    pipe that nobody empties.
 
     The function runs on a thread of its own: signals are then heard at once, whatever it waits for, and
     Spark, which takes over SIGINT where it is started on the main thread, leaves it to us.
@@ -83,13 +89,13 @@ def main_guard(
         worker.start()
         while worker.is_alive():
             worker.join(0.2)
-            if stop.is_overdue(_READER_SECONDS if kind is Kind.READER else _GRACE_SECONDS):
-                if kind is not Kind.READER:
+            if stop.is_overdue(_GRACE_SECONDS if kind.is_waited_for else _READER_SECONDS):
+                if kind.is_waited_for:
                     again = "the next run repeats it" if kind is Kind.JOB else "run the same command again"
                     _say(f"stopped before the commit under way had ended; nothing is lost, {again}")
                     with contextlib.suppress(OSError, ValueError):
                         sys.stdout.flush()
-                os._exit(int(kind is Kind.ONCE))
+                os._exit(int(kind in (Kind.ONCE, Kind.ANSWER)))
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

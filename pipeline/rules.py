@@ -6,6 +6,7 @@ A rule is one item of the file's list `tables`. Keys, defaults and meanings are 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -94,6 +95,11 @@ def glob_of(name: TableName) -> str:
     return ".".join(
         '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in name
     )
+
+
+def command_for(name: TableName, command: str) -> str:
+    """Return a command of `pgdelta` for one table, as a shell takes it."""
+    return f"pgdelta {command} --table {shlex.quote(glob_of(name))}"
 
 
 def read_guards(section: Section, general: Guards) -> Guards:

@@ -361,13 +361,14 @@ def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.S
     assert (process.returncode, out, err) == (0, "committed\n", "")
 
 
-def test_what_commits_nothing_is_not_waited_for() -> None:
-    process = start(WORK.replace("(work)", "(work, kind=guard.Kind.READER)"), "50", "60")
+@pytest.mark.parametrize(("kind", "code"), [("READER", 0), ("ANSWER", 1)])
+def test_what_commits_nothing_is_not_waited_for(kind: str, code: int) -> None:
+    process = start(WORK.replace("(work)", f"(work, kind=guard.Kind.{kind})"), "50", "60")
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=5)
-    assert (process.returncode, out, err) == (0, "", "")
+    assert (process.returncode, out, err) == (code, "", "")
 
 
 def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:

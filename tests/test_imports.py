@@ -21,6 +21,7 @@ ROOMS = (
     "rules",
     "keys",
     "config",
+    "options",
     "protocol",
     "postgres",
     "bronze",

@@ -44,6 +44,12 @@ def told_of(table: str) -> set[str]:
 
 
 @pytest.mark.parametrize("table", SCHEMAS)
+def test_every_field_of_a_column_is_told(table: str) -> None:
+    section = PAGE.split(f"## `{table}`\n", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"(\w+):", SCHEMAS[table])) <= set(re.findall(r"`([^`]+)`", section))
+
+
+@pytest.mark.parametrize("table", SCHEMAS)
 def test_every_column_is_told(table: str) -> None:
     assert told_of(table) == columns_of(SCHEMAS[table])
 

@@ -8,7 +8,8 @@ environment of Airflow:
   PGDELTA_SPARK_SUBMIT  the command, with options for a cluster (the checkout's own spark-submit)
 
 A DAG is named after its pipeline. Every job can be repeated, so a failure is tried again; a mistake in the
-configuration (exit code 2) is not: it needs a person.
+configuration (exit code 2) is not: it needs a person. What is captured is applied also where ingest failed (a
+table that cannot be copied stops no other); the run has failed all the same.
 """
 
 import os
@@ -20,6 +21,7 @@ from typing import Any
 
 import yaml
 from airflow.providers.standard.operators.bash import BashOperator
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -78,7 +80,10 @@ def make_dag(config: Path) -> DAG:
         },
         tags=["pgdelta"],
     ) as dag:
-        Job(task_id="ingest") >> Job(task_id="apply")
+        ingest = Job(task_id="ingest")
+        ingest >> Job(task_id="apply", trigger_rule="all_done")
+        # a run has failed where one of its last tasks has
+        ingest >> EmptyOperator(task_id="captured")
     return dag
 
 

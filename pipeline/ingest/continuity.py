@@ -14,7 +14,8 @@ from pipeline.lake.bronze.copy_states import Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
 from pipeline.postgres.published import list_published
-from pipeline.postgres.stream.slot import OR_RESYNC, Slot, read_slot, renew_slot
+from pipeline.postgres.stream.slot import Slot, ensure_slot, read_slot, renew_slot
+from pipeline.postgres.stream.slot_failures import OR_RESYNC
 from pipeline.protocol.lsn import LSN
 
 
@@ -73,6 +74,13 @@ def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
     return count
 
 
+def first_slot(connection: Connection, config: Config) -> Slot:
+    """Return the slot that a new lake begins with; it misses nothing where a lost one is made anew."""
+    if config.source.lost_slot == "resync":
+        return renew_slot(connection, config)
+    return ensure_slot(connection, config, may_create=True)[0]
+
+
 def cross_gap(
     connection: Connection, config: Config, bronze: Bronze, identity: Identity, position: LSN, sentence: str
 ) -> LSN:
@@ -86,9 +94,9 @@ def cross_gap(
     is_moved = before is not None and before.two_phase and not before.is_lost
     if is_moved and (unknown := len(read_prepared(connection) - bronze.prepared.open())):
         raise GapError(
-            f"{unknown} transactions are prepared at the source that bronze never got, and the slot "
-            f"{config.source.slot} may not send them any more: COMMIT or ROLLBACK PREPARED them "
-            "(pg_prepared_xacts lists them), then run again."
+            f"Bronze never got what is prepared at the source (transactions: {unknown}), and the slot "
+            f"{config.source.slot} may not send it any more: COMMIT or ROLLBACK PREPARED it "
+            "(pg_prepared_xacts lists it), then run again."
         )
     slot = renew_slot(connection, config)
     end = max(position, slot.confirmed_flush_lsn)

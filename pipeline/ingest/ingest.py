@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pipeline.config import Config
 from pipeline.errors import SlotGapError
 from pipeline.ingest.capture import Capture, position_commit
-from pipeline.ingest.continuity import check_prepared, check_server, check_slot, cross_gap
+from pipeline.ingest.continuity import check_prepared, check_server, check_slot, cross_gap, first_slot
 from pipeline.ingest.copying import Copier
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.spark.session import start_session
@@ -51,7 +51,7 @@ def run_ingest(
             refuse_unreadable(connection, publication)
         prepared_count = 0
         if point is None:
-            slot, _ = ensure_slot(connection, config, may_create=True)
+            slot = first_slot(connection, config)
             bronze.ensure()
             position = slot.confirmed_flush_lsn
             bronze.land([], position_commit(bronze, config, identity, position, position))

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.bronze.ledger import OURS
+from pipeline.errors import ConfigError
 from pipeline.lake.delta_log import delta_log
 from pipeline.lake.folders import move_folder, remove_folder
 from pipeline.lake.positions import Commit
@@ -59,6 +60,13 @@ class Lake:
     def local_root(self) -> str | None:
         """Return the root as a path of this machine's file system, None where it is elsewhere."""
         return local_path(self.root) if urlparse(self.root).scheme == "file" else None
+
+    def no_match(self) -> ConfigError:
+        """Return what to say where `--table` matches none of the lake's tables, or the lake has none."""
+        return ConfigError(
+            f"no table of the lake {self.root} matches --table and the configuration: see pgdelta status for "
+            "the tables, and whether this is the lake that you mean"
+        )
 
     def path(self, *names: str) -> str:
         """Return the path of what lies under the root, each name one segment."""

@@ -2,6 +2,8 @@
 
 import argparse
 
+from pipeline.options import take_config
+
 AS_OF = """\
 Print, for the newest manifest or for the one that is asked for, its LSN and commit time, and for each
 silver table the version that shows it, with a query to paste: read so, tables agree, and a transaction
@@ -12,7 +14,7 @@ Exit code 1 where the version of a table is gone.
 
 def take_as_of(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the pipeline's YAML file")
+    take_config(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--lsn", metavar="X/Y", help="as of the newest manifest at or before this position")
     place.add_argument(

@@ -16,6 +16,7 @@ from pipeline.errors import sentence_of
 from pipeline.lake.spark.session import start_session
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.cells import escape
+from pipeline.report.summaries import NO_BRONZE
 from pipeline.rules import TableName
 from pipeline.silver.copies import Start
 from pipeline.silver.evolve import AddColumn, CreateTable, DropColumn, Hold, Operation, Rewrite, WidenColumn
@@ -76,7 +77,8 @@ class Plan:
     def print(self, console: Console) -> None:
         """Print one row a table, and its steps below."""
         if not self.tables:
-            console.print(f"{self.pipeline}: silver shows all that bronze holds (up to {self.upto})")
+            at_rest = f"silver shows all that bronze holds (up to {self.upto})"
+            console.print(f"{self.pipeline}: {NO_BRONZE if self.upto == INVALID else at_rest}")
             return
         shown = Table(title=f"{self.pipeline}: what apply does next, up to {self.upto}", title_justify="left")
         for heading in ("table", "changes", "step", "cost", "loses"):

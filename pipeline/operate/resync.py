@@ -87,7 +87,7 @@ def run_resync(
     known = {*Records(lake).registered(), *(bronze.table_names() if bronze.relations.exists() else ())}
     names = tuple(name for name in sorted(known) if config.rule_for(*name) is not None and matches(name))
     if not names:
-        raise ConfigError("no table of the lake matches --table: see pgdelta status for their names")
+        raise lake.no_match()
     if key_ranges:
         _refuse_untold(config, bronze, names, key_ranges)
     bronze.copies.request([Request.of(name, REASON, key_ranges) for name in names])

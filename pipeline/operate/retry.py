@@ -57,7 +57,7 @@ def run_retry(
 def _confirm(applier: Applier, matches: Callable[[TableName], bool]) -> None:
     """Lift the guards of the tables that match."""
     if not any(map(matches, applier.records.registered())):
-        raise ConfigError("no table of the lake matches --table: see pgdelta status for their names")
+        raise applier.lake.no_match()
     applier.confirmed = matches
 
 

@@ -129,7 +129,7 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
     A query that the server refuses gives None as well; a lost connection is a SourceError.
     """
     if connection.closed:  # it could not even tell its version
-        raise SourceError("Lost the connection to the source.")
+        raise SourceError("Lost the connection to the source: run again.")
     missing = for_server(connection, _MISSING)
     not_null = for_server(connection, NOT_NULL)
     parameters = {"oid": relation.oid}
@@ -146,7 +146,7 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
             key = connection.execute(_PRIMARY_KEY, parameters).fetchall()
     except psycopg.Error as error:
         if connection.broken:
-            raise SourceError(f"Lost the connection to the source: {describe(error)}.") from None
+            raise SourceError(f"Lost the connection to the source: {describe(error)}; run again.") from None
         return None
     live = {row[0]: (place, row) for place, row in enumerate(rows)}
     columns: list[ColumnFacts] = []
@@ -177,4 +177,4 @@ def _exists(connection: Connection, oid: int) -> bool:
         query = "SELECT 1 FROM pg_catalog.pg_class WHERE oid = %s"
         return connection.execute(query, (oid,)).fetchone() is not None
     except psycopg.Error as error:
-        raise SourceError(f"Lost the connection to the source: {describe(error)}.") from None
+        raise SourceError(f"Lost the connection to the source: {describe(error)}; run again.") from None

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.apply.leaving import left_tables
 from pipeline.config import Config
-from pipeline.errors import ConfigError, LakeError, sentence_of
+from pipeline.errors import LakeError, sentence_of
 from pipeline.ingest import ingest as ingesting
 from pipeline.ingest.continuity import refuse_other_source
 from pipeline.lake.bronze.copy_states import Request
@@ -117,14 +117,14 @@ class Reconciler:
                 break
             unsettled = self._round(matches, names)
             if attempt == 0 and not unsettled and not self._verdicts:
-                raise ConfigError("no table matches --table: see pgdelta status for their names")
+                raise self._lake.no_match()
             names = set(unsettled)
             if not names:
                 break
         for name in sorted(names or ()):
             self._conclude(Verdict(name, UNPROVEN, sentence=unsettled[name]))
         verdicts = tuple(self._verdicts[name] for name in sorted(self._verdicts))
-        return Reconciled(self._config.pipeline, self._run_id, verdicts, is_stopped=self._stop.is_set())
+        return Reconciled(self._config.pipeline, self._run_id, verdicts)
 
     def _round(self, matches: Matches, names: set[TableName] | None) -> dict[TableName, str]:
         """Compare tables under one snapshot; return those that need another, each with the reason."""

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Verdict
+from pipeline.lake.reconciliations import DIFFERENT, EQUAL, Verdict
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.report.cells import escape
@@ -27,13 +27,11 @@ class Reconciled:
     verdicts: tuple[Verdict, ...]
     repairs: Mapping[TableName, str] = field(default_factory=dict)
     run: RunSummary | None = None
-    is_stopped: bool = False
 
     @property
     def exit_code(self) -> int:
-        """Return 0 where every table is proven to be equal, or none differs and somebody stopped the run."""
-        allowed = (EQUAL, UNPROVEN) if self.is_stopped else (EQUAL,)
-        return int(any(verdict.verdict not in allowed for verdict in self.verdicts))
+        """Return 0 where every table is proven to be equal, else 1, also where somebody stopped the run."""
+        return int(any(verdict.verdict != EQUAL for verdict in self.verdicts))
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdicts as data."""

@@ -10,6 +10,10 @@ from pipeline.lake.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
 
+NO_BRONZE = (
+    "bronze holds nothing to apply yet: run pgdelta ingest, or see whether storage.root is as you mean it"
+)
+
 
 @dataclass(slots=True)
 class CopyProgress:
@@ -196,6 +200,8 @@ class ApplySummary:
         """Return the closing lines for people."""
         changes = sum(state.changes for state in self.tables.values())
         misfits = sum(state.misfits for state in self.tables.values())
+        if self.position == INVALID and not self.tables:
+            return [f"apply {self.pipeline}: {NO_BRONZE}"]
         lines = [
             f"apply {self.pipeline}: {changes} changes to {len(self.tables)} tables; "
             f"silver shows {self.position}"

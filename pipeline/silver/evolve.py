@@ -8,7 +8,7 @@ with a sentence instead of a guess.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.rules import TableRule
+from pipeline.rules import TableRule, command_for
 from pipeline.silver.merge import quoted
 from pipeline.silver.notes import Note, came_back, computed, given, note_of, unseen
 from pipeline.silver.relation import SourceRelation
@@ -149,8 +149,8 @@ def plan_evolution(
                 sentence = f"column {column.name} changed from {present} to {wanted.ddl}"
                 if rule.type_changes == "rewrite":
                     return [Rewrite(sentence)]
-                name = f"{relation.schema_name}.{relation.table_name}"
-                way_out = f": set type_changes to rewrite, or run pgdelta retry --rewrite --table {name}"
+                rewrite = command_for((relation.schema_name, relation.table_name), "retry --rewrite")
+                way_out = f": set type_changes to rewrite, or run {rewrite}"
                 return [_held(relation, sentence, way_out)]
             operations.append(WidenColumn(column.name, wide, present))
         if known is not None and is_same_table and (note := note_of(known, column)):
@@ -201,7 +201,9 @@ def _collision(relation: SourceRelation, silver: Mapping[str, str], beside: Mapp
     for name, of in beside.items():
         if any(column.name.lower() == name.lower() for column in relation.columns):
             return _held(
-                relation, f"column {name} stands where silver keeps the texts of {of} that do not fit"
+                relation,
+                f"column {name} stands where silver keeps the texts of {of} that do not fit",
+                ": rename one of the two at the source",
             )
     seen = {name.lower(): name for name in silver}
     for column in relation.columns:

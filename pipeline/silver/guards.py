@@ -6,10 +6,9 @@ moves to another partition, or out of a row filter, comes as one. What begins a 
 could be lost, and rows that were copied are those of the source: neither is counted.
 """
 
-import shlex
 from collections.abc import Mapping
 
-from pipeline.rules import Guards, TableName, glob_of
+from pipeline.rules import Guards, TableName, command_for
 
 
 def find_excess(name: TableName, counts: Mapping[str, int], guards: Guards) -> str | None:
@@ -30,4 +29,4 @@ def find_excess(name: TableName, counts: Mapping[str, int], guards: Guards) -> s
 
 def confirmation(name: TableName) -> str:
     """Return the command that applies what waits for a table whatever its guards say."""
-    return f"pgdelta retry --confirm --table {shlex.quote(glob_of(name))}"
+    return command_for(name, "retry --confirm")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.protocol.lsn import LSN
-from pipeline.rules import TableRule
+from pipeline.rules import TableRule, command_for
 from pipeline.silver.fold import literal
 from pipeline.silver.plan import Identity, Survey, identity_of
 from pipeline.silver.relation import SourceRelation
@@ -65,7 +65,7 @@ def refusal(name: tuple[str, str], commit_lsn: int, column: str | None) -> Refus
             f"{'.'.join(name)} is held: an update in the transaction at {lsn} does not say which row it "
             "changed, although the table has REPLICA IDENTITY FULL: a partition of it has another. Run ALTER "
             "TABLE … REPLICA IDENTITY FULL for each partition (that of the partitioned table does not reach "
-            f"them), then pgdelta resync --table {'.'.join(name)}",
+            f"them), then {command_for(name, 'resync')}",
             "held",
         )
     return Refusal(

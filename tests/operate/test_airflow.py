@@ -31,7 +31,12 @@ for code in (0, 1, 2, 99):
 dags = {}
 for dag in [found for found in vars(pgdelta_dag).values() if isinstance(found, pgdelta_dag.DAG)]:
     dags[dag.dag_id] = [dag.catchup, dag.max_active_runs, dag.params["config"], {
-        task.task_id: [sorted(task.downstream_task_ids), task.retries, task.retry_exponential_backoff > 0]
+        task.task_id: [
+            sorted(task.downstream_task_ids),
+            str(task.trigger_rule),
+            task.retries,
+            task.retry_exponential_backoff > 0,
+        ]
         for task in dag.tasks
     }]
 print(json.dumps([ends, dags]))
@@ -56,5 +61,9 @@ def test_airflow_reads_a_dag_per_pipeline_and_tries_again_what_can_succeed(tmp_p
     assert done.returncode == 0, done.stderr
     ends, dags = json.loads(done.stdout.splitlines()[-1])
     assert ends == {"0": "done", "1": "AirflowException", "2": "failed for good", "99": "AirflowException"}
-    tasks = {"ingest": [["apply"], 3, True], "apply": [[], 3, True]}
+    tasks = {
+        "ingest": [["apply", "captured"], "all_success", 3, True],
+        "apply": [[], "all_done", 3, True],
+        "captured": [[], "all_success", 3, True],
+    }
     assert dags == {name: [False, 1, f"{tmp_path}/{name}.yaml", tasks] for name in ("shop", "bank")}

@@ -9,10 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from pipeline.errors import GapError, SourceError
+from pipeline.ingest.continuity import first_slot
+from pipeline.postgres.connection import connect
+from pipeline.postgres.stream.slot_failures import lost_sentence
 from tests.postgres.streams import (
     both_routes,
     end_lsns,
@@ -27,6 +31,19 @@ from tests.postgres.streams import (
 from tests.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
+
+LITTLE_WAL = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+
+
+def outgrow(database: Database) -> None:
+    """Write so much that a server with little WAL removes what its slots have not read."""
+    for _ in range(4):
+        database.run(
+            "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 30000) n",
+            "TRUNCATE item",
+            "SELECT pg_switch_wal()",
+            "CHECKPOINT",
+        )
 
 
 @both_routes
@@ -120,37 +137,53 @@ def test_a_lost_connection_is_one_sentence_and_loses_nothing(make_server: MakeSe
 
 @both_routes
 def test_a_slot_whose_wal_was_removed_is_a_gap(make_server: MakeServer, route: str) -> None:
-    server = make_server({"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
+    server = make_server(LITTLE_WAL)
     database = Database(server, "postgres", server.conninfo)
     make_items(database)
     config = database.config()
     prepare(config)
-    for _ in range(4):
-        database.run(
-            "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 30000) n",
-            "TRUNCATE item",
-            "SELECT pg_switch_wal()",
-            "CHECKPOINT",
-        )
+    outgrow(database)
     with pytest.raises(GapError, match=r"The slot postgres is lost.*max_slot_wal_keep_size"):
         start(config, route)
 
 
+def test_a_new_lake_says_how_to_be_rid_of_a_lost_slot_or_makes_it_anew(make_server: MakeServer) -> None:
+    database = Database(server := make_server(LITTLE_WAL), "postgres", server.conninfo)
+    make_items(database)
+    config = database.config()
+    prepare(config)
+    outgrow(database)
+    resync = replace(config, source=replace(config.source, lost_slot="resync"))
+    with connect(config.source.conninfo) as connection:
+        with pytest.raises(GapError, match=r"pg_drop_replication_slot\('postgres'\)"):
+            first_slot(connection, config)
+        assert not first_slot(connection, resync).is_lost
+        first_slot(connection, config)
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("wal_removed", "max_slot_wal_keep_size"),
+        ("idle_timeout", "idle_replication_slot_timeout"),
+        ('This slot has been invalidated due to "rows_removed".', "hot_standby_feedback"),
+        ("wal_level_insufficient", "wal_level = logical"),
+        (None, "max_slot_wal_keep_size"),
+    ],
+)
+def test_what_lost_a_slot_is_told_with_what_keeps_the_next_one(reason: str | None, remedy: str) -> None:
+    assert remedy in lost_sentence("shop", reason)
+
+
 @both_routes
 def test_a_slot_that_is_lost_while_it_is_read_is_named(make_server: MakeServer, route: str) -> None:
-    server = make_server({"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
+    server = make_server(LITTLE_WAL)
     database = Database(server, "postgres", server.conninfo)
     make_items(database)
     config = database.config()
     prepare(config)
     with closing(start(config, route)) as stream:
-        for _ in range(4):
-            database.run(
-                "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 30000) n",
-                "TRUNCATE item",
-                "SELECT pg_switch_wal()",
-                "CHECKPOINT",
-            )
+        outgrow(database)
         with pytest.raises(SourceError, match=r"reads the slot postgres.*run again|slot postgres is lost"):
             read_for(stream, 40)
     with pytest.raises(GapError, match="The slot postgres is lost"):

@@ -50,8 +50,6 @@ def test_only_equality_is_success() -> None:
     assert Reconciled("shop", "1", (EQUAL_TABLE,)).exit_code == 0
     assert Reconciled("shop", "1", (EQUAL_TABLE, OTHER)).exit_code == 1
     assert Reconciled("shop", "1", (EQUAL_TABLE, UNKNOWN)).exit_code == 1
-    assert Reconciled("shop", "1", (EQUAL_TABLE, UNKNOWN), is_stopped=True).exit_code == 0
-    assert Reconciled("shop", "1", (OTHER, UNKNOWN), is_stopped=True).exit_code == 1
 
 
 def test_data_has_positions_as_text() -> None:

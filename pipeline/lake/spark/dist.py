@@ -46,8 +46,10 @@ Where the cluster starts the driver itself (--deploy-mode cluster under YARN or 
 storage.root must be a path that driver and executors share and may both write: an object store, HDFS, or a
 shared folder. On a shared folder they may be different users with a group in common: give the folder that
 group and the set-group-ID bit (chmod g+ws), run both with umask 002, and add
---conf spark.hadoop.fs.permissions.umask-mode=002 to the line. Staged files go through storage.root; the
-configuration and its secrets stay with the driver.
+--conf spark.hadoop.fs.permissions.umask-mode=002 to the line. Where storage.root is a folder, staged files
+are in it; elsewhere they are in the driver's TMPDIR, which has to hold the largest open transactions. The
+configuration and its secrets stay with the driver. The driver's memory is Spark's 1g unless the line says
+--driver-memory 3g, which is what the jobs were tested with.
 """
 
 

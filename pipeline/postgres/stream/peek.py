@@ -16,7 +16,7 @@ from psycopg.pq.abc import PGresult
 
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.stream.route import BATCH_BYTES, BATCH_MESSAGES
-from pipeline.postgres.stream.slot import is_busy
+from pipeline.postgres.stream.slot_failures import is_busy
 from pipeline.protocol.lsn import LSN
 
 _HEADER_SIZE = 19  # signature 11, flags 4, length of the extension 4 bytes

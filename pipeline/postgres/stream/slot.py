@@ -1,7 +1,7 @@
 """The replication slot: what it is now, whether it can be used, and its creation.
 
-A slot is used as it is or refused; it is never dropped, moved or made anew in place of a lost one, because
-the rows between would be missing without anybody noticing.
+A slot is used as it is or refused; one that is lost is made anew only where the configuration says so and
+every table is copied, because what was committed meanwhile would be missing without anybody noticing.
 """
 
 from __future__ import annotations
@@ -10,24 +10,15 @@ from dataclasses import dataclass
 
 import psycopg
 from psycopg import errors as sqlstate
-from psycopg.pq import DiagnosticField, ExecStatus
-from psycopg.pq.abc import PGresult
 
 from pipeline.config import Config
-from pipeline.errors import GapError, SlotBusyError, SlotGapError, SourceError
+from pipeline.errors import GapError, SlotGapError, SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.stream.plugin import negotiate
+from pipeline.postgres.stream.slot_failures import OR_RESYNC, lost_sentence, slot_failure
 from pipeline.protocol.lsn import INVALID, LSN
 
 PLUGIN = "pgoutput"
-
-_BUSY = b"55006"
-
-# Texts of several majors; none of them has an SQLSTATE of its own.
-_LOST = ("can no longer", "has been invalidated", "has already been removed", "cannot read from logical repl")
-_MISSING_PUBLICATION = ("does not exist", "skipped loading")
-OR_RESYNC = "Set source.lost_slot to resync to copy all tables anew, or start over with a new storage.root."
-_START_OVER = f"Raise max_slot_wal_keep_size. {OR_RESYNC}"
 
 #: Columns of pg_replication_slots by the first major that has them, with what stands for them before it.
 _COLUMNS_SINCE = (
@@ -113,10 +104,7 @@ def find_fault(slot: Slot, database: str) -> SourceError | None:
     if slot.temporary:
         return SourceError(f"The slot {name} is temporary and ends with its session: name another.")
     if slot.is_lost:
-        reason = f" ({slot.invalidation_reason})" if slot.invalidation_reason else ""
-        return SlotGapError(
-            f"The slot {name} is lost{reason}: the server removed WAL that was not read yet. {_START_OVER}"
-        )
+        return SlotGapError(f"{lost_sentence(name, slot.invalidation_reason)} {OR_RESYNC}")
     if slot.synced:
         return SourceError(
             f"The slot {name} is a copy that this standby keeps for a failover: read it on the primary."
@@ -136,6 +124,11 @@ def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> 
     negotiated = negotiate(connection.info.server_version, config.source.protocol)
     slot = read_slot(connection, name)
     if slot is not None:
+        if may_create and slot.is_lost:
+            raise SlotGapError(
+                f"{lost_sentence(name, slot.invalidation_reason)} This lake holds nothing of it yet: where no"
+                f" other lake needs it, run SELECT pg_drop_replication_slot('{name}'), then run again."
+            )
         fault = find_fault(slot, database)
         if fault is not None:
             raise fault
@@ -230,67 +223,3 @@ def read_walsender_timeout(session: Connection) -> float:
         "SELECT setting::integer FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
     ).fetchone()
     return row[0] / 1000 if row else 0.0
-
-
-def slot_failure(name: str, error: psycopg.Error | str) -> SourceError:
-    """Return one sentence for what the server said when it could not read the slot."""
-    text = describe(error)
-    if "wal_level" in text:
-        return SourceError(
-            f"The slot {name} cannot be used, the server's wal_level is too low: run ALTER SYSTEM SET"
-            " wal_level = logical (on a managed server, set its parameter for logical replication) and"
-            " restart the server."
-        )
-    if "to use replication slots" in text:
-        return SourceError(
-            f"The role in use may not read the slot {name}: run ALTER ROLE … REPLICATION as a superuser"
-            " (on RDS: GRANT rds_replication TO …)."
-        )
-    if "publication" in text and any(sign in text for sign in _MISSING_PUBLICATION):
-        return SourceError(
-            f"The slot {name} holds changes from before the publication existed ({text}): they cannot be"
-            " decoded. If nothing of them is needed, drop the slot and start over; create a publication"
-            " before its slot."
-        )
-    if any(sign in text for sign in _LOST):
-        return GapError(
-            f"The slot {name} is lost ({text}): the server removed WAL that was not read yet. {_START_OVER}"
-        )
-    if "could not map file" in text:
-        return SourceError(
-            f"The slot {name} cannot be decoded ({text}): a transaction that was prepared, and rolled back"
-            " before it was read, made this file. docs/limits.md says how to go on without two_phase."
-        )
-    return SourceError(f"The slot {name} cannot be read: {text}.")
-
-
-def lost_session(name: str, text: str) -> SourceError:
-    """Return one sentence for a session that ended while it read the slot."""
-    return SourceError(
-        f"Lost the session that reads the slot {name}: {text}. Nothing was acknowledged that is not kept; run"
-        " again to go on from there."
-    )
-
-
-def is_busy(result: PGresult) -> bool:
-    """Tell whether the server refused because another session holds the slot."""
-    return result.error_field(DiagnosticField.SQLSTATE) == _BUSY
-
-
-def end_failure(name: str, result: PGresult | None) -> SourceError:
-    """Return one sentence for a stream that the server ended."""
-    if result is None or result.status != ExecStatus.FATAL_ERROR:
-        return lost_session(name, "the server ended the stream")
-    text = describe(result.get_error_message())
-    # Class 57P: a shutdown, or somebody ended the process.
-    if (result.error_field(DiagnosticField.SQLSTATE) or b"").startswith(b"57P"):
-        return lost_session(name, text)
-    return slot_failure(name, text)
-
-
-def busy_failure(name: str, text: str, seconds: float) -> SlotBusyError:
-    """Return one sentence for a slot that another session kept; `text` names the process."""
-    return SlotBusyError(
-        f"The slot {name} is busy and stayed so for {seconds:.0f} seconds ({text}): stop the other reader,"
-        " or end its process with pg_terminate_backend."
-    )

@@ -14,7 +14,7 @@ import psycopg
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe
-from pipeline.postgres.stream.slot import busy_failure
+from pipeline.postgres.stream.slot_failures import busy_failure
 
 #: A server that is not told of its client's end finds out by itself: after a minute, not after hours.
 _KEEPALIVES = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}

@@ -17,7 +17,8 @@ from psycopg.pq.abc import PGresult
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect_replication, describe
 from pipeline.postgres.stream.plugin import quote_identifier, start_command
-from pipeline.postgres.stream.slot import PLUGIN, read_walsender_timeout, slot_failure
+from pipeline.postgres.stream.slot import PLUGIN, read_walsender_timeout
+from pipeline.postgres.stream.slot_failures import slot_failure
 from pipeline.postgres.stream.walsender import Walsender, closed_on_failure
 from pipeline.protocol.lsn import LSN
 

@@ -23,12 +23,8 @@ from pipeline.postgres.connection import Connection, connect, describe
 from pipeline.postgres.stream.envelope import XLOGDATA, XLOGDATA_HEADER_SIZE, read_keepalive, write_status
 from pipeline.postgres.stream.route import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn, refused_acknowledgement
 from pipeline.postgres.stream.silence import LONGEST_SILENCE, Silence
-from pipeline.postgres.stream.slot import (
-    end_failure,
-    lost_session,
-    read_slot,
-    slot_failure,
-)
+from pipeline.postgres.stream.slot import read_slot
+from pipeline.postgres.stream.slot_failures import end_failure, lost_session, slot_failure
 from pipeline.protocol.lsn import INVALID, LSN
 
 _LONGEST_INTERVAL = 10.0

@@ -10,13 +10,8 @@ from psycopg.pq import ExecStatus
 from pipeline.postgres.connection import connect, connect_replication, describe
 from pipeline.postgres.stream.plugin import start_command
 from pipeline.postgres.stream.silence import LONGEST_SILENCE
-from pipeline.postgres.stream.slot import (
-    busy_failure,
-    check_source,
-    is_busy,
-    read_walsender_timeout,
-    slot_failure,
-)
+from pipeline.postgres.stream.slot import check_source, read_walsender_timeout
+from pipeline.postgres.stream.slot_failures import busy_failure, is_busy, slot_failure
 from pipeline.postgres.stream.walsender import Walsender, closed_on_failure
 from pipeline.protocol.lsn import INVALID, LSN
 

@@ -1,0 +1,95 @@
+"""What the server says where a slot cannot be read, in one sentence with what to do."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq.abc import PGresult
+
+from pipeline.errors import GapError, SlotBusyError, SourceError
+from pipeline.postgres.connection import describe
+
+OR_RESYNC = "Set source.lost_slot to resync to copy all tables anew, or start over with a new storage.root."
+
+_BUSY = b"55006"
+# Texts of several majors; none of them has an SQLSTATE of its own.
+_LOST = ("can no longer", "has been invalidated", "has already been removed", "cannot read from logical repl")
+_MISSING_PUBLICATION = ("does not exist", "skipped loading")
+# By what pg_replication_slots.invalidation_reason, or the server's detail, says; WAL that was removed else.
+_REMEDIES = (
+    ("idle", "Raise idle_replication_slot_timeout above the longest pause between two runs."),
+    ("rows_removed", "Set hot_standby_feedback = on at the standby."),
+    ("conflict", "Set hot_standby_feedback = on at the standby."),
+    ("wal_level", "Set wal_level = logical."),
+)
+
+
+def lost_sentence(name: str, reason: str | None) -> str:
+    """Say that a slot is lost, and what keeps the next one from it; `reason` is in the server's words."""
+    told = (remedy for word, remedy in _REMEDIES if word in (reason or ""))
+    because = f" ({reason})" if reason else ""
+    return f"The slot {name} is lost{because}: the server no longer keeps what was not read yet. " + next(
+        told, "Raise max_slot_wal_keep_size."
+    )
+
+
+def slot_failure(name: str, error: psycopg.Error | str) -> SourceError:
+    """Return one sentence for what the server said when it could not read the slot."""
+    text = describe(error)
+    if "wal_level" in text:
+        return SourceError(
+            f"The slot {name} cannot be used, the server's wal_level is too low: run ALTER SYSTEM SET"
+            " wal_level = logical (on a managed server, set its parameter for logical replication) and"
+            " restart the server."
+        )
+    if "to use replication slots" in text:
+        return SourceError(
+            f"The role in use may not read the slot {name}: run ALTER ROLE … REPLICATION as a superuser"
+            " (on RDS: GRANT rds_replication TO …)."
+        )
+    if "publication" in text and any(sign in text for sign in _MISSING_PUBLICATION):
+        return SourceError(
+            f"The slot {name} holds changes from before the publication existed ({text}): they cannot be"
+            " decoded. If nothing of them is needed, drop the slot and start over; create a publication"
+            " before its slot."
+        )
+    if any(sign in text for sign in _LOST):
+        return GapError(f"{lost_sentence(name, text)} {OR_RESYNC}")
+    if "could not map file" in text:
+        return SourceError(
+            f"The slot {name} cannot be decoded ({text}): a transaction that was prepared, and rolled back"
+            " before it was read, made this file. docs/limits.md says how to go on without two_phase."
+        )
+    return SourceError(f"The slot {name} cannot be read: {text}.")
+
+
+def lost_session(name: str, text: str) -> SourceError:
+    """Return one sentence for a session that ended while it read the slot."""
+    return SourceError(
+        f"Lost the session that reads the slot {name}: {text}. Nothing was acknowledged that is not kept; run"
+        " again to go on from there."
+    )
+
+
+def is_busy(result: PGresult) -> bool:
+    """Tell whether the server refused because another session holds the slot."""
+    return result.error_field(DiagnosticField.SQLSTATE) == _BUSY
+
+
+def end_failure(name: str, result: PGresult | None) -> SourceError:
+    """Return one sentence for a stream that the server ended."""
+    if result is None or result.status != ExecStatus.FATAL_ERROR:
+        return lost_session(name, "the server ended the stream")
+    text = describe(result.get_error_message())
+    # Class 57P: a shutdown, or somebody ended the process.
+    if (result.error_field(DiagnosticField.SQLSTATE) or b"").startswith(b"57P"):
+        return lost_session(name, text)
+    return slot_failure(name, text)
+
+
+def busy_failure(name: str, text: str, seconds: float) -> SlotBusyError:
+    """Return one sentence for a slot that another session kept; `text` names the process."""
+    return SlotBusyError(
+        f"The slot {name} is busy and stayed so for {seconds:.0f} seconds ({text}): stop the other reader,"
+        " or end its process with pg_terminate_backend."
+    )
