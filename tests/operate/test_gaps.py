@@ -139,7 +139,7 @@ def test_what_was_prepared_before_a_gap_is_landed_or_asked_for(
     life.run("DELETE FROM a WHERE id < 5")
     move_slot(life)
     healed = crossing(life)
-    with pytest.raises(GapError, match=r"^Bronze never got what is prepared at the source \(transactions: 1\)"):
+    with pytest.raises(GapError, match=r"^Bronze never got what is prepared at the source \(.*: 1\)"):
         healed.ingest()
     life.run("COMMIT PREPARED 'in the gap'")
     healed.ingest()
