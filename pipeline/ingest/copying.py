@@ -18,15 +18,15 @@ from pipeline.config import Config
 from pipeline.errors import SourceError, sentence_of
 from pipeline.ingest.copy_events import CopyEvents
 from pipeline.ingest.copy_round import CopyRound, TableCopy, Throttle
-from pipeline.ingest.copy_rows import abandoned_row, complete_row, gone_row, reading_row
+from pipeline.ingest.copy_rows import abandoned_row, complete_row, reading_row
 from pipeline.ingest.copy_starts import CopyStarts, Want
 from pipeline.ingest.streamed_names import StreamedNames
+from pipeline.ingest.wanted import WantedCopies
 from pipeline.lake.bronze.late import late_commits
 from pipeline.lake.bronze.staging import Staging
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.broken_off import break_off
-from pipeline.postgres.connection import Connection, Identity, connect, identify, read_flush_lsn
-from pipeline.postgres.published import Membership, list_published
+from pipeline.postgres.connection import Identity, identify
 from pipeline.postgres.rows.copy import RowsMoved, SnapshotLost
 from pipeline.postgres.rows.snapshot import COPY_SESSIONS, Snapshot, SnapshotKeeper
 from pipeline.protocol.lsn import INVALID, LSN
@@ -63,15 +63,23 @@ class Copier:
         self._moved = threading.Condition()
         self._target = INVALID
         self._recorded_at = 0.0
-        self._control: Connection | None = None  # looks for tables that join or leave
-        self._names = StreamedNames()
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
         self._throttle = Throttle(config.source.copying.rate_limit)
         self._events = CopyEvents(self._bronze)
+        self._wanted = WantedCopies(
+            config,
+            self._bronze,
+            summary,
+            self._events,
+            self._stop,
+            is_continuous=is_continuous,
+            reach=self._need,
+            wait=self._await,
+        )
 
     def start(self, names: StreamedNames) -> None:
         """Begin; `names` are those under which the stream has tables."""
-        self._names = names
+        self._wanted.names = names
         self._thread.start()
 
     @property
@@ -104,8 +112,7 @@ class Copier:
         try:
             self._go_on()
         finally:
-            if self._control is not None:
-                self._control.close()
+            self._wanted.close()
 
     def _go_on(self) -> None:
         lost_count = 0  # snapshots in a row
@@ -120,8 +127,7 @@ class Copier:
                 if any(copy.failure for copy in self._summary.copies.values()):
                     pause = RETRY_SECONDS
             except Exception as error:  # capture goes on
-                if self._control is not None:
-                    self._control.close()
+                self._wanted.close()
                 lost_count += isinstance(error, SnapshotLost)
                 if isinstance(error, SnapshotLost) and lost_count < MOST_LOST:
                     self._stop.wait(lost_count)
@@ -134,25 +140,31 @@ class Copier:
 
     def _round(self) -> bool:
         """Copy what is wanted now, under one snapshot; say whether another look is worth it."""
-        wanted = self._wanted()
+        wanted = self._wanted.look()
         if not wanted:
-            return False
+            self._note_failures(self._position)
+            # A run that ends by itself waits here; one that does not looks again anyway.
+            return self._wanted.is_waiting and not self._is_continuous and not self._stop.wait(1.0)
         source = self._config.source
         copies = self._bronze.copies
         used = [r.lsn for states in copies.states().values() for s in states for r in s.readings]
         # Silver may be as far as bronze was when somebody asked for a patch.
         point = self._bronze.point()
-        used.append(point.lsn if point else INVALID)
+        used += [point.lsn if point else INVALID, self._wanted.beyond]
         with closing(SnapshotKeeper(source.snapshot_conninfo, max(used), key=source.snapshot_key)) as keeper:
             self._check_place(keeper)
             tables = self._begin(keeper, wanted)
             if tables:
-                self._target = max(self._target, LSN(keeper.snapshot.lsn + 1))
+                self._need(LSN(keeper.snapshot.lsn + 1))
                 self._read(keeper.snapshot, tables)
-        failures = {name: c.failure for name, c in self._summary.copies.items() if c.failure}
-        self._events.note_failures(failures, keeper.snapshot.lsn)
         # What failed is looked at again in a continuous run only: elsewhere the scheduler runs again.
-        return not failures
+        return not self._note_failures(keeper.snapshot.lsn)
+
+    def _note_failures(self, lsn: LSN) -> bool:
+        """Record why tables cannot be copied; say whether there are any."""
+        failures = {name: copy.failure for name, copy in self._summary.copies.items() if copy.failure}
+        self._events.note_failures(failures, lsn)
+        return bool(failures)
 
     def _read(self, snapshot: Snapshot, tables: Sequence[TableCopy]) -> None:
         """Land what a snapshot has of the tables, and record which of them are complete."""
@@ -177,62 +189,6 @@ class Copier:
                         read = []
             finally:
                 self._finish(read)
-
-    def _wanted(self) -> dict[TableName, Want]:
-        """Return the tables that need a copy; what is gone from the source is recorded as that."""
-        config, copies = self._config, self._bronze.copies
-        states = copies.states()
-        if self._control is None or self._control.closed:
-            self._control = connect(config.source.conninfo, application_name=COPY_SESSIONS)
-        published = list_published(self._control, config.source.publication)
-        looked_at = read_flush_lsn(self._control)
-        astray = self._put_right(published, looked_at)
-        wanted: dict[TableName, Want] = {}
-        missing: set[TableName] = set()
-        if config.source.copy == "initial":
-            for name, now in published.items():
-                if name in astray or not copies.is_complete(name, now.relation_id, now.entry):
-                    wanted[name] = Want()
-                    self._events.note(name, now)
-            names = self._bronze.table_names() | states.keys()
-            missing = {name for name in names - published.keys() if not copies.is_gone(name)}
-        for name, requests in copies.open_requests().items():
-            if name in published:
-                wanted[name] = Want.of(requests, is_whole=name in wanted)
-            else:
-                missing.add(name)
-        if missing:
-            self._target = max(self._target, looked_at)
-            for name in missing:
-                self._summary.copies.pop(name, None)
-            copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
-        failed = {name for name, copy in self._summary.copies.items() if copy.failure}
-        skipped = set() if self._is_continuous else failed
-        return {
-            name: want
-            for name, want in sorted(wanted.items())
-            if config.rule_for(*name) is not None and name not in skipped
-        }
-
-    def _put_right(self, published: Mapping[TableName, Membership], looked_at: LSN) -> set[TableName]:
-        """Return the tables that went on under an old name, once a new session of the stream has begun.
-
-        What was committed under the old name is in no copy that was made before.
-        """
-        rules, before = self._config.rule_for, self._names.astray(published)
-        if not any(rules(*name) for name in before):
-            return set()
-        self._target = max(self._target, looked_at)
-        self._await(LSN(looked_at - 1))  # the stream may have to read that it was renamed
-        now = self._names.astray(published)
-        astray = {
-            name
-            for name, streamed in before.items()
-            if rules(*name)
-            and now.get(name) == streamed
-            and self._names.may_ask(published[name].relation_id, name, streamed)
-        }
-        return astray if astray and self._names.ask(looked_at, self._stop) else set()
 
     def _check_place(self, keeper: SnapshotKeeper) -> None:
         """Refuse to copy from another server than the one that streams, or one that is no standby of it."""
@@ -287,6 +243,10 @@ class Copier:
         if rows:
             self._bronze.copies.record(rows)
         self._recorded_at = time.monotonic()
+
+    def _need(self, lsn: LSN) -> None:
+        """Have capture go to a position before the run ends."""
+        self._target = max(self._target, lsn)
 
     def _await(self, lsn: LSN) -> bool:
         """Wait until bronze is beyond an LSN; say whether it is."""

@@ -22,6 +22,7 @@ from pipeline.postgres.stream.plugin import start_command
 from pipeline.postgres.stream.walsender import Walsender
 from pipeline.postgres.stream.walsender_start import start_walsender
 from pipeline.protocol.lsn import INVALID
+from pipeline.rules import TableName
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database, MakeServer
 
@@ -58,6 +59,7 @@ class Running:
         self.stop = threading.Event()
         self.summary: IngestSummary | None = None
         self.captured = 0
+        self.copied: set[TableName] = set()
         self.error: BaseException | None = None
         self._pipeline = pipeline
         self._thread = threading.Thread(target=self._run)
@@ -73,6 +75,7 @@ class Running:
 
     def _remember(self, summary: IngestSummary) -> None:
         self.captured = summary.changes
+        self.copied = {name for name, copy in summary.copies.items() if copy.is_complete}
 
     def join(self) -> None:
         self._thread.join(120)
