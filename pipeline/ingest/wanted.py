@@ -64,7 +64,8 @@ class WantedCopies:
     def look(self) -> dict[TableName, Want]:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""
         config, copies = self._config, self._bronze.copies
-        states = copies.states()
+        # Before the publication is looked at: what joins meanwhile is not missing in it.
+        names = self._bronze.table_names() | copies.states().keys()
         if self._control is None or self._control.closed:
             self._control = connect(config.source.conninfo, application_name=COPY_SESSIONS)
         published = list_published(self._control, config.source.publication)
@@ -77,7 +78,6 @@ class WantedCopies:
                 if name in astray or not copies.is_complete(name, now.relation_id, now.entry):
                     wanted[name] = Want()
                     self._events.note(name, now)
-            names = self._bronze.table_names() | states.keys()
             missing = {name for name in names - published.keys() if not copies.is_gone(name)}
         for name, requests in copies.open_requests().items():
             if name in published:
