@@ -193,8 +193,8 @@ def _take_demo(parser: argparse.ArgumentParser) -> None:
 
 _COMMANDS = {
     "check": Command(
-        "check that server, publication and slot are ready, and say what to do where not",
-        "Run every start-up check against the server and print passes and fixes. Changes nothing.",
+        "check that machine, server, publication and slot are ready; say what to do where not",
+        "Run every start-up check, print passes and fixes. Changes nothing.",
         take_config,
         commands.check,
         kind=Kind.ANSWER,

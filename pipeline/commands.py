@@ -213,12 +213,13 @@ def demo(options: argparse.Namespace, stop: threading.Event) -> int:
 
 
 def check(options: argparse.Namespace, stop: threading.Event) -> int:
-    """Check the server, print what was found, and return 1 where something is missing."""
+    """Check machine and server, print what was found, and return 1 where something is missing."""
     del stop
     config = _load(options)
+    from pipeline.lake.spark.checks import check_machine
     from pipeline.postgres.checks.start import run_checks
 
-    checks = run_checks(config)
+    checks = [*check_machine(config), *run_checks(config)]
     is_ready = all(check.ok for check in checks)
     if options.json:
         rows = [{"name": c.name, "ok": c.ok, "sentence": c.sentence, "fix": c.fix} for c in checks]

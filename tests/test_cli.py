@@ -228,12 +228,13 @@ def test_check_prints_passes_and_fixes(
     monkeypatch.setitem(sys.modules, "pipeline.postgres.checks.start", place)
     assert cli.main(["check", "--config", config]) == 1
     text = capsys.readouterr().out
-    for part in ("✔", "✘", "slot [x] is busy", "stop process 17", "1 of 2 checks failed"):
+    for part in ("✔", "✘", "slot [x] is busy", "stop process 17", "1 of 4 checks failed", "Java", "lake"):
         assert part in text
     assert cli.main(["check", "--config", config, "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] is False
-    assert said["checks"][1] == {
+    assert [check["name"] for check in said["checks"][:3]] == ["Java", "lake", "wal_level"]
+    assert said["checks"][3] == {
         "name": "slot",
         "ok": False,
         "sentence": "slot [x] is busy",

@@ -1,0 +1,42 @@
+"""What the machine at hand lacks for the jobs: Java, and a folder for the lake that can be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlparse
+
+from pipeline.config import Config
+from pipeline.errors import LakeError
+from pipeline.lake.spark.jars import check_java
+from pipeline.postgres.checks.tables import Check
+
+_RELATIVE = (
+    "Mind that storage.root is relative to the working directory; an absolute one always means one lake."
+)
+
+
+def check_machine(config: Config) -> Iterator[Check]:
+    """Yield the checks of this machine; nothing is made, and no JVM is started but to ask Java's version."""
+    try:
+        yield Check("Java", True, f"Spark will run {check_java()}.")
+    except LakeError as error:
+        yield Check("Java", False, f"{str(error)[0].upper()}{str(error)[1:]}.", "Then run it again.")
+    root = config.storage.root
+    if urlparse(root).scheme not in ("", "file"):
+        yield Check("lake", True, f"The lake is at {root}: whether it can be written is seen by the jobs.")
+        return
+    path = Path(os.path.abspath(root.removeprefix("file://").removeprefix("file:")))
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        has_bronze = (path / "bronze" / "changes").exists()
+        sentence = f"The lake is {path}" if has_bronze else f"A new lake will be made in {path}"
+        yield Check("lake", True, f"{sentence}.", "" if has_bronze or os.path.isabs(root) else _RELATIVE)
+        return
+    yield Check(
+        "lake",
+        False,
+        f"The lake cannot be made in {path}: {there} cannot be written by this user.",
+        "Give this user the right to write there, or name another folder in storage.root.",
+    )
