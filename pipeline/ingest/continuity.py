@@ -8,14 +8,14 @@ the state it has until it was copied anew beyond the gap.
 from typing import Any
 
 from pipeline.config import Config
-from pipeline.errors import GapError, SlotGapError
+from pipeline.errors import GapError
 from pipeline.ingest.capture import position_commit
 from pipeline.lake.bronze.copy_states import Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
 from pipeline.postgres.published import list_published
 from pipeline.postgres.stream.slot import Slot, ensure_slot, read_slot, renew_slot
-from pipeline.postgres.stream.slot_failures import OR_RESYNC
+from pipeline.postgres.stream.slot_failures import moved_slot
 from pipeline.protocol.lsn import LSN
 
 
@@ -52,11 +52,7 @@ def check_server(config: Config, recorded: dict[str, Any], identity: Identity, p
 def check_slot(slot: Slot, position: LSN) -> None:
     """Raise SlotGapError where the slot stands beyond the position."""
     if slot.confirmed_flush_lsn > position:
-        raise SlotGapError(
-            f"The slot {slot.name} stands at {slot.confirmed_flush_lsn}, ahead of bronze at {position}: "
-            "what was committed between was acknowledged by somebody else, or the slot was made anew. "
-            f"{OR_RESYNC}"
-        )
+        raise moved_slot(slot.name, slot.confirmed_flush_lsn, position)
 
 
 def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:

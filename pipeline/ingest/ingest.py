@@ -95,7 +95,9 @@ def _start_stream(config: Config, identity: Identity, position: LSN, stop: threa
     source = config.source
     options = pgoutput_options(identity.server_version, source.protocol, source.publication, source.route)
     if source.route == "sql":
-        return start_slot_sql(source.conninfo, source.slot, source.publication, options=options)
+        return start_slot_sql(
+            source.conninfo, source.slot, source.publication, options=options, start_lsn=position
+        )
     return start_walsender(
         source.conninfo,
         source.slot,

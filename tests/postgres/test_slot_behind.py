@@ -74,13 +74,11 @@ def run(config: Config, root: Path, position: LSN, **options: Any) -> tuple[Land
     copier = SimpleNamespace(
         is_done=True, target=INVALID, reach=lambda lsn: None, start=lambda names: None, close=lambda: None
     )
-    if config.source.route == "walsender":
-        options = {"start_lsn": position}
     stop = threading.Event()
     timer = threading.Timer(PATIENCE, stop.set)
     with (
         connect(config.source.conninfo) as connection,
-        closing(start(config, config.source.route, **options)) as stream,
+        closing(start(config, config.source.route, start_lsn=position, **options)) as stream,
     ):
         identity = identify(connection)
         summary = IngestSummary(config.pipeline, config.source.slot, position)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from pipeline.errors import GapError
 from pipeline.postgres.stream.passes import Passes, SlotSessions, open_sessions
 from pipeline.postgres.stream.peek import Peek
 from pipeline.postgres.stream.route import refused_acknowledgement
 from pipeline.postgres.stream.slot import check_source
+from pipeline.postgres.stream.slot_failures import moved_on
 from pipeline.protocol.lsn import LSN
 
 #: The first look stops after the transaction in which it reaches so many messages; others go further.
@@ -61,10 +61,7 @@ class Looks(Passes):
     def _prepare_pass(self) -> None:
         confirmed_lsn = check_source(self._control, self._slot, self._publication).confirmed_flush_lsn
         if confirmed_lsn > self._sent_through:
-            raise GapError(
-                f"The slot {self._slot} was moved on to {confirmed_lsn} by another reader, and only what"
-                f" was committed by {self._sent_through} had been shown: what lies between was not."
-            )
+            raise moved_on(self._slot, confirmed_lsn, self._sent_through)
         self._began = time.monotonic()
 
     def _finish_pass(self, peek: Peek) -> None:

@@ -6,8 +6,9 @@ import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
-from pipeline.errors import GapError, SlotBusyError, SourceError
+from pipeline.errors import GapError, SlotBusyError, SlotGapError, SourceError
 from pipeline.postgres.connection import describe
+from pipeline.protocol.lsn import LSN
 
 OR_RESYNC = "Set source.lost_slot to resync to copy all tables anew, or start over with a new storage.root."
 
@@ -30,6 +31,30 @@ def lost_sentence(name: str, reason: str | None) -> str:
     because = f" ({reason})" if reason else ""
     return f"The slot {name} is lost{because}: the server no longer keeps what was not read yet. " + next(
         told, "Raise max_slot_wal_keep_size."
+    )
+
+
+def gone_slot(name: str) -> SlotGapError:
+    """Return one sentence for a slot that is not there any more, and which bronze was filled from."""
+    return SlotGapError(
+        f"The slot {name} is gone, and bronze holds a position of it: what was committed since cannot"
+        f" be read any more. {OR_RESYNC}"
+    )
+
+
+def moved_slot(name: str, stands: LSN, position: LSN) -> SlotGapError:
+    """Return one sentence for a slot that stands beyond bronze's position."""
+    return SlotGapError(
+        f"The slot {name} stands at {stands}, ahead of bronze at {position}: what was committed between was"
+        f" acknowledged by somebody else, or the slot was made anew. {OR_RESYNC}"
+    )
+
+
+def moved_on(name: str, stands: LSN, shown: LSN) -> GapError:
+    """Return one sentence for a slot that another reader moved beyond what was shown of it."""
+    return GapError(
+        f"The slot {name} was moved on to {stands} by another reader, and only what was committed by"
+        f" {shown} had been shown: what lies between was not."
     )
 
 

@@ -7,6 +7,9 @@ loses nothing.
 PostgreSQL 10 has no advance: there pg_logical_slot_get_binary_changes discards up to the end of a commit that
 was acknowledged, and only between passes, when everything that it can reach has been received. Where nothing
 is committed the slot stays.
+
+Between two passes the slot is free, and somebody else may move it, or make it anew. Nothing of a pass is
+handed on before the slot was looked at: as it stood when the pass began, or further.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from pipeline.postgres.stream.advance import BUSY_INTERVAL, advance, discard
 from pipeline.postgres.stream.passes import Passes, SlotSessions, open_sessions
 from pipeline.postgres.stream.peek import Outside, Peek
 from pipeline.postgres.stream.route import last_end_lsn, refused_acknowledgement
+from pipeline.postgres.stream.slot import read_slot
+from pipeline.postgres.stream.slot_failures import gone_slot, lost_session, moved_on, moved_slot
 from pipeline.protocol.lsn import INVALID, LSN
 
 #: A pass stops after the transaction in which it reaches so many messages.
@@ -36,6 +41,7 @@ class SlotSql(Passes):
         self,
         sessions: SlotSessions,
         *,
+        start_lsn: LSN,
         options: Mapping[str, str],
         upto_lsn: Callable[[], LSN] | None,
         busy_timeout: float,
@@ -53,6 +59,8 @@ class SlotSql(Passes):
         self._has_advance = self._control.info.server_version >= _ADVANCE_SINCE
         # Taken off the slot; acknowledged by the caller; to be acknowledged before the next pass.
         self._moved = self._wanted = self._owed = sessions.confirmed_lsn
+        self._is_for_bronze = start_lsn > INVALID
+        self._held = max(start_lsn, sessions.confirmed_lsn)  # by the caller
         self._end_lsn = INVALID  # of the last transaction that ended in the pass
         self._ends: set[LSN] = set()  # of the batches read: where commits end that may be acknowledged
         self._ends_in_commit = False
@@ -70,6 +78,7 @@ class SlotSql(Passes):
             if lsn > self._sent_through:
                 raise refused_acknowledgement(self._slot, LSN(lsn), self._sent_through)
             self._wanted = max(self._wanted, LSN(lsn))
+            self._held = max(self._held, self._wanted)
             self._move_slot()
 
     def confirm(self, timeout: float) -> bool:
@@ -86,6 +95,9 @@ class SlotSql(Passes):
         self._ends_in_commit = False
 
     def _take(self, messages: list[bytes]) -> list[bytes]:
+        peek = self._peek
+        if peek is not None and peek.message_count == len(messages) and (messages or peek.is_done):
+            self._check_slot()  # once a pass: the server has read the slot, and nothing was handed on
         if self._end_lsn == INVALID:
             messages = self._outside.take(messages)
         if messages:
@@ -111,11 +123,26 @@ class SlotSql(Passes):
         self._outside = Outside()
         self._move_slot()
 
+    def _check_slot(self) -> None:
+        """Fail where the slot is gone, or stands beyond what the caller holds."""
+        try:
+            slot = read_slot(self._control, self._slot)
+        except SourceError as failure:
+            is_lost = self._control.broken
+            self._fail(lost_session(self._slot, "the server ended the session") if is_lost else failure)
+        if slot is None:
+            if self._is_for_bronze:
+                self._fail(gone_slot(self._slot))
+        elif slot.confirmed_flush_lsn > self._held:
+            fail = moved_slot if self._is_for_bronze else moved_on
+            self._fail(fail(self._slot, slot.confirmed_flush_lsn, self._held))
+
     def _move_slot(self) -> None:
         """Take what is acknowledged off the slot, as far as the server's version lets us."""
         target = self._target()
         if target <= self._moved:
             return
+        self._check_slot()
         try:
             if self._has_advance:
                 advance(self._control, self._slot, target, busy_timeout=self._busy_timeout)
@@ -145,6 +172,7 @@ def start_slot_sql(
     publication: str,
     *,
     options: Mapping[str, str],
+    start_lsn: LSN = INVALID,
     upto_lsn: Callable[[], LSN] | None = None,
     busy_timeout: float = 60.0,
     pass_messages: int = PASS_MESSAGES,
@@ -152,10 +180,17 @@ def start_slot_sql(
     """Return the stream of the slot from its confirmed position.
 
     A pass reads up to `upto_lsn()`, by default the server's flush LSN when the pass starts. A slot that
-    another session reads is tried again for `busy_timeout` seconds.
+    another session reads is tried again for `busy_timeout` seconds. Where `start_lsn` is given, everything
+    committed before it is in bronze: a slot that stands beyond, then or later, is a SlotGapError.
     """
+    sessions = open_sessions(conninfo, slot, publication)
+    if INVALID < start_lsn < sessions.confirmed_lsn:
+        sessions.control.close()
+        sessions.peeking.close()
+        raise moved_slot(slot, sessions.confirmed_lsn, start_lsn)
     return SlotSql(
-        open_sessions(conninfo, slot, publication),
+        sessions,
+        start_lsn=start_lsn,
         options=options,
         upto_lsn=upto_lsn,
         busy_timeout=busy_timeout,
