@@ -6,15 +6,17 @@ It can happen before a stream begins, between two passes by SQL, and while a str
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent import futures
 from contextlib import closing
 from typing import Any
 
 import pytest
 
 from pipeline.errors import GapError, SlotGapError
+from pipeline.postgres.connection import Connection, connect_replication
 from pipeline.postgres.stream.peek import Peek
 from pipeline.protocol.lsn import LSN
-from tests.postgres.streams import kinds, make_items, prepare, read_for, read_through, start
+from tests.postgres.streams import both_routes, kinds, make_items, prepare, read_for, read_through, start
 from tests.postgres.test_acknowledgement import confirmed_lsn
 from tests.servers import Database
 
@@ -48,7 +50,7 @@ def make(database: Database) -> LSN:
     return confirmed_lsn(database)
 
 
-@pytest.mark.parametrize("route", ["sql"])
+@both_routes
 def test_a_slot_beyond_the_position_of_bronze_is_not_read(database: Database, route: str) -> None:
     position = make(database)
     insert(database, 1)
@@ -122,3 +124,37 @@ def test_who_only_looks_is_told_of_another_reader(database: Database) -> None:
         insert(database, 3)
         with pytest.raises(GapError, match=r"was moved on to .* by another reader"):
             read_for(stream, 5)
+
+
+def test_a_slot_whose_reader_moved_it_while_a_stream_waited_is_not_read(database: Database) -> None:
+    position = make(database)
+    insert(database, 1)
+    with closing(start(database.config())) as other, futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(start, database.config(), start_lsn=position, busy_timeout=20.0)
+        with pytest.raises(futures.TimeoutError):
+            waiting.result(0.5)
+        read_through(other, database.flush_lsn())
+        other.acknowledge(other.sent_through)
+        assert other.confirm(5.0)
+        other.close()
+        with pytest.raises(SlotGapError, match=AHEAD):
+            waiting.result(20)
+    database.free_slot()
+    start(database.config(), start_lsn=confirmed_lsn(database)).close()
+
+
+def test_a_slot_that_is_moved_as_a_stream_begins_is_not_read(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    position = make(database)
+    insert(database, 1)
+
+    def connect(*arguments: Any, **options: Any) -> Connection:
+        move(database)
+        return connect_replication(*arguments, **options)
+
+    monkeypatch.setattr("pipeline.postgres.stream.walsender_start.connect_replication", connect)
+    with pytest.raises(SlotGapError, match=AHEAD):
+        start(database.config(), start_lsn=position)
+    with closing(start(database.config())) as stream:
+        assert stream.sent_through == confirmed_lsn(database) > position
