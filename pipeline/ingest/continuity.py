@@ -71,10 +71,25 @@ def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
 
 
 def first_slot(connection: Connection, config: Config) -> Slot:
-    """Return the slot that a new lake begins with; it misses nothing where a lost one is made anew."""
+    """Return the slot that a new lake begins with; it misses nothing where a lost one is made anew.
+
+    A two-phase slot that was there already may stand beyond the PREPARE of what is not decided yet, and then
+    sends its end alone. Which of the two was first nobody can tell (a slot that was never read stands before
+    it, and would send all): raise GapError. A slot that is made now waits for what was prepared before it.
+    """
+    before = read_slot(connection, config.source.slot)
     if config.source.lost_slot == "resync":
-        return renew_slot(connection, config)
-    return ensure_slot(connection, config, may_create=True)[0]
+        slot = renew_slot(connection, config)
+    else:
+        slot = ensure_slot(connection, config, may_create=True)[0]
+    if _skips_prepared(before) and (count := len(read_prepared(connection))):
+        raise GapError(
+            f"The slot {slot.name} is older than this lake and may stand beyond what is prepared at the "
+            f"source (transactions: {count}), of which it sends the end alone then: COMMIT or ROLLBACK "
+            "PREPARED it (pg_prepared_xacts lists it), then run again; where something always is prepared, "
+            "drop the slot if no other lake needs it: the run makes one that misses nothing."
+        )
+    return slot
 
 
 def cross_gap(
@@ -87,7 +102,7 @@ def cross_gap(
     bronze has to have the rest. Raise GapError where it has not.
     """
     before = read_slot(connection, config.source.slot)
-    is_moved = before is not None and before.two_phase and not before.is_lost
+    is_moved = _skips_prepared(before)
     if is_moved and (unknown := len(read_prepared(connection) - bronze.prepared.open())):
         raise GapError(
             f"Bronze never got what is prepared at the source (transactions: {unknown}), and the slot "
@@ -104,3 +119,8 @@ def cross_gap(
     count = bronze.prepared.open_count()
     bronze.land([], position_commit(bronze, config, identity, position, end, gap=sentence, prepared=count))
     return end
+
+
+def _skips_prepared(slot: Slot | None) -> bool:
+    """Say whether a slot that was there already may stand between a PREPARE and its end."""
+    return slot is not None and slot.two_phase and not slot.is_lost

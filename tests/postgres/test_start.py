@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from pipeline.config import Config, Protocol
 from pipeline.errors import GapError, SourceError
+from pipeline.ingest.continuity import first_slot
 from pipeline.postgres.connection import connect, identify
 from pipeline.postgres.publication import Publication, ensure_publication
 from pipeline.postgres.stream.slot import Slot, ensure_slot
@@ -165,6 +167,36 @@ def test_a_slot_becomes_a_two_phase_one_only_where_that_is_written(database: Dat
             assert kinds(read_through(stream, database.flush_lsn())).endswith("IC")
         slot, _ = make_slot(config)
         assert slot.two_phase is (number > 0)
+
+
+def prepare_transaction(database: Database, gid: str) -> None:
+    with database.connect() as connection:
+        for statement in ("BEGIN", "INSERT INTO item VALUES (1)", f"PREPARE TRANSACTION '{gid}'"):
+            connection.execute(statement.encode())
+
+
+def test_a_new_lake_refuses_a_two_phase_slot_that_may_have_passed_what_is_prepared(
+    make_server: MakeServer,
+) -> None:
+    server = make_server({"max_prepared_transactions": "5"})
+    database = Database(server, "postgres", server.conninfo)
+    database.run("CREATE TABLE item (id int)")
+    plain, two_phase = (
+        database.config(slot=name, protocol=Protocol(two_phase=name == "two_phase"))
+        for name in ("plain", "two_phase")
+    )
+    make_publication(two_phase)
+    with connect(database.conninfo) as connection:
+        for config in (plain, two_phase):  # made now
+            assert first_slot(connection, config).two_phase is (config is two_phase)
+        prepare_transaction(database, "p")
+        assert not first_slot(connection, plain).two_phase, "it sends all when that is committed"
+        for lost_slot in ("stop", "resync"):
+            config = replace(two_phase, source=replace(two_phase.source, lost_slot=lost_slot))
+            with pytest.raises(GapError, match=r"slot two_phase is older .*: 1\), .*drop the slot"):
+                first_slot(connection, config)
+        database.run("ROLLBACK PREPARED 'p'")
+        assert first_slot(connection, two_phase).two_phase
 
 
 def test_a_slot_is_not_created_for_options_that_the_server_lacks(old_database: Database) -> None:
