@@ -3,13 +3,18 @@
 Every failure a user can meet is one of these. `str(error)` is one sentence that says what is wrong, where,
 and what to do about it; it never holds a row's values or a secret. `exit_code` is what the command ends with
 when nothing handles the error: 1 for a failure, 2 for a mistake in the command line or the configuration.
-`sentence_of` makes such a sentence of any other exception.
+`sentence_of` makes such a sentence of any other exception; `told` does so where a run goes on after it.
 """
 
 import errno
+import logging
 import os
 import re
 import traceback
+
+#: Gets the stack traces of errors after which a run goes on; `--debug` shows them.
+TRACES = logging.getLogger("pgdelta.traces")
+TRACES.propagate = False
 
 _AGAIN = "run again with --debug for the stack trace"
 _MAKE_ROOM = "nothing is lost: make room and run again"
@@ -90,6 +95,13 @@ def sentence_of(error: BaseException) -> str:
         return f"{file}{error.strerror}; {_AGAIN}"
     place = f" in {os.path.basename(frames[-1].filename)} line {frames[-1].lineno}" if frames else ""
     return f"unexpected {type(error).__name__}{place}; {_AGAIN}"
+
+
+def told(error: BaseException) -> str:
+    """Return the sentence of an error that ends no run, and leave its stack trace to `--debug`."""
+    sentence = sentence_of(error)
+    TRACES.debug("%s", one_line(sentence), exc_info=error)
+    return sentence
 
 
 def _spark_sentence(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 A guarded function gets a `stop` event, which SIGTERM or SIGINT sets; it finishes the commit under way and
 returns its exit code. An exception becomes one sentence on stderr: a `PgdeltaError` says its own, any other
 is reduced to its kind and place, because its text could hold a row's values. Stack traces are for `debug`
-only.
+only, those of errors after which the run goes on too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from enum import Enum
 from types import FrameType
 
-from pipeline.errors import PgdeltaError, one_line
+from pipeline.errors import TRACES, PgdeltaError, one_line
 from pipeline.errors import sentence_of as sentence_of
 from pipeline.lake.spark.launcher import end_with_launcher, forward_signals
 
@@ -65,6 +65,9 @@ def main_guard(
         # py4j tells of a JVM that is gone by the root logger, with a stack trace
         for name in ("py4j", "pyspark", None):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    traces = logging.StreamHandler() if debug else logging.NullHandler()
+    TRACES.addHandler(traces)
+    TRACES.setLevel(logging.DEBUG if debug else logging.CRITICAL + 1)
     outcome: list[int] = []
 
     def work() -> None:
@@ -97,6 +100,7 @@ def main_guard(
                         sys.stdout.flush()
                 os._exit(int(kind in (Kind.ONCE, Kind.ANSWER)))
     finally:
+        TRACES.removeHandler(traces)
         for number, handler in previous.items():
             signal.signal(number, handler)
         threading.excepthook = hook

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from pipeline import __version__, cli
-from pipeline.errors import ConfigError, GapError, LakeError
+from pipeline.errors import ConfigError, GapError, LakeError, told
 from pipeline.guard import main_guard, sentence_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -282,6 +282,29 @@ def test_debug_shows_the_stack_trace(
     said = capsys.readouterr().err
     assert "Traceback (most recent call last)" in said
     assert said.endswith("pgdelta: no lake\n")
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_debug_shows_the_stack_traces_of_errors_after_which_the_run_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, debug: bool
+) -> None:
+    monkeypatch.setenv("PGDELTA_SPARK_LOG", "warn")
+
+    sentences: list[str] = []
+
+    def go_on(stop: threading.Event) -> int:
+        try:
+            raise ValueError("the row holds geheim")
+        except ValueError as error:
+            sentences.append(told(error))
+        return 0
+
+    for _ in range(2):
+        assert main_guard(go_on, debug=debug) == 0
+        said = capsys.readouterr().err
+        assert said.count("Traceback (most recent call last)") == int(debug)
+        assert ("geheim" in said) is bool(said) is debug
+    assert all(sentence.startswith("unexpected ValueError in test_cli.py") for sentence in sentences)
 
 
 def test_an_error_of_a_side_thread_is_a_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:

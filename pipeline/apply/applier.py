@@ -18,7 +18,7 @@ from pipeline.apply.leaving import archive, left_tables
 from pipeline.apply.pending import Outlook, Pending
 from pipeline.apply.renames import rename_events
 from pipeline.config import Config
-from pipeline.errors import LakeError, sentence_of
+from pipeline.errors import LakeError, told
 from pipeline.lake.bronze.arrivals import Point
 from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze
@@ -213,7 +213,7 @@ class Applier:
             return state, entries.shown(name, state.applied, since, is_behind=bool(state.held))
         except Exception as error:
             floor = pending.floor(name)
-            return TableState(applied=floor, failure=sentence_of(error)), entries.failed(name, floor)
+            return TableState(applied=floor, failure=told(error)), entries.failed(name, floor)
 
     def _bring(self, name: TableName, pending: Pending, since: int) -> TableState:
         """Bring a table to the point, or hold it; nobody else may have written to it since a version."""
@@ -273,7 +273,7 @@ class Applier:
                 try:
                     entries[name] = found.shown(name, floor, found.known(name))
                 except Exception as error:
-                    self.summary.tables[name] = TableState(applied=floor, failure=sentence_of(error))
+                    self.summary.tables[name] = TableState(applied=floor, failure=told(error))
                     entries[name] = found.failed(name, floor)
         for name in (self._outlook.unreadable | pending.stale.keys() | pending.frozen) & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)

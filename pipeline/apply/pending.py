@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pipeline.apply.leaving import why_left
 from pipeline.config import Config
-from pipeline.errors import sentence_of
+from pipeline.errors import told
 from pipeline.lake.bronze.arrivals import Point
 from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze, TableSurvey
@@ -173,7 +173,7 @@ class Outlook:
                 position = self.bronze.lake.table_at(self.path(name)).position(self.bronze.app_id) or INVALID
             except Exception as error:  # one table that cannot be read stops no other
                 applied = behind.get(name, INVALID)
-                self._summary.tables[name] = TableState(applied=applied, failure=sentence_of(error))
+                self._summary.tables[name] = TableState(applied=applied, failure=told(error))
                 self._checked.discard(name)
                 self.unreadable.add(name)
                 continue

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from pipeline.config import Config
-from pipeline.errors import SourceError, sentence_of
+from pipeline.errors import SourceError, told
 from pipeline.ingest.copy_events import CopyEvents
 from pipeline.ingest.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.ingest.copy_rows import abandoned_row, complete_row, reading_row
@@ -132,7 +132,7 @@ class Copier:
                 if isinstance(error, SnapshotLost) and lost_count < MOST_LOST:
                     self._stop.wait(lost_count)
                     continue
-                self._summary.copy_failure = sentence_of(error)
+                self._summary.copy_failure = told(error)
                 pause = RETRY_SECONDS
             if not self._is_continuous:
                 return

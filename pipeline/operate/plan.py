@@ -12,7 +12,7 @@ from rich.table import Table
 from pipeline.apply.applier import Applier
 from pipeline.apply.pending import Pending
 from pipeline.config import Config
-from pipeline.errors import sentence_of
+from pipeline.errors import told
 from pipeline.lake.spark.session import start_session
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.cells import escape
@@ -126,7 +126,7 @@ def _table(applier: Applier, pending: Pending, name: TableName) -> TablePlan:
         rows = writer.table.frame().count() if writer.table.exists() else 0
         recorded = writer.bronze.count_of(name, pending.point.lsn) if _is_rewritten(operations) else 0
     except Exception as error:  # the others are planned all the same
-        return TablePlan(name, after, dict(counts), failure=sentence_of(error))
+        return TablePlan(name, after, dict(counts), failure=told(error))
     steps = tuple(_step(lsn, operation, rows, recorded) for lsn, operation in operations)
     return TablePlan(name, after, dict(counts), steps)
 

@@ -12,7 +12,7 @@ from pipeline.apply.applier import Applier
 from pipeline.apply.entries import Entries
 from pipeline.apply.status_record import StatusRecord
 from pipeline.config import Config
-from pipeline.errors import ConfigError, sentence_of
+from pipeline.errors import ConfigError, told
 from pipeline.lake.locks import hold_apply
 from pipeline.lake.spark.session import start_session
 from pipeline.report.summaries import ApplySummary, TableState
@@ -84,7 +84,7 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
             if not written.held:
                 entries[name] = found.shown(name, manifest.lsn, since)
         except Exception as error:  # the others are written all the same
-            state.failure = sentence_of(error)
+            state.failure = told(error)
             continue
         state.held, state.failure, state.misfits = written.held, None, written.misfits
         if not written.held:

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.apply.leaving import left_tables
 from pipeline.config import Config
-from pipeline.errors import LakeError, sentence_of
+from pipeline.errors import LakeError, told
 from pipeline.ingest import ingest as ingesting
 from pipeline.ingest.continuity import refuse_other_source
 from pipeline.lake.bronze.copy_states import Request
@@ -157,7 +157,7 @@ class Reconciler:
                 except (RowsMoved, SnapshotLost, Unsettled) as error:
                     unsettled[table.name] = str(error)
                 except Exception as error:  # the others are compared all the same
-                    self._conclude(Verdict(table.name, UNPROVEN, sentence=sentence_of(error)))
+                    self._conclude(Verdict(table.name, UNPROVEN, sentence=told(error)))
                 finally:
                     silver.place(table.name).remove()
         return unsettled
@@ -183,7 +183,7 @@ class Reconciler:
             except Unsettled as error:
                 unsettled[name] = str(error)
             except Exception as error:  # one that cannot be read stops no other
-                self._conclude(Verdict(name, UNPROVEN, sentence=sentence_of(error)))
+                self._conclude(Verdict(name, UNPROVEN, sentence=told(error)))
         again = Records(self._lake).registered()
         changed = {table.name for table in pinned if again.get(table.name) != table.registered}
         unsettled |= dict.fromkeys(changed, "apply is changing the table's columns")

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.errors import ConfigError, LakeError, ProtocolError, sentence_of
+from pipeline.errors import ConfigError, LakeError, ProtocolError, sentence_of, told
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.records import Records
 from pipeline.lake.silver.travel import find_refusal, place_of
@@ -120,7 +120,7 @@ class AsOf(Mapping[TableName, DataFrame]):
             try:
                 refusal = find_refusal(self._lake.table_at(place), entry.version, self.lsn, entry.table_id)
             except (PySparkException, Py4JJavaError) as error:
-                refusal = sentence_of(error)
+                refusal = told(error)
             if refusal is None:
                 return replace(found, path=place)
             first = first or refusal
