@@ -1,4 +1,4 @@
-"""Shows copies under way on stderr: bars in a terminal, now and then a line elsewhere.
+"""Shows copies under way on stderr: bars in a terminal, now and then a line elsewhere; and lines of others.
 
 What it cannot write is left out: no run ends because nobody reads its stderr.
 """
@@ -64,6 +64,12 @@ class CopyBoard:
             return
         with contextlib.suppress(OSError, ValueError):
             self._show(dict(summary.copies), summary.copy_failure)
+
+    def say(self, line: str) -> None:
+        """Say a line, above the bars where there are some; in whatever thread."""
+        if not self._is_silent:
+            with contextlib.suppress(OSError, ValueError):
+                self._say(line)
 
     def _show(self, copies: dict[tuple[str, str], CopyProgress], failure: str | None) -> None:
         for line in ended_lines(self._ended(copies), _MOST_ENDED if self._is_live else None):

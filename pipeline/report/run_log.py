@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 from pipeline import __version__
 from pipeline.lake.instants import utc_text
+from pipeline.report.troubles import Name, Troubles
 
 if TYPE_CHECKING:
     from pipeline.report.summaries import ApplySummary, IngestSummary
-
-Name = tuple[str, str]
 
 
 class RunLog:
@@ -36,7 +35,7 @@ class RunLog:
         self._applied: dict[Name, int] = {}
         self._copies: dict[Name, str | None] = {}
         self._all_copies: str | None = None  # why none goes on
-        self._troubles: dict[Name, tuple[str, str]] = {}
+        self._troubles = Troubles()
 
     def start(self, trigger: str) -> None:
         """Log that the run begins."""
@@ -76,9 +75,8 @@ class RunLog:
                 seconds=round(summary.pass_seconds, 3),
                 commit_time=utc_text(summary.commit_time),
             )
-            for name, state in sorted(summary.tables.items()):
-                trouble = ("failed", state.failure) if state.failure else ("held", state.held or "")
-                self._log_trouble(name, str(state.applied), trouble)
+            for kind, name, applied, sentence in self._troubles.take(summary.tables):
+                self._log(kind, schema=name[0], table=name[1], applied=str(applied), sentence=sentence)
 
     def end(self, exit_code: int, sentence: str | None = None) -> None:
         """Log how the run ended; a failed one says why."""
@@ -98,16 +96,6 @@ class RunLog:
                 self._log(event, schema=name[0], table=name[1], **facts, sentence=copy.failure)
                 self._all_copies = None
             self._copies[name] = state
-
-    def _log_trouble(self, name: Name, applied: str, trouble: tuple[str, str]) -> None:
-        before = self._troubles.get(name)
-        kind, sentence = trouble
-        if sentence and trouble != before:
-            self._log(kind, schema=name[0], table=name[1], applied=applied, sentence=sentence)
-            self._troubles[name] = trouble
-        elif before and not sentence:
-            self._log("resumed", schema=name[0], table=name[1], applied=applied)
-            del self._troubles[name]
 
     def _log(self, event: str, **facts: object) -> None:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

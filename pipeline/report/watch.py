@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on: copies on stderr, metrics by HTTP, a log of JSON lines."""
+"""What is told of a run while it goes on: lines on stderr, metrics by HTTP, a log of JSON lines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PgdeltaError, sentence_of
+from pipeline.errors import PgdeltaError, one_line, sentence_of
 from pipeline.report.copy_board import CopyBoard
 from pipeline.report.metrics import RunMetrics
 from pipeline.report.metrics_endpoint import MetricsEndpoint
 from pipeline.report.run_log import RunLog
+from pipeline.report.troubles import Troubles
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,13 +21,18 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """Hands on what a run reports to whoever was asked for: `--metrics`, `--log`, or the board of copies."""
+    """Hands on what a run reports to whoever was asked for: `--metrics`, `--log`, or lines for people.
+
+    Those are of copies, and of tables that a continuous run holds, that fail or go on again: the closing
+    lines, which are all that other runs say of them, come too late there.
+    """
 
     def __init__(self, config: Config, options: argparse.Namespace, command: str) -> None:
         self._options = options
         self._metrics = RunMetrics(config.pipeline)
         self._log = RunLog(config.pipeline, command) if options.log == "json" else None
         self._board: CopyBoard | None = None
+        self._troubles = Troubles()
         self._open = ExitStack()
 
     def __enter__(self) -> Watch:
@@ -61,6 +67,9 @@ class Watch:
     def take_apply(self, summary: ApplySummary) -> None:
         """Hand on what apply reports."""
         self._metrics.take_apply(summary)
+        if self._board is not None and self._options.trigger == "continuous":
+            for trouble in self._troubles.take(summary.tables):
+                self._board.say(one_line(trouble.line))
         if self._log is not None:
             self._log.take_apply(summary)
 

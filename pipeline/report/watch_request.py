@@ -31,8 +31,9 @@ def take_watch(parser: argparse.ArgumentParser) -> None:
         "--log",
         choices=("text", "json"),
         default="text",
-        help="what is told on stderr on the way: text for people (default), or one JSON object a line for "
-        "start, each commit and pass, tables that are copied, held or failed, and the end",
+        help="what is told on stderr on the way: text for people (default; tables that are copied, and of a "
+        "continuous run those that are held or failed), or one JSON object a line for start, each commit and "
+        "pass, tables that are copied, held or failed, and the end",
     )
 
 

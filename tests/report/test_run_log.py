@@ -124,8 +124,14 @@ def test_a_log_that_nobody_reads_ends_no_run() -> None:
     RunLog("shop", "run", write).start("continuous")
 
 
-def options(log: str = "json", metrics: Address | None = None, debug: bool = False) -> argparse.Namespace:
-    return argparse.Namespace(log=log, metrics=metrics, debug=debug, json=False, trigger="available-now")
+def options(
+    log: str = "json",
+    metrics: Address | None = None,
+    debug: bool = False,
+    trigger: str = "available-now",
+    json: bool = False,
+) -> argparse.Namespace:
+    return argparse.Namespace(log=log, metrics=metrics, debug=debug, json=json, trigger=trigger)
 
 
 def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,6 +164,37 @@ def test_text_is_what_it_was_and_leaves_errors_alone(capsys: pytest.CaptureFixtu
     assert watch.end(0) == 0
     with pytest.raises(LakeError, match="no lake"), watch:
         raise LakeError("no lake")
+    assert capsys.readouterr().err == ""
+
+
+def tell_troubles(options: argparse.Namespace) -> None:
+    summary = ApplySummary("shop")
+    with Watch(CONFIG, options, "apply") as watch:
+        for state in (
+            TableState(LSN(4), held="public.b is held: a type"),
+            TableState(LSN(4), held="public.b is held: a type"),
+            TableState(LSN(4), held="public.b is held: two types"),
+            TableState(LSN(4), failure="it has\nno folder"),
+            TableState(LSN(9)),
+        ):
+            summary.tables = {("public", "a"): TableState(LSN(9), 3), ("public", "b"): state}
+            summary.count_pass(0.25)
+            watch.take_apply(summary)
+
+
+def test_a_continuous_run_says_in_text_what_is_held_fails_or_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell_troubles(options("text", trigger="continuous"))
+    assert capsys.readouterr().err.splitlines() == [
+        "held: public.b is held: a type",
+        "held: public.b is held: two types",
+        "failed: public.b: it has\\nno folder",
+        "resumed: public.b",
+    ]
+    # It comes in the closing lines, or beside a result as data.
+    tell_troubles(options("text"))
+    tell_troubles(options("text", trigger="continuous", json=True))
     assert capsys.readouterr().err == ""
 
 
