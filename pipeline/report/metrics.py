@@ -14,6 +14,7 @@ from pipeline import __version__
 from pipeline.report.exposition import Family, Sample
 
 if TYPE_CHECKING:
+    from pipeline.protocol.lsn import LSN
     from pipeline.report.summaries import ApplySummary, IngestSummary, TableState
 
 Name = tuple[str, str]
@@ -28,10 +29,15 @@ class RunMetrics:
         self._started = time.time()
         self._ingest: IngestSummary | None = None
         self._apply: ApplySummary | None = None
+        self._read_source: Callable[[], LSN | None] = lambda: None
 
     def take_ingest(self, summary: IngestSummary) -> None:
         """Remember a summary, which goes on changing."""
         self._ingest = summary
+
+    def take_source(self, read: Callable[[], LSN | None]) -> None:
+        """Remember what says where the source's log ends, None where that is not known."""
+        self._read_source = read
 
     def take_apply(self, summary: ApplySummary) -> None:
         """Remember a summary, which goes on changing."""
@@ -53,6 +59,7 @@ class RunMetrics:
     def _of_ingest(self, summary: IngestSummary) -> list[Family]:
         copies = dict(summary.copies)
         return [
+            self._one("source_wal_lsn", "End of the source's log.", self._read_source()),
             self._one("captured_lsn", "Position up to which bronze is complete.", summary.position),
             self._one(
                 "captured_commit_timestamp_seconds",

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PgdeltaError, one_line, sentence_of
+from pipeline.postgres.stream.log_end import LogEnd
 from pipeline.report.copy_board import CopyBoard
 from pipeline.report.metrics import RunMetrics
 from pipeline.report.metrics_endpoint import MetricsEndpoint
@@ -29,6 +30,8 @@ class Watch:
 
     def __init__(self, config: Config, options: argparse.Namespace, command: str) -> None:
         self._options = options
+        self._captures = command != "apply"
+        self._conninfo = config.source.conninfo
         self._metrics = RunMetrics(config.pipeline)
         self._log = RunLog(config.pipeline, command) if options.log == "json" else None
         self._board: CopyBoard | None = None
@@ -40,6 +43,10 @@ class Watch:
             host, port = self._options.metrics
             endpoint = MetricsEndpoint(host, port, self._metrics.families)
             self._open.callback(endpoint.close)
+            if self._captures:
+                log_end = LogEnd(self._conninfo)
+                self._open.callback(log_end.close)
+                self._metrics.take_source(lambda: log_end.lsn)
         if self._log is None:
             self._board = self._open.enter_context(CopyBoard(is_quiet=self._options.json))
         else:

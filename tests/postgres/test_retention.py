@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
 from pipeline.errors import SourceError
+from pipeline.postgres.stream.log_end import LogEnd
 from pipeline.postgres.stream.retention import SlotState, SourceState, ask_source
+from pipeline.protocol.lsn import LSN
 from pipeline.report.lag import seconds_left, source_lines
 from tests.postgres.streams import make_items, prepare, start
 from tests.servers import Database, MakeServer
@@ -93,3 +96,39 @@ def test_a_source_that_says_nothing_is_not_waited_for(database: Database) -> Non
         with pytest.raises(SourceError, match=r"did not answer|[Tt]imeout|timed out"):
             ask_source(database.config(conninfo=f"host=127.0.0.1 port={port} dbname=shop"), 1.0)
         assert time.monotonic() - began < 5
+
+
+def test_the_end_of_the_log_is_asked_for_again_and_again_and_forgotten_without_an_answer(
+    make_server: MakeServer,
+) -> None:
+    server = make_server()
+    database = Database(server, "postgres", server.conninfo)
+
+    def wait_for(is_met: Callable[[LSN | None], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not is_met(log_end.lsn):
+            assert time.monotonic() < deadline, log_end.lsn
+            time.sleep(0.02)
+
+    with closing(LogEnd(server.conninfo, interval=0.05, longest_age=1.0)) as log_end:
+        for _ in range(2):
+            database.run("CREATE TABLE IF NOT EXISTS t ()", "SELECT pg_switch_wal()")
+            end = database.flush_lsn()
+            wait_for(lambda lsn, end=end: lsn is not None and lsn >= end)  # type: ignore[misc]
+            database.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'pgdelta log end'"
+            )
+        server.stop()
+        wait_for(lambda lsn: lsn is None)
+        server.start()
+        wait_for(lambda lsn: lsn is not None)
+
+
+def test_a_source_that_says_nothing_does_not_keep_the_log_end_from_its_own() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        log_end = LogEnd(f"host=127.0.0.1 port={silent.getsockname()[1]} dbname=shop")
+        began = time.monotonic()
+        assert log_end.lsn is None
+        log_end.close()
+    assert time.monotonic() - began < 5

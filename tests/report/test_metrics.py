@@ -69,6 +69,16 @@ def test_ingest_says_how_far_bronze_is_and_goes_on_changing() -> None:
     }
 
 
+def test_ingest_says_where_the_log_of_the_source_ends_while_that_is_known() -> None:
+    metrics = RunMetrics("shop")
+    ends: list[LSN | None] = [LSN(0x200000009), None]
+    metrics.take_source(lambda: ends.pop(0))
+    metrics.take_ingest(IngestSummary("shop", "slot", LSN(5)))
+    name = 'pgdelta_source_wal_lsn{pipeline="shop"}'
+    assert scraped(metrics)[name] == "8589934601"
+    assert name not in scraped(metrics)
+
+
 def test_apply_says_how_far_each_table_is() -> None:
     metrics, summary = RunMetrics("shop"), ApplySummary("shop")
     metrics.take_apply(summary)

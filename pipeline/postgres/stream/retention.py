@@ -64,7 +64,7 @@ def ask_source(config: Config, seconds: float = ASK_SECONDS) -> SourceState:
 
     def ask() -> None:
         try:
-            with connect(_hurried(config.source.conninfo, seconds)) as connection:
+            with connect(hurried(config.source.conninfo, seconds)) as connection:
                 found.append(read_source(connection, config.source.slot, seconds))
         except BaseException as error:
             failed.append(error)
@@ -86,9 +86,8 @@ def read_source(connection: Connection, slot_name: str, seconds: float = ASK_SEC
     """Return how server and slot stand; the session's statements may take so long from now on."""
     major = connection.info.server_version // 10000
     newer = ", ".join(column if major >= since else absent for column, since, absent in _COLUMNS_SINCE)
-    limit = f"{seconds * 1000:.0f}"
     try:
-        connection.execute("SELECT pg_catalog.set_config('statement_timeout', %s, false)", (limit,))
+        bound_statements(connection, seconds)
         slots = connection.execute(
             "SELECT active, restart_lsn::text, confirmed_flush_lsn::text,"
             f" {newer} FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
@@ -119,7 +118,13 @@ def read_source(connection: Connection, slot_name: str, seconds: float = ASK_SEC
     return SourceState(now, wal_lsn, keep_size, slot)
 
 
-def _hurried(conninfo: str, seconds: float) -> str:
+def bound_statements(connection: Connection, seconds: float) -> None:
+    """Let the session's statements take so long from now on; raise psycopg.Error where that is refused."""
+    limit = f"{seconds * 1000:.0f}"
+    connection.execute("SELECT pg_catalog.set_config('statement_timeout', %s, false)", (limit,))
+
+
+def hurried(conninfo: str, seconds: float) -> str:
     """Return the conninfo with a short time to connect; one that cannot be parsed is refused by `connect`."""
     try:
         # libpq takes whole seconds, two at the least
