@@ -48,7 +48,8 @@ class Database:
         """Wait until the slots are free, which is a moment after their readers closed their sessions."""
         query = "SELECT FROM pg_replication_slots WHERE database = current_database() AND active"
         deadline = time.monotonic() + 10
-        while self.run(query) and time.monotonic() < deadline:
+        while self.run(query):
+            assert time.monotonic() < deadline, f"a slot of {self.name} is still read after 10 s"
             time.sleep(0.02)
 
     def flush_lsn(self) -> LSN:
@@ -142,7 +143,8 @@ def drop_database(started: EmbeddedServer, name: str) -> None:
         sessions = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
         connection.execute(f"SELECT pg_terminate_backend(pid) FROM ({sessions}) s", (name,))
         deadline = time.monotonic() + 10
-        while connection.execute(sessions, (name,)).fetchall() and time.monotonic() < deadline:
+        while connection.execute(sessions, (name,)).fetchall():
+            assert time.monotonic() < deadline, f"a session of {name} has not ended after 10 s"
             time.sleep(0.02)
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",

@@ -56,9 +56,12 @@ def test_it_is_taken_once_the_first_has_ended(database: Database) -> None:
     one = connect(database.conninfo)
     lock_slot(one, "shop")
     timer = threading.Timer(1.0, one.close)
-    timer.start()
     with closing(connect(database.conninfo)) as two:
+        began = time.monotonic()
+        timer.start()
         lock_slot(two, "shop", busy_timeout=20)
+        # it looks again after pauses of two seconds at the most
+        assert 1.0 <= time.monotonic() - began < 10
     timer.join()
 
 
