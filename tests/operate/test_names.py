@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+import psycopg
 import pytest
 
+from pipeline.postgres.embedded.server import EmbeddedServer
 from pipeline.rules import TableRule
 from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.servers import Database, drop_database
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -141,6 +145,38 @@ def test_a_column_that_looks_the_same_after_it_was_added_again_is_an_event(
         pipeline.catch_up()
     assert silver(pipeline, "id", "v") == [(1, None), (2, "after")]
     pipeline.assert_equal("t", ignore_left_columns=True)
+
+
+@pytest.fixture
+def ascii_database(server: EmbeddedServer) -> Iterator[Database]:
+    """Give a fresh database that does not say in which encoding its texts are."""
+    encoding = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE names_in_bytes {encoding}".encode())
+    yield Database(server, "names_in_bytes", server.conninfo_of("names_in_bytes"))
+    drop_database(server, "names_in_bytes")
+
+
+def test_keys_that_differ_in_a_byte_that_is_not_utf8_are_two(
+    ascii_database: Database, make_pipeline: MakePipeline
+) -> None:
+    pipeline = make_pipeline(database=ascii_database, create_publication="all", copy="initial")
+    pipeline.run(
+        "CREATE TABLE t (id text PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT 'caf' || chr(b), 'copied' FROM generate_series(232, 234) b",
+    )
+    pipeline.catch_up()
+    rows = [(rf"caf\x{byte}", "copied") for byte in ("E8", "E9", "EA")]
+    assert silver(pipeline, "id", "v") == rows
+    pipeline.run(
+        "INSERT INTO t SELECT 'th' || chr(b), 'new' FROM generate_series(232, 233) b",
+        "UPDATE t SET v = chr(255) WHERE id = 'caf' || chr(233)",
+        "UPDATE t SET id = 'caf' || chr(235) WHERE id = 'caf' || chr(234)",
+        "DELETE FROM t WHERE id IN ('caf' || chr(232), 'th' || chr(233))",
+    )
+    pipeline.catch_up()
+    rows = [(r"caf\xE9", r"\xFF"), (r"caf\xEB", "copied"), (r"th\xE8", "new")]
+    assert silver(pipeline, "id", "v") == rows
 
 
 def test_a_table_does_not_lie_in_the_folder_of_another(make_pipeline: MakePipeline) -> None:
