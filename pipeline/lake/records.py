@@ -22,7 +22,7 @@ TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
     f"columns {_COLUMNS}, updated_at TIMESTAMP, "
     f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT>, "
-    "copy_id BIGINT"
+    "copy_id BIGINT, own_columns ARRAY<STRING>"
 )
 MISFITS = (
     "schema_name STRING, table_name STRING, column_name STRING, key STRING, raw_text STRING, lsn BIGINT, "
@@ -62,7 +62,10 @@ class Successor:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A silver table as `_pgdelta/tables` has it; `copy_id` is the copy that its rows began with."""
+    """A silver table as `_pgdelta/tables` has it; `copy_id` is the copy that its rows began with.
+
+    `own_columns` is what data files call our own columns; empty where there are none, or in an older lake.
+    """
 
     schema_name: str
     table_name: str
@@ -71,6 +74,7 @@ class Registered:
     columns: tuple[RegisteredColumn, ...]
     successor: Successor | None = None
     copy_id: int | None = None
+    own_columns: tuple[str, ...] = ()
 
     def moved(self, path: str) -> "Registered":
         """Return the same at another path, as a table that is followed no more."""
@@ -138,6 +142,7 @@ class Records:
             "updated_at": now(),
             "successor": asdict(table.successor) if table.successor else None,
             "copy_id": table.copy_id,
+            "own_columns": list(table.own_columns),
         }
         with self._waiting_lock:
             self._waiting[name] = row
@@ -236,6 +241,7 @@ def _registered(row: Mapping[str, Any]) -> Registered:
         _columns(row["columns"]),
         successor,
         row.get("copy_id"),
+        tuple(row.get("own_columns") or ()),
     )
 
 
