@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.lake.conflicts import despite_conflicts
 from pipeline.lake.instants import now
 from pipeline.lake.positions import Commit
 from pipeline.lake.tables import Lake, local_frame
@@ -153,7 +154,7 @@ class Records:
                 rows = self._rows() | waiting
                 frame = local_frame(self.lake.spark, list(rows.values()), TABLES)
                 try:
-                    self._tables.overwrite(frame, None, replaces_schema=True)
+                    despite_conflicts(lambda: self._tables.overwrite(frame, None, replaces_schema=True))
                 except BaseException:
                     # Those who wait for the lock have to see that theirs is not recorded.
                     with self._waiting_lock:
@@ -173,7 +174,12 @@ class Records:
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
             frame = local_frame(self.lake.spark, rows, EVENTS)
-            self._events.append(frame.join(self._events.frame(), identity, "left_anti").select(frame.columns))
+
+            def append() -> None:
+                new = frame.join(self._events.frame(), identity, "left_anti")
+                self._events.append(new.select(frame.columns))
+
+            despite_conflicts(append)  # ingest writes them too
 
     def resyncs(self) -> dict[TableName, LSN]:
         """Return the tables of which events said that only a copy helps, each with the newest one's LSN.
