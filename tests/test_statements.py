@@ -18,7 +18,7 @@ CALLS = {"execute", "exec_", "send_query", "SQL", "sql", "_fetch", "_run"}
 # Texts that are constants of the module, chosen by the server's version, or numbers.
 SAFE = {
     "pipeline/lake/bronze/tables.py": {"self.changes.identifier", "limit"},
-    "pipeline/lake/bronze/prepared.py": {"self.table.identifier", "ended"},  # of `literal`s and numbers
+    "pipeline/lake/bronze/prepared.py": {"table", "ended"},  # of `literal`s and numbers
     # the value is a `literal`
     "pipeline/lake/silver/shape.py": {"self._table.identifier", "quoted(operation.name)", "value"},
     "pipeline/lake/silver/snapshots.py": {"to.identifier", "table.identifier", "version"},

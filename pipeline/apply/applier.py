@@ -15,13 +15,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.apply.asking import ask_for_copies
 from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive, left_tables
+from pipeline.apply.paths import refuse_path
 from pipeline.apply.pending import Outlook, Pending
 from pipeline.apply.renames import rename_events
 from pipeline.config import Config
-from pipeline.errors import LakeError, told
+from pipeline.errors import told
 from pipeline.lake.bronze.arrivals import Point
 from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze
+from pipeline.lake.conflicts import ATTEMPTS, conflict_sentence, is_conflict
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.lake.records import Event, Records
 from pipeline.lake.silver.table import SilverTable
@@ -59,6 +61,7 @@ class Applier:
         self._writers: dict[TableName, SilverTable] = {}
         self._outlook = Outlook(config, self.bronze, self.records, self.summary)
         self._passed_at = 0.0
+        self._was_outrun = False  # in the last pass somebody else's commit came before ours
         self.confirmed: Callable[[TableName], bool] = lambda name: False  # whose guards are lifted
         self.guarded: dict[TableName, int] = {}  # held by their guards, with the changes of the last event
 
@@ -105,9 +108,17 @@ class Applier:
                 for gap in self.bronze.copies.gaps():
                     # Whatever lies before a gap is applied before anything beyond it.
                     if (self.manifest or Manifest(INVALID)).lsn < gap.start < point.lsn:
-                        self._pass(Point(point.version, gap.start))
-                self._pass(point)
+                        self._bring_all(Point(point.version, gap.start))
+                self._bring_all(point)
         return self.summary
+
+    def _bring_all(self, point: Point) -> None:
+        """Bring the tables to a point; those that somebody else changed meanwhile once more."""
+        for _ in range(ATTEMPTS):
+            self._was_outrun = False
+            self._pass(point)
+            if not self._was_outrun:
+                return
 
     def _make_ready(self) -> None:
         if not self._is_ready:
@@ -169,15 +180,6 @@ class Applier:
             manifest = self.manifests.last() or Manifest(INVALID)
             return self._outlook.look(point, manifest, self._since)
 
-    def _refuse_path(self, name: TableName) -> None:
-        """Refuse a table whose folder would lie in another's, where VACUUM would take its files away."""
-        rule = self._config.rule_for(*name)
-        if rule and rule.target is None and any(name[0] == other.target for other in self._config.tables):
-            raise LakeError(
-                f"{'.'.join(name)} would lie in the folder of the silver table {name[0]}, which is another "
-                "table's target: give one of them another target"
-            )
-
     def writer(self, name: TableName) -> SilverTable:
         """Return what writes a table, in a session of its own."""
         if name not in self._writers:
@@ -212,8 +214,10 @@ class Applier:
             state = self._bring(name, pending, since)
             return state, entries.shown(name, state.applied, since, is_behind=bool(state.held))
         except Exception as error:
-            floor = pending.floor(name)
-            return TableState(applied=floor, failure=told(error)), entries.failed(name, floor)
+            floor, failure = pending.floor(name), conflict_sentence(error) or told(error)
+            if is_conflict(error):
+                self._was_outrun = True
+            return TableState(applied=floor, failure=failure), entries.failed(name, floor)
 
     def _bring(self, name: TableName, pending: Pending, since: int) -> TableState:
         """Bring a table to the point, or hold it; nobody else may have written to it since a version."""
@@ -228,7 +232,7 @@ class Applier:
             self.guarded.pop(name, None)
         renames = rename_events(name, pending.registered, self.relations, surveys, floor)
         self.records.record_events([*renames])
-        self._refuse_path(name)
+        refuse_path(self._config, name)
         writer = self.writer(name)
         writer.bronze.arrivals = self.bronze.arrivals
         writer.refuse_foreign_commits(since)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.bronze.schema import POSITIONS, RAW_CELLS
+from pipeline.bronze.schema import POSITIONS, RAW_CELLS, storable
 from pipeline.errors import ProtocolError
 
 Ints = npt.NDArray[np.int64]
@@ -95,9 +95,12 @@ def _gather(octets: Octets, tuples: Tuples, offsets: npt.NDArray[np.int32]) -> b
 
 
 def _salvage(binary: pa.Array, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
-    """Replace what is not UTF-8 in the text, and keep the raw bytes of every tuple that has such a value."""
+    r"""Write what is not UTF-8 as `\xE9`, and keep the raw bytes of every tuple that has such a value.
+
+    Values that differ stay so: one of them may be a key.
+    """
     values = binary.to_pylist()
-    text = [None if value is None else value.decode("utf-8", "replace") for value in values]
+    text = [None if value is None else storable(value.decode("utf-8", "surrogateescape")) for value in values]
     broken = np.fromiter(
         (
             value is not None and value != str(shown).encode()

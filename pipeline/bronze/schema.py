@@ -5,6 +5,8 @@ version that a change names. LSNs are 64-bit integers, times are UTC timestamps 
 arrays of PostgreSQL's text in the order of the columns of their relation version.
 """
 
+import re
+
 import pyarrow as pa
 
 CELLS = pa.list_(pa.field("element", pa.string()))
@@ -44,6 +46,8 @@ CHANGES = pa.schema(
         pa.field("copy_id", pa.int64()),
     ]
 )
+
+_BYTE = re.compile(r"[\udc80-\udcff]")  # as Python decodes one that is not UTF-8
 
 # Rows on their way: which subtransaction wrote them, until it is known which of them were rolled back.
 STREAMED = CHANGES.append(pa.field("subxid", pa.int64()))
@@ -113,7 +117,7 @@ def spark_ddl(schema: pa.Schema) -> str:
 
 
 def storable(text: str) -> str:
-    r"""Return a name as Parquet can hold it: bytes that are not UTF-8 (lone surrogates) read `\xE9`."""
+    r"""Return a text as Parquet can hold it: bytes that are not UTF-8 (lone surrogates) read `\xE9`."""
     if text.isascii():
         return text
-    return "".join(f"\\x{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in text)
+    return _BYTE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02X}", text)

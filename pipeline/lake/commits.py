@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.lake.conflicts import despite_conflicts
 from pipeline.lake.delta_log import delta_log
 from pipeline.lake.positions import Commit
 from pipeline.lake.tables import LakeTable
@@ -50,6 +51,10 @@ def commit_files(table: LakeTable, files: Sequence[DataFile], *commits: Commit) 
 
     What is said of the commit is what the first one says. Several have to be new, all of them.
     """
+    despite_conflicts(lambda: _commit(table, files, commits))
+
+
+def _commit(table: LakeTable, files: Sequence[DataFile], commits: Sequence[Commit]) -> None:
     spark: Any = table.spark
     jvm = spark._jvm
     delta = jvm.org.apache.spark.sql.delta

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.lake.conflicts import despite_conflicts
 from pipeline.lake.instants import now
 from pipeline.lake.positions import Commit
 from pipeline.lake.tables import Lake, local_frame
@@ -22,7 +23,7 @@ TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
     f"columns {_COLUMNS}, updated_at TIMESTAMP, "
     f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT>, "
-    "copy_id BIGINT"
+    "copy_id BIGINT, own_columns ARRAY<STRING>"
 )
 MISFITS = (
     "schema_name STRING, table_name STRING, column_name STRING, key STRING, raw_text STRING, lsn BIGINT, "
@@ -62,7 +63,10 @@ class Successor:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A silver table as `_pgdelta/tables` has it; `copy_id` is the copy that its rows began with."""
+    """A silver table as `_pgdelta/tables` has it; `copy_id` is the copy that its rows began with.
+
+    `own_columns` is what data files call our own columns; empty where there are none, or in an older lake.
+    """
 
     schema_name: str
     table_name: str
@@ -71,6 +75,7 @@ class Registered:
     columns: tuple[RegisteredColumn, ...]
     successor: Successor | None = None
     copy_id: int | None = None
+    own_columns: tuple[str, ...] = ()
 
     def moved(self, path: str) -> "Registered":
         """Return the same at another path, as a table that is followed no more."""
@@ -138,6 +143,7 @@ class Records:
             "updated_at": now(),
             "successor": asdict(table.successor) if table.successor else None,
             "copy_id": table.copy_id,
+            "own_columns": list(table.own_columns),
         }
         with self._waiting_lock:
             self._waiting[name] = row
@@ -148,7 +154,7 @@ class Records:
                 rows = self._rows() | waiting
                 frame = local_frame(self.lake.spark, list(rows.values()), TABLES)
                 try:
-                    self._tables.overwrite(frame, None, replaces_schema=True)
+                    despite_conflicts(lambda: self._tables.overwrite(frame, None, replaces_schema=True))
                 except BaseException:
                     # Those who wait for the lock have to see that theirs is not recorded.
                     with self._waiting_lock:
@@ -168,7 +174,12 @@ class Records:
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
             frame = local_frame(self.lake.spark, rows, EVENTS)
-            self._events.append(frame.join(self._events.frame(), identity, "left_anti").select(frame.columns))
+
+            def append() -> None:
+                new = frame.join(self._events.frame(), identity, "left_anti")
+                self._events.append(new.select(frame.columns))
+
+            despite_conflicts(append)  # ingest writes them too
 
     def resyncs(self) -> dict[TableName, LSN]:
         """Return the tables of which events said that only a copy helps, each with the newest one's LSN.
@@ -236,6 +247,7 @@ def _registered(row: Mapping[str, Any]) -> Registered:
         _columns(row["columns"]),
         successor,
         row.get("copy_id"),
+        tuple(row.get("own_columns") or ()),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.lake.conflicts import despite_conflicts
 from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
@@ -32,7 +33,8 @@ class Statuses:
 
     def replace(self, rows: Sequence[dict[str, object]]) -> None:
         """Write how all tables stand, by one commit."""
-        self._table.overwrite(local_frame(self._spark, rows, STATUS), None, replaces_schema=True)
+        frame = local_frame(self._spark, rows, STATUS)
+        despite_conflicts(lambda: self._table.overwrite(frame, None, replaces_schema=True))
 
     def failures(self) -> dict[TableName, Failure]:
         """Return the tables that failed when this was written last."""

@@ -164,19 +164,34 @@ def list_without_identity(connection: Connection) -> list[tuple[str, str]]:
     return [(schema, table) for schema, table in rows]
 
 
-def list_leaves_of_full_roots(connection: Connection) -> list[tuple[str, str, str, str]]:
-    """Return schema and name of roots with REPLICA IDENTITY FULL and of each leaf that has another."""
+def list_blind_leaves(connection: Connection) -> list[tuple[str, str, str, str]]:
+    """Return schema and name of partitioned tables, and of each leaf that logs less than they say.
+
+    The message of a root names the root's identity; what is logged of an old row follows the leaf's.
+    """
     if connection.info.server_version < 130000:
         return []
     rows = _fetch(
         connection,
-        "SELECT n.nspname::text, c.relname::text, s.nspname::text, leaf.relname::text"
+        "WITH identity (oid, is_full, columns) AS ("
+        " SELECT c.oid, c.relreplident = 'f', ARRAY("
+        "  SELECT a.attname FROM pg_catalog.pg_index i"
+        "  CROSS JOIN LATERAL pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
+        "  WITH ORDINALITY AS k (number, place)"
+        "  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number"
+        "  WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts AND i.indimmediate AND i.indisvalid"
+        "  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)"
+        " FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p') AND (c.relkind = 'p' OR c.relispartition))"
+        " SELECT n.nspname::text, c.relname::text, s.nspname::text, leaf.relname::text"
         " FROM pg_catalog.pg_class c"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " JOIN identity wanted ON wanted.oid = c.oid"
         " CROSS JOIN LATERAL pg_catalog.pg_partition_tree(c.oid) AS t"
         " JOIN pg_catalog.pg_class leaf ON leaf.oid = t.relid AND t.isleaf AND leaf.relkind = 'r'"
         " JOIN pg_catalog.pg_namespace s ON s.oid = leaf.relnamespace"
-        " WHERE c.relkind = 'p' AND c.relreplident = 'f' AND leaf.relreplident <> 'f'",
+        " JOIN identity logged ON logged.oid = leaf.oid"
+        " WHERE c.relkind = 'p' AND NOT logged.is_full"
+        " AND (wanted.is_full OR NOT wanted.columns <@ logged.columns)",
     )
     return [(schema, root, leaf_schema, leaf) for schema, root, leaf_schema, leaf in rows]
 

@@ -47,7 +47,13 @@ row_messages: st.SearchStrategy[RowMessage] = st.one_of(
 def texts(cells: Tuple | None) -> list[str | None] | None:
     if cells is None:
         return None
-    return [cell.decode("utf-8", "replace") if isinstance(cell, bytes) else None for cell in cells]
+    return [shown(cell) if isinstance(cell, bytes) else None for cell in cells]
+
+
+def shown(value: bytes) -> str:
+    """Return a text as bronze has it: a byte that is not UTF-8 reads like its escape in PostgreSQL."""
+    text = value.decode("utf-8", "surrogateescape")
+    return "".join(rf"\x{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
 def raw(cells: Tuple | None) -> list[bytes | None] | None:
@@ -125,11 +131,14 @@ def test_values_of_any_length_come_through(length: int) -> None:
     check([encode(Insert(1, (value, None, b"", UNSENT, value)))] * 5)
 
 
-def test_value_that_is_not_utf8_is_replaced_and_kept_raw() -> None:
+def test_value_that_is_not_utf8_shows_its_bytes_and_is_kept_raw() -> None:
     latin, fine = Insert(1, (b"caf\xe9", None, UNSENT)), Insert(1, ("café".encode(), b"", None))
-    [first, second] = rows_of(decode_rows([encode(latin), encode(fine)]))
-    assert (first["new"], first["raw_new"]) == (["caf\ufffd", None, None], [b"caf\xe9", None, None])
+    other = Delete(1, "K", (b"caf\xe8", None, None))
+    [first, second, third] = rows_of(decode_rows([encode(latin), encode(fine), encode(other)]))
+    assert (first["new"], first["raw_new"]) == ([r"caf\xE9", None, None], [b"caf\xe9", None, None])
     assert (second["new"], second["raw_new"]) == (["café", "", None], None)
+    # as a key it is not the first one
+    assert (third["old"], third["raw_old"]) == ([r"caf\xE8", None, None], [b"caf\xe8", None, None])
 
 
 def test_character_split_over_two_values_is_not_utf8() -> None:

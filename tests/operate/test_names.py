@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 
+import psycopg
 import pytest
 
+from pipeline.apply.applier import Applier
+from pipeline.operate.plan import make_plan
+from pipeline.postgres.embedded.server import EmbeddedServer
 from pipeline.rules import TableRule
-from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.operate.pipelines import Crash, MakePipeline, Pipeline, crash
+from tests.servers import Database, drop_database
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -57,6 +64,71 @@ def test_columns_that_differ_only_in_case_are_both_there(pipeline: Pipeline, ide
 
 
 @pytest.mark.slow
+def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
+    pipeline.run('CREATE TABLE t (id int PRIMARY KEY, _commit_lsn_ bigint, "_COMMIT_TIME" text)')
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 7, 'seven'), (2, 8, 'eight')")
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET _commit_lsn_ = 9 WHERE id = 2")
+    pipeline.catch_up()
+    frame = pipeline.frame("silver", "public", "t")
+    assert frame.columns == ["id", "_commit_lsn_", "_COMMIT_TIME", "_commit_lsn", "_commit_time_"]
+    rows = [tuple(row) for row in frame.orderBy("id").collect()]
+    assert [row[:3] for row in rows] == [(1, 7, "seven"), (2, 9, "eight")]
+    assert rows[0][3] < rows[1][3]
+    assert {type(row[4]) for row in rows} == {datetime}
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        None,
+        pytest.param("tables.LakeTable.add_columns", marks=pytest.mark.slow, id="before a column is added"),
+        pytest.param("records.Records.register", id="before the columns are recorded"),
+        pytest.param("silver.writer.CutWriter.write", marks=pytest.mark.slow, id="before the rows"),
+    ],
+)
+def test_our_columns_give_way_to_those_that_come(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, ends: str | None
+) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    pipeline.catch_up()
+    pipeline.run(
+        "ALTER TABLE t ADD _commit_lsn bigint DEFAULT 5",
+        'ALTER TABLE t RENAME v TO "_Commit_Time"',
+        "UPDATE t SET _commit_lsn = 6 WHERE id = 1",
+    )
+    pipeline.ingest()
+    [planned] = make_plan(pipeline.config, spark=pipeline.spark).tables
+    gave_way = [
+        "column _commit_lsn, which is ours, is _commit_lsn_ now: the source has one of that name",
+        "column _commit_time, which is ours, is _commit_time_ now: the source has one of that name",
+    ]
+    assert [step.sentence for step in planned.steps][:2] == gave_way
+    if ends:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"pipeline.lake.{ends}", crash)
+            with pytest.raises(Crash):
+                Applier(pipeline.spark, pipeline.config).apply_pending()
+    summary = Applier(pipeline.spark, pipeline.config).apply_pending()
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    frame = pipeline.frame("silver", "public", "t")
+    names = ["id", "_Commit_Time", "_commit_lsn_", "_commit_time_", "_commit_lsn"]
+    assert frame.columns == names
+    rows = [tuple(row) for row in frame.orderBy("id").collect()]
+    assert [(*row[:2], row[4]) for row in rows] == [(1, "a", 6), (2, "b", 5)]
+    assert rows[1][2] < rows[0][2]
+    assert {*gave_way} <= {sentence for _, sentence in pipeline.events("t")}
+    # and back: the names come free again, ours stay
+    pipeline.run("ALTER TABLE t RENAME _commit_lsn TO n", "UPDATE t SET n = 7 WHERE id = 2")
+    pipeline.catch_up()
+    frame = pipeline.frame("silver", "public", "t")
+    assert frame.columns == [*names[:4], "n"]
+    assert [row.n for row in frame.orderBy("id").collect()] == [6, 7]
+
+
 def test_dropped_columns_go_where_the_rule_says_so(pipeline: Pipeline) -> None:
     rule = TableRule("public.t", dropped_columns="drop", misfits={"day": "text"})
     pipeline = replace(pipeline, config=replace(pipeline.config, tables=(rule,)))
@@ -141,6 +213,38 @@ def test_a_column_that_looks_the_same_after_it_was_added_again_is_an_event(
         pipeline.catch_up()
     assert silver(pipeline, "id", "v") == [(1, None), (2, "after")]
     pipeline.assert_equal("t", ignore_left_columns=True)
+
+
+@pytest.fixture
+def ascii_database(server: EmbeddedServer) -> Iterator[Database]:
+    """Give a fresh database that does not say in which encoding its texts are."""
+    encoding = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE names_in_bytes {encoding}".encode())
+    yield Database(server, "names_in_bytes", server.conninfo_of("names_in_bytes"))
+    drop_database(server, "names_in_bytes")
+
+
+def test_keys_that_differ_in_a_byte_that_is_not_utf8_are_two(
+    ascii_database: Database, make_pipeline: MakePipeline
+) -> None:
+    pipeline = make_pipeline(database=ascii_database, create_publication="all", copy="initial")
+    pipeline.run(
+        "CREATE TABLE t (id text PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT 'caf' || chr(b), 'copied' FROM generate_series(232, 234) b",
+    )
+    pipeline.catch_up()
+    rows = [(rf"caf\x{byte}", "copied") for byte in ("E8", "E9", "EA")]
+    assert silver(pipeline, "id", "v") == rows
+    pipeline.run(
+        "INSERT INTO t SELECT 'th' || chr(b), 'new' FROM generate_series(232, 233) b",
+        "UPDATE t SET v = chr(255) WHERE id = 'caf' || chr(233)",
+        "UPDATE t SET id = 'caf' || chr(235) WHERE id = 'caf' || chr(234)",
+        "DELETE FROM t WHERE id IN ('caf' || chr(232), 'th' || chr(233))",
+    )
+    pipeline.catch_up()
+    rows = [(r"caf\xE9", r"\xFF"), (r"caf\xEB", "copied"), (r"th\xE8", "new")]
+    assert silver(pipeline, "id", "v") == rows
 
 
 def test_a_table_does_not_lie_in_the_folder_of_another(make_pipeline: MakePipeline) -> None:

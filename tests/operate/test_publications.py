@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.operate.resync import run_resync
 from tests import oracle
 from tests.operate.pipelines import MakePipeline, Pipeline
 from tests.servers import Database
@@ -126,6 +127,47 @@ def test_a_leaf_that_logs_less_than_its_root_says_is_held_or_told(make_pipeline:
     [(kind, sentence)] = pipeline.events("deleted")
     assert kind == "diverged"
     assert sentence.startswith("1 updates or deletes")
+
+
+def test_a_leaf_that_logs_more_than_its_root_says_is_followed(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    partitioned(pipeline)
+    pipeline.run("ALTER TABLE sales_north REPLICA IDENTITY FULL")
+    publish(pipeline, "TABLE sales", publish_via_partition_root="true")
+    pipeline.ingest()
+    pipeline.run(*CHANGES[:2])
+    pipeline.catch_up()
+    pipeline.run("UPDATE sales SET id = id + 50 WHERE id IN (4, 5)", *CHANGES[2:])
+    pipeline.catch_up()
+    pipeline.assert_equal("sales")
+
+
+def test_a_delete_that_does_not_say_the_key_is_told(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial")
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        "CREATE UNIQUE INDEX t_1_code ON t_1 (code)",
+        "ALTER TABLE t_1 REPLICA IDENTITY USING INDEX t_1_code",
+        "INSERT INTO t VALUES (1, 10), (2, 20)",
+    )
+    publish(pipeline, "TABLE t", publish_via_partition_root="true")
+    pipeline.catch_up()
+    pipeline.run("DELETE FROM t WHERE id = 2")
+    pipeline.ingest()
+    failure = pipeline.apply().tables[("public", "t")].failure
+    assert failure is not None
+    assert "does not say the key of the row that it means" in failure
+    # as it says
+    pipeline.run("ALTER TABLE t_1 REPLICA IDENTITY FULL")
+    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
+    pipeline.ingest()
+    pipeline.catch_up()
+    pipeline.run(
+        "UPDATE t SET id = 3 WHERE id = 1", "INSERT INTO t VALUES (4, 40)", "DELETE FROM t WHERE id = 4"
+    )
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
 
 
 def test_columns_that_are_not_published_are_not_in_silver(make_pipeline: MakePipeline) -> None:

@@ -159,6 +159,30 @@ def test_a_leaf_that_logs_less_than_its_root_says_is_found(database: Database) -
     assert failures(database.config()) == {}
 
 
+def test_a_leaf_that_does_not_log_the_key_of_its_root_is_found(database: Database) -> None:
+    database.run(
+        "CREATE TABLE part (region int, id int, code int NOT NULL, v text, PRIMARY KEY (region, id))"
+        " PARTITION BY LIST (region)",
+        # the columns of one stand in another order
+        "CREATE TABLE part_0 (v text, code int NOT NULL, id int NOT NULL, region int NOT NULL)",
+        "ALTER TABLE part ATTACH PARTITION part_0 FOR VALUES IN (0)",
+        *(f"CREATE TABLE part_{n} PARTITION OF part FOR VALUES IN ({n})" for n in range(1, 4)),
+        "CREATE UNIQUE INDEX part_1_code ON part_1 (code)",
+        "ALTER TABLE part_1 REPLICA IDENTITY USING INDEX part_1_code",
+        "CREATE UNIQUE INDEX part_2_more ON part_2 (code, id, region)",
+        "ALTER TABLE part_2 REPLICA IDENTITY USING INDEX part_2_more",
+        "CREATE UNIQUE INDEX part_3_beside ON part_3 (region, code) INCLUDE (id)",
+        "ALTER TABLE part_3 REPLICA IDENTITY USING INDEX part_3_beside",
+        f"CREATE PUBLICATION {database.name} FOR TABLE part WITH (publish_via_partition_root = true)",
+    )
+    found = failures(database.config())
+    assert set(found) == {"identities of partitions"}
+    sentence = found["identities of partitions"].sentence
+    assert sentence.endswith("which row they mean: public.part_1, public.part_3.")
+    database.run(*(f"ALTER TABLE part_{n} REPLICA IDENTITY FULL" for n in range(4)))
+    assert failures(database.config()) == {}
+
+
 @pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
 def test_an_unpublished_generated_column_in_a_full_identity_is_found(database: Database, kind: str) -> None:
     database.run(

@@ -28,6 +28,7 @@ from tests.postgres.streams import (
     read_through,
     start,
 )
+from tests.proxy import Proxy, frame
 from tests.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
@@ -62,6 +63,36 @@ def test_a_publication_made_after_the_slot_is_an_error(database: Database, route
     with (
         closing(start(database.config(), route)) as stream,
         pytest.raises(SourceError, match="from before the publication existed"),
+    ):
+        read_for(stream, 10)
+
+
+def translated(kind: bytes, body: bytes) -> bytes:
+    """Return what the server sends, with what it says to people in another language."""
+    if kind not in (b"E", b"N"):
+        return frame(kind, body)
+    fields = [field for field in body.split(b"\0") if field and field[:1] not in b"SDH"]
+    sentences = {
+        b"M": b"M\xc3\xbcbersprungen",
+        b"W": b'WSlot "s", Ausgabe-Plugin "pgoutput", im Callback change',
+    }
+    said = [sentences.get(field[:1], field) for field in fields]
+    return frame(kind, b"\0".join([b"SSATZ", *said, b"", b""]))
+
+
+@both_routes
+@pytest.mark.parametrize("server", ["database", "old_database"])
+def test_a_missing_publication_is_told_in_any_language(
+    request: pytest.FixtureRequest, server: str, route: str
+) -> None:
+    database: Database = request.getfixturevalue(server)
+    make_items(database)
+    database.run("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')")
+    database.run("INSERT INTO item (id) VALUES (1)", f"CREATE PUBLICATION {database.name} FOR ALL TABLES")
+    with (
+        Proxy(database.server.port, translated) as proxy,
+        closing(start(database.config(conninfo=proxy.conninfo(database.conninfo)), route)) as stream,
+        pytest.raises(SourceError, match=r"from before the publication existed .*übersprungen"),
     ):
         read_for(stream, 10)
 

@@ -189,7 +189,7 @@ class Folding:
                 first=min(survey.first, place),
                 last=max(survey.last, place),
                 updates=survey.updates + (op == "U"),
-                key_tuples=survey.key_tuples + (op == "U" and old_kind == "K"),
+                key_tuples=survey.key_tuples + (op == "U" and old_kind is not None),
                 unsent=survey.unsent | frozenset(unsent or ()),
             )
         return tuple(found.values())

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pipeline.bronze.schema import CHANGES, STATISTICS, spark_ddl, storable
 from pipeline.bronze.staged import Decision, Parked
 from pipeline.lake.commits import DataFile, commit_files
+from pipeline.lake.conflicts import despite_conflicts
 from pipeline.lake.positions import Commit
 from pipeline.lake.tables import Lake, LakeTable, local_frame
 from pipeline.protocol.events import CommittedPrepared
@@ -83,12 +84,14 @@ class PreparedTransactions:
         left = self.open().intersection(decided) if decided else ()
         if left:
             ended = ", ".join(f"({literal(gid)}, {xid}L)" for gid, xid in sorted(left))
-            self.table.spark.sql(f"DELETE FROM {self.table.identifier} WHERE (gid, xid) IN ({ended})")
+            table, sql = self.table.identifier, self.table.spark.sql
+            despite_conflicts(lambda: sql(f"DELETE FROM {table} WHERE (gid, xid) IN ({ended})"))
 
     def forget_all(self) -> None:
         """Remove all there are."""
         if self.table.exists():
-            self.table.spark.sql(f"DELETE FROM {self.table.identifier}")
+            table, sql = self.table.identifier, self.table.spark.sql
+            despite_conflicts(lambda: sql(f"DELETE FROM {table}"))
 
     def open_count(self, decisions: Sequence[Decision] = ()) -> int:
         """Return how many are not decided, these decisions taken into account."""

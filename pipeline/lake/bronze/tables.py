@@ -228,7 +228,8 @@ def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
         F.expr("max(struct(commit_lsn, ordinal))").alias("last"),
         F.expr("max(struct(commit_lsn, ordinal)) FILTER (WHERE op = 'T')").alias("last_truncate"),
         *(F.count_if(F.col("op") == op).alias(op) for op in "IUDT"),
-        F.expr("count_if(op = 'U' AND old_kind = 'K')").alias("key_tuples"),
+        # of a partition with REPLICA IDENTITY FULL it is in the whole old row
+        F.expr("count_if(op = 'U' AND old_kind IS NOT NULL)").alias("key_tuples"),
         F.expr("count_if(op = 'U' AND NOT old_kind <=> 'O')").alias("without_old_row"),
         F.expr("array_distinct(flatten(collect_set(unsent)))").alias("unsent"),
         F.expr("max_by(commit_time, commit_lsn)").alias("commit_time"),

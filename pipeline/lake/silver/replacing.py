@@ -31,14 +31,17 @@ def put_in_place(
         name = f"{app_id}/rewrite"
         number = max(time.time_ns(), (table.position(name) or INVALID) + 1)
         commit = Commit(name, LSN(number), {"operation": REWRITE})
+    in_files = {physical: name for name, physical in beside.physical_names().items()}
+    own = [in_files[physical] for physical in entry.own_columns]
     entry = replace(entry, path=table.path)
     # Until the new rows are there the old ones have their names; then what data files call them is new.
     unnamed = tuple(replace(c, physical_name="") for c in entry.columns)
     successor = Successor(entry.relation_id, unnamed, commit.app_id, commit.lsn)
-    before = registered or replace(entry, columns=(), copy_id=None)
+    before = registered or replace(entry, columns=(), copy_id=None, own_columns=())
     records.register(replace(before, successor=successor))
     table.replace_by(beside, commit)
     physical = table.physical_names()
     columns = tuple(replace(c, physical_name=physical[c.silver_name]) for c in entry.columns)
-    records.register(replace(entry, columns=columns))
+    own_columns = tuple(physical[name] for name in own)
+    records.register(replace(entry, columns=columns, own_columns=own_columns))
     beside.remove()

@@ -1,6 +1,6 @@
 """The shape of one silver table: made and evolved from relation versions, columns told from our own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -25,12 +25,11 @@ from pipeline.silver.evolve import (
 from pipeline.silver.fold import literal
 from pipeline.silver.merge import MetadataNames, quoted
 from pipeline.silver.notes import Note
+from pipeline.silver.own import find_own, free_names, plan_own_renames
 from pipeline.silver.plan import Survey, followed
 from pipeline.silver.relation import SourceRelation
 from pipeline.silver.renames import Alike, Known, RenameColumn, name_alike, plan_renames
 from pipeline.silver.sidecars import with_sidecars
-
-COMMIT_LSN, COMMIT_TIME = "_commit_lsn", "_commit_time"
 
 
 class Held(Exception):
@@ -84,6 +83,7 @@ class SilverShape:
         self._rule = rule
         self._app_id = app_id
         self._metadata_columns = metadata_columns
+        self.own: tuple[str, ...] = ()  # what data files call our own columns
 
     def evolve(
         self,
@@ -108,7 +108,7 @@ class SilverShape:
             sentence = "the table was created again under its name"
             self._record("evolved", evolution.created_again_at, sentence)
         for lsn, operation in evolution.operations:
-            self._perform(operation, lsn, evolution.known.relation_id)
+            self._perform(operation, lsn, evolution)
         return evolution, {**relations, **{r.version: r for r in evolution.alike.relations}}
 
     def plan(
@@ -121,15 +121,19 @@ class SilverShape:
         versions = followed(surveys, relations)
         last = versions[-1]
         newest = relations[last.version].oid
-        silver = self.columns() if self._table.exists() else None
-        known = None
-        if registered is not None and silver is not None:  # a table that was removed is built again
+        is_there, known = self._table.exists(), None
+        if registered is not None and is_there:  # a table that was removed is built again
             known = self._known(registered)
         alike = name_alike(known, [relations[s.version] for s in versions])
+        coming = {c.name for s in versions for c in relations[s.version].columns} | _names(alike)
+        self.own = self._find_own(registered, coming) if is_there else ()
+        silver = self.columns() if is_there else None
         renames = plan_renames(known, alike) if known is not None else []
         known = known.renamed(renames) if known is not None else None
         renames = with_sidecars(renames, silver or {})
-        operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), rename) for rename in renames]
+        wanted = {*_names(alike), *(rename.to for rename in renames)}
+        moved = plan_own_renames(self._own_names(), silver or {}, wanted)
+        operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), r) for r in (*moved, *renames)]
         columns = shaped(silver, renames) if silver is not None else None
         was_certain = True
         for survey, relation, is_certain in zip(versions, alike.relations, alike.certain, strict=True):
@@ -180,18 +184,34 @@ class SilverShape:
 
     def columns(self) -> dict[str, str]:
         """Return the source's columns in silver: name → DDL."""
-        schema = self._table.schema()
-        ours = self._our_names(schema.names)
-        return {f.name: f.dataType.simpleString().upper() for f in schema.fields if f.name not in ours}
+        own = self._own_names()
+        fields = self._table.schema().fields
+        return {f.name: f.dataType.simpleString().upper() for f in fields if f.name not in own}
 
     def metadata(self) -> MetadataNames:
         """Return the names of our own two columns."""
-        return MetadataNames(*(self._our_names(self._table.schema().names) or (None, None)))
+        return MetadataNames(*(self._own_names() or (None, None)))
 
-    def _perform(self, operation: Operation, lsn: LSN, oid: int) -> None:
+    def _own_names(self) -> list[str]:
+        if not self.own:
+            return []
+        called = {physical: name for name, physical in self._table.physical_names().items()}
+        return [called.get(physical, physical) for physical in self.own]
+
+    def _find_own(self, registered: Registered | None, coming: Collection[str]) -> tuple[str, ...]:
+        """Find our columns as they were recorded, or among those that are not known to be the source's."""
+        if not self._metadata_columns:
+            return ()
+        physical = self._table.physical_names()
+        if registered and registered.own_columns and {*registered.own_columns} <= {*physical.values()}:
+            return registered.own_columns
+        known = self._known(registered).numbers if registered else ()
+        return tuple(physical.get(name, name) for name in find_own([*physical], known, coming))
+
+    def _perform(self, operation: Operation, lsn: LSN, evolution: Evolution) -> None:
         match operation:
             case CreateTable():
-                self._create(operation)
+                self._create(operation, _names(evolution.alike))
                 return
             case RenameColumn():
                 self._table.rename_column(operation.name, operation.to)
@@ -203,19 +223,22 @@ class SilverShape:
                         self._table.map_columns()
                     self._table.add_columns(operation.ddl)
                 if operation.backfill is not None:
-                    self._backfill(operation, lsn, oid)
+                    self._backfill(operation, lsn, evolution.known.relation_id)
             case DropColumn():
                 self._table.drop_column(operation.name)
         if operation.sentence:
             kind = operation.kind if isinstance(operation, Note | RenameColumn) else "evolved"
             self._record(kind, lsn, operation.sentence)
 
-    def _create(self, operation: CreateTable) -> None:
+    def _create(self, operation: CreateTable, coming: Collection[str]) -> None:
         ddl = [f"{quoted(name)} {kind.ddl}" for name, kind in operation.columns]
-        names = self._free_names([name for name, _ in operation.columns])
-        ddl += [f"{quoted(name)} {kind}" for name, kind in zip(names, ("BIGINT", "TIMESTAMP"), strict=False)]
+        taken = [*coming, *(name for name, _ in operation.columns)]
+        own = free_names(taken) if self._metadata_columns else []
+        ddl += [f"{quoted(name)} {kind}" for name, kind in zip(own, ("BIGINT", "TIMESTAMP"), strict=False)]
         properties = {"delta.columnMapping.mode": "name"} if operation.needs_column_mapping else {}
         self._table.ensure(", ".join(ddl), properties)
+        physical = self._table.physical_names()
+        self.own = tuple(physical[name] for name in own)
 
     def _backfill(self, operation: AddColumn, lsn: LSN, oid: int) -> None:
         """Give the rows that are there what the source shows for them: the default of ADD COLUMN, once.
@@ -232,23 +255,6 @@ class SilverShape:
     def _record(self, kind: str, lsn: LSN, sentence: str) -> None:
         self._records.record_events([Event(*self._name, lsn, kind, sentence)])
 
-    def _free_names(self, columns: list[str]) -> list[str]:
-        """Return our columns' names; a source column of such a name keeps it, and ours gives way."""
-        if not self._metadata_columns:
-            return []
-        taken = {column.lower() for column in columns}
-        names = []
-        for name in (COMMIT_LSN, COMMIT_TIME):
-            while name in taken:
-                name += "_"
-            names.append(name)
-        return names
 
-    def _our_names(self, names: list[str]) -> list[str]:
-        """Find our two columns again: of each name with underscores behind it, the longest is ours."""
-        if not self._metadata_columns:
-            return []
-        return [
-            max((n for n in names if n.lower().rstrip("_") == base), key=len, default=base)
-            for base in (COMMIT_LSN, COMMIT_TIME)
-        ]
+def _names(alike: Alike) -> set[str]:
+    return {column.name for relation in alike.relations for column in relation.columns}

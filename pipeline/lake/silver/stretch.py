@@ -113,7 +113,14 @@ class StretchWriter:
         copy_before = registered.copy_id if registered else None
         copy_id = start.copy.id if start.copy else copy_before
         oid, columns_now = evolution.known.relation_id, self._shape.columns_of(evolution)
-        entry = Registered(*self._name, self._table.path, oid, columns_now, copy_id=copy_id)
+        entry = Registered(
+            *self._name,
+            self._table.path,
+            oid,
+            columns_now,
+            copy_id=copy_id,
+            own_columns=self._shape.own,
+        )
         names = {c.physical_name: c.name for c in registered.columns} if registered else {}
         columns = (replace(c, name=names.get(c.physical_name, c.name)) for c in entry.columns)
         before = replace(entry, columns=tuple(columns))
@@ -122,7 +129,7 @@ class StretchWriter:
         if registered and registered.relation_id != oid:
             cut = cuts[0]
             successor = Successor(oid, entry.columns, self._app_of(cut, through), cut.through)
-            before = replace(registered, successor=successor)
+            before = replace(registered, successor=successor, own_columns=entry.own_columns)
         if before != registered:
             self._records.register(before)
         lost_before = self._writer.lost
@@ -179,8 +186,15 @@ class StretchWriter:
         successor = registered.successor
         if successor is None or (self._table.position(successor.app_id) or INVALID) < successor.lsn:
             return registered
-        columns, copy_id = successor.columns, registered.copy_id
-        return Registered(*self._name, self._table.path, successor.relation_id, columns, copy_id=copy_id)
+        return replace(
+            registered,
+            path=self._table.path,
+            relation_id=successor.relation_id,
+            columns=successor.columns,
+            successor=None,
+            # What data files call the columns of a table that was written anew was not recorded any more.
+            own_columns=registered.own_columns if all(c.physical_name for c in successor.columns) else (),
+        )
 
     def _runs(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN

@@ -14,6 +14,7 @@ from pipeline.errors import LakeError
 from pipeline.lake.positions import Commit, committing
 from pipeline.lake.records import Event, Records
 from pipeline.lake.tables import LakeTable
+from pipeline.rules import command_for
 from pipeline.silver import bag, merge
 from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, fold_by_key, literal, pick_or_missing, steps
 from pipeline.silver.link import link
@@ -60,7 +61,7 @@ class CutWriter:
             linked = merge.typed(merge.with_links(folded, link(stepped, fold), fold), fold)
             source = _kept(merge.from_silver(linked, self._table.frame(), fold))
             found = _inspect(source, fold)
-        self._refuse_lost_keys(found)
+        self._refuse_lost_keys(found, folded, fold)
         is_new = cut.replaces or self._table.is_empty()
         key = [fold.columns[i].name for i in fold.key]
         self._record_misfits(source, fold, commit, found.misfits, key)
@@ -140,7 +141,7 @@ class CutWriter:
         rows = changes.where("op = 'I'")
         source = merge.typed(rows.select(F.lit("I").alias("op"), "commit_lsn", "commit_time", *texts), fold)
         found = _inspect(source, fold)
-        self._refuse_lost_keys(found)
+        self._refuse_lost_keys(found, source, fold)
         key = [fold.columns[i].name for i in fold.key]
         final = merge.final_rows(source, fold, metadata)
         keys = self._told_keys(final, fold, cut) if cut.key_ranges else None
@@ -159,12 +160,22 @@ class CutWriter:
             raise NotTold
         return keys
 
-    def _refuse_lost_keys(self, found: "_Found") -> None:
-        if found.lost_keys:
+    def _refuse_lost_keys(self, found: "_Found", texts: DataFrame, fold: Fold) -> None:
+        """Raise LakeError where rows have no key in silver; `texts` has the keys as they came."""
+        if not found.lost_keys:
+            return
+        name = ".".join(self._name)
+        unsaid = " OR ".join(f"{key} IS NULL" for key in fold.key_names)
+        if not texts.where(f"op = 'D' AND ({unsaid})").isEmpty():
             raise LakeError(
-                f"{'.'.join(self._name)}: {found.lost_keys} rows have a key that its silver type cannot "
-                "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
+                f"{name}: an update or delete does not say the key of the row that it means: a partition has "
+                "another replica identity than the table. Run ALTER TABLE … REPLICA IDENTITY FULL for each "
+                f"partition, as pgdelta check names them, then {command_for(self._name, 'resync')}"
             )
+        raise LakeError(
+            f"{name}: {found.lost_keys} rows have a key that its silver type cannot "
+            "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
+        )
 
     def _replace(self, rows: DataFrame, cut: Cut, commit: Commit) -> None:
         """Append, or put the rows in place of all others, by what the cut says."""

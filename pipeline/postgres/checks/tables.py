@@ -12,8 +12,8 @@ from pipeline.config import Config
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.publication import (
     Publication,
+    list_blind_leaves,
     list_configured,
-    list_leaves_of_full_roots,
     list_unpublished_generated,
     list_without_identity,
 )
@@ -127,17 +127,18 @@ def _check_identities(
 
 
 def _check_leaves(connection: Connection, tables: set[tuple[str, str]]) -> Check:
-    """Return whether the leaves of published roots log whole rows where their root says that they do."""
-    found = list_leaves_of_full_roots(connection)
+    """Return whether the leaves of published roots log of old rows what their root says that they do."""
+    found = list_blind_leaves(connection)
     leaves = sorted((schema, leaf) for *root, schema, leaf in found if (root[0], root[1]) in tables)
     return Check(
         "identities of partitions",
         not leaves,
-        f"{len(leaves)} partitions have another replica identity than their partitioned table's FULL, so that"
-        f" their updates and deletes do not say which row they mean: {list_tables(leaves)}."
+        f"{len(leaves)} partitions have another replica identity than their partitioned table, so that their"
+        f" updates and deletes do not say which row they mean: {list_tables(leaves)}."
         if leaves
-        else "Every partition of a published table with REPLICA IDENTITY FULL has it as well.",
-        "Run ALTER TABLE … REPLICA IDENTITY FULL for each of them, then pgdelta resync for their table."
+        else "The replica identity of every partition of a published table says what that of the table says.",
+        "Run ALTER TABLE … REPLICA IDENTITY FULL for each of them (or DEFAULT, where their primary key is"
+        " that of the partitioned table), then pgdelta resync for their table."
         if leaves
         else "",
     )

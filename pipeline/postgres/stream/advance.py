@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import psycopg
 from psycopg import errors as sqlstate
 from psycopg import sql
+from psycopg.errors import Diagnostic
 from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
@@ -66,7 +67,7 @@ def discard(
             return
         text = describe(result.get_error_message())
         if not is_busy(result):
-            raise slot_failure(slot, text)
+            raise slot_failure(slot, text, Diagnostic(result))
         if time.monotonic() >= deadline:
             raise busy_failure(slot, text, busy_timeout)
         time.sleep(BUSY_INTERVAL)

@@ -21,7 +21,7 @@ from pipeline.postgres.connection import Connection, connect, describe, read_flu
 from pipeline.postgres.stream.peek import Peek
 from pipeline.postgres.stream.route import last_end_lsn
 from pipeline.postgres.stream.slot import check_source
-from pipeline.postgres.stream.slot_failures import busy_failure, lost_session, slot_failure
+from pipeline.postgres.stream.slot_failures import busy_failure, left_out, lost_session, slot_failure
 from pipeline.protocol.lsn import LSN
 
 
@@ -164,7 +164,7 @@ class Passes:
 
     def _wait_for_slot(self, peek: Peek, refusal: str) -> None:
         if not peek.is_busy:
-            self._fail(slot_failure(self._slot, refusal))
+            self._fail(slot_failure(self._slot, refusal, peek.diagnostic))
         now = time.monotonic()
         self._busy_since = now if self._busy_since is None else self._busy_since
         if now - self._busy_since >= self._busy_timeout:
@@ -172,10 +172,7 @@ class Passes:
         self._next_pass = now + self._busy_interval
 
     def _receive_notice(self, diagnostic: Diagnostic) -> None:
-        text = diagnostic.message_primary or ""
-        if "publication" in text:
-            # From 18 on, rows of a publication that is not found are left out with a warning only.
-            self._failure = slot_failure(self._slot, text)
+        self._failure = left_out(self._slot, diagnostic) or self._failure
 
     def _fail(self, failure: SourceError) -> NoReturn:
         # After an error in decoding a session is not to be used again: drop it at once.

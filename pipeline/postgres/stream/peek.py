@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import psycopg
 from psycopg import sql
+from psycopg.errors import Diagnostic
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
@@ -29,7 +30,8 @@ _ROW_BYTE, _SIGNATURE_BYTE, _TRAILER_BYTE = 0x00, ord("P"), 0xFF
 class Peek:
     """The messages between a slot's position and `upto_lsn`, or the whole transactions that reach `limit`.
 
-    Raises psycopg.Error when the connection is lost; what the server refused is in `refusal`.
+    Raises psycopg.Error when the connection is lost; what the server refused is in `refusal`, and by its
+    fields in `diagnostic`.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Peek:
         self.is_done = False
         self.is_busy = False
         self.refusal: str | None = None
+        self.diagnostic: Diagnostic | None = None
         self._pgconn = connection.pgconn
         self._is_copying = False
         query = sql.SQL(
@@ -97,6 +100,7 @@ class Peek:
         self.is_done = True
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             self.refusal = describe(result.get_error_message())
+            self.diagnostic = Diagnostic(result)
             self.is_busy = is_busy(result)
 
 

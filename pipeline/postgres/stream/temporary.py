@@ -11,6 +11,7 @@ import secrets
 import selectors
 from collections.abc import Callable, Mapping
 
+from psycopg.errors import Diagnostic
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
@@ -23,6 +24,7 @@ from pipeline.postgres.stream.walsender import Walsender, closed_on_failure
 from pipeline.protocol.lsn import LSN
 
 _LOOK_INTERVAL = 0.2
+_LIMIT_EXCEEDED = "53400"
 
 
 def start_temporary(
@@ -46,11 +48,12 @@ def start_temporary(
             session.close()
             return None
         if made.status != ExecStatus.TUPLES_OK:
-            raise _refusal(describe(made.get_error_message(), conninfo))
+            raise _refusal(describe(made.get_error_message(), conninfo), Diagnostic(made))
         position = LSN.parse((made.get_value(0, 1) or b"").decode())
         result = session.pgconn.exec_(start_command(name, position, options))
         if result.status != ExecStatus.COPY_BOTH:
-            raise slot_failure(name, describe(result.get_error_message(), conninfo))
+            text = describe(result.get_error_message(), conninfo)
+            raise slot_failure(name, text, Diagnostic(result))
     return Walsender(session, conninfo=conninfo, slot=name, position=position, timeout=timeout)
 
 
@@ -75,10 +78,10 @@ def _run(session: Connection, command: bytes, should_stop: Callable[[], bool]) -
     return result
 
 
-def _refusal(text: str) -> SourceError:
-    if "slots are in use" in text:
+def _refusal(text: str, diagnostic: Diagnostic) -> SourceError:
+    if diagnostic.sqlstate == _LIMIT_EXCEEDED or "slots are in use" in text:
         return SourceError(
             "A temporary slot cannot be created, all replication slots are in use: drop one that nobody"
             " reads, or raise max_replication_slots and restart the server."
         )
-    return slot_failure("of this session", text)
+    return slot_failure("of this session", text, diagnostic)

@@ -24,7 +24,7 @@ from pipeline.postgres.stream.envelope import XLOGDATA, XLOGDATA_HEADER_SIZE, re
 from pipeline.postgres.stream.route import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn, refused_acknowledgement
 from pipeline.postgres.stream.silence import LONGEST_SILENCE, Silence
 from pipeline.postgres.stream.slot import read_slot
-from pipeline.postgres.stream.slot_failures import end_failure, lost_session, slot_failure
+from pipeline.postgres.stream.slot_failures import end_failure, left_out, lost_session, slot_failure
 from pipeline.protocol.lsn import INVALID, LSN
 
 _LONGEST_INTERVAL = 10.0
@@ -245,10 +245,7 @@ class Walsender:
                 return
 
     def _receive_notice(self, diagnostic: Diagnostic) -> None:
-        text = diagnostic.message_primary or ""
-        if "publication" in text:
-            # From 18 on, rows of a publication that is not found are left out with a warning only.
-            self._failure = slot_failure(self._slot, text)
+        self._failure = left_out(self._slot, diagnostic) or self._failure
 
     def _lost(self, error: psycopg.Error | str) -> SourceError:
         return lost_session(self._slot, describe(error, self._conninfo))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from psycopg.errors import Diagnostic
 from psycopg.pq import ExecStatus
 
 from pipeline.postgres.connection import connect, connect_replication, describe
@@ -62,7 +63,7 @@ def start_walsender(
         session.close()
         text = describe(result.get_error_message())
         if not is_busy(result):
-            raise slot_failure(slot, text)
+            raise slot_failure(slot, text, Diagnostic(result))
         if should_stop() or time.monotonic() + pause > deadline:
             raise busy_failure(slot, text, busy_timeout)
         time.sleep(pause)
