@@ -6,7 +6,7 @@ fails does not stop the others.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -83,6 +83,11 @@ class Applier:
     def stale(self) -> Mapping[TableName, Gap]:
         """Return the tables that stay as they are before a gap, as the last look saw them."""
         return self._outlook.stale
+
+    @property
+    def waiting(self) -> Set[TableName]:
+        """Return the tables that wait for a copy of their rows, as the last look saw them."""
+        return self._outlook.waiting
 
     def close(self) -> None:
         """Wait for the batch under way and take no other: Spark would wait for it without end."""
@@ -275,7 +280,8 @@ class Applier:
                 except Exception as error:
                     self.summary.tables[name] = TableState(applied=floor, failure=sentence_of(error))
                     entries[name] = found.failed(name, floor)
-        for name in (self._outlook.unreadable | pending.stale.keys() | pending.frozen) & entries.keys():
+        as_they_were = self._outlook.unreadable | pending.stale.keys() | pending.frozen | pending.waiting
+        for name in as_they_were & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         stale = pending.stale.items()
         self.records.record_events(

@@ -37,6 +37,7 @@ class Pending:
     patches: Mapping[TableName, tuple[Copy, ...]]  # copies of keys that tables have not got yet, in order
     stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
     frozen: Set[TableName]  # tables that wait for a patch
+    waiting: Set[TableName]  # tables that wait for a copy of their rows
 
     def floor(self, name: TableName) -> LSN:
         """Return how far a table is applied."""
@@ -57,6 +58,7 @@ class Outlook:
         self.unreadable: set[TableName] = set()
         self.copies_version = -1
         self.stale: Mapping[TableName, Gap] = {}  # as the last look found
+        self.waiting: Set[TableName] = set()  # likewise
         self._config = config
         self._records = records
         self._summary = summary
@@ -83,7 +85,7 @@ class Outlook:
         # Tables that left and are back lack what happened meanwhile.
         returning = recorded.returning(copies, point.lsn) if self._config.source.copy != "never" else set()
         copies = {name: copy for name, copy in copies.items() if name not in archived | returning}
-        waiting = self._waiting(registered, copies) | archived | returning
+        self.waiting = waiting = self._waiting(registered, copies) | archived | returning
         behind = manifest.behind
         floors = self._floors(manifest, registered, point, waiting, behind)
         begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
@@ -105,7 +107,9 @@ class Outlook:
         }
         counts = {name: _counts(found) for name, found in surveys.items()}
         surveys = {name: found for name, found in surveys.items() if name not in patches}
-        return Pending(point, manifest, registered, floors, surveys, counts, begun, patches, stale, frozen)
+        return Pending(
+            point, manifest, registered, floors, surveys, counts, begun, patches, stale, frozen, waiting
+        )
 
     def _patches(
         self,

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import SourceError
+from pipeline.errors import LakeError, SourceError
 from pipeline.ingest.copy_round import CopyRound
 from pipeline.ingest.copy_starts import CopyStarts
+from pipeline.lake.silver.as_of import as_of
 from pipeline.operate.resync import run_resync
+from pipeline.operate.retry import run_retry
 from pipeline.report.status import read_status
 from tests.operate.lives import FILL, TABLE, forbid_copies
 from tests.operate.pipelines import Pipeline
@@ -126,6 +128,33 @@ def test_a_table_that_came_back_waits_for_its_new_copy(
     assert life.path("silver", "public", "b").exists() == (leaving == "keep")
     kept.catch_up()
     life.assert_equal("a", "b")
+
+
+def test_a_table_that_came_back_between_two_passes_is_behind_until_its_new_copy(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
+    publish(life, "ADD TABLE b")
+    life.catch_up()
+    publish(life, "DROP TABLE b")
+    life.run("UPDATE b SET v = 'unseen' WHERE id < 10")
+    life.ingest()
+    publish(life, "ADD TABLE b")
+    life.run("UPDATE b SET v = 'seen' WHERE id = 20", "DELETE FROM a WHERE id = 1")
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyRound, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
+        life.ingest()
+    life.apply()
+    silver = as_of(life.spark, life.root)
+    assert ([*silver], [*silver.behind]) == ([("public", "a")], [("public", "b")])
+    rewritten = run_retry(life.config, ["public.b"], rewrites=True, spark=life.spark)
+    assert "waits for its copy" in (rewritten.tables["public", "b"].held or "")
+    assert [*as_of(life.spark, life.root).behind] == [("public", "b")]
+    life.catch_up()
+    life.assert_equal("a", "b")
+    assert as_of(life.spark, life.root).behind == {}
+    with pytest.raises(LakeError, match="when the others were as of"):
+        as_of(life.spark, life.root, lsn=silver.lsn)["public", "b"]
 
 
 def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -> None:
