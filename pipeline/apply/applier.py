@@ -289,11 +289,7 @@ class Applier:
         )
         kept = (entry for entry in entries.values() if entry.name not in left)
         carried = [e if e.is_behind else replace(e, applied_lsn=point.lsn) for e in kept]
-        times = [
-            s.commit_time for found in pending.surveys.values() for s in found if s.commit_time is not None
-        ]
-        commit_time = max(times, default=manifest.commit_time)
-        self.manifest = Manifest(point.lsn, commit_time, tuple(carried))
+        self.manifest = Manifest(point.lsn, pending.commit_time, tuple(carried))
         self.manifests.record(self.manifest)
         self._since = point
         self.summary.show(self.manifest)

@@ -5,12 +5,14 @@ of which somebody wants keys copied anew waits for these: it must not be beyond 
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
 
 from pipeline.apply.leaving import why_left
 from pipeline.config import Config
 from pipeline.errors import sentence_of
+from pipeline.lake.bronze.activity import newest_commits
 from pipeline.lake.bronze.arrivals import Point
 from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze, TableSurvey
@@ -38,6 +40,7 @@ class Pending:
     stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
     frozen: Set[TableName]  # tables that wait for a patch
     waiting: Set[TableName]  # tables that wait for a copy of their rows
+    commit_time: datetime | None  # of the newest transaction that silver may show at the point
 
     def floor(self, name: TableName) -> LSN:
         """Return how far a table is applied."""
@@ -106,10 +109,34 @@ class Outlook:
             if self._config.rule_for(*name) is not None and name not in apart
         }
         counts = {name: _counts(found) for name, found in surveys.items()}
+        copied = [*begun.values(), *(patch for found in patches.values() for patch in found)]
+        times = [survey.commit_time for found in surveys.values() for survey in found]
+        times += self._times_of_copies(point, manifest, floors, copied)
+        times += [manifest.commit_time] if manifest.commit_time else []  # a clock may go back
         surveys = {name: found for name, found in surveys.items() if name not in patches}
         return Pending(
-            point, manifest, registered, floors, surveys, counts, begun, patches, stale, frozen, waiting
+            point,
+            manifest,
+            registered,
+            floors,
+            surveys,
+            counts,
+            begun,
+            patches,
+            stale,
+            frozen,
+            waiting,
+            max(times, default=None),
         )
+
+    def _times_of_copies(
+        self, point: Point, manifest: Manifest, floors: Mapping[TableName, LSN], copies: Sequence[Copy]
+    ) -> Iterator[datetime]:
+        """Give commit times of what no survey has: rows of copies, and what a run wrote that ended early."""
+        after = min([manifest.lsn, *(copy.place for copy in copies)])
+        if copies or any(floor > manifest.lsn for floor in floors.values()):
+            found = newest_commits(self.bronze, after, point.lsn, copies)
+            yield from (time for name, time in found.items() if self._config.rule_for(*name) is not None)
 
     def _patches(
         self,
