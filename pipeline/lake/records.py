@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake.instants import now
-from pipeline.lake.positions import Commit
 from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
@@ -194,13 +194,18 @@ class Records:
                 if self._resyncs.get(name) == lsn:
                     del self._resyncs[name]
 
-    def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
-        """Append misfits under a commit of their own table's: a repeated batch does not repeat them."""
-        recorded = self.misfits.position(commit.app_id)
-        if recorded is not None:
-            frame = frame.where(F.col("lsn") >= int(recorded))
+    def record_misfits(self, frame: DataFrame) -> None:
+        """Append those that are not recorded yet: a repeated batch does not repeat them."""
+        first, last = F.min("lsn").alias("first"), F.max("lsn").alias("last")
+        span = frame.agg(first, last).head()
+        if span is None or span["first"] is None:
+            return
+        equal = (F.col(f"n.{name}").eqNullSafe(F.col(f"o.{name}")) for name in MISFIT_COLUMNS)
         with self._lock:
-            self.misfits.append(frame.select(*MISFIT_COLUMNS), commit)
+            recorded = self.misfits.frame().where(F.col("lsn").between(span["first"], span["last"]))
+            new = frame.select(*MISFIT_COLUMNS).alias("n")
+            new = new.join(recorded.alias("o"), reduce(Column.__and__, equal), "left_anti")
+            self.misfits.append(new)
 
     def misfit_counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""
