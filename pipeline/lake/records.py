@@ -77,7 +77,7 @@ class Registered:
         return replace(self, path=path, copy_id=None)
 
 
-_ONLY_A_COPY_HELPS = ("resync", "diverged")
+ONLY_A_COPY_HELPS = ("resync", "diverged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Records:
         if not events:
             return
         for event in events:
-            if event.kind in _ONLY_A_COPY_HELPS:
+            if event.kind in ONLY_A_COPY_HELPS:
                 name = (event.schema_name, event.table_name)
                 self._resyncs[name] = max(event.lsn, self._resyncs.get(name, INVALID))
         rows = [asdict(event) | {"recorded_at": now()} for event in events]
@@ -178,7 +178,7 @@ class Records:
         """
         with self._lock:
             if self._is_first and self._events.exists():
-                frame = self._events.frame().where(F.col("kind").isin(*_ONLY_A_COPY_HELPS))
+                frame = self._events.frame().where(F.col("kind").isin(*ONLY_A_COPY_HELPS))
                 for schema, table, lsn in (
                     frame.groupBy("schema_name", "table_name").agg(F.max("lsn")).collect()
                 ):

@@ -256,6 +256,21 @@ def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
     life.assert_equal("a")
 
 
+def test_what_no_message_tells_behind_a_copy_is_told_though_silver_never_showed_it(life: Pipeline) -> None:
+    auto = with_silver(life, resync="auto")
+    run_resync(life.config, ["public.a"], spark=life.spark)
+    life.ingest()  # the copy is complete, and silver has not got it
+    life.run(
+        "ALTER TABLE a ADD c timestamptz DEFAULT clock_timestamp()", "INSERT INTO a VALUES (100, 'behind it')"
+    )
+    auto.catch_up()
+    assert life.frame("silver", "public", "a").where("c IS NULL").count() == 50
+    [sentence] = [sentence for kind, sentence in life.events("a") if kind == "resync"]
+    assert sentence.startswith("column c was added with a default")
+    auto.catch_up()
+    life.assert_equal("a")
+
+
 @pytest.mark.slow
 def test_what_the_stream_cannot_carry_is_copied_by_policy(life: Pipeline) -> None:
     auto = with_silver(life, resync="auto")
