@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.apply.asking import ask_for_copies
+from pipeline.apply.asking import ask_for_copies, ask_for_replaced
 from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive, left_tables
 from pipeline.apply.pending import Outlook, Pending
@@ -145,6 +145,7 @@ class Applier:
         left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
         self._record(manifest, pending, entries, {name: entry for name, (_, entry) in done.items()}, left)
         ask_for_copies(self._config, self.records, self.bronze.copies)
+        ask_for_replaced(pending, self.bronze.copies)
         self._archive(point, left)
         self.summary.count_pass(time.monotonic() - self._passed_at)
         self._report()

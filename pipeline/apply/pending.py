@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from pipeline.apply.leaving import why_left
+from pipeline.apply.renames import replaced_tables
 from pipeline.config import Config
 from pipeline.errors import sentence_of
 from pipeline.lake.bronze.activity import newest_commits
@@ -23,6 +25,8 @@ from pipeline.report.summaries import ApplySummary, TableState
 from pipeline.rules import TableName
 from pipeline.silver.copies import Copy
 from pipeline.silver.relation import SourceRelation
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Pending:
     stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
     frozen: Set[TableName]  # tables that wait for a patch
     waiting: Set[TableName]  # tables that wait for a copy of their rows
+    replaced: Set[TableName]  # those of them whose name another table has had since they were copied
     commit_time: datetime | None  # of the newest transaction that silver may show at the point
 
     def floor(self, name: TableName) -> LSN:
@@ -68,6 +73,7 @@ class Outlook:
         self._relations_version = -1
         self._checked: set[TableName] = set()  # whose position this process has seen
         self._unbegun: set[TableName] = set()  # that have no position, as the last look found
+        self._replaced: dict[TableName, Copy | None] = {}  # with the newest copy that there was
 
     def look(self, point: Point, manifest: Manifest, since: Point | None) -> Pending | None:
         """Return what lies between silver and a point, None where nothing does; changes nothing."""
@@ -88,10 +94,12 @@ class Outlook:
         # Tables that left and are back lack what happened meanwhile.
         returning = recorded.returning(copies, point.lsn) if self._config.source.copy != "never" else set()
         copies = {name: copy for name, copy in copies.items() if name not in archived | returning}
-        self.waiting = waiting = self._waiting(registered, copies) | archived | returning
+        self._replaced = {n: copy for n, copy in self._replaced.items() if copy == copies.get(n)}
+        waiting = self._waiting(registered, copies) | archived | returning | self._replaced.keys()
+        self.waiting = waiting
         behind = manifest.behind
         floors = self._floors(manifest, registered, point, waiting, behind)
-        begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
+        begun = {n: c for n, c in copies.items() if n not in waiting and self._begins(n, c, registered)}
         asked = recorded.open_requests().items()
         frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
         apart = waiting | self.unreadable | begun.keys() | stale.keys() | frozen
@@ -103,11 +111,19 @@ class Outlook:
             return None
         self.bronze.look_at_arrivals(since, point)
         floors = {name: floor for name, floor in floors.items() if name not in apart}
-        surveys = {
-            name: found
-            for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
-            if self._config.rule_for(*name) is not None and name not in apart
+        behind_copies = {name: copy.through for name, copy in begun.items()}
+        found = {
+            name: surveys
+            for name, surveys in self.bronze.survey(point, manifest.lsn, floors | behind_copies).items()
+            if self._config.rule_for(*name) is not None and name not in apart - begun.keys()
         }
+        if self._config.source.copy != "never":
+            replaced = replaced_tables(found, copies, registered, self.relations)
+            self._replaced |= {name: copies.get(name) for name in replaced}
+            self.waiting = waiting = waiting | replaced
+            begun, patches = _without(replaced, begun), _without(replaced, patches)
+            floors, found = _without(replaced, floors), _without(replaced, found)
+        surveys = {name: each for name, each in found.items() if name not in begun}
         counts = {name: _counts(found) for name, found in surveys.items()}
         copied = [*begun.values(), *(patch for found in patches.values() for patch in found)]
         times = [survey.commit_time for found in surveys.values() for survey in found]
@@ -126,6 +142,7 @@ class Outlook:
             stale,
             frozen,
             waiting,
+            self._replaced.keys(),
             max(times, default=None),
         )
 
@@ -239,6 +256,10 @@ class Outlook:
         rule = self._config.rule_for(*name)
         target = rule.target if rule else None
         return self.bronze.lake.path("silver", target) if target else self.bronze.lake.path("silver", *name)
+
+
+def _without(names: Collection[TableName], found: Mapping[TableName, T]) -> dict[TableName, T]:
+    return {name: each for name, each in found.items() if name not in names}
 
 
 def _counts(found: Sequence[TableSurvey]) -> Counter[str]:

@@ -157,6 +157,46 @@ def test_a_table_that_came_back_between_two_passes_is_behind_until_its_new_copy(
         as_of(life.spark, life.root, lsn=silver.lsn)["public", "b"]
 
 
+def test_a_table_that_was_created_again_between_two_looks_waits_for_its_copy(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publication = life.config.source.publication
+    life.transact(
+        "DROP TABLE a",
+        "CREATE TABLE a AS SELECT i AS id, 'new' || i AS v FROM generate_series(1, 30) i",
+        "ALTER TABLE a ADD PRIMARY KEY (id)",
+        f"ALTER PUBLICATION {publication} ADD TABLE a",
+    )
+    life.run("UPDATE a SET v = 'changed' WHERE id = 7")
+    with monkeypatch.context() as patch:
+        forbid_copies(patch)
+        life.ingest()
+    for _ in range(2):
+        life.apply()
+        assert life.frame("silver", "public", "a").count() == 50, "the old table's rows"
+        assert [*as_of(life.spark, life.root).behind] == [("public", "a")]
+    life.catch_up()
+    life.assert_equal("a")
+    assert as_of(life.spark, life.root).behind == {}
+    assert life.frame("bronze", "copies").where("state = 'complete'").count() == 2, "copied once more"
+
+
+@pytest.mark.slow
+def test_a_name_that_another_table_had_for_a_moment_has_its_table_copied(life: Pipeline) -> None:
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
+    publish(life, "ADD TABLE b")
+    life.catch_up()
+    swap = ("ALTER TABLE a RENAME TO c", "ALTER TABLE b RENAME TO a", "ALTER TABLE c RENAME TO b")
+    for _ in range(2):
+        life.transact(*swap)
+        life.run("UPDATE a SET v = 'as a' WHERE id = 1", "UPDATE b SET v = 'as b' WHERE id = 2")
+    for _ in range(3):  # it waits, is asked for, is there
+        life.ingest()
+        life.apply()
+    life.assert_equal("a", "b")
+    assert as_of(life.spark, life.root).behind == {}
+
+
 def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -> None:
     role = f"{life.database.name}_reader"
     life.run(f"CREATE ROLE {role} LOGIN", TABLE.format("b"), FILL.format("b", 1, 70))
