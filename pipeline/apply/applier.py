@@ -6,13 +6,13 @@ fails does not stop the others.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.apply.asking import ask_for_copies
+from pipeline.apply.asking import ask_for_copies, ask_for_replaced
 from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive, left_tables
 from pipeline.apply.paths import refuse_path
@@ -87,6 +87,11 @@ class Applier:
         """Return the tables that stay as they are before a gap, as the last look saw them."""
         return self._outlook.stale
 
+    @property
+    def waiting(self) -> Set[TableName]:
+        """Return the tables that wait for a copy of their rows, as the last look saw them."""
+        return self._outlook.waiting
+
     def close(self) -> None:
         """Wait for the batch under way and take no other: Spark would wait for it without end."""
         with self._lock:
@@ -151,6 +156,7 @@ class Applier:
         left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
         self._record(manifest, pending, entries, {name: entry for name, (_, entry) in done.items()}, left)
         ask_for_copies(self._config, self.records, self.bronze.copies)
+        ask_for_replaced(pending, self.bronze.copies)
         self._archive(point, left)
         self.summary.count_pass(time.monotonic() - self._passed_at)
         self._report()
@@ -279,7 +285,8 @@ class Applier:
                 except Exception as error:
                     self.summary.tables[name] = TableState(applied=floor, failure=told(error))
                     entries[name] = found.failed(name, floor)
-        for name in (self._outlook.unreadable | pending.stale.keys() | pending.frozen) & entries.keys():
+        as_they_were = self._outlook.unreadable | pending.stale.keys() | pending.frozen | pending.waiting
+        for name in as_they_were & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         stale = pending.stale.items()
         self.records.record_events(
@@ -287,11 +294,7 @@ class Applier:
         )
         kept = (entry for entry in entries.values() if entry.name not in left)
         carried = [e if e.is_behind else replace(e, applied_lsn=point.lsn) for e in kept]
-        times = [
-            s.commit_time for found in pending.surveys.values() for s in found if s.commit_time is not None
-        ]
-        commit_time = max(times, default=manifest.commit_time)
-        self.manifest = Manifest(point.lsn, commit_time, tuple(carried))
+        self.manifest = Manifest(point.lsn, pending.commit_time, tuple(carried))
         self.manifests.record(self.manifest)
         self._since = point
         self.summary.show(self.manifest)

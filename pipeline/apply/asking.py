@@ -1,8 +1,9 @@
-"""Copies that are asked for without anybody: of tables of which an event said that only a copy helps."""
+"""Copies that nobody asked for: of tables that an event says only a copy helps, or that wait for one."""
 
+from pipeline.apply.pending import Pending
 from pipeline.config import Config
 from pipeline.lake.bronze.copies import Copies
-from pipeline.lake.bronze.copy_states import Request
+from pipeline.lake.bronze.copy_states import GONE, READING, Request
 from pipeline.lake.records import Records
 
 
@@ -17,3 +18,14 @@ def ask_for_copies(config: Config, records: Records, copies: Copies) -> None:
     wanted = sorted(older - copies.open_requests().keys())
     copies.request([Request.of(name, "an event said so") for name in wanted])
     records.forget_resyncs({name: lsn for name, lsn in told.items() if name not in older})
+
+
+def ask_for_replaced(pending: Pending, copies: Copies) -> None:
+    """Ask for tables that wait since the last pass, as another had their name, and that nobody copies.
+
+    Ingest copies what it finds under a name, but sees no other where the name came back meanwhile.
+    """
+    waiting = pending.replaced & pending.manifest.behind.keys()
+    last = {name: copies.last(name) for name in sorted(waiting - copies.open_requests().keys())}
+    wanted = [name for name, state in last.items() if state is None or state.state not in (READING, GONE)]
+    copies.request([Request.of(name, "another table had its name since it was copied") for name in wanted])

@@ -5,12 +5,16 @@ of which somebody wants keys copied anew waits for these: it must not be beyond 
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
 
 from pipeline.apply.leaving import why_left
+from pipeline.apply.renames import replaced_tables
 from pipeline.config import Config
 from pipeline.errors import told
+from pipeline.lake.bronze.activity import newest_commits
 from pipeline.lake.bronze.arrivals import Point
 from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze, TableSurvey
@@ -21,6 +25,8 @@ from pipeline.report.summaries import ApplySummary, TableState
 from pipeline.rules import TableName
 from pipeline.silver.copies import Copy
 from pipeline.silver.relation import SourceRelation
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,9 @@ class Pending:
     patches: Mapping[TableName, tuple[Copy, ...]]  # copies of keys that tables have not got yet, in order
     stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
     frozen: Set[TableName]  # tables that wait for a patch
+    waiting: Set[TableName]  # tables that wait for a copy of their rows
+    replaced: Set[TableName]  # those of them whose name another table has had since they were copied
+    commit_time: datetime | None  # of the newest transaction that silver may show at the point
 
     def floor(self, name: TableName) -> LSN:
         """Return how far a table is applied."""
@@ -57,12 +66,14 @@ class Outlook:
         self.unreadable: set[TableName] = set()
         self.copies_version = -1
         self.stale: Mapping[TableName, Gap] = {}  # as the last look found
+        self.waiting: Set[TableName] = set()  # likewise
         self._config = config
         self._records = records
         self._summary = summary
         self._relations_version = -1
         self._checked: set[TableName] = set()  # whose position this process has seen
         self._unbegun: set[TableName] = set()  # that have no position, as the last look found
+        self._replaced: dict[TableName, Copy | None] = {}  # with the newest copy that there was
 
     def look(self, point: Point, manifest: Manifest, since: Point | None) -> Pending | None:
         """Return what lies between silver and a point, None where nothing does; changes nothing."""
@@ -83,10 +94,12 @@ class Outlook:
         # Tables that left and are back lack what happened meanwhile.
         returning = recorded.returning(copies, point.lsn) if self._config.source.copy != "never" else set()
         copies = {name: copy for name, copy in copies.items() if name not in archived | returning}
-        waiting = self._waiting(registered, copies) | archived | returning
+        self._replaced = {n: copy for n, copy in self._replaced.items() if copy == copies.get(n)}
+        waiting = self._waiting(registered, copies) | archived | returning | self._replaced.keys()
+        self.waiting = waiting
         behind = manifest.behind
         floors = self._floors(manifest, registered, point, waiting, behind)
-        begun = {name: copy for name, copy in copies.items() if self._begins(name, copy, registered)}
+        begun = {n: c for n, c in copies.items() if n not in waiting and self._begins(n, c, registered)}
         asked = recorded.open_requests().items()
         frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
         apart = waiting | self.unreadable | begun.keys() | stale.keys() | frozen
@@ -98,14 +111,49 @@ class Outlook:
             return None
         self.bronze.look_at_arrivals(since, point)
         floors = {name: floor for name, floor in floors.items() if name not in apart}
-        surveys = {
-            name: found
-            for name, found in self.bronze.survey(point, manifest.lsn, floors).items()
-            if self._config.rule_for(*name) is not None and name not in apart
+        behind_copies = {name: copy.through for name, copy in begun.items()}
+        found = {
+            name: surveys
+            for name, surveys in self.bronze.survey(point, manifest.lsn, floors | behind_copies).items()
+            if self._config.rule_for(*name) is not None and name not in apart - begun.keys()
         }
+        if self._config.source.copy != "never":
+            replaced = replaced_tables(found, copies, registered, self.relations)
+            self._replaced |= {name: copies.get(name) for name in replaced}
+            self.waiting = waiting = waiting | replaced
+            begun, patches = _without(replaced, begun), _without(replaced, patches)
+            floors, found = _without(replaced, floors), _without(replaced, found)
+        surveys = {name: each for name, each in found.items() if name not in begun}
         counts = {name: _counts(found) for name, found in surveys.items()}
+        copied = [*begun.values(), *(patch for found in patches.values() for patch in found)]
+        times = [survey.commit_time for found in surveys.values() for survey in found]
+        times += self._times_of_copies(point, manifest, floors, copied)
+        times += [manifest.commit_time] if manifest.commit_time else []  # a clock may go back
         surveys = {name: found for name, found in surveys.items() if name not in patches}
-        return Pending(point, manifest, registered, floors, surveys, counts, begun, patches, stale, frozen)
+        return Pending(
+            point,
+            manifest,
+            registered,
+            floors,
+            surveys,
+            counts,
+            begun,
+            patches,
+            stale,
+            frozen,
+            waiting,
+            self._replaced.keys(),
+            max(times, default=None),
+        )
+
+    def _times_of_copies(
+        self, point: Point, manifest: Manifest, floors: Mapping[TableName, LSN], copies: Sequence[Copy]
+    ) -> Iterator[datetime]:
+        """Give commit times of what no survey has: rows of copies, and what a run wrote that ended early."""
+        after = min([manifest.lsn, *(copy.place for copy in copies)])
+        if copies or any(floor > manifest.lsn for floor in floors.values()):
+            found = newest_commits(self.bronze, after, point.lsn, copies)
+            yield from (time for name, time in found.items() if self._config.rule_for(*name) is not None)
 
     def _patches(
         self,
@@ -208,6 +256,10 @@ class Outlook:
         rule = self._config.rule_for(*name)
         target = rule.target if rule else None
         return self.bronze.lake.path("silver", target) if target else self.bronze.lake.path("silver", *name)
+
+
+def _without(names: Collection[TableName], found: Mapping[TableName, T]) -> dict[TableName, T]:
+    return {name: each for name, each in found.items() if name not in names}
 
 
 def _counts(found: Sequence[TableSurvey]) -> Counter[str]:

@@ -1,12 +1,34 @@
-"""What silver lacks of a table that was renamed: bronze has its changes under the name of their time."""
+"""Names that several tables had: bronze has changes under the name of their time, silver a table for each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline.lake.bronze.tables import TableSurvey
 from pipeline.lake.records import Event, Registered
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
+from pipeline.silver.copies import Copy
 from pipeline.silver.plan import Survey
 from pipeline.silver.relation import SourceRelation
+
+
+def replaced_tables(
+    found: Mapping[TableName, Sequence[TableSurvey]],
+    copies: Mapping[TableName, Copy],
+    registered: Mapping[TableName, Registered],
+    relations: Mapping[int, SourceRelation],
+) -> set[TableName]:
+    """Return the names whose input has changes of another table than was copied: its rows are not there yet.
+
+    It was created again under the name, or renamed. Of a name without a copy the table in silver counts.
+    """
+    replaced = set()
+    for name, surveys in found.items():
+        copy, known = copies.get(name), registered.get(name)
+        shown = relations[copy.version].oid if copy else known.relation_id if known else None
+        oids = {relations[each.survey.version].oid for each in surveys}
+        if shown is not None and oids - {shown}:
+            replaced.add(name)
+    return replaced
 
 
 def rename_events(

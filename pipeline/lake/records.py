@@ -3,14 +3,14 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake.conflicts import despite_conflicts
 from pipeline.lake.instants import now
-from pipeline.lake.positions import Commit
 from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
@@ -82,7 +82,7 @@ class Registered:
         return replace(self, path=path, copy_id=None)
 
 
-_ONLY_A_COPY_HELPS = ("resync", "diverged")
+ONLY_A_COPY_HELPS = ("resync", "diverged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Records:
         if not events:
             return
         for event in events:
-            if event.kind in _ONLY_A_COPY_HELPS:
+            if event.kind in ONLY_A_COPY_HELPS:
                 name = (event.schema_name, event.table_name)
                 self._resyncs[name] = max(event.lsn, self._resyncs.get(name, INVALID))
         rows = [asdict(event) | {"recorded_at": now()} for event in events]
@@ -189,7 +189,7 @@ class Records:
         """
         with self._lock:
             if self._is_first and self._events.exists():
-                frame = self._events.frame().where(F.col("kind").isin(*_ONLY_A_COPY_HELPS))
+                frame = self._events.frame().where(F.col("kind").isin(*ONLY_A_COPY_HELPS))
                 for schema, table, lsn in (
                     frame.groupBy("schema_name", "table_name").agg(F.max("lsn")).collect()
                 ):
@@ -205,13 +205,18 @@ class Records:
                 if self._resyncs.get(name) == lsn:
                     del self._resyncs[name]
 
-    def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
-        """Append misfits under a commit of their own table's: a repeated batch does not repeat them."""
-        recorded = self.misfits.position(commit.app_id)
-        if recorded is not None:
-            frame = frame.where(F.col("lsn") >= int(recorded))
+    def record_misfits(self, frame: DataFrame) -> None:
+        """Append those that are not recorded yet: a repeated batch does not repeat them."""
+        first, last = F.min("lsn").alias("first"), F.max("lsn").alias("last")
+        span = frame.agg(first, last).head()
+        if span is None or span["first"] is None:
+            return
+        equal = (F.col(f"n.{name}").eqNullSafe(F.col(f"o.{name}")) for name in MISFIT_COLUMNS)
         with self._lock:
-            self.misfits.append(frame.select(*MISFIT_COLUMNS), commit)
+            recorded = self.misfits.frame().where(F.col("lsn").between(span["first"], span["last"]))
+            new = frame.select(*MISFIT_COLUMNS).alias("n")
+            new = new.join(recorded.alias("o"), reduce(Column.__and__, equal), "left_anti")
+            self.misfits.append(new)
 
     def misfit_counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""

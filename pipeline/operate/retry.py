@@ -77,6 +77,9 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         if (gap := applier.stale.get(name)) is not None:
             state.held = gap.sentence_of_tables  # bronze lacks what lies in it
             continue
+        if name in applier.waiting:
+            state.held = f"{'.'.join(name)} waits for its copy, which the next ingest goes on with"
+            continue
         try:
             writer = applier.writer(name)
             since = found.known(name)

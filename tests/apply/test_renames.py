@@ -1,4 +1,4 @@
-"""Which events say that a renamed table lacks rows: what its input has, and under which names they came."""
+"""Which tables wait for a copy of their rows, and which events say that a renamed one lacks some."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.apply.renames import rename_events
+from pipeline.apply.renames import rename_events, replaced_tables
+from pipeline.lake.bronze.tables import TableSurvey
+from pipeline.lake.instants import EPOCH
 from pipeline.lake.records import Registered
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
+from pipeline.silver.copies import Copy
 from tests.silver.relations import column, relation, survey
 
 A, B = ("public", "a"), ("public", "b")
@@ -69,3 +72,28 @@ def test_name_of_another_table_is_told_too() -> None:
 def test_table_that_had_another_name_for_a_while_lacks_what_came_then() -> None:
     (sentence,) = sentences(A, {A: 1}, [(A, 1, 10), (B, 1, 60), (A, 1, 10)])
     assert sentence.startswith("the table was called public.b for a while")
+
+
+@pytest.mark.parametrize(
+    ("copied", "known", "seen", "is_replaced"),
+    [
+        (1, 1, [1, 1], False),
+        (1, 1, [1, 2], True),  # dropped and created again, or renamed
+        (1, 1, [2], True),
+        (1, 1, [2, 1], True),  # and back: what came under the other name is missing all the same
+        (2, 1, [2, 2], False),  # copied since
+        (2, 1, [2, 3], True),
+        (None, 1, [1], False),
+        (None, 1, [2], True),
+        (None, None, [1, 2], False),  # nothing is there that could be replaced
+    ],
+)
+def test_input_of_another_table_than_was_copied_waits(
+    copied: int | None, known: int | None, seen: list[int], is_replaced: bool
+) -> None:
+    versions = {oid: relation(column("id", 1), version=oid, oid=oid) for oid in (1, 2, 3)}
+    copies = {A: Copy(7, copied, (LSN(40),), 10)} if copied else {}
+    tables = {A: registered(A, known)} if known else {}
+    found = [TableSurvey(survey(oid, (50, 0), (60, 0)), {}, EPOCH) for oid in seen]
+    replaced = replaced_tables({A: found, B: []}, copies, tables, versions)
+    assert replaced == ({A} if is_replaced else set())

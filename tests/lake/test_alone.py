@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pipeline.lake.delta_log import LoggedOperation
-from pipeline.lake.silver.alone import Foreign, find_foreign
+from pipeline.lake.silver.alone import Foreign, find_foreign, tells_position
 
 OURS = {"pgdelta": 1}
 REWRITE = {"pgdelta": 1, "operation": "rewrite"}
@@ -60,3 +60,20 @@ def test_what_somebody_else_changed_is_found_unless_it_was_undone(
     commits: list[LoggedOperation], foreign: Foreign | None
 ) -> None:
     assert find_foreign(commits, 10) == foreign
+
+
+@pytest.mark.parametrize(
+    ("recorded", "is_told"),
+    [
+        (["app:1"], True),
+        (["app:1/rewrite", "app:1"], True),
+        (["app:1#1"], True),
+        (["app:1#copied/1795000000000000"], True),
+        ([], False),
+        (["app:1/rewrite"], False),
+        (["app:1#patched", "app:1+16385.4"], False),
+        (["app:10", "other"], False),
+    ],
+)
+def test_only_a_position_says_how_far_a_table_is(recorded: list[str], is_told: bool) -> None:
+    assert tells_position(recorded, "app:1") is is_told

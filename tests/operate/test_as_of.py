@@ -23,6 +23,7 @@ from pipeline.operate.as_of import read_silver
 from pipeline.operate.retry import run_retry
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableRule
+from tests.operate.lives import FILL, TABLE
 from tests.operate.pipelines import Crash, Pipeline, crash
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -116,6 +117,39 @@ def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: N
     assert not pipeline.spark.catalog.tableExists("public__Credit"), "of another commit than the other"
     printed = read_silver(pipeline.config, lsn=None, timestamp=None, spark=pipeline.spark)
     assert [table["state"] for table in printed.as_json()["tables"]] == ["behind", "current"]
+
+
+def test_a_manifest_has_the_time_of_the_copy_that_a_table_begins_with(life: Pipeline, far_east: None) -> None:
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
+    [[before]] = life.source.execute("SELECT clock_timestamp()").fetchall()
+    life.run("UPDATE b SET v = 'later'", f"ALTER PUBLICATION {life.config.source.publication} ADD TABLE b")
+    life.catch_up()
+    newest = silver_of(life)
+    assert {*newest} == {("public", "a"), ("public", "b")}
+    assert newest.commit_time is not None
+    assert before < newest.commit_time < datetime.now(timezone.utc)
+    with pytest.raises(LakeError, match="is as old as"):  # a, too, began with its copy: before this time
+        silver_of(life, timestamp="2001-01-01")
+    assert [*silver_of(life, timestamp=before)] == [("public", "a")]
+
+
+def test_what_a_run_wrote_that_ended_early_is_in_no_manifest_of_before(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.ingest()
+    pipeline.run(*TABLES)
+    book(pipeline)
+    pipeline.catch_up()
+    [[before]] = pipeline.source.execute("SELECT clock_timestamp()").fetchall()
+    book(pipeline)
+    pipeline.ingest()
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifests, "record", crash)
+        with pytest.raises(Crash):
+            Applier(pipeline.spark, pipeline.config).apply_pending()
+    pipeline.catch_up()
+    assert_alike(silver_of(pipeline, timestamp=before), 2)
+    assert_alike(silver_of(pipeline), 4)
 
 
 @pytest.fixture

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError
+from pipeline.lake.bronze.tables import app_id
+from pipeline.lake.positions import Commit
 from pipeline.lake.tables import LakeTable
 from pipeline.operate.resync import run_resync
+from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from tests.operate.pipelines import MakePipeline, Pipeline
 
@@ -170,6 +173,10 @@ def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) 
     pipeline.catch_up()
     for name in ("t", "bag"):
         forget(pipeline, "silver", "public", name)
+        table = LakeTable(pipeline.spark, str(pipeline.path("silver", "public", name)))
+        for part in ("/rewrite", "#patched"):  # what such a write recorded is younger, and says nothing
+            commit = Commit(app_id(pipeline.config.pipeline) + part, LSN(time.time_ns()))
+            table.append(table.frame().limit(0), commit)
     change(pipeline)
     pipeline.ingest()
     summary = pipeline.apply()

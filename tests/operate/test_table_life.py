@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import SourceError
+from pipeline.errors import LakeError, SourceError
 from pipeline.ingest.copy_round import CopyRound
 from pipeline.ingest.copy_starts import CopyStarts
+from pipeline.lake.silver.as_of import as_of
 from pipeline.operate.resync import run_resync
+from pipeline.operate.retry import run_retry
 from pipeline.report.status import read_status
 from tests.operate.lives import FILL, TABLE, forbid_copies
 from tests.operate.pipelines import Pipeline
@@ -128,6 +130,73 @@ def test_a_table_that_came_back_waits_for_its_new_copy(
     life.assert_equal("a", "b")
 
 
+def test_a_table_that_came_back_between_two_passes_is_behind_until_its_new_copy(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
+    publish(life, "ADD TABLE b")
+    life.catch_up()
+    publish(life, "DROP TABLE b")
+    life.run("UPDATE b SET v = 'unseen' WHERE id < 10")
+    life.ingest()
+    publish(life, "ADD TABLE b")
+    life.run("UPDATE b SET v = 'seen' WHERE id = 20", "DELETE FROM a WHERE id = 1")
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyRound, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
+        life.ingest()
+    life.apply()
+    silver = as_of(life.spark, life.root)
+    assert ([*silver], [*silver.behind]) == ([("public", "a")], [("public", "b")])
+    rewritten = run_retry(life.config, ["public.b"], rewrites=True, spark=life.spark)
+    assert "waits for its copy" in (rewritten.tables["public", "b"].held or "")
+    assert [*as_of(life.spark, life.root).behind] == [("public", "b")]
+    life.catch_up()
+    life.assert_equal("a", "b")
+    assert as_of(life.spark, life.root).behind == {}
+    with pytest.raises(LakeError, match="when the others were as of"):
+        as_of(life.spark, life.root, lsn=silver.lsn)["public", "b"]
+
+
+def test_a_table_that_was_created_again_between_two_looks_waits_for_its_copy(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publication = life.config.source.publication
+    life.transact(
+        "DROP TABLE a",
+        "CREATE TABLE a AS SELECT i AS id, 'new' || i AS v FROM generate_series(1, 30) i",
+        "ALTER TABLE a ADD PRIMARY KEY (id)",
+        f"ALTER PUBLICATION {publication} ADD TABLE a",
+    )
+    life.run("UPDATE a SET v = 'changed' WHERE id = 7")
+    with monkeypatch.context() as patch:
+        forbid_copies(patch)
+        life.ingest()
+    for _ in range(2):
+        life.apply()
+        assert life.frame("silver", "public", "a").count() == 50, "the old table's rows"
+        assert [*as_of(life.spark, life.root).behind] == [("public", "a")]
+    life.catch_up()
+    life.assert_equal("a")
+    assert as_of(life.spark, life.root).behind == {}
+    assert life.frame("bronze", "copies").where("state = 'complete'").count() == 2, "copied once more"
+
+
+@pytest.mark.slow
+def test_a_name_that_another_table_had_for_a_moment_has_its_table_copied(life: Pipeline) -> None:
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70))
+    publish(life, "ADD TABLE b")
+    life.catch_up()
+    swap = ("ALTER TABLE a RENAME TO c", "ALTER TABLE b RENAME TO a", "ALTER TABLE c RENAME TO b")
+    for _ in range(2):
+        life.transact(*swap)
+        life.run("UPDATE a SET v = 'as a' WHERE id = 1", "UPDATE b SET v = 'as b' WHERE id = 2")
+    for _ in range(3):  # it waits, is asked for, is there
+        life.ingest()
+        life.apply()
+    life.assert_equal("a", "b")
+    assert as_of(life.spark, life.root).behind == {}
+
+
 def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -> None:
     role = f"{life.database.name}_reader"
     life.run(f"CREATE ROLE {role} LOGIN", TABLE.format("b"), FILL.format("b", 1, 70))
@@ -224,6 +293,21 @@ def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
     assert history[0].operation == "WRITE"  # by one commit
     life.run("UPDATE a SET v = 'after' WHERE id < 20")
     life.catch_up()
+    life.assert_equal("a")
+
+
+def test_what_no_message_tells_behind_a_copy_is_told_though_silver_never_showed_it(life: Pipeline) -> None:
+    auto = with_silver(life, resync="auto")
+    run_resync(life.config, ["public.a"], spark=life.spark)
+    life.ingest()  # the copy is complete, and silver has not got it
+    life.run(
+        "ALTER TABLE a ADD c timestamptz DEFAULT clock_timestamp()", "INSERT INTO a VALUES (100, 'behind it')"
+    )
+    auto.catch_up()
+    assert life.frame("silver", "public", "a").where("c IS NULL").count() == 50
+    [sentence] = [sentence for kind, sentence in life.events("a") if kind == "resync"]
+    assert sentence.startswith("column c was added with a default")
+    auto.catch_up()
     life.assert_equal("a")
 
 

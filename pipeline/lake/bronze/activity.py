@@ -16,6 +16,7 @@ from pipeline.lake.instants import EPOCH, instant
 from pipeline.lake.tables import Lake
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
+from pipeline.silver.copies import Copy
 
 WINDOW = timedelta(days=1)
 RECENT = timedelta(hours=1)
@@ -81,6 +82,22 @@ def read_activity(bronze: Bronze, point: Point, positions: Collection[LSN], now:
         lsn, micros = min(recents) if recents else max(befores)
         since = Mark(LSN(lsn), instant(micros))
     return Activity(operations, times, since)
+
+
+def newest_commits(
+    bronze: Bronze, after: LSN, upto: LSN, copies: Collection[Copy]
+) -> dict[TableName, datetime]:
+    """Return when each table's newest change between two positions was committed, or its copy was read.
+
+    The snapshot of a copy may hold anything that was committed before it was taken.
+    """
+    copied = " OR ".join(f"(op = 'R' AND {copy.condition()})" for copy in copies) or "false"
+    rows = bronze.changes.frame().where(
+        f"(op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(after)} AND end_lsn <= {int(upto)}) OR {copied}"
+    )
+    newest = F.expr("max(unix_micros(commit_time))").alias("micros")
+    found = rows.groupBy("schema_name", "table_name").agg(newest).collect()
+    return {(row.schema_name, row.table_name): instant(row.micros) for row in found}
 
 
 def times_of_positions(lake: Lake, positions: Collection[LSN]) -> dict[LSN, datetime]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pipeline.lake.bronze.copies import Copies
 from pipeline.lake.bronze.prepared import PreparedTransactions
 from pipeline.lake.commits import DataFile, commit_files
 from pipeline.lake.delta_log import json_object
+from pipeline.lake.instants import instant
 from pipeline.lake.positions import Commit
 from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import LSN
@@ -40,7 +42,7 @@ class TableSurvey:
 
     survey: Survey
     counts: Mapping[str, int]
-    commit_time: Any
+    commit_time: datetime  # the latest
 
 
 class Bronze:
@@ -232,7 +234,7 @@ def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
         F.expr("count_if(op = 'U' AND old_kind IS NOT NULL)").alias("key_tuples"),
         F.expr("count_if(op = 'U' AND NOT old_kind <=> 'O')").alias("without_old_row"),
         F.expr("array_distinct(flatten(collect_set(unsent)))").alias("unsent"),
-        F.expr("max_by(commit_time, commit_lsn)").alias("commit_time"),
+        F.expr("max(unix_micros(commit_time))").alias("commit_micros"),
     )
     tables: dict[TableName, list[TableSurvey]] = {}
     for row in grouped.collect():
@@ -249,7 +251,7 @@ def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
             unsent=frozenset(row.unsent),
         )
         counts = {op: row[op] for op in "IUDT"}
-        found = TableSurvey(survey, counts, row.commit_time)
+        found = TableSurvey(survey, counts, instant(row.commit_micros))
         tables.setdefault((row.schema_name, row.table_name), []).append(found)
     return tables
 

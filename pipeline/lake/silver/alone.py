@@ -4,6 +4,7 @@ A person's commits are told by what they do not say in their metadata; a table t
 is not known at all.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -74,7 +75,17 @@ def is_forgotten(table: LakeTable, app_id: str) -> bool:
     """
     if not table.exists() or table.is_empty():
         return False
-    return not any(str(found.appId()).startswith(app_id) for found in table.transactions())
+    return not tells_position((str(found.appId()) for found in table.transactions()), app_id)
+
+
+def tells_position(recorded: Iterable[str], app_id: str) -> bool:
+    """Say whether one of the ids that a table's log has is that of its position, or of what comes before it.
+
+    A new table may have a part of a transaction, or of a copy, whose rest is not there yet. What a rewrite,
+    copied keys or a back-fill recorded says nothing: Delta keeps it longer than a position from before.
+    """
+    position = re.compile(rf"{re.escape(app_id)}(#\d+|#copied/\d+)?")
+    return any(position.fullmatch(found) for found in recorded)
 
 
 def refuse_forgotten(table: LakeTable, name: tuple[str, str], app_id: str) -> None:

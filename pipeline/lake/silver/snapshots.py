@@ -23,7 +23,6 @@ from pipeline.lake.bronze.late import is_one_of, late_commits
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.delta_log import json_object
 from pipeline.lake.manifests import ManifestEntry
-from pipeline.lake.positions import Commit
 from pipeline.lake.records import Records, Registered, RegisteredColumn
 from pipeline.lake.silver.beside import RecordsBeside
 from pipeline.lake.silver.table import SilverTable
@@ -66,7 +65,7 @@ class SnapshotBronze(Bronze):
 class RecordsNowhere(RecordsBeside):
     """The records of a table that nobody shall see, and whose misfits are recorded where it comes from."""
 
-    def record_misfits(self, frame: DataFrame, commit: Commit) -> None:
+    def record_misfits(self, frame: DataFrame) -> None:
         """Record nothing."""
 
 

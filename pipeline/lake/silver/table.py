@@ -208,6 +208,7 @@ class SilverTable:
         written = beside.apply_patches(patches, relations, None, Point(-1, through), start)
         if written.held or records.registered_last is None:
             return replace(written, applied=self.table.position(self._app_id) or INVALID, misfits=0)
+        self._records.record_events(records.news(self.table.position(self._app_id) or INVALID))
         if need is not None:
             sentences = {
                 "evolved": f"{need}: the table was written anew from bronze",

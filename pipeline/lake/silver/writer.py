@@ -64,10 +64,10 @@ class CutWriter:
         self._refuse_lost_keys(found, folded, fold)
         is_new = cut.replaces or self._table.is_empty()
         key = [fold.columns[i].name for i in fold.key]
-        self._record_misfits(source, fold, commit, found.misfits, key)
+        self._record_misfits(source, fold, found.misfits, key)
         self.lost += found.unknown
         if found.keeps:
-            self._record_unsent(source, fold, commit, key, is_new=is_new)
+            self._record_unsent(source, fold, key, is_new=is_new)
         if is_new:
             self._replace(merge.final_rows(source, fold, metadata), cut, commit)
         else:
@@ -87,7 +87,7 @@ class CutWriter:
         self._note_absent(counted, commit)
         added = bag.added_rows(counted, fold.columns).withColumn("op", F.lit("I"))
         source = merge.typed(added, plain)
-        misfits = self._record_misfits_of_copies(copies, plain, commit)
+        misfits = self._record_misfits_of_copies(copies, plain)
         removed = counted.where("wanted < held").selectExpr("'D' AS op", "image")
         if silver is None or removed.isEmpty():
             self._replace(merge.final_rows(source, plain, metadata), cut, commit)
@@ -114,7 +114,7 @@ class CutWriter:
             )
             self._records.record_events([Event(*self._name, commit.lsn, "diverged", sentence)])
 
-    def _record_misfits_of_copies(self, copies: DataFrame, fold: Fold, commit: Commit) -> int:
+    def _record_misfits_of_copies(self, copies: DataFrame, fold: Fold) -> int:
         """Record what the added copies of rows bring, also where silver holds another copy alike."""
         lost = [
             misfit
@@ -126,7 +126,7 @@ class CutWriter:
         rows = bag.left_over(copies.where(" OR ".join(lost)), fold.columns).withColumn("op", F.lit("I"))
         source = _kept(merge.typed(rows, fold))
         count = _inspect(source, fold).misfits
-        self._record_misfits(source, fold, commit, count, [])
+        self._record_misfits(source, fold, count, [])
         return count
 
     def _write_as_they_are(
@@ -145,7 +145,7 @@ class CutWriter:
         key = [fold.columns[i].name for i in fold.key]
         final = merge.final_rows(source, fold, metadata)
         keys = self._told_keys(final, fold, cut) if cut.key_ranges else None
-        self._record_misfits(source, fold, commit, found.misfits, key)
+        self._record_misfits(source, fold, found.misfits, key)
         if keys:
             self._table.replace_where(keys, final, commit)
         else:
@@ -189,9 +189,7 @@ class CutWriter:
         with committing(self._spark, commit):
             self._spark.sql(statement)
 
-    def _record_unsent(
-        self, source: DataFrame, fold: Fold, commit: Commit, key: list[str], *, is_new: bool
-    ) -> None:
+    def _record_unsent(self, source: DataFrame, fold: Fold, key: list[str], *, is_new: bool) -> None:
         """Record the values that were not sent of rows that silver does not have: they become NULL."""
         rows = source.where(f"op = 'U' AND ({_keeps(fold)})")
         if not is_new:
@@ -202,11 +200,9 @@ class CutWriter:
         unknown = {f"s{i}": F.expr(f"coalesce(s{i}, {UNKNOWN})") for i in fold.partial}
         count = rows.count()
         self.lost += count
-        self._record_misfits(rows.withColumns(unknown), fold, commit, count, key, part="unsent")
+        self._record_misfits(rows.withColumns(unknown), fold, count, key)
 
-    def _record_misfits(
-        self, source: DataFrame, fold: Fold, commit: Commit, count: int, key: list[str], part: str = "misfit"
-    ) -> None:
+    def _record_misfits(self, source: DataFrame, fold: Fold, count: int, key: list[str]) -> None:
         found = merge.misfits(fold)
         if not count or found is None:
             return
@@ -223,8 +219,7 @@ class CutWriter:
             )
             .select("schema_name", "table_name", "key", "lsn", "misfit.*")
         )
-        own = Commit(f"{commit.app_id}/{part}/{'.'.join(self._name)}", commit.lsn)
-        self._records.record_misfits(rows, own)
+        self._records.record_misfits(rows)
 
 
 def _shown(fold: Fold, i: int) -> str:
