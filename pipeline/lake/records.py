@@ -110,8 +110,8 @@ class Records:
         """Create the tables unless they are there."""
         if not self._tables.exists():
             self._tables.ensure(TABLES)
-        self.misfits.ensure_compacted(MISFITS)
-        self._events.ensure_compacted(EVENTS)
+        self.misfits.ensure_growing(MISFITS)
+        self._events.ensure_growing(EVENTS)
 
     def registered(self) -> dict[TableName, Registered]:
         """Return every silver table by (schema, table)."""
@@ -168,7 +168,8 @@ class Records:
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
             frame = local_frame(self.lake.spark, rows, EVENTS)
-            self._events.append(frame.join(self._events.frame(), identity, "left_anti").select(frame.columns))
+            new = frame.join(self._events.frame(), identity, "left_anti")
+            self._events.append_few(new.select(frame.columns))
 
     def resyncs(self) -> dict[TableName, LSN]:
         """Return the tables of which events said that only a copy helps, each with the newest one's LSN.
@@ -200,7 +201,7 @@ class Records:
         if recorded is not None:
             frame = frame.where(F.col("lsn") >= int(recorded))
         with self._lock:
-            self.misfits.append(frame.select(*MISFIT_COLUMNS), commit)
+            self.misfits.append_few(frame.select(*MISFIT_COLUMNS), commit)
 
     def misfit_counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""

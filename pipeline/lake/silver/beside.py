@@ -30,4 +30,4 @@ class RecordsBeside(Records):
         equal = (F.col(f"n.{name}").eqNullSafe(F.col(f"o.{name}")) for name in MISFIT_COLUMNS)
         new = frame.select(*MISFIT_COLUMNS).alias("n")
         new = new.join(self.misfits.frame().alias("o"), reduce(Column.__and__, equal), "left_anti")
-        self.misfits.append(new)
+        self.misfits.append_few(new)
