@@ -107,25 +107,24 @@ class LakeTable:
 
     def position(self, app_id: str) -> LSN | None:
         """Return the LSN that this application last recorded, None where it recorded none."""
-        return self.version_and_position(app_id)[1]
+        return self.positions().get(app_id)
 
     def version_and_position(self, app_id: str) -> tuple[int, LSN | None]:
         """Return the newest version and the LSN recorded in it, read from one snapshot."""
         snapshot = self.snapshot()
-        for found in self.transactions(snapshot):
-            if found.appId() == app_id:
-                return int(snapshot.version()), LSN(found.version())
-        return int(snapshot.version()), None
+        return int(snapshot.version()), self.positions(snapshot).get(app_id)
 
-    def transactions(self, snapshot: Any = None) -> Any:
-        """Return Delta's `txn` actions, one for each application that recorded a position."""
+    def positions(self, snapshot: Any = None) -> dict[str, LSN]:
+        """Return what each application last recorded (Delta's `txn` actions): now, or in a snapshot."""
         snapshot = self.snapshot() if snapshot is None else snapshot
         checksum = snapshot.checksumOpt()
         recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum
         # What the commit's checksum file does not say takes a Spark job over the table's log.
-        transactions = recorded.get() if recorded.isDefined() else snapshot.setTransactions()
+        found = recorded.get() if recorded.isDefined() else snapshot.setTransactions()
         jvm: Any = self.spark._jvm
-        return jvm.scala.jdk.javaapi.CollectionConverters.asJava(transactions)
+        # Each copy leaves an id for good: one text, not several calls into the JVM for each of them.
+        text = jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper().writeValueAsString(found)
+        return {each["appId"]: LSN(each["version"]) for each in json.loads(text)}
 
     def is_empty(self) -> bool:
         """Say whether the newest version holds no data files."""

@@ -74,7 +74,7 @@ def is_forgotten(table: LakeTable, app_id: str) -> bool:
     """
     if not table.exists() or table.is_empty():
         return False
-    return not any(str(found.appId()).startswith(app_id) for found in table.transactions())
+    return not any(each.startswith(app_id) for each in table.positions())
 
 
 def refuse_forgotten(table: LakeTable, name: tuple[str, str], app_id: str) -> None:
