@@ -20,6 +20,7 @@ from pipeline.apply.renames import rename_events
 from pipeline.config import Config
 from pipeline.errors import LakeError, sentence_of
 from pipeline.lake.bronze.arrivals import Point
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
@@ -102,7 +103,7 @@ class Applier:
             point = upto or self.bronze.point()
             if point is not None:
                 self._make_ready()
-                for gap in self.bronze.copies.gaps():
+                for gap in self.bronze.copies.read().gaps:
                     # Whatever lies before a gap is applied before anything beyond it.
                     if (self.manifest or Manifest(INVALID)).lsn < gap.start < point.lsn:
                         self._pass(Point(point.version, gap.start))
@@ -125,7 +126,7 @@ class Applier:
             self._report()
             return
         names = pending.names
-        entries = Entries(self.lake, manifest, self._outlook.path)
+        entries = Entries(self.lake, manifest, self.path)
 
         def apply(name: TableName) -> tuple[TableState, ManifestEntry]:
             return self._apply_table(name, pending, entries)
@@ -137,7 +138,7 @@ class Applier:
             state.changes += before.changes
             state.misfits += before.misfits
             self.summary.tables[name] = state
-        left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
+        left = left_tables(self._config, self.bronze.copies.read(), self.records.registered(), point)
         self._record(manifest, pending, entries, {name: entry for name, (_, entry) in done.items()}, left)
         ask_for_copies(self._config, self.records, self.bronze.copies)
         self._archive(point, left)
@@ -156,7 +157,7 @@ class Applier:
             policy = rule.leaving if rule else self._config.silver.leaving
             state = self.summary.tables.get(name, TableState())
             has_all = not (state.failure or state.held)  # else the next pass tries again
-            if policy == "archive" and has_all and registered[name].path == self._outlook.path(name):
+            if policy == "archive" and has_all and registered[name].path == self.path(name):
                 archive(self.lake, self.records, registered[name], point, reason)
                 self._writers.pop(name, None)
 
@@ -178,8 +179,12 @@ class Applier:
                 "table's target: give one of them another target"
             )
 
-    def writer(self, name: TableName) -> SilverTable:
-        """Return what writes a table, in a session of its own."""
+    def path(self, name: TableName) -> str:
+        """Return where a table's silver table is."""
+        return self._outlook.path(name)
+
+    def writer(self, name: TableName, history: CopyHistory) -> SilverTable:
+        """Return what writes a table, in a session of its own; it knows of copies what a look saw."""
         if name not in self._writers:
             rule = self._config.rule_for(*name)
             assert rule is not None
@@ -188,10 +193,12 @@ class Applier:
                 self.bronze,
                 self.records,
                 name,
-                self._outlook.path(name),
+                self.path(name),
                 rule,
+                history,
                 metadata_columns=self._config.silver.metadata_columns,
             )
+        self._writers[name].history = history
         return self._writers[name]
 
     def excess(self, name: TableName, pending: Pending) -> str | None:
@@ -208,7 +215,7 @@ class Applier:
         try:
             since = entries.known(name)
             if name in pending.copies:  # it replaces whatever somebody else wrote
-                since = max(since, self.lake.table_at(self._outlook.path(name)).version())
+                since = max(since, self.lake.table_at(self.path(name)).version())
             state = self._bring(name, pending, since)
             return state, entries.shown(name, state.applied, since, is_behind=bool(state.held))
         except Exception as error:
@@ -229,7 +236,7 @@ class Applier:
         renames = rename_events(name, pending.registered, self.relations, surveys, floor)
         self.records.record_events([*renames])
         self._refuse_path(name)
-        writer = self.writer(name)
+        writer = self.writer(name, pending.history)
         writer.bronze.arrivals = self.bronze.arrivals
         writer.refuse_foreign_commits(since)
         if excess:

@@ -13,7 +13,8 @@ def ask_for_copies(config: Config, records: Records, copies: Copies) -> None:
     """
     if config.silver.resync != "auto" or not (told := records.resyncs()):
         return
-    older = {n for n, lsn in told.items() if config.rule_for(*n) and copies.is_older(n, lsn)}
-    wanted = sorted(older - copies.open_requests().keys())
+    history = copies.read()
+    older = {n for n, lsn in told.items() if config.rule_for(*n) and history.is_older(n, lsn)}
+    wanted = sorted(older - history.open_requests().keys())
     copies.request([Request.of(name, "an event said so") for name in wanted])
     records.forget_resyncs({name: lsn for name, lsn in told.items() if name not in older})

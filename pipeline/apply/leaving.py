@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 from pipeline.config import Config
 from pipeline.lake.bronze.arrivals import Point
-from pipeline.lake.bronze.copies import Copies
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import GONE
 from pipeline.lake.records import Event, Records, Registered
 from pipeline.lake.tables import Lake
 from pipeline.rules import TableName
 
 
-def why_left(config: Config, copies: Copies, name: TableName, point: Point) -> str | None:
+def why_left(config: Config, copies: CopyHistory, name: TableName, point: Point) -> str | None:
     """Say why a table is not followed any more, None where it is; what came before has to be applied."""
     if config.rule_for(*name) is None:
         return "no rule of the configuration matches it any more"
@@ -40,7 +40,7 @@ def archive(lake: Lake, records: Records, registered: Registered, point: Point, 
 
 
 def left_tables(
-    config: Config, copies: Copies, registered: Mapping[TableName, Registered], point: Point
+    config: Config, copies: CopyHistory, registered: Mapping[TableName, Registered], point: Point
 ) -> dict[TableName, str]:
     """Return the tables of silver that left, each with the reason."""
     found = {name: why_left(config, copies, name, point) for name in registered}

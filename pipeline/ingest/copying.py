@@ -21,6 +21,7 @@ from pipeline.ingest.copy_round import CopyRound, TableCopy, Throttle
 from pipeline.ingest.copy_rows import abandoned_row, complete_row, gone_row, reading_row
 from pipeline.ingest.copy_starts import CopyStarts, Want
 from pipeline.ingest.streamed_names import StreamedNames
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.late import late_commits
 from pipeline.lake.bronze.staging import Staging
 from pipeline.lake.bronze.tables import Bronze
@@ -138,14 +139,14 @@ class Copier:
         if not wanted:
             return False
         source = self._config.source
-        copies = self._bronze.copies
-        used = [r.lsn for states in copies.states().values() for s in states for r in s.readings]
+        copies = self._bronze.copies.read()
+        used = [r.lsn for states in copies.states.values() for s in states for r in s.readings]
         # Silver may be as far as bronze was when somebody asked for a patch.
         point = self._bronze.point()
         used.append(point.lsn if point else INVALID)
         with closing(SnapshotKeeper(source.snapshot_conninfo, max(used), key=source.snapshot_key)) as keeper:
             self._check_place(keeper)
-            tables = self._begin(keeper, wanted)
+            tables = self._begin(keeper, copies, wanted)
             if tables:
                 self._target = max(self._target, LSN(keeper.snapshot.lsn + 1))
                 self._read(keeper.snapshot, tables)
@@ -180,21 +181,21 @@ class Copier:
 
     def _wanted(self) -> dict[TableName, Want]:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""
-        config, copies = self._config, self._bronze.copies
-        states = copies.states()
+        config = self._config
         if self._control is None or self._control.closed:
             self._control = connect(config.source.conninfo, application_name=COPY_SESSIONS)
         published = list_published(self._control, config.source.publication)
         looked_at = read_flush_lsn(self._control)
         astray = self._put_right(published, looked_at)
+        copies = self._bronze.copies.read()
         wanted: dict[TableName, Want] = {}
         missing: set[TableName] = set()
         if config.source.copy == "initial":
             for name, now in published.items():
                 if name in astray or not copies.is_complete(name, now.relation_id, now.entry):
                     wanted[name] = Want()
-                    self._events.note(name, now)
-            names = self._bronze.table_names() | states.keys()
+                    self._events.note(name, now, copies)
+            names = self._bronze.table_names() | copies.states.keys()
             missing = {name for name in names - published.keys() if not copies.is_gone(name)}
         for name, requests in copies.open_requests().items():
             if name in published:
@@ -205,7 +206,7 @@ class Copier:
             self._target = max(self._target, looked_at)
             for name in missing:
                 self._summary.copies.pop(name, None)
-            copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
+            self._bronze.copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
         failed = {name for name, copy in self._summary.copies.items() if copy.failure}
         skipped = set() if self._is_continuous else failed
         return {
@@ -243,9 +244,11 @@ class Copier:
                 "or that of a standby."
             )
 
-    def _begin(self, keeper: SnapshotKeeper, wanted: Mapping[TableName, Want]) -> list[TableCopy]:
+    def _begin(
+        self, keeper: SnapshotKeeper, copies: CopyHistory, wanted: Mapping[TableName, Want]
+    ) -> list[TableCopy]:
         """Describe the tables as the snapshot has them, and record what will be read."""
-        starts = CopyStarts(self._bronze, keeper, self._config)
+        starts = CopyStarts(self._bronze, copies, keeper, self._config)
         tables: list[TableCopy] = []
         for name, want in wanted.items():
             progress = self._summary.copies[name] = CopyProgress()
