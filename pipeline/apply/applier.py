@@ -92,9 +92,9 @@ class Applier:
 
     def retry_when_due(self) -> None:
         """Try tables that are behind again, or whose copy is complete, while bronze stands still."""
+        is_due = time.monotonic() - self._passed_at >= RETRY_SECONDS  # else no log need be asked
         is_behind = self.manifest is not None and bool(self.manifest.behind)
-        is_behind = is_behind or self.bronze.copies.version() != self._outlook.copies_version
-        if is_behind and time.monotonic() - self._passed_at >= RETRY_SECONDS:
+        if is_due and (is_behind or self.bronze.copies.version() != self._outlook.copies_version):
             self.apply_pending()
 
     def apply_pending(self, upto: Point | None = None) -> ApplySummary:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.bronze.ledger import OURS
 from pipeline.errors import ConfigError
-from pipeline.lake.delta_log import delta_log
+from pipeline.lake.delta_log import delta_log, newest_snapshot, positions_in
 from pipeline.lake.folders import move_folder, remove_folder
 from pipeline.lake.positions import Commit
 from pipeline.protocol.lsn import LSN
@@ -93,9 +93,7 @@ class LakeTable:
 
     def snapshot(self) -> Any:
         """Return the newest `Snapshot` of the table's log, Delta's own object in the JVM."""
-        jvm: Any = self.spark._jvm
-        none = jvm.scala.Option.empty()
-        return delta_log(self.spark, self.path).update(False, none, none)
+        return newest_snapshot(self.spark, self.path)
 
     def exists(self) -> bool:
         """Say whether a Delta table is there."""
@@ -116,15 +114,8 @@ class LakeTable:
 
     def positions(self, snapshot: Any = None) -> dict[str, LSN]:
         """Return what each application last recorded (Delta's `txn` actions): now, or in a snapshot."""
-        snapshot = self.snapshot() if snapshot is None else snapshot
-        checksum = snapshot.checksumOpt()
-        recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum
-        # What the commit's checksum file does not say takes a Spark job over the table's log.
-        found = recorded.get() if recorded.isDefined() else snapshot.setTransactions()
-        jvm: Any = self.spark._jvm
-        # Each copy leaves an id for good: one text, not several calls into the JVM for each of them.
-        text = jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper().writeValueAsString(found)
-        return {each["appId"]: LSN(each["version"]) for each in json.loads(text)}
+        found = positions_in(self.spark, self.snapshot() if snapshot is None else snapshot)
+        return {app_id: LSN(version) for app_id, version in found.items()}
 
     def is_empty(self) -> bool:
         """Say whether the newest version holds no data files."""
