@@ -102,6 +102,7 @@ class Records:
         self._waiting_lock = threading.Lock()
         self._resyncs: dict[TableName, LSN] = {}
         self._is_first = True
+        self._told: set[Event] = set()  # that this process has recorded, or found recorded
         self._tables = lake.table("_pgdelta", "tables")
         self.misfits = lake.table("_pgdelta", "misfits")
         self._events = lake.table("_pgdelta", "events")
@@ -164,12 +165,16 @@ class Records:
             if event.kind in _ONLY_A_COPY_HELPS:
                 name = (event.schema_name, event.table_name)
                 self._resyncs[name] = max(event.lsn, self._resyncs.get(name, INVALID))
-        rows = [asdict(event) | {"recorded_at": now()} for event in events]
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
+            new = [event for event in events if event not in self._told]
+            if not new:
+                return
+            rows = [asdict(event) | {"recorded_at": now()} for event in new]
             frame = local_frame(self.lake.spark, rows, EVENTS)
-            new = frame.join(self._events.frame(), identity, "left_anti")
-            self._events.append_few(new.select(frame.columns))
+            unrecorded = frame.join(self._events.frame(), identity, "left_anti")
+            self._events.append_few(unrecorded.select(frame.columns))
+            self._told.update(new)
 
     def resyncs(self) -> dict[TableName, LSN]:
         """Return the tables of which events said that only a copy helps, each with the newest one's LSN.
