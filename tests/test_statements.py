@@ -24,6 +24,7 @@ SAFE = {
     "pipeline/lake/silver/snapshots.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/lake/tables.py": {
         *("self.identifier", "quote_identifier(name)", "quote_identifier(to)"),
+        "_AUTO_COMPACTION",
         *("ddl", "name", "value"),  # names are quoted by whoever writes DDL; properties are constants
     },
     "pipeline/demo/compare.py": {"names", "relation"},  # both quoted in the lines above

@@ -14,13 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.apply.asking import ask_for_copies, ask_for_replaced
 from pipeline.apply.entries import Entries
-from pipeline.apply.leaving import archive, left_tables
+from pipeline.apply.leaving import archive_left, left_tables
 from pipeline.apply.paths import refuse_path
 from pipeline.apply.pending import Outlook, Pending
 from pipeline.apply.renames import rename_events
 from pipeline.config import Config
 from pipeline.errors import told
 from pipeline.lake.bronze.arrivals import Point
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.conflicts import ATTEMPTS, conflict_sentence, is_conflict
@@ -99,9 +100,9 @@ class Applier:
 
     def retry_when_due(self) -> None:
         """Try tables that are behind again, or whose copy is complete, while bronze stands still."""
+        is_due = time.monotonic() - self._passed_at >= RETRY_SECONDS  # else no log need be asked
         is_behind = self.manifest is not None and bool(self.manifest.behind)
-        is_behind = is_behind or self.bronze.copies.version() != self._outlook.copies_version
-        if is_behind and time.monotonic() - self._passed_at >= RETRY_SECONDS:
+        if is_due and (is_behind or self.bronze.copies.version() != self._outlook.copies_version):
             self.apply_pending()
 
     def apply_pending(self, upto: Point | None = None) -> ApplySummary:
@@ -110,7 +111,7 @@ class Applier:
             point = upto or self.bronze.point()
             if point is not None:
                 self._make_ready()
-                for gap in self.bronze.copies.gaps():
+                for gap in self.bronze.copies.read().gaps:
                     # Whatever lies before a gap is applied before anything beyond it.
                     if (self.manifest or Manifest(INVALID)).lsn < gap.start < point.lsn:
                         self._bring_all(Point(point.version, gap.start))
@@ -141,7 +142,7 @@ class Applier:
             self._report()
             return
         names = pending.names
-        entries = Entries(self.lake, manifest, self._outlook.path)
+        entries = Entries(self.lake, manifest, self.path)
 
         def apply(name: TableName) -> tuple[TableState, ManifestEntry]:
             return self._apply_table(name, pending, entries)
@@ -153,29 +154,18 @@ class Applier:
             state.changes += before.changes
             state.misfits += before.misfits
             self.summary.tables[name] = state
-        left = left_tables(self._config, self.bronze.copies, self.records.registered(), point)
+        left = left_tables(self._config, self.bronze.copies.read(), self.records.registered(), point)
         self._record(manifest, pending, entries, {name: entry for name, (_, entry) in done.items()}, left)
         ask_for_copies(self._config, self.records, self.bronze.copies)
         ask_for_replaced(pending, self.bronze.copies)
-        self._archive(point, left)
+        for name in archive_left(self._config, self.records, left, self.summary.tables, point, self.path):
+            self._writers.pop(name, None)
         self.summary.count_pass(time.monotonic() - self._passed_at)
         self._report()
 
     def _report(self) -> None:
         if self._progress:
             self._progress(self.summary)
-
-    def _archive(self, point: Point, left: Mapping[TableName, str]) -> None:
-        """Move what left to the archive, where the configuration says so."""
-        registered = self.records.registered()
-        for name, reason in left.items():
-            rule = self._config.rule_for(*name)
-            policy = rule.leaving if rule else self._config.silver.leaving
-            state = self.summary.tables.get(name, TableState())
-            has_all = not (state.failure or state.held)  # else the next pass tries again
-            if policy == "archive" and has_all and registered[name].path == self._outlook.path(name):
-                archive(self.lake, self.records, registered[name], point, reason)
-                self._writers.pop(name, None)
 
     def pending(self) -> Pending | None:
         """Return what the next pass would apply, None where there is nothing; changes nothing."""
@@ -186,8 +176,12 @@ class Applier:
             manifest = self.manifests.last() or Manifest(INVALID)
             return self._outlook.look(point, manifest, self._since)
 
-    def writer(self, name: TableName) -> SilverTable:
-        """Return what writes a table, in a session of its own."""
+    def path(self, name: TableName) -> str:
+        """Return where a table's silver table is."""
+        return self._outlook.path(name)
+
+    def writer(self, name: TableName, history: CopyHistory) -> SilverTable:
+        """Return what writes a table, in a session of its own; it knows of copies what a look saw."""
         if name not in self._writers:
             rule = self._config.rule_for(*name)
             assert rule is not None
@@ -196,10 +190,12 @@ class Applier:
                 self.bronze,
                 self.records,
                 name,
-                self._outlook.path(name),
+                self.path(name),
                 rule,
+                history,
                 metadata_columns=self._config.silver.metadata_columns,
             )
+        self._writers[name].history = history
         return self._writers[name]
 
     def excess(self, name: TableName, pending: Pending) -> str | None:
@@ -216,7 +212,7 @@ class Applier:
         try:
             since = entries.known(name)
             if name in pending.copies:  # it replaces whatever somebody else wrote
-                since = max(since, self.lake.table_at(self._outlook.path(name)).version())
+                since = max(since, self.lake.table_at(self.path(name)).version())
             state = self._bring(name, pending, since)
             return state, entries.shown(name, state.applied, since, is_behind=bool(state.held))
         except Exception as error:
@@ -239,7 +235,7 @@ class Applier:
         renames = rename_events(name, pending.registered, self.relations, surveys, floor)
         self.records.record_events([*renames])
         refuse_path(self._config, name)
-        writer = self.writer(name)
+        writer = self.writer(name, pending.history)
         writer.bronze.arrivals = self.bronze.arrivals
         writer.refuse_foreign_commits(since)
         if excess:

@@ -14,8 +14,9 @@ def ask_for_copies(config: Config, records: Records, copies: Copies) -> None:
     """
     if config.silver.resync != "auto" or not (told := records.resyncs()):
         return
-    older = {n for n, lsn in told.items() if config.rule_for(*n) and copies.is_older(n, lsn)}
-    wanted = sorted(older - copies.open_requests().keys())
+    history = copies.read()
+    older = {n for n, lsn in told.items() if config.rule_for(*n) and history.is_older(n, lsn)}
+    wanted = sorted(older - history.open_requests().keys())
     copies.request([Request.of(name, "an event said so") for name in wanted])
     records.forget_resyncs({name: lsn for name, lsn in told.items() if name not in older})
 
@@ -26,6 +27,7 @@ def ask_for_replaced(pending: Pending, copies: Copies) -> None:
     Ingest copies what it finds under a name, but sees no other where the name came back meanwhile.
     """
     waiting = pending.replaced & pending.manifest.behind.keys()
-    last = {name: copies.last(name) for name in sorted(waiting - copies.open_requests().keys())}
+    history = copies.read()
+    last = {name: history.last(name) for name in sorted(waiting - history.open_requests().keys())}
     wanted = [name for name, state in last.items() if state is None or state.state not in (READING, GONE)]
     copies.request([Request.of(name, "another table had its name since it was copied") for name in wanted])

@@ -4,18 +4,19 @@ What silver has of one stays where it is, or is moved to `{root}/archive` by pol
 manifest any more, as nobody keeps it up to date.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pipeline.config import Config
 from pipeline.lake.bronze.arrivals import Point
-from pipeline.lake.bronze.copies import Copies
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import GONE
 from pipeline.lake.records import Event, Records, Registered
 from pipeline.lake.tables import Lake
+from pipeline.report.summaries import TableState
 from pipeline.rules import TableName
 
 
-def why_left(config: Config, copies: Copies, name: TableName, point: Point) -> str | None:
+def why_left(config: Config, copies: CopyHistory, name: TableName, point: Point) -> str | None:
     """Say why a table is not followed any more, None where it is; what came before has to be applied."""
     if config.rule_for(*name) is None:
         return "no rule of the configuration matches it any more"
@@ -25,7 +26,27 @@ def why_left(config: Config, copies: Copies, name: TableName, point: Point) -> s
     return None
 
 
-def archive(lake: Lake, records: Records, registered: Registered, point: Point, reason: str) -> None:
+def archive_left(
+    config: Config,
+    records: Records,
+    left: Mapping[TableName, str],
+    states: Mapping[TableName, TableState],
+    point: Point,
+    path: Callable[[TableName], str],
+) -> Iterator[TableName]:
+    """Move what left to the archive, where the configuration says so; give the names of what was moved."""
+    registered = records.registered()
+    for name, reason in left.items():
+        rule = config.rule_for(*name)
+        policy = rule.leaving if rule else config.silver.leaving
+        state = states.get(name, TableState())
+        has_all = not (state.failure or state.held)  # else the next pass tries again
+        if policy == "archive" and has_all and registered[name].path == path(name):
+            _archive(records.lake, records, registered[name], point, reason)
+            yield name
+
+
+def _archive(lake: Lake, records: Records, registered: Registered, point: Point, reason: str) -> None:
     """Move a table's folder to the archive, and record where it is."""
     name = (registered.schema_name, registered.table_name)
     table = lake.table_at(registered.path)
@@ -40,7 +61,7 @@ def archive(lake: Lake, records: Records, registered: Registered, point: Point, 
 
 
 def left_tables(
-    config: Config, copies: Copies, registered: Mapping[TableName, Registered], point: Point
+    config: Config, copies: CopyHistory, registered: Mapping[TableName, Registered], point: Point
 ) -> dict[TableName, str]:
     """Return the tables of silver that left, each with the reason."""
     found = {name: why_left(config, copies, name, point) for name in registered}

@@ -16,6 +16,7 @@ from pipeline.config import Config
 from pipeline.errors import told
 from pipeline.lake.bronze.activity import newest_commits
 from pipeline.lake.bronze.arrivals import Point
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze, TableSurvey
 from pipeline.lake.manifests import Manifest
@@ -36,6 +37,7 @@ class Pending:
     point: Point
     manifest: Manifest
     registered: Mapping[TableName, Registered]
+    history: CopyHistory
     floors: Mapping[TableName, LSN]
     surveys: Mapping[TableName, list[TableSurvey]]
     counts: Mapping[TableName, Mapping[str, int]]  # changes by operation, also of tables with patches
@@ -78,12 +80,13 @@ class Outlook:
     def look(self, point: Point, manifest: Manifest, since: Point | None) -> Pending | None:
         """Return what lies between silver and a point, None where nothing does; changes nothing."""
         registered = self._records.registered()
-        self.copies_version = self.bronze.copies.version()
-        recorded = self.bronze.copies
+        recorded = self.bronze.copies.read()
+        self.copies_version = recorded.version
+        self._look_at_relations()  # after the copies, which name them
         copies = recorded.newest(point.lsn)
         stale: dict[TableName, Gap] = {}
         if (gap := recorded.last_gap(point.lsn)) is not None:
-            known = self._known_before(gap, point, registered)
+            known = self._known_before(gap, point, registered, recorded)
             stale = {n: gap for n in known if n not in copies and not recorded.is_gone(n)}
         self.stale = stale
         archived = {
@@ -95,7 +98,7 @@ class Outlook:
         returning = recorded.returning(copies, point.lsn) if self._config.source.copy != "never" else set()
         copies = {name: copy for name, copy in copies.items() if name not in archived | returning}
         self._replaced = {n: copy for n, copy in self._replaced.items() if copy == copies.get(n)}
-        waiting = self._waiting(registered, copies) | archived | returning | self._replaced.keys()
+        waiting = self._waiting(registered, copies, recorded) | archived | returning | self._replaced.keys()
         self.waiting = waiting
         behind = manifest.behind
         floors = self._floors(manifest, registered, point, waiting, behind)
@@ -103,7 +106,7 @@ class Outlook:
         asked = recorded.open_requests().items()
         frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
         apart = waiting | self.unreadable | begun.keys() | stale.keys() | frozen
-        patches = self._patches(point, copies, registered, apart)
+        patches = self._patches(point, copies, registered, apart, recorded)
         is_behind = any(f < point.lsn or n in behind for n, f in floors.items() if n not in apart)
         # Silver as a whole never goes back: what lies before a manifest is in it.
         is_idle = point.lsn == manifest.lsn and not (is_behind or begun or patches)
@@ -134,6 +137,7 @@ class Outlook:
             point,
             manifest,
             registered,
+            recorded,
             floors,
             surveys,
             counts,
@@ -161,20 +165,24 @@ class Outlook:
         copies: Mapping[TableName, Copy],
         registered: Mapping[TableName, Registered],
         apart: Collection[TableName],
+        recorded: CopyHistory,
     ) -> dict[TableName, tuple[Copy, ...]]:
         """Return the patches that are complete and that a table has not got yet."""
         found = {}
         for name in self._captured_tables(point):
             known = None if name in self._unbegun else registered.get(name)
             done = known.copy_id or 0 if known else 0
-            patches = self.bronze.copies.patches(name, copies.get(name))
+            patches = recorded.patches(name, copies.get(name))
             new = tuple(p for p in patches if p.id > done and p.through < point.lsn)
             if new and name not in apart:
                 found[name] = new
         return found
 
     def _waiting(
-        self, registered: Mapping[TableName, Registered], copies: Mapping[TableName, Copy]
+        self,
+        registered: Mapping[TableName, Registered],
+        copies: Mapping[TableName, Copy],
+        recorded: CopyHistory,
     ) -> set[TableName]:
         """Return the tables that have to wait in bronze until their copy is complete."""
         if self._config.source.copy == "never":
@@ -182,14 +190,18 @@ class Outlook:
         return {
             name
             for name in self._captured_tables(None)
-            if name not in registered and name not in copies and not self.bronze.copies.is_gone(name)
+            if name not in registered and name not in copies and not recorded.is_gone(name)
         }
 
     def _known_before(
-        self, gap: Gap, point: Point, registered: Mapping[TableName, Registered]
+        self,
+        gap: Gap,
+        point: Point,
+        registered: Mapping[TableName, Registered],
+        recorded: CopyHistory,
     ) -> list[TableName]:
         """Return the tables that lack what a gap has; of others all that was published came behind it."""
-        asked = self.bronze.copies.open_requests().keys()
+        asked = recorded.open_requests().keys()
         older = {relation.name for relation in self._relations_of(point) if relation.lsn < gap.end}
         return [n for n in self._captured_tables(point) if n in registered or n in asked or n in older]
 
@@ -244,11 +256,13 @@ class Outlook:
         names = {relation.name for relation in self._relations_of(point)}
         return [name for name in sorted(names) if self._config.rule_for(*name) is not None]
 
-    def _relations_of(self, point: Point | None) -> list[SourceRelation]:
+    def _look_at_relations(self) -> None:
         version = self.bronze.relations.version()
         if version != self._relations_version:
             self.relations = self.bronze.source_relations()
             self._relations_version = version
+
+    def _relations_of(self, point: Point | None) -> list[SourceRelation]:
         return [r for r in self.relations.values() if point is None or r.lsn <= point.lsn]
 
     def path(self, name: TableName) -> str:

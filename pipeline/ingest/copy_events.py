@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.records import Event, Records
 from pipeline.postgres.published import Membership
@@ -24,9 +25,9 @@ class CopyEvents:
         self._returned: set[TableName] = set()
         self._failed: dict[TableName, str] = {}
 
-    def note(self, name: TableName, now: Membership) -> None:
+    def note(self, name: TableName, now: Membership, copies: CopyHistory) -> None:
         """Record an event where silver shows a table whose entry in the publication is another one now."""
-        copied_at = self._bronze.copies.came_back(name, now.relation_id, now.entry)
+        copied_at = copies.came_back(name, now.relation_id, now.entry)
         if copied_at is not None and name not in self._returned:
             records = Records(self._bronze.lake)
             if name in records.registered():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from pipeline.ingest.copy_round import TableCopy
-from pipeline.lake.bronze.copies import Copies
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import ABANDONED, COMPLETE, GONE, READING, CopyState, key_range_rows
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
@@ -12,7 +12,7 @@ from pipeline.rules import TableName
 Row = dict[str, object]
 
 
-def gone_row(copies: Copies, name: TableName, lsn: LSN) -> Row:
+def gone_row(copies: CopyHistory, name: TableName, lsn: LSN) -> Row:
     """Say that a table is not there; whoever asked for it waits no longer."""
     last = copies.last(name)
     is_begun = last is not None and last.state == READING

@@ -12,6 +12,7 @@ from pipeline.ingest.copy_plan import is_outdated, plan_ranges, plan_rest, whole
 from pipeline.ingest.copy_round import TableCopy
 from pipeline.ingest.copy_rows import abandoned_row
 from pipeline.keys import KeyRange, find_fault
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import READING, CopyState, Reading, Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.catalog import look_up
@@ -40,14 +41,15 @@ class Want:
 class CopyStarts:
     """Starts copies under one snapshot; `abandoned` are the rows of what cannot go on under it."""
 
-    def __init__(self, bronze: Bronze, keeper: SnapshotKeeper, config: Config) -> None:
+    def __init__(self, bronze: Bronze, copies: CopyHistory, keeper: SnapshotKeeper, config: Config) -> None:
         self.abandoned: list[dict[str, object]] = []
         self._bronze = bronze
+        self._copies = copies
         self._connection = keeper.connection
         self._snapshot = keeper.snapshot
         self._publication = config.source.publication
         self._range_size = config.source.copying.range_size
-        self._next_id = bronze.copies.next_id()
+        self._next_id = copies.next_id()
         self._memberships = list_published(keeper.connection, self._publication)
 
     def start(self, name: TableName, want: Want, progress: CopyProgress) -> TableCopy:
@@ -82,8 +84,8 @@ class CopyStarts:
         membership: int | None,
     ) -> tuple[CopyState, Reading] | None:
         """Return what is left of a copy that was cut off, where it may go on."""
-        requests, gaps = [request.id for request in want.requests], self._bronze.copies.gaps()
-        for state in self._bronze.copies.unfinished(name):
+        requests, gaps = [request.id for request in want.requests], self._copies.gaps
+        for state in self._copies.unfinished(name):
             done = int(self._bronze.changes.position(self._bronze.copy_app_id(state.id)) or 0)
             rest = plan_rest(state, table, version.id, done, self._range_size)
             if rest is not None and not is_outdated(state, membership, requests, gaps):

@@ -22,6 +22,7 @@ from pipeline.ingest.copy_rows import abandoned_row, complete_row, reading_row
 from pipeline.ingest.copy_starts import CopyStarts, Want
 from pipeline.ingest.streamed_names import StreamedNames
 from pipeline.ingest.wanted import WantedCopies
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.late import late_commits
 from pipeline.lake.bronze.staging import Staging
 from pipeline.lake.bronze.tables import Bronze
@@ -146,14 +147,14 @@ class Copier:
             # A run that ends by itself waits here; one that does not looks again anyway.
             return self._wanted.is_waiting and not self._is_continuous and not self._stop.wait(1.0)
         source = self._config.source
-        copies = self._bronze.copies
-        used = [r.lsn for states in copies.states().values() for s in states for r in s.readings]
+        copies = self._bronze.copies.read()
+        used = [r.lsn for states in copies.states.values() for s in states for r in s.readings]
         # Silver may be as far as bronze was when somebody asked for a patch.
         point = self._bronze.point()
         used += [point.lsn if point else INVALID, self._wanted.beyond]
         with closing(SnapshotKeeper(source.snapshot_conninfo, max(used), key=source.snapshot_key)) as keeper:
             self._check_place(keeper)
-            tables = self._begin(keeper, wanted)
+            tables = self._begin(keeper, copies, wanted)
             if tables:
                 self._need(LSN(keeper.snapshot.lsn + 1))
                 self._read(keeper.snapshot, tables)
@@ -199,9 +200,11 @@ class Copier:
                 "or that of a standby."
             )
 
-    def _begin(self, keeper: SnapshotKeeper, wanted: Mapping[TableName, Want]) -> list[TableCopy]:
+    def _begin(
+        self, keeper: SnapshotKeeper, copies: CopyHistory, wanted: Mapping[TableName, Want]
+    ) -> list[TableCopy]:
         """Describe the tables as the snapshot has them, and record what will be read."""
-        starts = CopyStarts(self._bronze, keeper, self._config)
+        starts = CopyStarts(self._bronze, copies, keeper, self._config)
         tables: list[TableCopy] = []
         for name, want in wanted.items():
             progress = self._summary.copies[name] = CopyProgress()

@@ -16,6 +16,7 @@ from pipeline.ingest.copy_rows import gone_row
 from pipeline.ingest.copy_starts import Want
 from pipeline.ingest.joining import Joining, has_joined
 from pipeline.ingest.streamed_names import StreamedNames
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.postgres.published import Membership, list_published
@@ -63,21 +64,22 @@ class WantedCopies:
 
     def look(self) -> dict[TableName, Want]:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""
-        config, copies = self._config, self._bronze.copies
+        config = self._config
         # Before the publication is looked at: what joins meanwhile is not missing in it.
-        names = self._bronze.table_names() | copies.states().keys()
+        names = self._bronze.table_names() | self._bronze.copies.read().states.keys()
         if self._control is None or self._control.closed:
             self._control = connect(config.source.conninfo, application_name=COPY_SESSIONS)
         published = list_published(self._control, config.source.publication)
         looked_at = read_flush_lsn(self._control)
         astray = self._put_right(published, looked_at)
+        copies = self._bronze.copies.read()
         wanted: dict[TableName, Want] = {}
         missing: set[TableName] = set()
         if config.source.copy == "initial":
             for name, now in published.items():
                 if name in astray or not copies.is_complete(name, now.relation_id, now.entry):
                     wanted[name] = Want()
-                    self._events.note(name, now)
+                    self._events.note(name, now, copies)
             missing = {name for name in names - published.keys() if not copies.is_gone(name)}
         for name, requests in copies.open_requests().items():
             if name in published:
@@ -88,7 +90,7 @@ class WantedCopies:
             self._reach(looked_at)
             for name in missing:
                 self._summary.copies.pop(name, None)
-            copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
+            self._bronze.copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
         failed = {name for name, copy in self._summary.copies.items() if copy.failure}
         skipped = set() if self._is_continuous else failed
         wanted = {
@@ -96,16 +98,15 @@ class WantedCopies:
             for name, want in sorted(wanted.items())
             if config.rule_for(*name) is not None and name not in skipped
         }
-        waiting = self._wait_for_writers(self._control, {n: published[n] for n in wanted})
+        waiting = self._wait_for_writers(self._control, {n: published[n] for n in wanted}, copies)
         self.is_waiting = bool(waiting)
         return {name: want for name, want in wanted.items() if name not in waiting}
 
     def _wait_for_writers(
-        self, control: Connection, published: Mapping[TableName, Membership]
+        self, control: Connection, published: Mapping[TableName, Membership], copies: CopyHistory
     ) -> set[TableName]:
         """Return the tables that were written to when they joined, and are still."""
-        states = self._bronze.copies.states()
-        joined = {n: now for n, now in published.items() if has_joined(now, states.get(n, ()))}
+        joined = {n: now for n, now in published.items() if has_joined(now, copies.states.get(n, ()))}
         found = self._joining.look(control, joined)
         waiting = {name for name, table in found.items() if table.is_waiting}
         for name in waiting:

@@ -59,14 +59,19 @@ def _commit(table: LakeTable, files: Sequence[DataFile], commits: Sequence[Commi
     jvm = spark._jvm
     delta = jvm.org.apache.spark.sql.delta
     transaction = delta_log(table.spark, table.path).startTransaction()
-    if any(transaction.txnVersion(commit.app_id) >= int(commit.lsn) for commit in commits):
+    recorded = table.positions(transaction.snapshot())
+    if any(recorded.get(commit.app_id, -1) >= commit.lsn for commit in commits):
         return
-    recorded = [
+    for commit in commits:
+        # Refuses this commit where another writer is first under the id, as Delta's `txnVersion` would; that
+        # one reads all of the table's log.
+        transaction.readTxn().addOne(commit.app_id)
+    positions = [
         {"txn": {"appId": commit.app_id, "version": int(commit.lsn), "lastUpdated": _now()}}
         for commit in commits
     ]
     actions = jvm.java.util.ArrayList()
-    for action in (*(file.action() for file in files), *recorded):
+    for action in (*(file.action() for file in files), *positions):
         actions.add(delta.actions.Action.fromJson(json.dumps(action)))
     sequence = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
     none = jvm.scala.Option.empty()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -50,13 +51,45 @@ class LoggedOperation:
     restored: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What is called of the JVM at every look: py4j would ask the JVM for each part of a name each time."""
+
+    for_table: Any
+    none: Any
+    write_json: Any
+
+
+@lru_cache(maxsize=1)
+def _names_of(jvm: Any) -> _Names:
+    delta = jvm.org.apache.spark.sql.delta
+    return _Names(
+        delta.DeltaLog.forTable, jvm.scala.Option.empty(), delta.util.JsonUtils.mapper().writeValueAsString
+    )
+
+
 def delta_log(spark: SparkSession, path: str) -> Any:
     """Return the `DeltaLog` of the table at a path, be it there or not.
 
     It is an object of the JVM: for what Delta's API for Python does not reach.
     """
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    return _names_of(spark._jvm).for_table(spark._jsparkSession, path)
+
+
+def newest_snapshot(spark: SparkSession, path: str) -> Any:
+    """Return the newest `Snapshot` of the table at a path, after a look at its log."""
+    none = _names_of(spark._jvm).none
+    return delta_log(spark, path).update(False, none, none)
+
+
+def positions_in(spark: SparkSession, snapshot: Any) -> dict[str, int]:
+    """Return what each application recorded last, by its id: Delta's `txn` actions as of a snapshot."""
+    checksum = snapshot.checksumOpt()
+    recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    # What the commit's checksum file does not say takes a Spark job over the table's log.
+    found = recorded.get() if recorded.isDefined() else snapshot.setTransactions()
+    # Each copy leaves an id for good: one text, not several calls into the JVM for each of them.
+    return {each["appId"]: each["version"] for each in json.loads(_names_of(spark._jvm).write_json(found))}
 
 
 def actions_since(

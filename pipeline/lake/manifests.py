@@ -67,7 +67,7 @@ class Manifests:
 
     def ensure(self) -> None:
         """Create the table unless it is there."""
-        self._table.ensure_compacted(MANIFESTS)
+        self._table.ensure_growing(MANIFESTS)
 
     def record(self, manifest: Manifest) -> None:
         """Append a manifest."""
@@ -79,7 +79,7 @@ class Manifests:
             "tables": [asdict(entry) for entry in manifest.entries],
         }
         frame = local_frame(self._lake.spark, [row], MANIFESTS)
-        self._table.append(frame, adds_columns=True)  # a lake of an older release has fewer
+        self._table.append_few(frame, adds_columns=True)  # a lake of an older release has fewer
 
     def last(self) -> Manifest | None:
         """Return the newest manifest, None where there is none."""

@@ -107,6 +107,7 @@ class Records:
         self._waiting_lock = threading.Lock()
         self._resyncs: dict[TableName, LSN] = {}
         self._is_first = True
+        self._told: set[Event] = set()  # that this process has recorded, or found recorded
         self._tables = lake.table("_pgdelta", "tables")
         self.misfits = lake.table("_pgdelta", "misfits")
         self._events = lake.table("_pgdelta", "events")
@@ -115,8 +116,8 @@ class Records:
         """Create the tables unless they are there."""
         if not self._tables.exists():
             self._tables.ensure(TABLES)
-        self.misfits.ensure_compacted(MISFITS)
-        self._events.ensure_compacted(EVENTS)
+        self.misfits.ensure_growing(MISFITS)
+        self._events.ensure_growing(EVENTS)
 
     def registered(self) -> dict[TableName, Registered]:
         """Return every silver table by (schema, table)."""
@@ -170,16 +171,20 @@ class Records:
             if event.kind in ONLY_A_COPY_HELPS:
                 name = (event.schema_name, event.table_name)
                 self._resyncs[name] = max(event.lsn, self._resyncs.get(name, INVALID))
-        rows = [asdict(event) | {"recorded_at": now()} for event in events]
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
+            new = [event for event in events if event not in self._told]
+            if not new:
+                return
+            rows = [asdict(event) | {"recorded_at": now()} for event in new]
             frame = local_frame(self.lake.spark, rows, EVENTS)
 
             def append() -> None:
-                new = frame.join(self._events.frame(), identity, "left_anti")
-                self._events.append(new.select(frame.columns))
+                unrecorded = frame.join(self._events.frame(), identity, "left_anti")
+                self._events.append_few(unrecorded.select(frame.columns))
 
             despite_conflicts(append)  # ingest writes them too
+            self._told.update(new)
 
     def resyncs(self) -> dict[TableName, LSN]:
         """Return the tables of which events said that only a copy helps, each with the newest one's LSN.
@@ -216,7 +221,7 @@ class Records:
             recorded = self.misfits.frame().where(F.col("lsn").between(span["first"], span["last"]))
             new = frame.select(*MISFIT_COLUMNS).alias("n")
             new = new.join(recorded.alias("o"), reduce(Column.__and__, equal), "left_anti")
-            self.misfits.append(new)
+            self.misfits.append_few(new)
 
     def misfit_counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""

@@ -7,6 +7,7 @@ written in the same commit as the data, so what a table holds and how far it is 
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlparse
 
@@ -16,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.bronze.ledger import OURS
 from pipeline.errors import ConfigError
-from pipeline.lake.delta_log import delta_log
+from pipeline.lake.delta_log import delta_log, newest_snapshot, positions_in
 from pipeline.lake.folders import move_folder, remove_folder
 from pipeline.lake.positions import Commit
 from pipeline.protocol.lsn import LSN
@@ -25,8 +26,10 @@ from pipeline.silver.evolve import needs_column_mapping
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 # What a file system or Hadoop's globbing takes for something else than a name.
 _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
-# A table that grows by a file of few rows with each commit: Delta's own writer merges each fifty of them.
-_COMPACTED = {"delta.autoOptimize.autoCompact": "true"}
+# After so many versions the files of a table of small appends are merged. Delta's own compaction goes by what
+# one process wrote: begun anew, it would merge all that there is at every commit.
+MERGED_EACH = 50
+_AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
 
 
 def path_segment(name: str) -> str:
@@ -90,9 +93,7 @@ class LakeTable:
 
     def snapshot(self) -> Any:
         """Return the newest `Snapshot` of the table's log, Delta's own object in the JVM."""
-        jvm: Any = self.spark._jvm
-        none = jvm.scala.Option.empty()
-        return delta_log(self.spark, self.path).update(False, none, none)
+        return newest_snapshot(self.spark, self.path)
 
     def exists(self) -> bool:
         """Say whether a Delta table is there."""
@@ -104,25 +105,17 @@ class LakeTable:
 
     def position(self, app_id: str) -> LSN | None:
         """Return the LSN that this application last recorded, None where it recorded none."""
-        return self.version_and_position(app_id)[1]
+        return self.positions().get(app_id)
 
     def version_and_position(self, app_id: str) -> tuple[int, LSN | None]:
         """Return the newest version and the LSN recorded in it, read from one snapshot."""
         snapshot = self.snapshot()
-        for found in self.transactions(snapshot):
-            if found.appId() == app_id:
-                return int(snapshot.version()), LSN(found.version())
-        return int(snapshot.version()), None
+        return int(snapshot.version()), self.positions(snapshot).get(app_id)
 
-    def transactions(self, snapshot: Any = None) -> Any:
-        """Return Delta's `txn` actions, one for each application that recorded a position."""
-        snapshot = self.snapshot() if snapshot is None else snapshot
-        checksum = snapshot.checksumOpt()
-        recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum
-        # What the commit's checksum file does not say takes a Spark job over the table's log.
-        transactions = recorded.get() if recorded.isDefined() else snapshot.setTransactions()
-        jvm: Any = self.spark._jvm
-        return jvm.scala.jdk.javaapi.CollectionConverters.asJava(transactions)
+    def positions(self, snapshot: Any = None) -> dict[str, LSN]:
+        """Return what each application last recorded (Delta's `txn` actions): now, or in a snapshot."""
+        found = positions_in(self.spark, self.snapshot() if snapshot is None else snapshot)
+        return {app_id: LSN(version) for app_id, version in found.items()}
 
     def is_empty(self) -> bool:
         """Say whether the newest version holds no data files."""
@@ -145,13 +138,13 @@ class LakeTable:
             writer = writer.option(name, value)
         writer.option("userMetadata", json.dumps({OURS: 1, "operation": "create"})).save(self.path)
 
-    def ensure_compacted(self, ddl: str) -> None:
-        """Create the table empty unless it is there; either way Delta merges its small files from now on."""
+    def ensure_growing(self, ddl: str) -> None:
+        """Create the table of small appends empty unless it is there; Delta does not compact it by itself."""
         if not self.exists():
-            self.ensure(ddl, _COMPACTED)
-        else:  # one of an older release
-            for name, value in _COMPACTED.items():
-                self._set(name, value)
+            self.ensure(ddl)
+        found = self.snapshot().metadata().configuration().get(_AUTO_COMPACTION)
+        if found.isDefined() and found.get() != "false":  # an older release, or the session, asked for it
+            self.spark.sql(f"ALTER TABLE {self.identifier} UNSET TBLPROPERTIES ('{_AUTO_COMPACTION}')")
 
     def add_missing_columns(self, ddl: str) -> None:
         """Add those of the columns that the table of an older release lacks; `ddl` has one a line."""
@@ -163,6 +156,21 @@ class LakeTable:
     def append(self, frame: DataFrame, commit: Commit | None = None, *, adds_columns: bool = False) -> None:
         """Append rows; skipped by Delta where the table already records this commit's LSN or a later one."""
         self._write(frame, "append", commit, {"mergeSchema": str(adds_columns).lower()})
+
+    def append_few(
+        self, frame: DataFrame, commit: Commit | None = None, *, adds_columns: bool = False
+    ) -> None:
+        """Append as `append` does; where the version gets to a multiple of fifty, merge the small files."""
+        before = self._version_seen()
+        self.append(frame, commit, adds_columns=adds_columns)
+        if self._version_seen() // MERGED_EACH > before // MERGED_EACH:
+            # The rows are committed. Who loses against another writer leaves it to the next multiple.
+            with suppress(Exception):
+                self.spark.sql(f"OPTIMIZE {self.identifier}")
+
+    def _version_seen(self) -> int:
+        """Return the version that this process read or wrote last; the log is not asked."""
+        return int(delta_log(self.spark, self.path).unsafeVolatileSnapshot().version())
 
     def overwrite(self, frame: DataFrame, commit: Commit | None, *, replaces_schema: bool = False) -> None:
         """Replace all rows in one commit; the schema is kept unless it is replaced too."""

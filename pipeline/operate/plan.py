@@ -119,7 +119,7 @@ def _table(applier: Applier, pending: Pending, name: TableName) -> TablePlan:
     if steps := _held(applier, pending, name):
         return TablePlan(name, after, dict(counts), steps)
     try:
-        writer = applier.writer(name)
+        writer = applier.writer(name, pending.history)
         registered = pending.registered.get(name)
         surveys = [s.survey for s in found]
         operations = writer.plan(surveys, applier.relations, registered, Start(after), pending.point.lsn)

@@ -66,7 +66,8 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
     if (manifest := applier.manifest) is None:
         return
     registered = applier.records.registered()
-    found = Entries(applier.lake, manifest, lambda name: applier.writer(name).table.path)
+    history = applier.bronze.copies.read()
+    found = Entries(applier.lake, manifest, applier.path)
     entries = dict(found.before)
     for name in found.before:
         if stop.is_set():
@@ -81,7 +82,7 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
             state.held = f"{'.'.join(name)} waits for its copy, which the next ingest goes on with"
             continue
         try:
-            writer = applier.writer(name)
+            writer = applier.writer(name, history)
             since = found.known(name)
             written = writer.rewrite(applier.relations, registered[name], manifest.lsn)
             if not written.held:

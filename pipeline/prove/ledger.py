@@ -148,7 +148,7 @@ def prove(config: Config, *, spark: SparkSession | None = None) -> Proof:
     intervals = intervals_of(ledger)
     recorded = {
         state.id: (".".join(state.name), state.row_count)
-        for states in bronze.copies.states().values()
+        for states in bronze.copies.read().states.values()
         for state in states
         if state.state == COMPLETE
     }

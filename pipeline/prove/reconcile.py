@@ -171,7 +171,7 @@ class Reconciler:
         shown = manifest.by_name if manifest else {}
         registered = records.registered()
         point = self._bronze.point()
-        left = left_tables(self._config, self._bronze.copies, registered, point) if point else {}
+        left = left_tables(self._config, self._bronze.copies.read(), registered, point) if point else {}
         chosen = names if names is not None else self._chosen(matches, registered) - left.keys()
         pinned: list[Pinned] = []
         unsettled: dict[TableName, str] = {}
@@ -216,7 +216,7 @@ class Reconciler:
     def _compare(self, pinned: Pinned, silver: SnapshotSilver, reads: SourceReads) -> Verdict:
         """Compare one table under the snapshot."""
         began = time.monotonic()
-        if any(pinned.position < gap.end for gap in self._bronze.copies.gaps()):
+        if any(pinned.position < gap.end for gap in self._bronze.copies.read().gaps):
             raise LakeError("the table stands before a gap of the stream, until it is copied beyond it")
         read = reads.read(pinned.name)
         rule = self._config.rule_for(*pinned.name)

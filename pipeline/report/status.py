@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pipeline.config import Config
 from pipeline.errors import SourceError
 from pipeline.lake.bronze.activity import Activity, read_activity
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import GONE, READING
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
@@ -90,13 +91,13 @@ def read_tables(
     misfits, events = records.misfit_counts(), records.last_events()
     found = {entry.name: _table(entry, misfits, events) for entry in manifest.entries}
     registered = records.registered()
-    copies = bronze.copies
-    for name in copies.states().keys() | copies.open_requests().keys() | events.keys():
+    copies = bronze.copies.read()
+    for name in copies.states.keys() | copies.open_requests().keys() | events.keys():
         # What holds the copy of a table that silver has not got yet.
         event = events.get(name) if name not in registered else None
         if config.rule_for(*name) is None:
             continue
-        if (copying := _copying(bronze, name, found.get(name), event)) is not None:
+        if (copying := _copying(bronze, copies, name, found.get(name), event)) is not None:
             found[name] = copying
     for name, table in registered.items():
         if name not in found:
@@ -107,10 +108,9 @@ def read_tables(
 
 
 def _copying(
-    bronze: Bronze, name: TableName, shown: TableStatus | None, event: Event | None
+    bronze: Bronze, copies: CopyHistory, name: TableName, shown: TableStatus | None, event: Event | None
 ) -> TableStatus | None:
     """Return what there is to say of a table's copy, None where silver shows the newest."""
-    copies = bronze.copies
     last = copies.last(name)
     before = shown or TableStatus(name, "copying", INVALID, -1, {})
     held = None

@@ -14,7 +14,7 @@ from pipeline.lake.records import (
     RegisteredColumn,
     Successor,
 )
-from pipeline.lake.tables import Lake, local_frame
+from pipeline.lake.tables import Lake, LakeTable, local_frame
 from pipeline.protocol.lsn import LSN
 
 pytestmark = pytest.mark.spark
@@ -69,3 +69,39 @@ def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
     assert after_a_crash.resyncs() == {("public", "resync"): LSN(7)}, "another event came since"
     after_a_crash.forget_resyncs(newer)
     assert after_a_crash.resyncs() == {}
+
+
+def test_an_event_is_recorded_once_and_looked_for_once_by_a_process(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, str(tmp_path))
+    records = Records(lake)
+    records.ensure()
+    held, evolved = (Event("public", "t", LSN(1), kind, "a sentence") for kind in ("held", "evolved"))
+    records.record_events([held])
+    events = lake.table("_pgdelta", "events")
+    version = events.version()
+    records.record_events([held])
+    assert events.version() == version, "nothing was looked for"
+    records.record_events([held, evolved])
+    Records(lake).record_events([held, evolved])
+    assert sorted(row.kind for row in events.frame().collect()) == ["evolved", "held"]
+
+
+def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, str(tmp_path))
+    records = Records(lake)
+    records.ensure()
+    event = Event("public", "t", LSN(1), "held", "a sentence")
+
+    def fail(*arguments: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "append_few", fail)
+        with pytest.raises(OSError, match="no space left"):
+            records.record_events([event])
+    records.record_events([event])
+    assert lake.table("_pgdelta", "events").frame().count() == 1

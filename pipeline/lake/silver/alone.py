@@ -75,7 +75,7 @@ def is_forgotten(table: LakeTable, app_id: str) -> bool:
     """
     if not table.exists() or table.is_empty():
         return False
-    return not tells_position((str(found.appId()) for found in table.transactions()), app_id)
+    return not tells_position(table.positions(), app_id)
 
 
 def tells_position(recorded: Iterable[str], app_id: str) -> bool:

@@ -182,6 +182,7 @@ class SnapshotSilver:
                 pinned.name,
                 place.path,
                 replace(rule, type_changes="hold"),  # written anew is only silver itself
+                self._bronze.copies.read(),
                 metadata_columns=metadata_columns,
             )
             point = Point(-1, self.through)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from pipeline.lake.bronze.arrivals import Point
+from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.records import Event, Records, Registered
@@ -30,7 +31,10 @@ from pipeline.silver.renames import name_alike
 
 
 class SilverTable:
-    """Applies the input of one source table; used by one thread at a time, in a Spark session of its own."""
+    """Applies the input of one source table; used by one thread at a time, in a Spark session of its own.
+
+    `history` is what the look at its input saw of copies.
+    """
 
     def __init__(
         self,
@@ -40,10 +44,12 @@ class SilverTable:
         name: TableName,
         path: str,
         rule: TableRule,
+        history: CopyHistory,
         *,
         metadata_columns: bool,
     ) -> None:
         self.name = name
+        self.history = history
         self.table = LakeTable(spark, path)
         self.bronze = bronze.in_session(spark)
         self._records = records
@@ -153,7 +159,7 @@ class SilverTable:
         if is_new and not is_forgotten(self.table, self._app_id):
             # Nobody was told of this table yet: no need to write it beside itself.
             start = Start(copy=copy)
-            patches = self.bronze.copies.patches(self.name, copy)
+            patches = self.history.patches(self.name, copy)
             written = self.apply_patches(patches, relations, None, point, start)
         else:
             written = self._rewrite(relations, registered, point.lsn, copy=copy)
@@ -189,10 +195,10 @@ class SilverTable:
         copy: Copy | None = None,
     ) -> Written:
         """Write the table beside itself, from a copy or the newest; put that in its place by one commit."""
-        copy = copy or self.bronze.copies.newest(through).get(self.name)
+        copy = copy or self.history.newest(through).get(self.name)
         start = Start(copy=copy)
         surveys = self.bronze.survey_table(self.name, start, through)
-        patches = self.bronze.copies.patches(self.name, copy)
+        patches = self.history.patches(self.name, copy)
         place = self.bronze.lake.table("_pgdelta", "rewrites", *self.name)
         place.remove()
         records = RecordsBeside(self._records)
@@ -203,6 +209,7 @@ class SilverTable:
             self.name,
             place.path,
             self._rule_of_newest(surveys, relations),
+            self.history,
             metadata_columns=self._metadata_columns,
         )
         written = beside.apply_patches(patches, relations, None, Point(-1, through), start)

@@ -53,7 +53,7 @@ def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None)
     try:
         log.history().checkVersionExists(version, none, True, False)
         snapshot = log.getSnapshotAt(version, none, none, False)
-        positions = _positions(table, snapshot)
+        positions = table.positions(snapshot)
         following = None if version == newest else _following(table, version, positions)
     except (PySparkException, Py4JJavaError):
         return (
@@ -105,16 +105,12 @@ def place_of(path: str, name: TableName, root: str) -> str:
     return "/".join([root, *kept]) if kept[0] in ("silver", "archive") else path
 
 
-def _positions(table: LakeTable, snapshot: Any = None) -> dict[str, int]:
-    return {str(each.appId()): int(each.version()) for each in table.transactions(snapshot)}
-
-
 def _following(table: LakeTable, version: int, positions: Mapping[str, int]) -> int | None:
     """Return the position that a commit behind a version recorded first, None where none did.
 
     A table that was written anew holds what it held before, be it up to a position that it had passed.
     """
-    now = {app: p for app, p in _positions(table).items() if _MAIN.fullmatch(app)}
+    now = {app: p for app, p in table.positions().items() if _MAIN.fullmatch(app)}
     if all(positions.get(app) == position for app, position in now.items()):
         return None
     for _, actions in actions_since(table.spark, table.path, version, is_whole=True):

@@ -32,6 +32,9 @@ SPARK_SETTINGS = {
 RUNTIME_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # every copy leaves an application id in bronze's log: beyond Delta's 100 of them checksum files leave all
+    # positions out, and each look at one takes a Spark job over the log
+    "spark.databricks.delta.setTransactionsInCrc.maxAllowed": "1000",
     # the source of a MERGE is a local checkpoint already
     "spark.databricks.delta.merge.materializeSource": "none",
     # INT96 is Spark's default: readers outside Spark take it for nanoseconds, which end with the year 2262
