@@ -6,7 +6,7 @@ fails does not stop the others.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,14 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.apply.asking import ask_for_copies, ask_for_replaced
 from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive_left, left_tables
-from pipeline.apply.paths import refuse_path
 from pipeline.apply.pending import Outlook, Pending
 from pipeline.apply.renames import rename_events
+from pipeline.apply.targets import refuse_nested_folder
 from pipeline.config import Config
 from pipeline.errors import told
 from pipeline.lake.bronze.arrivals import Point
 from pipeline.lake.bronze.copy_history import CopyHistory
-from pipeline.lake.bronze.copy_states import Gap
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.conflicts import ATTEMPTS, conflict_sentence, is_conflict
 from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
@@ -84,14 +83,9 @@ class Applier:
         return self._outlook.relations
 
     @property
-    def stale(self) -> Mapping[TableName, Gap]:
-        """Return the tables that stay as they are before a gap, as the last look saw them."""
-        return self._outlook.stale
-
-    @property
-    def waiting(self) -> Set[TableName]:
-        """Return the tables that wait for a copy of their rows, as the last look saw them."""
-        return self._outlook.waiting
+    def halted(self) -> Mapping[TableName, str]:
+        """Return why tables stay as they are, as the last look saw them."""
+        return self._outlook.halted
 
     def close(self) -> None:
         """Wait for the batch under way and take no other: Spark would wait for it without end."""
@@ -234,7 +228,7 @@ class Applier:
             self.guarded.pop(name, None)
         renames = rename_events(name, pending.registered, self.relations, surveys, floor)
         self.records.record_events([*renames])
-        refuse_path(self._config, name)
+        refuse_nested_folder(self._config, name)
         writer = self.writer(name, pending.history)
         writer.bronze.arrivals = self.bronze.arrivals
         writer.refuse_foreign_commits(since)
@@ -281,13 +275,15 @@ class Applier:
                 except Exception as error:
                     self.summary.tables[name] = TableState(applied=floor, failure=told(error))
                     entries[name] = found.failed(name, floor)
-        as_they_were = self._outlook.unreadable | pending.stale.keys() | pending.frozen | pending.waiting
-        for name in as_they_were & entries.keys():
+        halted = self._outlook.unreadable | self._outlook.halted.keys() | pending.frozen
+        for name in halted & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
-        stale = pending.stale.items()
-        self.records.record_events(
-            [Event(*n, gap.start, "resync", gap.sentence_of_tables) for n, gap in stale]
-        )
+        stale = [Event(*n, gap.start, "resync", gap.sentence_of_tables) for n, gap in pending.stale.items()]
+        refused = [
+            Event(*n, entries[n].applied_lsn if n in entries else INVALID, "held", sentence)
+            for n, sentence in pending.refused.items()
+        ]
+        self.records.record_events([*stale, *refused])
         kept = (entry for entry in entries.values() if entry.name not in left)
         carried = [e if e.is_behind else replace(e, applied_lsn=point.lsn) for e in kept]
         self.manifest = Manifest(point.lsn, pending.commit_time, tuple(carried))

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pipeline.apply.leaving import why_left
 from pipeline.apply.renames import replaced_tables
+from pipeline.apply.targets import why_not_its_own
 from pipeline.config import Config
 from pipeline.errors import told
 from pipeline.lake.bronze.activity import newest_commits
@@ -47,6 +48,7 @@ class Pending:
     frozen: Set[TableName]  # tables that wait for a patch
     waiting: Set[TableName]  # tables that wait for a copy of their rows
     replaced: Set[TableName]  # those of them whose name another table has had since they were copied
+    refused: Mapping[TableName, str]  # tables whose folder has another's rows, with a sentence
     commit_time: datetime | None  # of the newest transaction that silver may show at the point
 
     def floor(self, name: TableName) -> LSN:
@@ -67,15 +69,22 @@ class Outlook:
         self.relations: dict[int, SourceRelation] = {}
         self.unreadable: set[TableName] = set()
         self.copies_version = -1
-        self.stale: Mapping[TableName, Gap] = {}  # as the last look found
-        self.waiting: Set[TableName] = set()  # likewise
         self._config = config
         self._records = records
         self._summary = summary
         self._relations_version = -1
+        self._stale: Mapping[TableName, Gap] = {}  # as the last look found, like all that follow
+        self._waiting: Set[TableName] = set()
+        self._refused: dict[TableName, str] = {}
         self._checked: set[TableName] = set()  # whose position this process has seen
-        self._unbegun: set[TableName] = set()  # that have no position, as the last look found
+        self._unbegun: set[TableName] = set()  # that have no position
         self._replaced: dict[TableName, Copy | None] = {}  # with the newest copy that there was
+
+    @property
+    def halted(self) -> dict[TableName, str]:
+        """Return why tables stay as they are, as the last look found."""
+        waiting = {n: f"{'.'.join(n)} waits for its copy, which ingest goes on with" for n in self._waiting}
+        return {**waiting, **self._refused, **{n: gap.sentence_of_tables for n, gap in self._stale.items()}}
 
     def look(self, point: Point, manifest: Manifest, since: Point | None) -> Pending | None:
         """Return what lies between silver and a point, None where nothing does; changes nothing."""
@@ -88,7 +97,7 @@ class Outlook:
         if (gap := recorded.last_gap(point.lsn)) is not None:
             known = self._known_before(gap, point, registered, recorded)
             stale = {n: gap for n in known if n not in copies and not recorded.is_gone(n)}
-        self.stale = stale
+        self._stale = stale
         archived = {
             name
             for name, table in registered.items()
@@ -98,14 +107,14 @@ class Outlook:
         returning = recorded.returning(copies, point.lsn) if self._config.source.copy != "never" else set()
         copies = {name: copy for name, copy in copies.items() if name not in archived | returning}
         self._replaced = {n: copy for n, copy in self._replaced.items() if copy == copies.get(n)}
-        waiting = self._waiting(registered, copies, recorded) | archived | returning | self._replaced.keys()
-        self.waiting = waiting
+        waiting = self._uncopied(registered, copies, recorded) | archived | returning | self._replaced.keys()
+        self._waiting = waiting
         behind = manifest.behind
         floors = self._floors(manifest, registered, point, waiting, behind)
         begun = {n: c for n, c in copies.items() if n not in waiting and self._begins(n, c, registered)}
         asked = recorded.open_requests().items()
         frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
-        apart = waiting | self.unreadable | begun.keys() | stale.keys() | frozen
+        apart = waiting | self.unreadable | self._refused.keys() | begun.keys() | stale.keys() | frozen
         patches = self._patches(point, copies, registered, apart, recorded)
         is_behind = any(f < point.lsn or n in behind for n, f in floors.items() if n not in apart)
         # Silver as a whole never goes back: what lies before a manifest is in it.
@@ -123,7 +132,7 @@ class Outlook:
         if self._config.source.copy != "never":
             replaced = replaced_tables(found, copies, registered, self.relations)
             self._replaced |= {name: copies.get(name) for name in replaced}
-            self.waiting = waiting = waiting | replaced
+            self._waiting = waiting = waiting | replaced
             begun, patches = _without(replaced, begun), _without(replaced, patches)
             floors, found = _without(replaced, floors), _without(replaced, found)
         surveys = {name: each for name, each in found.items() if name not in begun}
@@ -147,6 +156,7 @@ class Outlook:
             frozen,
             waiting,
             self._replaced.keys(),
+            dict(self._refused),
             max(times, default=None),
         )
 
@@ -178,7 +188,7 @@ class Outlook:
                 found[name] = new
         return found
 
-    def _waiting(
+    def _uncopied(
         self,
         registered: Mapping[TableName, Registered],
         copies: Mapping[TableName, Copy],
@@ -207,7 +217,7 @@ class Outlook:
 
     def _begins(self, name: TableName, copy: Copy, registered: Mapping[TableName, Registered]) -> bool:
         """Say whether a table has to begin with a copy now: one that it has not begun with yet."""
-        if self._config.rule_for(*name) is None or name in self.unreadable:
+        if self._config.rule_for(*name) is None or name in self.unreadable or name in self._refused:
             return False
         known = registered.get(name)
         return known is None or (known.copy_id or 0) < copy.id or name in self._unbegun
@@ -223,6 +233,7 @@ class Outlook:
         """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
         floors: dict[TableName, LSN] = {}
         self.unreadable.clear()
+        self._refused.clear()
         self._unbegun.clear()
         # A table that left and came back is in no manifest, and goes on where it was.
         current = manifest.by_name.keys() - behind.keys()
@@ -240,6 +251,11 @@ class Outlook:
             self._checked.add(name)
             if position == INVALID:
                 self._unbegun.add(name)
+            elif why := why_not_its_own(name, self.path(name), registered, self.bronze.lake.root):
+                self._summary.tables[name] = TableState(behind.get(name, manifest.lsn), held=why)
+                self._checked.discard(name)
+                self._refused[name] = why
+                continue
             if name not in registered:
                 if position > INVALID or manifest.lsn > INVALID:
                     floors[name] = position

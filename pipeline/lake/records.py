@@ -152,7 +152,10 @@ class Records:
             with self._waiting_lock:
                 waiting, self._waiting = self._waiting, {}
             if waiting:
-                rows = self._rows() | waiting
+                # A folder is one table's: who was there before has nothing there any more.
+                taken = {row["path"] for row in waiting.values()}
+                before = {n: row for n, row in self._rows().items() if row["path"] not in taken}
+                rows = before | waiting
                 frame = local_frame(self.lake.spark, list(rows.values()), TABLES)
                 try:
                     despite_conflicts(lambda: self._tables.overwrite(frame, None, replaces_schema=True))

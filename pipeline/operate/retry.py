@@ -75,11 +75,8 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         if name not in registered or not matches(name) or name in applier.guarded:
             continue  # bronze's history has what the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
-        if (gap := applier.stale.get(name)) is not None:
-            state.held = gap.sentence_of_tables  # bronze lacks what lies in it
-            continue
-        if name in applier.waiting:
-            state.held = f"{'.'.join(name)} waits for its copy, which the next ingest goes on with"
+        if (why := applier.halted.get(name)) is not None:
+            state.held = why  # bronze lacks what is to come, or the folder is another table's
             continue
         try:
             writer = applier.writer(name, history)

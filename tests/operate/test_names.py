@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from pipeline.apply.applier import Applier
+from pipeline.lake.silver.as_of import as_of
 from pipeline.operate.plan import make_plan
+from pipeline.operate.retry import run_retry
 from pipeline.postgres.embedded.server import EmbeddedServer
 from pipeline.rules import TableRule
 from tests.operate.pipelines import Crash, MakePipeline, Pipeline, crash
@@ -261,3 +265,32 @@ def test_a_table_does_not_lie_in_the_folder_of_another(make_pipeline: MakePipeli
     assert failure is not None
     assert failure.startswith("shop.o would lie in the folder of the silver table shop")
     assert summary.exit_code(strict=False) == 1
+
+
+def test_a_folder_that_another_table_filled_is_not_gone_on_with(pipeline: Pipeline, tmp_path: Path) -> None:
+    both = TableRule("public.orders", "orders"), TableRule("public.orders_v2")
+    before = replace(pipeline, config=replace(pipeline.config, tables=both))
+    after = replace(
+        pipeline, config=replace(pipeline.config, tables=(TableRule("public.orders_v2", "orders"),))
+    )
+    pipeline.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in ("orders", "orders_v2")))
+    pipeline.ingest()
+    pipeline.run("INSERT INTO orders VALUES (1)", "INSERT INTO orders_v2 VALUES (2)")
+    before.catch_up()
+    pipeline.run("INSERT INTO orders VALUES (3)", "INSERT INTO orders_v2 VALUES (4)")
+    after.ingest()
+    held = after.apply().tables["public", "orders_v2"].held
+    assert held is not None
+    assert held.startswith("public.orders_v2 is held: the rows in its folder ")
+    assert "are those of public.orders;" in held
+    assert pipeline.events("orders_v2") == [("held", held)]
+    assert {*as_of(pipeline.spark, pipeline.root).behind} == {("public", "orders_v2")}
+    rewritten = run_retry(after.config, ["public.orders_v2"], rewrites=True, spark=pipeline.spark)
+    assert rewritten.tables["public", "orders_v2"].held == held
+    assert {row.id for row in pipeline.frame("silver", "orders").collect()} == {1}
+    shutil.move(pipeline.path("silver", "orders"), tmp_path / "orders")
+    after.catch_up()
+    pipeline.assert_equal("orders_v2", targets={("public", "orders_v2"): "orders"})
+    again = before.apply().tables
+    assert "are those of public.orders_v2;" in (again["public", "orders"].held or "")
+    pipeline.assert_equal("orders_v2", targets={("public", "orders_v2"): "orders"})
