@@ -16,7 +16,7 @@ from pipeline.apply.asking import ask_for_copies, ask_for_replaced
 from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive_left, left_tables
 from pipeline.apply.pending import Outlook, Pending
-from pipeline.apply.renames import rename_events
+from pipeline.apply.renames import find_astray, rename_events
 from pipeline.apply.targets import refuse_nested_folder
 from pipeline.config import Config
 from pipeline.errors import told
@@ -226,11 +226,12 @@ class Applier:
             self.guarded.setdefault(name, 0)
         else:
             self.guarded.pop(name, None)
-        renames = rename_events(name, pending.registered, self.relations, surveys, floor)
-        self.records.record_events([*renames])
         refuse_nested_folder(self._config, name)
         writer = self.writer(name, pending.history)
         writer.bronze.arrivals = self.bronze.arrivals
+        astray = find_astray(registered, pending.point, self.relations, writer)
+        renames = rename_events(name, pending.registered, self.relations, surveys, astray)
+        self.records.record_events([*renames])
         writer.refuse_foreign_commits(since)
         if excess:
             return self._hold(name, pending, excess)

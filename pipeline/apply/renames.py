@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline.lake.bronze.arrivals import Point
+from pipeline.lake.bronze.astray import Astray, last_astray
 from pipeline.lake.bronze.tables import TableSurvey
+from pipeline.lake.manifests import Manifests
 from pipeline.lake.records import Event, Registered
+from pipeline.lake.silver.table import SilverTable
 from pipeline.protocol.lsn import LSN
 from pipeline.rules import TableName
 from pipeline.silver.copies import Copy
@@ -31,14 +35,33 @@ def replaced_tables(
     return replaced
 
 
+def find_astray(
+    known: Registered | None, point: Point, relations: Mapping[int, SourceRelation], writer: SilverTable
+) -> Astray | None:
+    """Return what came last under another name since the table was written, and before its newest change.
+
+    The pass that wrote it may have had such changes behind the last one under its own name: they are looked
+    for from where that pass began.
+    """
+    name, bronze = writer.name, writer.bronze
+    if known is None or all(r.oid != known.relation_id or r.name == name for r in relations.values()):
+        return None
+    copy = bronze.copies.newest(point.lsn).get(name)
+    after = Manifests(bronze.lake).last_before(writer.position)
+    if copy is not None:
+        after = max(after, copy.lsns[0])
+    oid, has_rows = known.relation_id, copy is not None
+    return last_astray(bronze.changes, oid, name, after, point.lsn, has_rows=has_rows)
+
+
 def rename_events(
     name: TableName,
     registered: Mapping[TableName, Registered],
     relations: Mapping[int, SourceRelation],
     surveys: Sequence[Survey],
-    floor: LSN,
+    astray: Astray | None,
 ) -> Iterator[Event]:
-    """Give the events about changes that a table's input, behind its floor, does not have for a rename."""
+    """Give the events about changes that silver does not have for a rename."""
     known = registered.get(name)
     first = {relations[survey.version].oid: survey.first[0] for survey in reversed(surveys)}
     for other, table in registered.items():
@@ -49,14 +72,9 @@ def rename_events(
                 "table of the old name, and only a resync brings them to the new one"
             )
             yield Event(*name, LSN(first[oid]), "resync", sentence)
-    if known is None or known.relation_id not in first:
-        return
-    last = max(survey.last[0] for survey in surveys)
-    others = (r for r in relations.values() if r.oid == known.relation_id and r.name != name)
-    for relation in sorted(others, key=lambda relation: relation.lsn):
-        if floor < relation.lsn < last:
-            sentence = (
-                f"the table was called {'.'.join(relation.name)} for a while: what changed meanwhile is in "
-                "bronze under that name, and only a resync brings it"
-            )
-            yield Event(*name, LSN(relation.lsn), "resync", sentence)
+    if astray is not None:
+        sentence = (
+            f"the table was called {'.'.join(astray.name)} for a while: what changed meanwhile is in bronze "
+            "under that name, and only a resync brings it"
+        )
+        yield Event(*name, astray.lsn, "resync", sentence)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pipeline.errors import LakeError
 from pipeline.lake.instants import instant, microseconds_of, now
 from pipeline.lake.tables import Lake, local_frame
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
 
 MANIFESTS = (
@@ -85,6 +85,11 @@ class Manifests:
         """Return the newest manifest, None where there is none."""
         row = self._first(None, newest=True) if self._table.exists() else None
         return None if row is None else _manifest(row)
+
+    def last_before(self, lsn: LSN) -> LSN:
+        """Return the LSN of the last manifest below one, INVALID where there is none."""
+        row = self._first(F.col("lsn") < int(lsn), newest=True)
+        return INVALID if row is None else LSN(row.lsn)
 
     def at(self, lsn: LSN | None = None, time: datetime | None = None) -> Manifest:
         """Return the newest manifest at or before an LSN, or a time, or of all; else raise LakeError.

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.apply.renames import rename_events, replaced_tables
+from pipeline.lake.bronze.astray import Astray
 from pipeline.lake.bronze.tables import TableSurvey
 from pipeline.lake.instants import EPOCH
 from pipeline.lake.records import Registered
@@ -23,20 +24,23 @@ def registered(name: TableName, oid: int) -> Registered:
 
 
 def sentences(
-    name: TableName, known: dict[TableName, int], seen: list[tuple[TableName, int, int]]
+    name: TableName,
+    known: dict[TableName, int],
+    seen: list[tuple[TableName, int]],
+    astray: Astray | None = None,
 ) -> list[str]:
-    """Return the events of a table with changes from LSN 50 to 90 of the last version, behind a floor of 40.
+    """Return the events of a table with changes from LSN 50 to 90 of the last version.
 
-    `known` are silver's tables with their oids, `seen` the versions by name, oid and LSN.
+    `known` are silver's tables with their oids, `seen` the versions by name and oid.
     """
     versions = {
-        number: replace(relation(column("id", 1), version=number, oid=oid), table_name=table[1], lsn=lsn)
-        for number, (table, oid, lsn) in enumerate(seen)
+        number: replace(relation(column("id", 1), version=number, oid=oid), table_name=table[1])
+        for number, (table, oid) in enumerate(seen)
     }
     own = [number for number, each in versions.items() if each.name == name]
     found = [survey(own[-1], (50, 0), (90, 3))]
     tables = {table: registered(table, oid) for table, oid in known.items()}
-    events = [*rename_events(name, tables, versions, found, LSN(40))]
+    events = [*rename_events(name, tables, versions, found, astray)]
     assert all(event.kind == "resync" for event in events)
     return [event.sentence for event in events]
 
@@ -44,33 +48,30 @@ def sentences(
 @pytest.mark.parametrize(
     ("known", "seen"),
     [
-        ({A: 1}, [(A, 1, 10)]),
-        ({A: 1, B: 2}, [(A, 1, 10), (B, 2, 60)]),
-        ({}, [(A, 1, 45)]),
-        ({A: 1}, [(A, 2, 50)]),  # dropped and created again
-        ({A: 1}, [(B, 1, 10), (A, 1, 20)]),  # renamed long ago
-        ({A: 1}, [(A, 1, 10), (B, 1, 95), (A, 1, 10)]),  # renamed after these changes
+        ({A: 1}, [(A, 1)]),
+        ({A: 1, B: 2}, [(A, 1), (B, 2)]),
+        ({}, [(A, 1)]),
+        ({A: 1}, [(A, 2)]),  # dropped and created again
+        ({A: 1}, [(B, 1), (A, 1)]),  # renamed long ago
     ],
 )
 def test_what_lacks_nothing_is_no_event(
-    known: dict[TableName, int], seen: list[tuple[TableName, int, int]]
+    known: dict[TableName, int], seen: list[tuple[TableName, int]]
 ) -> None:
     assert sentences(A, known, seen) == []
 
 
 def test_new_name_has_its_older_rows_under_the_old_one() -> None:
-    assert [s[:32] for s in sentences(B, {A: 1}, [(A, 1, 10), (B, 1, 50)])] == [
-        "public.a was renamed to public.b"
-    ]
+    assert [s[:32] for s in sentences(B, {A: 1}, [(A, 1), (B, 1)])] == ["public.a was renamed to public.b"]
 
 
 def test_name_of_another_table_is_told_too() -> None:
-    found = sentences(A, {A: 1, B: 2}, [(A, 1, 10), (B, 2, 10), (A, 2, 50)])
+    found = sentences(A, {A: 1, B: 2}, [(A, 1), (B, 2), (A, 2)])
     assert [s[:32] for s in found] == ["public.b was renamed to public.a"]
 
 
 def test_table_that_had_another_name_for_a_while_lacks_what_came_then() -> None:
-    (sentence,) = sentences(A, {A: 1}, [(A, 1, 10), (B, 1, 60), (A, 1, 10)])
+    (sentence,) = sentences(A, {A: 1}, [(A, 1), (B, 1), (A, 1)], Astray(LSN(60), B))
     assert sentence.startswith("the table was called public.b for a while")
 
 

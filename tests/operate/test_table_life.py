@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -243,17 +244,25 @@ def test_a_table_that_cannot_be_described_is_held_until_it_can_be(
 
 @pytest.mark.slow
 def test_a_table_that_had_another_name_for_a_while_says_what_it_lacks(life: Pipeline) -> None:
-    life.run(
-        "ALTER TABLE a RENAME TO c",
-        "UPDATE c SET v = 'as c' WHERE id = 1",
-        "ALTER TABLE c RENAME TO a",
-        "UPDATE a SET v = 'as a' WHERE id = 2",
-    )
     auto = with_silver(life, resync="auto")
-    auto.catch_up()
-    assert any(kind == "resync" and "public.c" in sentence for kind, sentence in life.events("a"))
-    auto.catch_up()
-    life.assert_equal("a")
+    away = "ALTER TABLE a RENAME TO c"
+    back = "ALTER TABLE c RENAME TO a"
+    for night in range(3):
+        with life.source.transaction() if night == 2 else nullcontext():
+            life.run(away, f"UPDATE c SET v = 'as c {night}' WHERE id = 1", back)
+            if night == 1:  # nothing has come under its own name
+                life.run("INSERT INTO d VALUES (1)")
+                auto.catch_up()
+            life.run(f"UPDATE a SET v = 'as a {night}' WHERE id = 2")
+        if night == 0:
+            life.run(TABLE.format("d"))
+            publish(life, "ADD TABLE d")
+        auto.catch_up()
+        told = [sentence for kind, sentence in life.events("a") if kind == "resync"]
+        assert len(told) == night + 1
+        assert all("public.c" in sentence for sentence in told)
+        auto.catch_up()
+        life.assert_equal("a")
 
 
 @pytest.mark.slow

@@ -60,6 +60,11 @@ class SilverTable:
             self.table, self.bronze, records, name, rule, self._rewrite, metadata_columns=metadata_columns
         )
 
+    @property
+    def position(self) -> LSN:
+        """Return up to where the table's own log says that it is complete."""
+        return self.table.position(self._app_id) or INVALID
+
     def refuse_foreign_commits(self, since_version: int) -> None:
         """Raise LakeError where somebody else changed the table's rows."""
         refuse_foreign_commits(self.table, self.name, since_version)
@@ -214,8 +219,8 @@ class SilverTable:
         )
         written = beside.apply_patches(patches, relations, None, Point(-1, through), start)
         if written.held or records.registered_last is None:
-            return replace(written, applied=self.table.position(self._app_id) or INVALID, misfits=0)
-        self._records.record_events(records.news(self.table.position(self._app_id) or INVALID))
+            return replace(written, applied=self.position, misfits=0)
+        self._records.record_events(records.news(self.position))
         if need is not None:
             sentences = {
                 "evolved": f"{need}: the table was written anew from bronze",
