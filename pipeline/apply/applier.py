@@ -16,7 +16,7 @@ from pipeline.apply.asking import ask_for_copies, ask_for_replaced
 from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive_left, left_tables
 from pipeline.apply.pending import Outlook, Pending
-from pipeline.apply.renames import find_astray, rename_events
+from pipeline.apply.renames import Detours, rename_events
 from pipeline.apply.targets import refuse_nested_folder
 from pipeline.config import Config
 from pipeline.errors import told
@@ -60,6 +60,7 @@ class Applier:
         self._is_ready = False
         self._writers: dict[TableName, SilverTable] = {}
         self._outlook = Outlook(config, self.bronze, self.records, self.summary)
+        self._detours = Detours()
         self._passed_at = 0.0
         self._was_outrun = False  # in the last pass somebody else's commit came before ours
         self.confirmed: Callable[[TableName], bool] = lambda name: False  # whose guards are lifted
@@ -135,6 +136,7 @@ class Applier:
             self.summary.show(manifest)
             self._report()
             return
+        self._detours.note(pending.names_of, pending.registered)
         names = pending.names
         entries = Entries(self.lake, manifest, self.path)
 
@@ -229,7 +231,7 @@ class Applier:
         refuse_nested_folder(self._config, name)
         writer = self.writer(name, pending.history)
         writer.bronze.arrivals = self.bronze.arrivals
-        astray = find_astray(registered, pending.point, self.relations, writer)
+        astray = self._detours.find(registered, pending.point, pending.names_of, self.relations, writer)
         renames = rename_events(name, pending.registered, self.relations, surveys, astray)
         self.records.record_events([*renames])
         writer.refuse_foreign_commits(since)

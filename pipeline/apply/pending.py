@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from pipeline.apply.leaving import why_left
-from pipeline.apply.renames import replaced_tables
+from pipeline.apply.renames import names_by_table, replaced_tables
 from pipeline.apply.targets import why_not_its_own
 from pipeline.config import Config
 from pipeline.errors import told
@@ -49,6 +49,7 @@ class Pending:
     waiting: Set[TableName]  # tables that wait for a copy of their rows
     replaced: Set[TableName]  # those of them whose name another table has had since they were copied
     refused: Mapping[TableName, str]  # tables whose folder has another's rows, with a sentence
+    names_of: Mapping[int, Set[TableName]]  # the names under which changes of tables came, by oid
     commit_time: datetime | None  # of the newest transaction that silver may show at the point
 
     def floor(self, name: TableName) -> LSN:
@@ -124,9 +125,10 @@ class Outlook:
         self.bronze.look_at_arrivals(since, point)
         floors = {name: floor for name, floor in floors.items() if name not in apart}
         behind_copies = {name: copy.through for name, copy in begun.items()}
+        surveyed = self.bronze.survey(point, manifest.lsn, floors | behind_copies)
         found = {
             name: surveys
-            for name, surveys in self.bronze.survey(point, manifest.lsn, floors | behind_copies).items()
+            for name, surveys in surveyed.items()
             if self._config.rule_for(*name) is not None and name not in apart - begun.keys()
         }
         if self._config.source.copy != "never":
@@ -157,6 +159,7 @@ class Outlook:
             waiting,
             self._replaced.keys(),
             dict(self._refused),
+            names_by_table(surveyed, self.relations),
             max(times, default=None),
         )
 

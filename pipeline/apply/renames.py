@@ -1,6 +1,6 @@
 """Names that several tables had: bronze has changes under the name of their time, silver a table for each."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from pipeline.lake.bronze.arrivals import Point
 from pipeline.lake.bronze.astray import Astray, last_astray
@@ -35,23 +35,57 @@ def replaced_tables(
     return replaced
 
 
-def find_astray(
-    known: Registered | None, point: Point, relations: Mapping[int, SourceRelation], writer: SilverTable
-) -> Astray | None:
-    """Return what came last under another name since the table was written, and before its newest change.
+def names_by_table(
+    found: Mapping[TableName, Sequence[TableSurvey]], relations: Mapping[int, SourceRelation]
+) -> dict[int, set[TableName]]:
+    """Return the names under which changes of each table came, by its oid."""
+    names: dict[int, set[TableName]] = {}
+    for name, surveys in found.items():
+        for each in surveys:
+            names.setdefault(relations[each.survey.version].oid, set()).add(name)
+    return names
 
-    The pass that wrote it may have had such changes behind the last one under its own name: they are looked
-    for from where that pass began.
-    """
-    name, bronze = writer.name, writer.bronze
-    if known is None or all(r.oid != known.relation_id or r.name == name for r in relations.values()):
-        return None
-    copy = bronze.copies.newest(point.lsn).get(name)
-    after = Manifests(bronze.lake).last_before(writer.position)
-    if copy is not None:
-        after = max(after, copy.lsns[0])
-    oid, has_rows = known.relation_id, copy is not None
-    return last_astray(bronze.changes, oid, name, after, point.lsn, has_rows=has_rows)
+
+class Detours:
+    """Finds what came under other names than a table's own; bronze is asked where there may be something."""
+
+    def __init__(self) -> None:
+        self._settled: set[TableName] = set()  # of which all that came so far came under their names
+
+    def note(self, names: Mapping[int, Set[TableName]], registered: Mapping[TableName, Registered]) -> None:
+        """Take note of a pass, by the names under which changes of each table came."""
+        self._settled -= {n for n, table in registered.items() if names.get(table.relation_id, {n}) - {n}}
+
+    def find(
+        self,
+        known: Registered | None,
+        point: Point,
+        names: Mapping[int, Set[TableName]],
+        relations: Mapping[int, SourceRelation],
+        writer: SilverTable,
+    ) -> Astray | None:
+        """Return what came last under another name since the table was written, and before its newest change.
+
+        The pass that wrote it may have had such changes behind the last one under its own name: they are
+        looked for from where that pass began.
+        """
+        name = writer.name
+        if known is None or name in self._settled:
+            return None
+        oid, found = known.relation_id, None
+        if any(r.oid == oid and r.name != name for r in relations.values()):
+            found = self._find(oid, point, writer)
+        if names.get(oid, {name}) == {name}:
+            self._settled.add(name)
+        return found
+
+    def _find(self, oid: int, point: Point, writer: SilverTable) -> Astray | None:
+        name, bronze = writer.name, writer.bronze
+        copy = bronze.copies.newest(point.lsn).get(name)
+        after = Manifests(bronze.lake).last_before(writer.position)
+        if copy is not None:
+            after = max(after, copy.lsns[0])
+        return last_astray(bronze.changes, oid, name, after, point.lsn, has_rows=copy is not None)
 
 
 def rename_events(

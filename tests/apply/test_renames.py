@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.apply.renames import rename_events, replaced_tables
+from pipeline.apply.renames import names_by_table, rename_events, replaced_tables
 from pipeline.lake.bronze.astray import Astray
 from pipeline.lake.bronze.tables import TableSurvey
 from pipeline.lake.instants import EPOCH
@@ -98,3 +98,14 @@ def test_input_of_another_table_than_was_copied_waits(
     found = [TableSurvey(survey(oid, (50, 0), (60, 0)), {}, EPOCH) for oid in seen]
     replaced = replaced_tables({A: found, B: []}, copies, tables, versions)
     assert replaced == ({A} if is_replaced else set())
+
+
+def test_tables_of_which_all_came_under_their_names_are_not_asked_for() -> None:
+    versions = {1: relation(column("id", 1), version=1, oid=1)}
+    versions |= {2: replace(versions[1], version=2, table_name="b")}
+    found = {
+        A: [TableSurvey(survey(1, (50, 0), (60, 0)), {}, EPOCH)],
+        B: [TableSurvey(survey(2, (70, 0), (80, 0)), {}, EPOCH)],
+    }
+    assert names_by_table(found, versions) == {1: {A, B}}
+    assert names_by_table({A: found[A]}, versions) == {1: {A}}
