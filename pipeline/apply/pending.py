@@ -5,7 +5,7 @@ of which somebody wants keys copied anew waits for these: it must not be beyond 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -192,19 +192,13 @@ class Outlook:
         return found
 
     def _uncopied(
-        self,
-        registered: Mapping[TableName, Registered],
-        copies: Mapping[TableName, Copy],
-        recorded: CopyHistory,
+        self, registered: Iterable[TableName], copies: Iterable[TableName], recorded: CopyHistory
     ) -> set[TableName]:
         """Return the tables that have to wait in bronze until their copy is complete."""
         if self._config.source.copy == "never":
             return set()
-        return {
-            name
-            for name in self._captured_tables(None)
-            if name not in registered and name not in copies and not recorded.is_gone(name)
-        }
+        known = {*registered, *copies}
+        return {n for n in self._captured_tables(None) if n not in known and not recorded.is_gone(n)}
 
     def _known_before(
         self,

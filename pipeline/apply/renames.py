@@ -81,7 +81,7 @@ class Detours:
 
     def _find(self, oid: int, point: Point, writer: SilverTable) -> Astray | None:
         name, bronze = writer.name, writer.bronze
-        copy = bronze.copies.newest(point.lsn).get(name)
+        copy = writer.history.newest(point.lsn).get(name)
         after = Manifests(bronze.lake).last_before(writer.position)
         if copy is not None:
             after = max(after, copy.lsns[0])
