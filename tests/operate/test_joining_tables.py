@@ -80,8 +80,7 @@ def test_a_session_that_knew_the_table_before_it_joined_sends_it(
     life.run(TABLE.format("a"), FILL.format("a", 1, 5), TABLE.format("b"))
     life.run(f"CREATE PUBLICATION {life.config.source.publication} FOR TABLE a")
     with continuous(life) as running, life.database.connect() as writer:
-        life.run("INSERT INTO a VALUES (50, '')")
-        wait_until(lambda: running.captured >= 1)
+        wait_until(lambda: ("public", "a") in running.copied)
         writer.execute("BEGIN")
         writer.execute("INSERT INTO b VALUES (100, 'before it joined')")
         add(life, "b")

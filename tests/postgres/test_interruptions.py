@@ -81,11 +81,11 @@ def translated(kind: bytes, body: bytes) -> bytes:
 
 
 @both_routes
-@pytest.mark.parametrize("server", ["database", "old_database"])
+@pytest.mark.parametrize("of", ["database", "old_database"])
 def test_a_missing_publication_is_told_in_any_language(
-    request: pytest.FixtureRequest, server: str, route: str
+    request: pytest.FixtureRequest, of: str, route: str
 ) -> None:
-    database: Database = request.getfixturevalue(server)
+    database: Database = request.getfixturevalue(of)
     make_items(database)
     database.run("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')")
     database.run("INSERT INTO item (id) VALUES (1)", f"CREATE PUBLICATION {database.name} FOR ALL TABLES")
