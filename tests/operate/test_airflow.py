@@ -33,7 +33,7 @@ for dag in [found for found in vars(pgdelta_dag).values() if isinstance(found, p
     dags[dag.dag_id] = [dag.catchup, dag.max_active_runs, dag.params["config"], {
         task.task_id: [
             sorted(task.downstream_task_ids),
-            str(task.trigger_rule),
+            task.trigger_rule.value,
             task.retries,
             task.retry_exponential_backoff > 0,
         ]
