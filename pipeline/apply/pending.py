@@ -46,8 +46,7 @@ class Pending:
     patches: Mapping[TableName, tuple[Copy, ...]]  # copies of keys that tables have not got yet, in order
     stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
     frozen: Set[TableName]  # tables that wait for a patch
-    waiting: Set[TableName]  # tables that wait for a copy of their rows
-    replaced: Set[TableName]  # those of them whose name another table has had since they were copied
+    replaced: Set[TableName]  # tables that wait, for another has had their name since they were copied
     refused: Mapping[TableName, str]  # tables whose folder has another's rows, with a sentence
     names_of: Mapping[int, Set[TableName]]  # the names under which changes of tables came, by oid
     commit_time: datetime | None  # of the newest transaction that silver may show at the point
@@ -156,7 +155,6 @@ class Outlook:
             patches,
             stale,
             frozen,
-            waiting,
             self._replaced.keys(),
             dict(self._refused),
             names_by_table(surveyed, self.relations),
