@@ -26,8 +26,12 @@ class Joined:
 
     writers: frozenset[str]
     since: float  # of the monotonic clock, in seconds
-    is_waiting: bool = True
     is_told: bool = False  # to a session of the stream that begins beyond all of these
+
+    @property
+    def is_waiting(self) -> bool:
+        """Say whether one of them is open still."""
+        return bool(self.writers)
 
     def sentence(self, now: float) -> str | None:
         """Say what it waits for, once that takes long."""
@@ -62,7 +66,6 @@ class Joining:
             relation_id = membership.relation_id
             seen = self.tables.setdefault((name, membership), Joined(writers.of(relation_id), now))
             seen.writers = writers.left(seen.writers, relation_id)
-            seen.is_waiting = bool(seen.writers)
             found[name] = seen
         return found
 
