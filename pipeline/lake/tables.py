@@ -7,7 +7,6 @@ written in the same commit as the data, so what a table holds and how far it is 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlparse
 
@@ -16,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.bronze.ledger import OURS
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, told
 from pipeline.lake.delta_log import delta_log, newest_snapshot, positions_in
 from pipeline.lake.folders import move_folder, remove_folder
 from pipeline.lake.positions import Commit
@@ -165,8 +164,10 @@ class LakeTable:
         self.append(frame, commit, adds_columns=adds_columns)
         if self._version_seen() // MERGED_EACH > before // MERGED_EACH:
             # The rows are committed. Who loses against another writer leaves it to the next multiple.
-            with suppress(Exception):
+            try:
                 self.spark.sql(f"OPTIMIZE {self.identifier}")
+            except Exception as error:
+                told(error)
 
     def _version_seen(self) -> int:
         """Return the version that this process read or wrote last; the log is not asked."""
