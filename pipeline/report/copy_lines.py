@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.errors import one_line
+from pipeline.rules import TableName
 
 if TYPE_CHECKING:
     from pipeline.report.summaries import CopyProgress
 
-Name = tuple[str, str]
 
 _NAMED_TABLES = 3
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -38,13 +38,13 @@ def is_open(copy: CopyProgress) -> bool:
     return not copy.is_complete and copy.failure is None
 
 
-def list_running(copies: Mapping[Name, CopyProgress]) -> list[tuple[Name, CopyProgress]]:
+def list_running(copies: Mapping[TableName, CopyProgress]) -> list[tuple[TableName, CopyProgress]]:
     """Return the copies that have begun and are not complete; those that are read to the end come last."""
     running = [(name, copy) for name, copy in copies.items() if is_open(copy) and copy.began is not None]
     return sorted(running, key=lambda item: _is_read(item[1]))
 
 
-def board_rows(copies: Mapping[Name, CopyProgress], rate: float, most: int) -> list[Row]:
+def board_rows(copies: Mapping[TableName, CopyProgress], rate: float, most: int) -> list[Row]:
     """Return a line for each running table, at most so many, and one of all."""
     running = list_running(copies)
     rows = [_table_row(name, copy) for name, copy in running[:most]]
@@ -55,7 +55,7 @@ def board_rows(copies: Mapping[Name, CopyProgress], rate: float, most: int) -> l
     return [*rows, Row(title, _share_of(copies), _total_rows(copies), size_text(size), rate_text(rate), "")]
 
 
-def total_line(copies: Mapping[Name, CopyProgress], rate: float) -> str:
+def total_line(copies: Mapping[TableName, CopyProgress], rate: float) -> str:
     """Return how far all copies are."""
     running = list_running(copies)
     named = [f"{name_text(name)} {share_text(copy.share)}" for name, copy in running[:_NAMED_TABLES]]
@@ -65,7 +65,7 @@ def total_line(copies: Mapping[Name, CopyProgress], rate: float) -> str:
     return ", ".join(parts)
 
 
-def ended_lines(ended: Sequence[tuple[Name, CopyProgress]], most: int | None = None) -> list[str]:
+def ended_lines(ended: Sequence[tuple[TableName, CopyProgress]], most: int | None = None) -> list[str]:
     """Return a line for each copy that is complete or failed; of more than `most` a kind, one for all."""
     complete = [(name, copy) for name, copy in ended if copy.failure is None]
     failed = [(name, copy) for name, copy in ended if copy.failure is not None]
@@ -89,7 +89,7 @@ def seconds_left(copy: CopyProgress) -> float | None:
     return copy.seconds * (1 - copy.share) / copy.share if 0 < copy.share < 1 else None
 
 
-def name_text(name: Name) -> str:
+def name_text(name: TableName) -> str:
     """Return a table's name in one line, whatever characters it has."""
     return one_line(".".join(name))
 
@@ -118,7 +118,7 @@ def duration_text(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def _table_row(name: Name, copy: CopyProgress) -> Row:
+def _table_row(name: TableName, copy: CopyProgress) -> Row:
     left = seconds_left(copy)
     if _is_read(copy):
         note = "waits for capture" if copy.share == 1.0 else "lands"
@@ -139,18 +139,18 @@ def _is_read(copy: CopyProgress) -> bool:
     return copy.ranges_read >= copy.ranges
 
 
-def _count_text(copies: Mapping[Name, CopyProgress]) -> str:
+def _count_text(copies: Mapping[TableName, CopyProgress]) -> str:
     complete = sum(copy.is_complete for copy in copies.values())
     failed = sum(copy.failure is not None for copy in copies.values())
     return f"{complete} of {len(copies)} tables complete" + (f", {failed} failed" if failed else "")
 
 
-def _share_of(copies: Mapping[Name, CopyProgress]) -> float:
+def _share_of(copies: Mapping[TableName, CopyProgress]) -> float:
     pages = sum(copy.pages for copy in copies.values())
     return sum(copy.share * copy.pages for copy in copies.values()) / pages if pages else 1.0
 
 
-def _total_rows(copies: Mapping[Name, CopyProgress]) -> str:
+def _total_rows(copies: Mapping[TableName, CopyProgress]) -> str:
     return _rows_text(sum(max(copy.rows, copy.rows_landed) for copy in copies.values()))
 
 
@@ -158,6 +158,6 @@ def _rows_text(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
-def _names(copies: Sequence[tuple[Name, CopyProgress]]) -> str:
+def _names(copies: Sequence[tuple[TableName, CopyProgress]]) -> str:
     names = [name_text(name) for name, _ in copies[:_NAMED_TABLES]]
     return ", ".join(names) + (", …" if len(copies) > _NAMED_TABLES else "")

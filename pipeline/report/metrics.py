@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 from pipeline import __version__
 from pipeline.report.exposition import Family, Sample
+from pipeline.rules import TableName
 
 if TYPE_CHECKING:
     from pipeline.protocol.lsn import LSN
     from pipeline.report.summaries import ApplySummary, IngestSummary, TableState
 
-Name = tuple[str, str]
 Kind = Literal["counter", "gauge"]
 
 
@@ -90,7 +90,7 @@ class RunMetrics:
         applied = {name: state.applied for name, state in tables.items() if name not in entries}
         applied |= {name: entry.applied_lsn for name, entry in entries.items()}
 
-        def each(value: Callable[[TableState], int]) -> dict[Name, int]:
+        def each(value: Callable[[TableState], int]) -> dict[TableName, int]:
             return {name: value(tables[name]) if name in tables else 0 for name in applied.keys() | tables}
 
         passes = (
@@ -145,7 +145,7 @@ class RunMetrics:
         self,
         name: str,
         help: str,
-        values: Mapping[Name, object],
+        values: Mapping[TableName, object],
         value: Callable[..., float] = lambda found: found,
         kind: Kind = "gauge",
     ) -> Family:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from pipeline import __version__
 from pipeline.lake.instants import utc_text
-from pipeline.report.troubles import Name, Troubles
+from pipeline.report.troubles import Troubles
+from pipeline.rules import TableName
 
 if TYPE_CHECKING:
     from pipeline.report.summaries import ApplySummary, IngestSummary
@@ -32,8 +33,8 @@ class RunLog:
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._commits = self._transactions = self._changes = self._passes = 0
-        self._applied: dict[Name, int] = {}
-        self._copies: dict[Name, str | None] = {}
+        self._applied: dict[TableName, int] = {}
+        self._copies: dict[TableName, str | None] = {}
         self._all_copies: str | None = None  # why none goes on
         self._troubles = Troubles()
 

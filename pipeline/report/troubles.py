@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from pipeline.rules import TableName
+
 if TYPE_CHECKING:
     from pipeline.protocol.lsn import LSN
     from pipeline.report.summaries import TableState
 
-Name = tuple[str, str]
 Kind = Literal["held", "failed", "resumed"]
 
 
@@ -17,7 +18,7 @@ class Trouble(NamedTuple):
     """What began of a table, or ended: where it stands, and the sentence of what began."""
 
     kind: Kind
-    name: Name
+    name: TableName
     applied: LSN
     sentence: str | None = None
 
@@ -37,9 +38,9 @@ class Troubles:
     """Knows what was told of each table."""
 
     def __init__(self) -> None:
-        self._told: dict[Name, tuple[Kind, str]] = {}
+        self._told: dict[TableName, tuple[Kind, str]] = {}
 
-    def take(self, tables: Mapping[Name, TableState]) -> list[Trouble]:
+    def take(self, tables: Mapping[TableName, TableState]) -> list[Trouble]:
         """Return what is new since the last time, by table."""
         found = []
         for name, state in sorted(tables.items()):

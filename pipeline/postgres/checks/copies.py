@@ -18,15 +18,14 @@ from pipeline.postgres.connection import Connection, connect, describe, identify
 from pipeline.postgres.publication import Publication, list_configured
 from pipeline.postgres.rows.snapshot import COPY_SESSIONS
 from pipeline.postgres.stream.plugin import quote_identifier
-
-Name = tuple[str, str]
+from pipeline.rules import TableName
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
     """What the role may do with a table that holds rows."""
 
-    name: Name
+    name: TableName
     is_usable: bool  # its schema
     is_readable: bool
     is_filtered: bool
@@ -120,7 +119,7 @@ def _check_place(connection: Connection, reader: Connection) -> Check:
     return Check("copy source", True, "Rows are copied from the source.")
 
 
-def _check_rights(reader: Connection, names: list[Name]) -> Iterator[Check]:
+def _check_rights(reader: Connection, names: list[TableName]) -> Iterator[Check]:
     """Yield whether the role sees all rows of the tables, where there are any."""
     if not names:
         return
