@@ -75,6 +75,14 @@ def silver_of(pipeline: Pipeline, **wanted: Any) -> AsOf:
     return found
 
 
+def end_before_the_manifest(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run an apply that writes its tables, and ends before it says so."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifests, "record", crash)
+        with pytest.raises(Crash):
+            Applier(pipeline.spark, pipeline.config).apply_pending()
+
+
 def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: None) -> None:
     pipeline.ingest()
     pipeline.run(*TABLES)
@@ -143,10 +151,7 @@ def test_what_a_run_wrote_that_ended_early_is_in_no_manifest_of_before(
     [[before]] = pipeline.source.execute("SELECT clock_timestamp()").fetchall()
     book(pipeline)
     pipeline.ingest()
-    with monkeypatch.context() as patch:
-        patch.setattr(Manifests, "record", crash)
-        with pytest.raises(Crash):
-            Applier(pipeline.spark, pipeline.config).apply_pending()
+    end_before_the_manifest(pipeline, monkeypatch)
     pipeline.catch_up()
     assert_alike(silver_of(pipeline, timestamp=before), 2)
     assert_alike(silver_of(pipeline), 4)
@@ -283,10 +288,7 @@ def test_what_a_run_wrote_that_ended_before_its_manifest_is_in_the_next(
 ) -> None:
     book(booked)
     booked.ingest()
-    with monkeypatch.context() as patch:
-        patch.setattr(Manifests, "record", crash)
-        with pytest.raises(Crash):
-            Applier(booked.spark, booked.config).apply_pending()
+    end_before_the_manifest(booked, monkeypatch)
     booked.run("INSERT INTO debit VALUES (100, 1)")  # of the other table there is nothing to apply
     booked.catch_up()
     silver = silver_of(booked)
