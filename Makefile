@@ -14,7 +14,9 @@ help: ## show this list
 
 setup: $(READY) ## leave everything the pipeline needs in .venv (Python packages, Delta's JARs, Spark's settings)
 
-$(READY): pyproject.toml pipeline/lake/spark/jars.py pipeline/lake/spark/settings.py
+LOG_STORE := $(wildcard pipeline/lake/spark/java/pgdelta/storage/*.java)
+
+$(READY): pyproject.toml pipeline/lake/spark/jars.py pipeline/lake/spark/settings.py $(LOG_STORE)
 	@$(PYTHON) -c 'import sys; sys.exit("pgdelta needs Python 3.10 or newer: make setup PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"

@@ -39,7 +39,8 @@ def run_ingest(
 ) -> IngestSummary:
     """Capture everything committed up to the WAL end seen at the start, or go on until `stop`."""
     stop = stop or threading.Event()
-    lake = Lake(spark or start_session(f"pgdelta ingest {config.pipeline}"), config.storage.root)
+    spark = spark or start_session(f"pgdelta ingest {config.pipeline}")
+    lake = Lake.for_writing(spark, config.storage.root)
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
         lock_slot(connection, config.source.slot, should_stop=stop.is_set)

@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError, told
 from pipeline.lake.delta_log import delta_log, newest_snapshot, positions_in
 from pipeline.lake.folders import move_folder, remove_folder
 from pipeline.lake.positions import Commit
+from pipeline.lake.spark.log_store import require_log_store
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.evolve import needs_column_mapping
 
@@ -57,6 +58,14 @@ class Lake:
         if not parsed.scheme and _default_scheme(spark) == "file":
             root = f"file:{os.path.abspath(root)}"
         self.root = root.rstrip("/")
+
+    @classmethod
+    def for_writing(cls, spark: SparkSession, root: str) -> "Lake":
+        """Return the lake; LakeError where commits of two processes would not exclude each other there."""
+        lake = cls(spark, root)
+        if lake.local_root is not None:
+            require_log_store(spark)
+        return lake
 
     @property
     def local_root(self) -> str | None:

@@ -80,7 +80,7 @@ def run_resync(
     """Ask for the tables that globs name, or all, or keys of one; `runs` ingests and applies at once."""
     matches = matcher(globs)
     spark = spark or start_session(f"pgdelta resync {config.pipeline}")
-    lake = Lake(spark, config.storage.root)
+    lake = Lake.for_writing(spark, config.storage.root)
     if runs:
         refuse_beside_apply(lake)
     bronze = Bronze(lake, config.pipeline)

@@ -100,7 +100,7 @@ class Reconciler:
         self._wait = wait
         self._runs = runs
         self._stop = stop
-        self._lake = Lake(spark, config.storage.root)
+        self._lake = Lake.for_writing(spark, config.storage.root)
         self._bronze = Bronze(self._lake, config.pipeline)
         self._reports = Reconciliations(self._lake)
         self._run_id = uuid4().hex

@@ -39,6 +39,22 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pyte
     assert not checked(f"{tmp_path}/lake")["lake"].ok
 
 
+def test_a_folder_without_hard_links_is_refused_and_the_probe_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checked(str(tmp_path))["lake"].ok
+    assert list(tmp_path.iterdir()) == []
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    lake = checked(f"{tmp_path}/lake")["lake"]
+    assert not lake.ok
+    assert f"The file system of {tmp_path} has no hard links" in lake.sentence
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_where_nobody_can_look_nothing_is_promised() -> None:
     assert "seen by the jobs" in checked("s3a://bucket/lake")["lake"].sentence
 

@@ -11,12 +11,15 @@ import time
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pipeline.errors import LakeError
 from pipeline.lake.spark.jars import check_java, prepare_spark
-from pipeline.lake.spark.settings import DELTA_JARS, SPARK_SETTINGS
+from pipeline.lake.spark.log_store import JAR_NAME, manifest, require_log_store
+from pipeline.lake.spark.settings import DELTA_JARS, LOG_STORE, LOG_STORE_SETTING, SPARK_SETTINGS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
@@ -30,6 +33,8 @@ def spark_home(tmp_path: Path) -> Path:
     for _, artifact, version in DELTA_JARS:
         with zipfile.ZipFile(tmp_path / "jars" / f"{artifact}-{version}.jar", "w") as jar:
             jar.writestr("x", "")
+    with zipfile.ZipFile(tmp_path / "jars" / JAR_NAME, "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", manifest())
     return tmp_path
 
 
@@ -50,6 +55,32 @@ def test_a_spark_without_ivy_is_named(spark_home: Path) -> None:
     (spark_home / "jars" / f"{DELTA_JARS[0][1]}-{DELTA_JARS[0][2]}.jar").write_bytes(b"half a jar")
     with pytest.raises(LakeError, match="ships no Ivy"):
         prepare_spark(spark_home, spark_home / "bin")
+
+
+def test_a_log_store_of_another_source_is_compiled_again(spark_home: Path) -> None:
+    jar = spark_home / "jars" / JAR_NAME
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\nSource-SHA-256: 0\n")
+    with pytest.raises(LakeError, match="ships no Ivy"):  # to fetch the compiler with
+        prepare_spark(spark_home, spark_home / "bin")
+
+
+def test_a_session_that_commits_by_another_store_is_refused() -> None:
+    def session(store: str | None, *, has_class: bool) -> Any:
+        def for_name(*_: object) -> None:
+            if not has_class:
+                raise RuntimeError("ClassNotFoundException")
+
+        java = SimpleNamespace(lang=SimpleNamespace(Class=SimpleNamespace(forName=for_name)))
+        thread = SimpleNamespace(currentThread=lambda: SimpleNamespace(getContextClassLoader=lambda: None))
+        context = SimpleNamespace(getConf=lambda: {LOG_STORE_SETTING: store})
+        return SimpleNamespace(sparkContext=context, _jvm=SimpleNamespace(java=java, Thread=thread))
+
+    require_log_store(session(LOG_STORE, has_class=True))
+    with pytest.raises(LakeError, match=f"start Spark with --conf {LOG_STORE_SETTING}={LOG_STORE}$"):
+        require_log_store(session(None, has_class=True))
+    with pytest.raises(LakeError, match=f"{JAR_NAME} is not on Spark's class path: run `make setup`"):
+        require_log_store(session(LOG_STORE, has_class=False))
 
 
 def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlparse
@@ -18,7 +19,7 @@ _RELATIVE = (
 
 
 def check_machine(config: Config) -> Iterator[Check]:
-    """Yield the checks of this machine; nothing is made, and no JVM is started but to ask Java's version."""
+    """Yield the checks of this machine; nothing that they make stays, and Java is only asked its version."""
     try:
         yield Check("Java", True, f"Spark will run {check_java()}.")
     except LakeError as error:
@@ -30,6 +31,14 @@ def check_machine(config: Config) -> Iterator[Check]:
     path = Path(os.path.abspath(root.removeprefix("file://").removeprefix("file:")))
     there = next(folder for folder in (path, *path.parents) if folder.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        if not _has_hard_links(there):
+            yield Check(
+                "lake",
+                False,
+                f"The file system of {there} has no hard links: commits would not exclude each other there.",
+                "Name a folder of another file system, or an object store, in storage.root.",
+            )
+            return
         has_bronze = (path / "bronze" / "changes").exists()
         sentence = f"The lake is {path}" if has_bronze else f"A new lake will be made in {path}"
         yield Check("lake", True, f"{sentence}.", "" if has_bronze or os.path.isabs(root) else _RELATIVE)
@@ -40,3 +49,14 @@ def check_machine(config: Config) -> Iterator[Check]:
         f"The lake cannot be made in {path}: {there} cannot be written by this user.",
         "Give this user the right to write there, or name another folder in storage.root.",
     )
+
+
+def _has_hard_links(folder: Path) -> bool:
+    with tempfile.TemporaryDirectory(prefix=".pgdelta-check-", dir=folder) as name:
+        handle, path = tempfile.mkstemp(dir=name)
+        os.close(handle)
+        try:
+            os.link(path, Path(name, "link"))
+        except OSError:
+            return False
+    return True

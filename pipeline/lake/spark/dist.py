@@ -1,9 +1,9 @@
 """Build what a Spark cluster needs into a folder: `make dist` runs `python -m pipeline.lake.spark.dist dist`.
 
-Out come the wheel (for the driver's Python environment), a zip of the package (`--py-files`), Delta's JARs
-(`--jars`), the jobs, quiet log settings, an archive of the packages that the driver needs where nothing can
-be installed, and a README.txt with the exact line. Executors run no Python at all. Everything comes from this
-checkout and its environment; only pip may fetch its build backend.
+Out come the wheel (for the driver's Python environment), a zip of the package (`--py-files`), the JARs of
+Delta and of the log store (`--jars`), the jobs, quiet log settings, an archive of the packages that the
+driver needs where nothing can be installed, and a README.txt with the exact line. Executors run no Python at
+all. Everything comes from this checkout and its environment; only pip may fetch its build backend.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.errors import LakeError, sentence_of
+from pipeline.lake.spark.log_store import JAR_NAME
 from pipeline.lake.spark.settings import DELTA_JARS, LOG4J_PROPERTIES
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-JAR_NAMES = tuple(f"{artifact}-{version}.jar" for _, artifact, version in DELTA_JARS)
+JAR_NAMES = (*(f"{artifact}-{version}.jar" for _, artifact, version in DELTA_JARS), JAR_NAME)
 PACKAGES = "packages.tar.gz"
 README = """\
 What a Spark {spark} cluster needs to run the pipeline. From this folder, with the driver's Python in

@@ -1,9 +1,9 @@
 """Make the environment's own Spark ready for Delta: `make setup` runs `python -m pipeline.lake.spark.jars`.
 
-Places Delta's two JARs beside Spark's own, writes `conf/spark-defaults.conf` and `conf/log4j2.properties`
-there, and makes `bin/spark-submit` find this environment without activating it. The JARs come from Maven
-Central through the Ivy that Spark ships. Safe to repeat: what is in place is left alone. It never touches a
-Spark outside this environment.
+Places Delta's two JARs and the compiled log store next to Spark's own, writes `conf/spark-defaults.conf` and
+`conf/log4j2.properties` there, and makes `bin/spark-submit` find this environment without activating it. The
+JARs, and the compiler of the log store, come from Maven Central through the Ivy that Spark ships. Safe to
+repeat: what is in place is left alone. It never touches a Spark outside this environment.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.errors import LakeError
+from pipeline.lake.spark.log_store import COMPILER, JAR_NAME, build_jar, is_current
 from pipeline.lake.spark.settings import DELTA_JARS, LOG4J_PROPERTIES, SPARK_SETTINGS
 
 _OLDEST_JAVA = 17
@@ -52,6 +53,13 @@ def prepare_spark(spark_home: Path, scripts: Path) -> list[str]:
             stale.unlink()
         retrieve_jar(spark_home, group, artifact, version, jar)
         changes.append(f"{jar.name} placed in Spark's jars")
+    # before the settings, which have Delta look for its class
+    if not is_current(spark_home / "jars" / JAR_NAME):
+        with tempfile.TemporaryDirectory() as folder:
+            compiler = Path(folder, "ecj.jar")
+            retrieve_jar(spark_home, *COMPILER, compiler)
+            build_jar(check_java(), compiler, spark_home / "jars", spark_home / "jars" / JAR_NAME)
+        changes.append(f"{JAR_NAME} compiled into Spark's jars")
     defaults = "".join(f"{key} {value}\n" for key, value in SPARK_SETTINGS.items())
     for path, text in (
         (spark_home / "conf" / "spark-defaults.conf", defaults),
@@ -95,7 +103,7 @@ def retrieve_jar(spark_home: Path, group: str, artifact: str, version: str, jar:
         command = [str(check_java()), "-jar", str(ivy), "-settings", str(settings), "-warn"]
         command += ["-dependency", group, artifact, version, "-confs", "default", "-notransitive"]
         command += ["-types", "jar", "-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
-        fetched = Path(folder, jar.name)
+        fetched = Path(folder, f"{artifact}-{version}.jar")
         said = ""
         # the user's own cache first, which may hold the JAR already; then none, should that one be
         # half-filled

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import LakeError
 from pipeline.lake.spark.launcher import is_launched_by_spark
+from pipeline.lake.spark.log_store import is_on_class_path
 from pipeline.lake.spark.settings import DELTA_JARS, RUNTIME_SETTINGS, SPARK_SETTINGS
 
 
@@ -25,7 +26,7 @@ def start_session(name: str) -> SparkSession:
         conf.setIfMissing(key, value)
     conf.setIfMissing("spark.app.name", name)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
-    if not _has_delta(spark):
+    if not is_on_class_path(spark, "io.delta.tables.DeltaTable"):
         group, artifact, version = DELTA_JARS[0]
         raise LakeError(
             "Delta Lake's JARs are not on Spark's class path: run `make setup`, or give spark-submit "
@@ -57,18 +58,6 @@ def _forward(read_end: int) -> None:
                 # our stderr may be a pipe that nobody reads any more
                 with suppress(OSError):
                     os.write(2, line)
-
-
-def _has_delta(spark: SparkSession) -> bool:
-    try:
-        spark._jvm.java.lang.Class.forName(  # type: ignore[union-attr]
-            "io.delta.tables.DeltaTable",
-            False,
-            spark._jvm.Thread.currentThread().getContextClassLoader(),  # type: ignore[union-attr]
-        )
-    except Exception:
-        return False
-    return True
 
 
 def own_session(spark: SparkSession) -> SparkSession:

@@ -11,11 +11,16 @@ DELTA_JARS = (
     ("io.delta", "delta-storage", DELTA_VERSION),
 )
 
+# for roots on a file system that this machine mounts; only the driver commits
+LOG_STORE_SETTING = "spark.delta.logStore.file.impl"
+LOG_STORE = "pgdelta.storage.LinkLogStore"
+
 SPARK_SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.memory": "3g",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    LOG_STORE_SETTING: LOG_STORE,
     # timestamps without a zone in text are UTC, on every host
     "spark.sql.session.timeZone": "UTC",
     # a micro-batch is small: Spark's 200 shuffle tasks and Delta's 50 for a log would cost more than the work
