@@ -7,7 +7,7 @@ AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test slow matrix faults soak bench demo dist airflow notebook clean
+.PHONY: help setup check test slow matrix faults races soak bench demo dist airflow notebook clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with ever
 
 faults: $(READY) ## every fault at every step of a run: about an hour
 	$(VENV)/bin/pytest -m slow -s tests/operate/test_fault_matrix.py
+
+races: $(READY) ## processes that commit to one table at the same moments: 20,000 times the log, 1,000 times jobs
+	$(VENV)/bin/pytest -m "slow or not slow" -s tests/races
 
 soak: $(READY) ## an hour under load with a fault each minute, and proofs that silver equals the source
 	$(VENV)/bin/python -m tests.soak

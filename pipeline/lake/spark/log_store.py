@@ -35,20 +35,20 @@ def is_current(jar: Path) -> bool:
         return archive.read(_MANIFEST).decode() == manifest()
 
 
-def build_jar(java: Path, compiler: Path, class_path: Path, jar: Path) -> None:
-    """Compile the source against the JARs of a folder, or raise LakeError; equal source, equal bytes."""
+def build_jar(java: Path, compiler: Path, class_path: Path, jar: Path, sources: Path = SOURCES) -> None:
+    """Compile the sources against the JARs of a folder, or raise LakeError; equal sources, equal bytes."""
     with tempfile.TemporaryDirectory() as folder:
         classes = Path(folder, "classes")
         command = [str(java), "-jar", str(compiler), "-source", "17", "-target", "17", "-nowarn", "-g"]
         command += ["-encoding", "UTF-8", "-classpath", ":".join(map(str, sorted(class_path.glob("*.jar"))))]
-        command += ["-d", str(classes), str(SOURCES)]
+        command += ["-d", str(classes), str(sources)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = next((line.strip() for line in done.stderr.splitlines() if "ERROR" in line), "")
-            raise LakeError(f"the log store {SOURCES} could not be compiled ({said}); reinstall pgdelta")
+            raise LakeError(f"{sources} could not be compiled ({said}); reinstall pgdelta")
         partial = jar.with_suffix(".partial")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-            _add(archive, _MANIFEST, manifest().encode())
+            _add(archive, _MANIFEST, manifest(sources).encode())
             for path in sorted(classes.rglob("*.class")):
                 _add(archive, path.relative_to(classes).as_posix(), path.read_bytes())
         partial.replace(jar)
@@ -78,11 +78,11 @@ def is_on_class_path(spark: SparkSession, name: str) -> bool:
     return True
 
 
-def manifest() -> str:
-    """Return the JAR's manifest, which names the source that it was made of."""
+def manifest(sources: Path = SOURCES) -> str:
+    """Return the JAR's manifest, which names the sources that it was made of."""
     digest = hashlib.sha256()
-    for path in sorted(SOURCES.rglob("*.java")):
-        digest.update(path.relative_to(SOURCES).as_posix().encode())
+    for path in sorted(sources.rglob("*.java")):
+        digest.update(path.relative_to(sources).as_posix().encode())
         digest.update(path.read_bytes())
     return f"Manifest-Version: 1.0\nSource-SHA-256: {digest.hexdigest()}\n\n"
 
