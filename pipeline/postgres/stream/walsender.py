@@ -78,15 +78,20 @@ class Walsender:
         return False
 
     def read(self, timeout: float) -> list[bytes]:
-        """Return the next messages in order; none once `timeout` seconds passed or sent_through moved."""
+        """Return the next messages in order; none once `timeout` seconds passed or sent_through moved.
+
+        However fast they come, there are at most BATCH_MESSAGES of some BATCH_BYTES, and reading ends with
+        the timeout.
+        """
         deadline = time.monotonic() + timeout
         messages: list[bytes] = []
+        byte_count = 0
         position = self._sent_through
         while True:
             count = len(messages)
             with self._lock:
                 self._raise_failure()
-                is_full, wal_end = self._pull(messages)
+                byte_count, wal_end = self._pull(messages, byte_count)
                 # A warning came in with these bytes: rows were left out, nothing after them may count.
                 self._raise_failure()
                 position = max(position, wal_end, last_end_lsn(messages[count:]))
@@ -94,13 +99,14 @@ class Walsender:
                 self._send_status_if_due()
             remaining = deadline - time.monotonic()
             is_idle = len(messages) == count
-            if is_full or (is_idle and (messages or position > self._sent_through or remaining <= 0)):
+            is_full = len(messages) >= BATCH_MESSAGES or byte_count >= BATCH_BYTES
+            if is_full or remaining <= 0 or (is_idle and (messages or position > self._sent_through)):
                 self._sent_through = position
                 return messages
             if is_idle:
                 self._selector.select(remaining)
             else:
-                time.sleep(_LINGER)
+                time.sleep(min(_LINGER, remaining))
 
     def acknowledge(self, lsn: LSN) -> None:
         """Report everything committed at or before `lsn` as flushed; refuse an LSN beyond sent_through.
@@ -152,12 +158,11 @@ class Walsender:
             self._selector.close()
             self._connection.close()
 
-    def _pull(self, messages: list[bytes]) -> tuple[bool, LSN]:
-        """Append payloads without waiting; return whether the batch is full and the last keepalive's LSN."""
+    def _pull(self, messages: list[bytes], byte_count: int) -> tuple[int, LSN]:
+        """Append payloads without waiting until the batch is full; return its bytes and a keepalive's LSN."""
         append = messages.append
         get_copy_data = self._pgconn.get_copy_data
         pending = self._pending
-        byte_count = 0
         wal_end = INVALID
         has_consumed = False
         try:
@@ -177,14 +182,14 @@ class Walsender:
                         wal_end = max(wal_end, self._receive_keepalive(data))
                 elif size == 0:
                     if has_consumed:
-                        return False, wal_end
+                        break
                     self._pgconn.consume_input()
                     has_consumed = True
                 else:
                     self._receive_end()
         except psycopg.Error as error:
             self._fail(self._lost(error))
-        return True, wal_end
+        return byte_count, wal_end
 
     def _listen(self, *, has_heard: bool) -> None:
         if has_heard:
