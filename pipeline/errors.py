@@ -69,6 +69,10 @@ class LakeError(PgdeltaError):
     """Name what is wrong on the Delta side: a foreign commit, storage that cannot be used."""
 
 
+class FencedError(LakeError):
+    """Name the commit that another ingest came before: this one has to end."""
+
+
 def one_line(text: str) -> str:
     """Return a text for a terminal: names may hold line ends and escape sequences, which are written out."""
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)

@@ -8,10 +8,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from pipeline.bronze.staged import create_file
+from pipeline.errors import LakeError
+from pipeline.lake.bronze import staging as staging_module
 from pipeline.lake.bronze.staging import Staging
 from pipeline.lake.tables import Lake
 from pipeline.postgres.embedded.binaries import copy_binaries
@@ -24,7 +27,7 @@ FILES = sorted((ROOT / "pipeline").rglob("*.py"))
 BY_UMASK = {
     "pipeline/bronze/streams.py": {"self._file.open('ab')"},  # in the staging folder, which is private
     # the lake's
-    "pipeline/lake/bronze/staging.py": {"self.directory.parent.mkdir(parents=True, exist_ok=True)"},
+    "pipeline/lake/bronze/staging.py": {"runs.mkdir(parents=True, exist_ok=True)"},
     # the lake's too: whoever may write its tables takes turns
     "pipeline/lake/locks.py": {"path.parent.mkdir(parents=True, exist_ok=True)"},
     # setup writes into the environment that it runs in, dist into a folder that is to be copied
@@ -134,6 +137,61 @@ def test_what_is_staged_is_closed_and_what_lands_is_as_the_umask_says(
     finally:
         staging.close()
     assert not staging.directory.exists()
+
+
+def local_lake(folder: Path) -> Lake:
+    nothing: Any = None
+    return Lake(nothing, f"file:{folder}/lake")
+
+
+def test_runs_stage_apart_and_only_what_dead_ones_left_is_removed(tmp_path: Path) -> None:
+    lake = local_lake(tmp_path)
+    runs = Path(tmp_path, "lake", "_pgdelta", "staging")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    (runs / "dead").mkdir(parents=True)
+    for left in ("dead/file", "file of an older release"):
+        (runs / left).touch()
+    (runs / "link").symlink_to(precious)
+    first = Staging(lake)
+    assert list(runs.iterdir()) == [first.directory]
+    (first.directory / "file").touch()
+    second = Staging(lake)
+    assert (first.directory / "file").exists(), "the first run is alive"
+    first.close()
+    assert list(runs.iterdir()) == [second.directory]
+    second.close()
+    assert not runs.exists()
+    assert (precious / "file").exists()
+
+
+def test_no_folder_that_is_there_already_is_taken_for_staging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = local_lake(tmp_path)
+    runs = Path(tmp_path, "lake", "_pgdelta", "staging")
+    name = uuid4()
+    (runs / name.hex).mkdir(parents=True)
+    remove = staging_module._remove_unless_held
+
+    def remove_and_be_late(path: Path) -> None:
+        remove(path)
+        path.mkdir(mode=0o777)
+
+    monkeypatch.setattr(staging_module, "_remove_unless_held", remove_and_be_late)
+    monkeypatch.setattr(staging_module, "uuid4", lambda: name)
+    with pytest.raises(FileExistsError):
+        Staging(lake)
+
+
+def test_a_link_in_the_place_of_the_staging_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "lake" / "_pgdelta").mkdir(parents=True)
+    (tmp_path / "lake" / "_pgdelta" / "staging").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LakeError, match=r"is a symbolic link, which is not followed: .* remove the link"):
+        Staging(local_lake(tmp_path))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def made_by(path: Path) -> set[str]:

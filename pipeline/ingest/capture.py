@@ -53,7 +53,7 @@ def position_commit(
         "to_lsn": str(end),
         **facts,
     }
-    return Commit(bronze.app_id, end, metadata)
+    return Commit(bronze.app_id, end, metadata, after=start)
 
 
 class Capture:

@@ -158,9 +158,9 @@ class CopyRound:
                 count += 1
             if count > table.landed:
                 app_id = self._bronze.copy_app_id(table.state.id)
-                commits.append(
-                    Commit(app_id, LSN(table.reading.ranges_before + count), {"operation": "copy"})
-                )
+                before = table.reading.ranges_before
+                facts = {"operation": "copy"}
+                commits.append(Commit(app_id, LSN(before + count), facts, after=LSN(before + table.landed)))
                 rows_of.append((table, count, rows))
         if commits:
             self._bronze.land(files, *commits)

@@ -147,6 +147,8 @@ class Copier:
             # A run that ends by itself waits here; one that does not looks again anyway.
             return self._wanted.is_waiting and not self._is_continuous and not self._stop.wait(1.0)
         source = self._config.source
+        # what an ingest that was held up would still land of a copy must not come after this look
+        self._bronze.claim()
         copies = self._bronze.copies.read()
         used = [r.lsn for states in copies.states.values() for s in states for r in s.readings]
         # Silver may be as far as bronze was when somebody asked for a patch.

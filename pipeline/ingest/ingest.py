@@ -5,6 +5,7 @@ rest again. A slot ahead of bronze means that something is missing, and is refus
 """
 
 import threading
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -25,7 +26,7 @@ from pipeline.postgres.stream.slot_lock import lock_slot
 from pipeline.postgres.stream.slot_sql import start_slot_sql
 from pipeline.postgres.stream.walsender_start import start_walsender
 from pipeline.postgres.types import refuse_unreadable
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.summaries import IngestProgress, IngestSummary
 
 
@@ -55,9 +56,12 @@ def run_ingest(
             slot = first_slot(connection, config)
             bronze.ensure()
             position = slot.confirmed_flush_lsn
-            bronze.land([], position_commit(bronze, config, identity, position, position))
+            bronze.begin()
+            first = position_commit(bronze, config, identity, position, position)
+            bronze.land([], replace(first, after=INVALID))
         else:
             bronze.upgrade()
+            bronze.begin()
             bronze.remember(point)
             position = point.lsn
             recorded = bronze.metadata()

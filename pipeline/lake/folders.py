@@ -14,6 +14,14 @@ def remove_folder(spark: SparkSession, folder: str) -> None:
     _forget(spark, path)
 
 
+def folders_in(spark: SparkSession, folder: str) -> list[str]:
+    """Return the names of the folders in a folder, none where it is not there."""
+    files, path = hadoop_files(spark, folder)
+    if not files.exists(path):
+        return []
+    return [str(found.getPath().getName()) for found in files.listStatus(path) if found.isDirectory()]
+
+
 def move_folder(spark: SparkSession, folder: str, to: str) -> None:
     """Give a folder another path, where nothing is yet."""
     files, path = hadoop_files(spark, folder)

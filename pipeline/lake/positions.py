@@ -19,11 +19,15 @@ _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a data commit records beside its data: who wrote it and up to which LSN it is complete."""
+    """What a data commit records beside its data: who wrote it and up to which LSN it is complete.
+
+    Given `after`, it is refused unless that is what was recorded before it; 0 is that nothing was.
+    """
 
     app_id: str
     lsn: LSN
     metadata: Mapping[str, object] = field(default_factory=dict)
+    after: LSN | None = None
 
     @property
     def user_metadata(self) -> str:

@@ -155,9 +155,10 @@ class LakeTable:
             self.spark.sql(f"ALTER TABLE {self.identifier} UNSET TBLPROPERTIES ('{_AUTO_COMPACTION}')")
 
     def add_missing_columns(self, ddl: str) -> None:
-        """Add those of the columns that the table of an older release lacks; `ddl` has one a line."""
+        """Add those of the columns that the table of an older release lacks."""
+        wanted = local_frame(self.spark, [], ddl).schema.fields
         present = set(self.schema().names)
-        missing = [column for column in ddl.split(", ") if column.split()[0] not in present]
+        missing = [f"{f.name} {f.dataType.simpleString()}" for f in wanted if f.name not in present]
         if missing:
             self.add_columns(", ".join(missing))
 

@@ -37,7 +37,7 @@ from pipeline.lake.manifests import Manifests
 from pipeline.lake.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliations, Verdict
 from pipeline.lake.records import Records
 from pipeline.lake.silver.fingerprints import SilverRows
-from pipeline.lake.silver.snapshots import Pinned, SnapshotSilver, Unsettled, pin
+from pipeline.lake.silver.snapshots import Clones, Pinned, SnapshotSilver, Unsettled, pin
 from pipeline.lake.spark.session import start_session
 from pipeline.lake.tables import Lake
 from pipeline.operate.run import run_both
@@ -144,7 +144,9 @@ class Reconciler:
                 unsettled |= dict.fromkeys(missing, "silver has no table of it yet")
             if not self._reach(keeper.snapshot.lsn):
                 return unsettled | dict.fromkeys((table.name for table in pinned), _STOPPED)
-            silver = SnapshotSilver(self._spark, self._lake.root, self._config.pipeline, keeper.snapshot)
+            clones = stack.enter_context(closing(Clones(self._lake)))
+            root, pipeline = self._lake.root, self._config.pipeline
+            silver = SnapshotSilver(self._spark, root, pipeline, keeper.snapshot, clones)
             unsettled |= silver.look(pinned)
             for table in pinned:
                 if table.name in unsettled:

@@ -109,7 +109,7 @@ def lanes_of(make_pipeline: MakePipeline, database: Database, major: int) -> dic
 
 def spooled(pipeline: Pipeline) -> list[Path]:
     """Return the files of transactions that are not in bronze."""
-    return list(pipeline.path("_pgdelta", "staging").glob("*"))
+    return list(pipeline.path("_pgdelta", "staging").glob("*/*"))
 
 
 @pytest.mark.slow

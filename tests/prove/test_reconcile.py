@@ -234,6 +234,32 @@ def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
     assert {silver.table("public", name).refusal for name in ("items", "pairs")} == {None}
 
 
+def test_two_reconciliations_at_once_leave_each_others_clones_alone(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(create_publication="all")
+    pipeline.run("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    pipeline.catch_up()
+    pipeline.run("INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 50) i")
+    pipeline.catch_up()
+    pipeline.run("UPDATE items SET name = 'new' WHERE id < 9")  # is not in silver yet: a clone will have it
+    pipeline.ingest()
+    left = pipeline.path("_pgdelta", "reconcile", f"{10**9}-{'0' * 32}", "public", "items")
+    left.mkdir(parents=True)
+    find: Any = getattr(reconcile, "find_differences")  # noqa: B009
+    inner = []
+
+    def compare_another_first(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(reconcile, "find_differences", find)
+        inner.append(compared(pipeline, runs=True)["items"].verdict)
+        return find(*arguments, **options)
+
+    monkeypatch.setattr(reconcile, "find_differences", compare_another_first)
+    assert compared(pipeline, runs=True)["items"].verdict == EQUAL
+    assert inner == [EQUAL]
+    assert list(pipeline.path("_pgdelta", "reconcile").iterdir()) == [], "nor does a dead run leave one"
+
+
 def test_what_silver_cannot_hold_is_no_difference(make_pipeline: MakePipeline) -> None:
     rule = "public.*"
     pipeline = make_pipeline(rule, copy="initial", create_publication="all")

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import GAP, Gap, Request, key_range_rows, key_ranges_of, states_of
+from pipeline.lake.commits import Epoch, commit_files
 from pipeline.lake.instants import instant, now
 from pipeline.lake.tables import Lake, local_frame
 from pipeline.protocol.lsn import LSN
@@ -41,6 +42,7 @@ class Copies:
         self._history = CopyHistory()
         self._recorded_at = 0  # microseconds since 1970: of the newest row
         self._asked_version = -1
+        self.epoch: Epoch | None = None
 
     def read(self) -> CopyHistory:
         """Return what is recorded now; rows are read only where a table has another version than before."""
@@ -78,7 +80,7 @@ class Copies:
         recorded_at = max(now(), instant(self._recorded_at + 1))
         stamped = [dict(row) | {"recorded_at": recorded_at} for row in rows]
         frame = local_frame(self.lake.spark, stamped, COPIES)
-        self.table.append(frame, adds_columns=True)  # that of an older release has fewer
+        commit_files(self.table, [], rows=frame, epoch=self.epoch)
 
     def record_gap(self, start: LSN, end: LSN, sentence: str) -> None:
         """Record that the stream lacks what lies between two positions."""

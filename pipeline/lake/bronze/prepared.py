@@ -12,12 +12,12 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.schema import CHANGES, STATISTICS, spark_ddl, storable
 from pipeline.bronze.staged import Decision, Parked
-from pipeline.lake.commits import DataFile, commit_files
+from pipeline.lake.commits import DataFile, Epoch, commit_files
 from pipeline.lake.conflicts import despite_conflicts
 from pipeline.lake.positions import Commit
 from pipeline.lake.tables import Lake, LakeTable, local_frame
 from pipeline.protocol.events import CommittedPrepared
-from pipeline.protocol.lsn import INVALID
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS
 from pipeline.silver.fold import literal
 
@@ -31,6 +31,7 @@ class PreparedTransactions:
         self.table = lake.table("bronze", "prepared")
         self._changes = changes
         self._app_id = f"{app_id}#prepared"
+        self.epoch: Epoch | None = None
 
     def ensure(self) -> None:
         """Create the table unless it is there."""
@@ -47,7 +48,7 @@ class PreparedTransactions:
         names = identities(parked for parked, _ in files)
         new = [file for name, (_, file) in zip(names, files, strict=True) if name not in known]
         if new:
-            commit_files(self.table, new)
+            commit_files(self.table, new, epoch=self.epoch)
 
     def land(self, decisions: Sequence[Decision]) -> None:
         """Append to `changes` what was committed; what was landed by an earlier run stays as it is.
@@ -55,7 +56,7 @@ class PreparedTransactions:
         A transaction that is not here was empty: servers up to 17 send nothing but the end of one that only
         locked rows.
         """
-        recorded = self._changes.position(self._app_id) or INVALID
+        recorded = LSN(self._changes.position(self._app_id) or INVALID)
         commits = [d for d in decisions if isinstance(d, CommittedPrepared) and d.end_lsn > recorded]
         if not commits:
             return
@@ -77,19 +78,29 @@ class PreparedTransactions:
         rows = self.table.frame().where("op <> 'P'").drop(*positions)
         landed = rows.join(F.broadcast(decided), ["gid", "xid"]).select(*CHANGES.names)
         newest = max(commit.end_lsn for commit in commits)
-        self._changes.append(landed, Commit(self._app_id, newest))
+        facts = {"epoch": self.epoch.number} if self.epoch else {}
+        landing = Commit(self._app_id, newest, facts, after=recorded)
+        commit_files(self._changes, [], landing, rows=landed, epoch=self.epoch)
 
     def forget(self, decided: Collection[tuple[str, int]]) -> None:
         """Remove what is decided and landed, named by gid and xid; what is removed already does no harm."""
         left = self.open().intersection(decided) if decided else ()
         if left:
+            self._claim()
             ended = ", ".join(f"({literal(gid)}, {xid}L)" for gid, xid in sorted(left))
             table, sql = self.table.identifier, self.table.spark.sql
             despite_conflicts(lambda: sql(f"DELETE FROM {table} WHERE (gid, xid) IN ({ended})"))
 
+    def _claim(self) -> None:
+        """Keep an ingest that was held up from parking what is removed now."""
+        epoch = self.epoch
+        if epoch and self.table.path not in epoch.claimed:
+            commit_files(self.table, [], Commit(epoch.app_id, LSN(epoch.number)), epoch=epoch)
+
     def forget_all(self) -> None:
         """Remove all there are."""
         if self.table.exists():
+            self._claim()
             table, sql = self.table.identifier, self.table.spark.sql
             despite_conflicts(lambda: sql(f"DELETE FROM {table}"))
 

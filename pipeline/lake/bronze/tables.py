@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,9 +14,9 @@ from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
 from pipeline.bronze.versions import RelationVersion, relations_table
 from pipeline.errors import ConfigError
 from pipeline.lake.bronze.arrivals import Arrivals, Point, arrivals_between
-from pipeline.lake.bronze.copies import Copies
+from pipeline.lake.bronze.copies import COPIES, Copies
 from pipeline.lake.bronze.prepared import PreparedTransactions
-from pipeline.lake.commits import DataFile, commit_files
+from pipeline.lake.commits import DataFile, Epoch, commit_files
 from pipeline.lake.delta_log import json_object
 from pipeline.lake.instants import instant
 from pipeline.lake.positions import Commit
@@ -59,6 +59,7 @@ class Bronze:
         self._names: set[TableName] = set()
         self._names_version = -1
         self.arrivals: Arrivals | None = None
+        self._epoch: Epoch | None = None
 
     def in_session(self, spark: SparkSession) -> "Bronze":
         """Return the same tables seen through another session."""
@@ -77,9 +78,26 @@ class Bronze:
 
     def upgrade(self) -> None:
         """Add the columns that tables of an older release lack."""
-        for table in (self.changes, self.prepared.table):
+        for table, ddl in (
+            (self.changes, spark_ddl(CHANGES)),
+            (self.prepared.table, spark_ddl(CHANGES)),
+            (self.relations, spark_ddl(RELATIONS)),
+            (self.copies.table, COPIES),
+        ):
             if table.exists():
-                table.add_missing_columns(spark_ddl(CHANGES))
+                table.add_missing_columns(ddl)
+
+    def begin(self) -> None:
+        """Take the next epoch: what this object commits from now on excludes ingests that started earlier."""
+        name = f"{self.app_id}#epoch"
+        self._epoch = Epoch(name, (self.changes.position(name) or 0) + 1)
+        self.prepared.epoch = self.copies.epoch = self._epoch
+
+    def claim(self) -> None:
+        """Have earlier ingests refused from now on; FencedError where a later one has begun."""
+        epoch = self._epoch
+        if epoch:
+            commit_files(self.changes, [], Commit(epoch.app_id, LSN(epoch.number)), epoch=epoch)
 
     def remember(self, point: Point) -> None:
         """Record again how far bronze is, where Delta was told to forget it."""
@@ -131,8 +149,7 @@ class Bronze:
 
     def record_relations(self, versions: Sequence[RelationVersion]) -> None:
         """Append relation versions; must be durable before the changes that name them."""
-        frame = self._frame(relations_table(versions), RELATIONS)
-        self.relations.append(frame, adds_columns=True)  # bronze of an older release has fewer
+        commit_files(self.relations, [], rows=self._frame(relations_table(versions), RELATIONS))
 
     def known_versions(self) -> set[int]:
         """Return the ids of all recorded relation versions."""
@@ -154,7 +171,11 @@ class Bronze:
 
     def land(self, files: Sequence[DataFile], *commits: Commit) -> None:
         """Make files of the table's folder part of it, in one commit with positions; no file is fine."""
-        commit_files(self.changes, files, *commits)
+        epoch = self._epoch
+        if epoch:
+            facts = {"epoch": epoch.number}
+            commits = tuple(replace(each, metadata={**each.metadata, **facts}) for each in commits)
+        commit_files(self.changes, files, *commits, epoch=epoch)
 
     def _frame(self, table: pa.Table, schema: pa.Schema) -> DataFrame:
         return local_frame(self.lake.spark, table.to_pylist(), spark_ddl(schema))

@@ -10,8 +10,11 @@ silver holds such a transaction already, which takes a commit that waits for sta
 are being changed, there is no such version just now.
 """
 
+import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import uuid4
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +25,7 @@ from pipeline.lake.bronze.copy_states import Reading
 from pipeline.lake.bronze.late import is_one_of, late_commits
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.delta_log import json_object
+from pipeline.lake.folders import folders_in, remove_folder
 from pipeline.lake.manifests import ManifestEntry
 from pipeline.lake.records import Records, Registered, RegisteredColumn
 from pipeline.lake.silver.beside import RecordsBeside
@@ -35,6 +39,9 @@ from pipeline.silver.copies import Start
 from pipeline.silver.plan import Survey
 
 _SHAPING = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "DROP COLUMNS", "RENAME COLUMN"})
+_CLONES = ("_pgdelta", "reconcile")
+_RUN = re.compile(r"(\d+)-[0-9a-f]{32}")
+_LONGEST_RUN = 7 * 24 * 3600  # seconds
 _COMMITS = 100  # behind so many no commit of ours is looked for
 
 
@@ -130,12 +137,39 @@ def _is_whole(table: LakeTable, version: int, app_id: str) -> bool:
     return True
 
 
-class SnapshotSilver:
-    """Brings silver tables to what a snapshot of the source holds, each beside itself."""
+class Clones:
+    """`{root}/_pgdelta/reconcile/{run}`: the clones of one run, apart from those of any other.
 
-    def __init__(self, spark: SparkSession, root: str, pipeline: str, snapshot: Snapshot) -> None:
+    What a run that was killed has left is removed by one that begins a week later: none lasts that long.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        began = int(time.time())
+        self._run = f"{began}-{uuid4().hex}"
+        for name in folders_in(lake.spark, lake.path(*_CLONES)):
+            left = _RUN.fullmatch(name)
+            if left and began - int(left[1]) > _LONGEST_RUN:
+                remove_folder(lake.spark, lake.path(*_CLONES, name))
+
+    def table(self, name: TableName) -> LakeTable:
+        """Return where a table is cloned to; it is to be removed afterwards."""
+        return self._lake.table(*_CLONES, self._run, *name)
+
+    def close(self) -> None:
+        """Remove what is left of them."""
+        remove_folder(self._lake.spark, self._lake.path(*_CLONES, self._run))
+
+
+class SnapshotSilver:
+    """Brings silver tables to what a snapshot of the source holds, each in a clone of its own."""
+
+    def __init__(
+        self, spark: SparkSession, root: str, pipeline: str, snapshot: Snapshot, clones: Clones
+    ) -> None:
         """Bronze has to be complete beyond the snapshot."""
         self._spark = spark
+        self._clones = clones
         self._snapshot = snapshot
         self._bronze = SnapshotBronze(Lake(spark, root), pipeline, snapshot)
         self._relations = self._bronze.source_relations()
@@ -195,7 +229,7 @@ class SnapshotSilver:
 
     def place(self, name: TableName) -> LakeTable:
         """Return where a table is brought to; it is to be removed afterwards."""
-        return self._bronze.lake.table("_pgdelta", "reconcile", *name)
+        return self._clones.table(name)
 
 
 def _clone(table: LakeTable, version: int, to: LakeTable) -> None:

@@ -139,10 +139,15 @@ def _unpack(jar: Path, target: Path) -> Path:
     with zipfile.ZipFile(jar) as archive:
         name = next(entry for entry in archive.namelist() if entry.endswith(".txz"))
         with archive.open(name) as compressed, tarfile.open(fileobj=compressed, mode="r:xz") as tar:
-            if sys.version_info >= (3, 12):
-                tar.extractall(target, filter="tar")
-            else:
-                tar.extractall(target)
+            if not hasattr(tarfile, "data_filter"):
+                raise SourceError(
+                    "This Python cannot keep an archive from writing outside its folder: use Python 3.10.12, "
+                    "3.11.4 or newer."
+                )
+            try:
+                tar.extractall(target, filter="data")
+            except tarfile.FilterError as error:
+                raise SourceError(f"{jar.name} is not unpacked: {error}.") from None
     return target
 
 
