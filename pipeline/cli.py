@@ -31,6 +31,7 @@ Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to th
   pgdelta retry  --config conf/pipeline.yaml    apply once more what was held, or write it anew
   pgdelta resync --config conf/pipeline.yaml    copy tables anew from the source
   pgdelta reconcile --config conf/pipeline.yaml does silver equal the source, and where not?
+  pgdelta optimize --config conf/pipeline.yaml  merge the small files of all tables
   pgdelta as-of  --config conf/pipeline.yaml    which versions of silver show one commit?
   pgdelta tail   --config conf/pipeline.yaml    what does the slot say?
 """
@@ -182,6 +183,17 @@ def _take_reconcile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _take_optimize(parser: argparse.ArgumentParser) -> None:
+    take_config(parser)
+    _take_tables(parser)
+    parser.add_argument(
+        "--vacuum",
+        action="store_true",
+        help="also remove the files that left a table longer ago than delta.deletedFileRetentionDuration, a "
+        "week unless set: as-of reads no further back then",
+    )
+
+
 def _take_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root", metavar="FOLDER", default=".demo", help="where lake and server live (%(default)s)"
@@ -266,6 +278,16 @@ _COMMANDS = {
         "_pgdelta/reconciliations. Exit code 1 where a table differs, or could not be compared.",
         _take_reconcile,
         commands.reconcile,
+        kind=Kind.ONCE,
+    ),
+    "optimize": Command(
+        "merge the small files of all tables",
+        "Merge the small files of bronze, of the pipeline's own tables and of silver, or of the silver\n"
+        "tables that --table names; with --vacuum remove files that no version needs any more. Safe while\n"
+        "ingest and apply go on; no row changes. Exit code 1 where a table could not be done; the others\n"
+        "are.",
+        _take_optimize,
+        commands.optimize,
         kind=Kind.ONCE,
     ),
     "as-of": Command(

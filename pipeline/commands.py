@@ -183,6 +183,20 @@ def reconcile(options: argparse.Namespace, stop: threading.Event) -> int:
     return found.exit_code
 
 
+def optimize(options: argparse.Namespace, stop: threading.Event) -> int:
+    """Merge small files."""
+    config = _load(options)
+    from pipeline.operate.optimize import Optimized, run_optimize
+
+    def show(table: Optimized) -> None:
+        if sys.stderr.isatty() and not options.json:
+            print(one_line(table.line()), file=sys.stderr, flush=True)
+
+    options.strict = False
+    summary = run_optimize(config, options.table, vacuums=options.vacuum, stop=stop, progress=show)
+    return _unless_stopped(_finish(summary, options), stop)
+
+
 def as_of(options: argparse.Namespace, stop: threading.Event) -> int:
     """Print which version of each silver table shows one commit."""
     del stop

@@ -17,6 +17,7 @@ from pipeline.apply.entries import Entries
 from pipeline.apply.leaving import archive_left, left_tables
 from pipeline.apply.pending import Outlook, Pending
 from pipeline.apply.renames import Detours, rename_events
+from pipeline.apply.seen import ChangedError
 from pipeline.apply.targets import refuse_nested_folder
 from pipeline.config import Config
 from pipeline.errors import told
@@ -97,7 +98,8 @@ class Applier:
         """Try tables that are behind again, or whose copy is complete, while bronze stands still."""
         is_due = time.monotonic() - self._passed_at >= RETRY_SECONDS  # else no log need be asked
         is_behind = self.manifest is not None and bool(self.manifest.behind)
-        if is_due and (is_behind or self.bronze.copies.version() != self._outlook.copies_version):
+        has_copies = self.bronze.copies.version() != self._outlook.copies_version
+        if is_due and (is_behind or has_copies or self._outlook.is_look_due):
             self.apply_pending()
 
     def apply_pending(self, upto: Point | None = None) -> ApplySummary:
@@ -138,7 +140,7 @@ class Applier:
             return
         self._detours.note(pending.names_of, pending.registered)
         names = pending.names
-        entries = Entries(self.lake, manifest, self.path)
+        entries = Entries(self.lake, manifest, self.path, self.bronze.app_id)
 
         def apply(name: TableName) -> tuple[TableState, ManifestEntry]:
             return self._apply_table(name, pending, entries)
@@ -207,13 +209,16 @@ class Applier:
         """Apply what is pending of a table; return how that went, and what the manifest says of it."""
         try:
             since = entries.known(name)
-            if name in pending.copies:  # it replaces whatever somebody else wrote
+            if name in pending.copies or name in pending.again:  # it replaces whatever somebody else wrote
                 since = max(since, self.lake.table_at(self.path(name)).version())
+            self._outlook.seen.require(name)
             state = self._bring(name, pending, since)
+            self._outlook.seen.note(name)
             return state, entries.shown(name, state.applied, since, is_behind=bool(state.held))
         except Exception as error:
             floor, failure = pending.floor(name), conflict_sentence(error) or told(error)
-            if is_conflict(error):
+            self._outlook.seen.forget(name)
+            if is_conflict(error) or isinstance(error, ChangedError):
                 self._was_outrun = True
             return TableState(applied=floor, failure=failure), entries.failed(name, floor)
 
@@ -237,9 +242,13 @@ class Applier:
         writer.refuse_foreign_commits(since)
         if excess:
             return self._hold(name, pending, excess)
+        if (again := pending.again.get(name)) is not None:
+            self.records.record_events([Event(*name, pending.manifest.lsn, "evolved", again)])
         if copy:
             written = writer.begin_with(copy, self.relations, registered, pending.point)
             changes = written.changes
+        elif again is not None and registered is not None:
+            written = writer.build_again(self.relations, registered, pending.point.lsn)
         else:
             start, patches = Start(floor), pending.patches.get(name)
             if patches:

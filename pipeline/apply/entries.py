@@ -18,8 +18,9 @@ from pipeline.rules import TableName
 class Entries:
     """The entries of a pass's manifest, made from those of the one before; read by several threads."""
 
-    def __init__(self, lake: Lake, manifest: Manifest, path: Callable[[TableName], str]) -> None:
+    def __init__(self, lake: Lake, manifest: Manifest, path: Callable[[TableName], str], app_id: str) -> None:
         self.before = manifest.by_name
+        self._app_id = app_id
         self._lake = lake
         self._path = path
 
@@ -32,7 +33,7 @@ class Entries:
     def shown(self, name: TableName, applied: LSN, since: int, *, is_behind: bool = False) -> ManifestEntry:
         """Return the entry of a table's newest version; raise LakeError where not all since is ours."""
         table = self._lake.table_at(self._path(name))
-        entry = entry_of(table, name, applied, is_behind=is_behind)
+        entry = entry_of(table, name, applied, self._app_id, is_behind=is_behind)
         refuse_foreign_commits(table, name, since)
         return entry
 

@@ -4,6 +4,7 @@ A table without a copy of its rows from before waits in bronze, where the config
 of which somebody wants keys copied anew waits for these: it must not be beyond their snapshot.
 """
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 from pipeline.apply.leaving import why_left
 from pipeline.apply.renames import names_by_table, replaced_tables
+from pipeline.apply.seen import Sights, Verdict, sentence_of
 from pipeline.apply.targets import why_not_its_own
 from pipeline.config import Config
 from pipeline.errors import told
@@ -27,6 +29,8 @@ from pipeline.report.summaries import ApplySummary, TableState
 from pipeline.rules import TableName
 from pipeline.silver.copies import Copy
 from pipeline.silver.relation import SourceRelation
+
+LOOK_SECONDS = 30.0  # after so long the folders of tables that nothing comes for are looked at again
 
 T = TypeVar("T")
 
@@ -50,6 +54,7 @@ class Pending:
     refused: Mapping[TableName, str]  # tables whose folder has another's rows, with a sentence
     names_of: Mapping[int, Set[TableName]]  # the names under which changes of tables came, by oid
     commit_time: datetime | None  # of the newest transaction that silver may show at the point
+    again: Mapping[TableName, str]  # tables that are built again, as their folders lack rows: why
 
     def floor(self, name: TableName) -> LSN:
         """Return how far a table is applied."""
@@ -76,9 +81,16 @@ class Outlook:
         self._stale: Mapping[TableName, Gap] = {}  # as the last look found, like all that follow
         self._waiting: Set[TableName] = set()
         self._refused: dict[TableName, str] = {}
-        self._checked: set[TableName] = set()  # whose position this process has seen
+        self.seen = Sights(bronze.lake, self.path, bronze.app_id)
+        self._seen_at = 0.0  # when all tables were looked at
+        self._again: dict[TableName, str] = {}
         self._unbegun: set[TableName] = set()  # that have no position
         self._replaced: dict[TableName, Copy | None] = {}  # with the newest copy that there was
+
+    @property
+    def is_look_due(self) -> bool:
+        """Say whether the next look asks every table whether it is still there."""
+        return time.monotonic() - self._seen_at >= LOOK_SECONDS
 
     @property
     def halted(self) -> dict[TableName, str]:
@@ -159,6 +171,7 @@ class Outlook:
             dict(self._refused),
             names_by_table(surveyed, self.relations),
             max(times, default=None),
+            dict(self._again),
         )
 
     def _times_of_copies(
@@ -230,25 +243,35 @@ class Outlook:
         self.unreadable.clear()
         self._refused.clear()
         self._unbegun.clear()
+        self._again.clear()
+        entries, is_due = manifest.by_name, self.is_look_due
+        self._seen_at = time.monotonic() if is_due else self._seen_at
         # A table that left and came back is in no manifest, and goes on where it was.
-        current = manifest.by_name.keys() - behind.keys()
+        current = entries.keys() - behind.keys()
         for name in self._captured_tables(point):
-            if name in waiting or (name in registered and name in current and name in self._checked):
+            is_known = name in registered and name in current and name in self.seen
+            if name in waiting or (is_known and not is_due):
                 continue
             try:
-                position = self.bronze.lake.table_at(self.path(name)).position(self.bronze.app_id) or INVALID
+                found, verdict = self.seen.look(name, entries.get(name) if name in registered else None)
             except Exception as error:  # one table that cannot be read stops no other
                 applied = behind.get(name, INVALID)
                 self._summary.tables[name] = TableState(applied=applied, failure=told(error))
-                self._checked.discard(name)
+                self.seen.forget(name)
                 self.unreadable.add(name)
                 continue
-            self._checked.add(name)
+            position, why = found.position, None
+            if verdict in (Verdict.GONE, Verdict.OLDER):
+                self._again[name], position = sentence_of(name, self.path(name), verdict), INVALID
+            elif verdict is Verdict.OTHER:
+                why = sentence_of(name, self.path(name), verdict)
             if position == INVALID:
                 self._unbegun.add(name)
-            elif why := why_not_its_own(name, self.path(name), registered, self.bronze.lake.root):
+            else:
+                why = why or why_not_its_own(name, self.path(name), registered, self.bronze.lake.root)
+            if why:
                 self._summary.tables[name] = TableState(behind.get(name, manifest.lsn), held=why)
-                self._checked.discard(name)
+                self.seen.forget(name)
                 self._refused[name] = why
                 continue
             if name not in registered:

@@ -82,6 +82,13 @@ def newest_snapshot(spark: SparkSession, path: str) -> Any:
     return delta_log(spark, path).update(False, none, none)
 
 
+def clear_cache(spark: SparkSession, path: str) -> None:
+    """Have Delta read the log at a path from its beginning at the next look."""
+    jvm: Any = spark._jvm
+    hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
+    jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(spark._jsparkSession, hadoop_path)
+
+
 def positions_in(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     """Return what each application recorded last, by its id: Delta's `txn` actions as of a snapshot."""
     checksum = snapshot.checksumOpt()

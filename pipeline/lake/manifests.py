@@ -16,7 +16,7 @@ from pipeline.rules import TableName
 MANIFESTS = (
     "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, tables ARRAY<STRUCT<schema_name: STRING, "
     "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN, "
-    "table_id: STRING>>"
+    "table_id: STRING, position: BIGINT>>"
 )
 
 
@@ -24,7 +24,8 @@ MANIFESTS = (
 class ManifestEntry:
     """One silver table as of a manifest's LSN; `is_behind` where it did not get that far.
 
-    `table_id` is Delta's own, which a table built again under the path does not have.
+    `table_id` is Delta's own, which a table built again under the path does not have. `position` is what the
+    version's own log records: of a table without newer changes it is below the manifest's LSN.
     """
 
     schema_name: str
@@ -34,6 +35,7 @@ class ManifestEntry:
     applied_lsn: LSN
     is_behind: bool
     table_id: str | None = None
+    position: LSN | None = None
 
     @property
     def name(self) -> TableName:
@@ -131,8 +133,17 @@ def _manifest(row: Any) -> Manifest:
 
 
 def _entry(row: Any) -> ManifestEntry:
-    lsn, table_id = LSN(row.applied_lsn), getattr(row, "table_id", None)  # an older release had none
-    return ManifestEntry(row.schema_name, row.table_name, row.path, row.version, lsn, row.is_behind, table_id)
+    table_id, position = (getattr(row, name, None) for name in ("table_id", "position"))  # an older lake's
+    return ManifestEntry(
+        row.schema_name,
+        row.table_name,
+        row.path,
+        row.version,
+        LSN(row.applied_lsn),
+        row.is_behind,
+        table_id,
+        None if position is None else LSN(position),
+    )
 
 
 def _time(microseconds: int | None) -> datetime | None:

@@ -179,6 +179,18 @@ class LakeTable:
             except Exception as error:
                 told(error)
 
+    def merge_files(self) -> tuple[int, int]:
+        """Merge small files into larger ones; return how many were written and how many these replace."""
+        row = self.spark.sql(f"OPTIMIZE {self.identifier}").head()
+        assert row is not None
+        return int(row.metrics.numFilesAdded), int(row.metrics.numFilesRemoved)
+
+    def vacuum(self) -> int:
+        """Remove the files that left the table longer ago than its retention; return how many."""
+        found = self.spark.sql(f"VACUUM {self.identifier} DRY RUN").count()
+        self.spark.sql(f"VACUUM {self.identifier}").collect()
+        return found
+
     def _version_seen(self) -> int:
         """Return the version that this process read or wrote last; the log is not asked."""
         return int(delta_log(self.spark, self.path).unsafeVolatileSnapshot().version())

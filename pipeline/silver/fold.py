@@ -32,6 +32,7 @@ class FoldColumn:
     missing_value: str | None = None  # what rows from before ADD COLUMN … DEFAULT hold
     misfit: str = "null"  # what becomes of texts that do not fit
     is_sidecar: bool = False  # it holds such texts of another column
+    is_respelled: bool = False  # one value may come as several texts: `1.0` and `1.00`, of a DECIMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +191,22 @@ def _key_text(fold: Fold, i: int, side: str) -> str:
     text = pick(fold, i, side)
     if side == "new" and fold.columns[i].is_partial:
         text = f"CASE WHEN {is_sent(fold, i)} THEN {text} ELSE {pick(fold, i, 'old')} END"
+    if fold.columns[i].is_respelled:
+        text = _one_spelling(text, fold.columns[i].type.ddl)
     if fold.columns[i].type.ddl in {"FLOAT", "DOUBLE"}:
         # PostgreSQL's unique index takes -0 and 0 for the same key.
         text = f"CASE WHEN {text} = '-0' THEN '0' ELSE {text} END"
     if fold.columns[i].type.ddl in {"ARRAY<FLOAT>", "ARRAY<DOUBLE>"}:
         text = f"regexp_replace({text}, r'(?<=[{{,])-0(?=[,}}])', '0')"
     return text
+
+
+def _one_spelling(text: str, ddl: str) -> str:
+    """Return SQL for a text that is the same for all texts of one number, or of one date."""
+    if ddl == "TIMESTAMP_NTZ":
+        return f"regexp_replace({text}, ' 00:00:00$', '')"
+    without_zeros = rf"regexp_replace({text}, r'^(-?\d+\.\d*?)0+$', '$1')"
+    return rf"regexp_replace({without_zeros}, r'\.$', '')"
 
 
 def _moved(fold: Fold) -> str:

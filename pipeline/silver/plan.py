@@ -23,6 +23,8 @@ from pipeline.silver.values import SilverType
 
 Place = tuple[int, int]  # (commit LSN, ordinal)
 _LAST_ORDINAL = 2**62
+# int8, int2, int4, date, timestamp, numeric: two of their texts may be one value of silver's type
+_COMPARED_BY_VALUE = {20, 21, 23, 1082, 1114, 1700}
 
 
 class Identity(Enum):
@@ -271,7 +273,7 @@ def _fold_column(
     rule: TableRule,
 ) -> FoldColumn:
     positions: dict[int, int] = {}
-    is_unsent = False
+    is_unsent = is_respelled = False
     for survey, relation in zip(surveys, relations, strict=True):
         position = relation.position(name)
         if position is not None:
@@ -279,9 +281,13 @@ def _fold_column(
             is_unsent |= position in survey.unsent
             column = relation.columns[position]
             sent = silver_type(column, rule.types.get(name), kind.ddl)
+            is_other = name in rule.types or sent.ddl != kind.ddl
+            is_respelled |= is_other and column.base_oid in _COMPARED_BY_VALUE
             kind = sent if sent.ddl == kind.ddl else kind  # silver may hold a wider type
     is_partial = is_unsent or len(positions) < len(relations)
-    return FoldColumn(name, kind, positions, is_partial, misfit=rule.misfit_of(name))
+    return FoldColumn(
+        name, kind, positions, is_partial, misfit=rule.misfit_of(name), is_respelled=is_respelled
+    )
 
 
 def _missing_value(name: str, relations: Sequence[SourceRelation]) -> str | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.operate.pipelines import Pipeline
+from pipeline.rules import TableRule
+from tests.operate.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -45,3 +48,40 @@ def test_a_key_that_becomes_an_equal_one_is_one_row(
         pipeline.run(f"DELETE FROM {table}", f"INSERT INTO {table} VALUES ('{before}', 3)")
     pipeline.catch_up()
     pipeline.assert_equal(*tables)
+
+
+def test_spellings_of_one_number_are_one_key_of_an_overridden_type(make_pipeline: MakePipeline) -> None:
+    made = make_pipeline(create_publication="all")
+    rule = TableRule("public.*", types={"k": "DECIMAL(10,2)"})
+    pipeline = replace(made, config=replace(made.config, tables=(rule,)))
+    pipeline.run("CREATE TABLE t (k numeric PRIMARY KEY, n int, body text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES ('1.0', 1, 'a'), ('2', 1, 'b'), ('100', 1, 'c')")
+    pipeline.catch_up()
+    pipeline.run(
+        "UPDATE t SET k = '1.00' WHERE k = 1",
+        "UPDATE t SET n = 2 WHERE k = 1",
+        "DELETE FROM t WHERE k = 2",
+        "INSERT INTO t VALUES ('2.00', 3, 'again'), ('3.0', 1, 'd')",
+        "UPDATE t SET k = '3.00' WHERE k = 3",
+    )
+    pipeline.catch_up()
+    assert rows(pipeline) == [("1.00", 2, "a"), ("2.00", 3, "again"), ("3.00", 1, "d"), ("100.00", 1, "c")]
+
+
+def test_a_key_whose_type_was_widened_amid_a_batch_is_one_row(pipeline: Pipeline) -> None:
+    pipeline.run("CREATE TABLE t (k numeric(10,1) PRIMARY KEY, n int, body text)")
+    pipeline.ingest()
+    pipeline.run(
+        "INSERT INTO t VALUES (1, 1, 'a'), (2, 1, 'b')",
+        "ALTER TABLE t ALTER k TYPE numeric(12,3)",
+        "UPDATE t SET n = 2 WHERE k = 1",
+        "DELETE FROM t WHERE k = 2",
+    )
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+
+
+def rows(pipeline: Pipeline) -> list[tuple[str, int, str]]:
+    found = pipeline.frame("silver", "public", "t").orderBy("k").collect()
+    return [(str(row.k), row.n, row.body) for row in found]

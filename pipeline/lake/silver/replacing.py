@@ -25,12 +25,14 @@ def put_in_place(
     through: LSN,
 ) -> None:
     """Replace a table's columns and rows; `entry` is the other's, complete up to an LSN."""
-    commit = Commit(app_id, through, {"operation": REWRITE})
+    name = [entry.schema_name, entry.table_name]
+    said = {"operation": REWRITE, "table": name, "after": str(INVALID)}
+    commit = Commit(app_id, through, said)
     if (table.position(app_id) or INVALID) >= through:
         # Delta would skip it under an LSN that the table has; the clock alone may go back.
-        name = f"{app_id}/rewrite"
-        number = max(time.time_ns(), (table.position(name) or INVALID) + 1)
-        commit = Commit(name, LSN(number), {"operation": REWRITE})
+        app_id = f"{app_id}/rewrite"
+        number = max(time.time_ns(), (table.position(app_id) or INVALID) + 1)
+        commit = Commit(app_id, LSN(number), said)
     in_files = {physical: name for name, physical in beside.physical_names().items()}
     own = [in_files[physical] for physical in entry.own_columns]
     entry = replace(entry, path=table.path)

@@ -225,5 +225,5 @@ class StretchWriter:
         columns = {name: stored(ddl) for name, ddl in self._shape.columns().items()}
         changes = between(self._bronze.table_changes(self._name, start, table.through), cut.after, cut.upto)
         fold = plan_fold(table, cut, columns, self._rule)
-        commit = Commit(app, cut.through, {"table": list(self._name)})
+        commit = Commit(app, cut.through, {"table": list(self._name), "after": str(start.floor)})
         return self._writer.write(changes, fold, cut, commit, self._shape.metadata())

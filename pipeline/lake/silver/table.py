@@ -21,7 +21,7 @@ from pipeline.lake.silver.shape import NeedsRewrite
 from pipeline.lake.silver.stretch import StretchWriter, Written
 from pipeline.lake.tables import LakeTable
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.rules import TableName, TableRule
+from pipeline.rules import TableName, TableRule, command_for
 from pipeline.silver.copies import Copy, Start
 from pipeline.silver.evolve import Operation, rule_of_last
 from pipeline.silver.patches import NotTold
@@ -181,6 +181,12 @@ class SilverTable:
         self._records.record_events([Event(*self.name, copy.through, kind, sentence)])
         return written
 
+    def build_again(
+        self, relations: Mapping[int, SourceRelation], registered: Registered, through: LSN
+    ) -> Written:
+        """Build the table from all that bronze has of it up to an LSN, whatever rows it has now."""
+        return self._rewrite(relations, registered, through)
+
     def rewrite(
         self, relations: Mapping[int, SourceRelation], registered: Registered, through: LSN
     ) -> Written:
@@ -201,6 +207,8 @@ class SilverTable:
     ) -> Written:
         """Write the table beside itself, from a copy or the newest; put that in its place by one commit."""
         copy = copy or self.history.newest(through).get(self.name)
+        if copy and (count := self.bronze.copied_rows(copy.id)) < copy.row_count:
+            return Written(self.position, _lacks_rows(self.name, copy, count), kind="resync")
         start = Start(copy=copy)
         surveys = self.bronze.survey_table(self.name, start, through)
         patches = self.history.patches(self.name, copy)
@@ -240,3 +248,11 @@ class SilverTable:
         """Return the rule that reads every version into the newest types, by the names in silver."""
         versions = [relations[s.version] for s in followed(surveys, relations)]
         return rule_of_last(name_alike(None, versions).relations, self._rule)
+
+
+def _lacks_rows(name: TableName, copy: Copy, count: int) -> str:
+    """Say why a table is not built from a copy of which bronze has lost rows."""
+    return (
+        f"{'.'.join(name)} is not built again: bronze has {count} of the {copy.row_count} rows of the copy "
+        f"that it begins with, so somebody removed some; {command_for(name, 'resync')} copies them"
+    )

@@ -32,10 +32,14 @@ def version_and_id(table: LakeTable) -> tuple[int, str]:
     return int(snapshot.version()), str(snapshot.metadata().id())
 
 
-def entry_of(table: LakeTable, name: TableName, applied: LSN, *, is_behind: bool) -> ManifestEntry:
+def entry_of(
+    table: LakeTable, name: TableName, applied: LSN, app_id: str, *, is_behind: bool
+) -> ManifestEntry:
     """Return what a manifest says of a table whose newest version is complete up to an LSN."""
-    version, table_id = version_and_id(table)
-    return ManifestEntry(*name, table.path, version, applied, is_behind, table_id)
+    snapshot = table.snapshot()
+    version, table_id = int(snapshot.version()), str(snapshot.metadata().id())
+    position = table.positions(snapshot).get(app_id)
+    return ManifestEntry(*name, table.path, version, applied, is_behind, table_id, position)
 
 
 def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None) -> str | None:

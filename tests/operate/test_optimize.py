@@ -1,0 +1,101 @@
+"""`pgdelta optimize`: fewer files, the same rows, beside jobs that go on."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.lake.tables import Lake, LakeTable
+from pipeline.operate.optimize import Optimized, run_optimize
+from pipeline.prove.ledger import prove
+from tests.operate.pipelines import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def files_of(pipeline: Pipeline, *names: str) -> int:
+    return len(pipeline.frame(*names).inputFiles())
+
+
+def grow(pipeline: Pipeline, rounds: int) -> None:
+    for number in range(rounds):
+        pipeline.run(f"INSERT INTO t VALUES ({number}, 'x')", f'INSERT INTO "Odd,name" VALUES ({number})')
+        pipeline.catch_up()
+
+
+@pytest.fixture
+def grown(pipeline: Pipeline) -> Pipeline:
+    """Give a pipeline whose tables have several small files."""
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, body text)", 'CREATE TABLE "Odd,name" (id int)')
+    grow(pipeline, 3)
+    return pipeline
+
+
+def test_small_files_become_few_and_rows_stay(grown: Pipeline) -> None:
+    before = {names: files_of(grown, *names) for names in (("bronze", "changes"), ("silver", "public", "t"))}
+    assert min(before.values()) > 1
+    shown: list[Optimized] = []
+    summary = run_optimize(grown.config, spark=grown.spark, progress=shown.append)
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    assert shown == list(summary.tables)
+    assert all(files_of(grown, *names) == 1 for names in before)
+    merged = {table.table: table.removed for table in summary.tables}
+    assert merged["bronze/changes"] == before[("bronze", "changes")]
+    assert {"_pgdelta/tables", "_pgdelta/manifests", "public.t", "public.Odd,name"} <= merged.keys()
+    assert run_optimize(grown.config, spark=grown.spark).lines()[0].endswith("as they were")
+    grow_more = ["INSERT INTO t VALUES (100, 'y')", "DELETE FROM t WHERE id = 0"]
+    grown.run(*grow_more)
+    grown.catch_up()
+    grown.assert_equal("t", "Odd,name")
+    assert prove(grown.config, spark=grown.spark).findings == ()
+
+
+def test_only_tables_that_are_named_are_done(grown: Pipeline) -> None:
+    bronze = files_of(grown, "bronze", "changes")
+    summary = run_optimize(grown.config, ["public.t"], spark=grown.spark)
+    assert [table.table for table in summary.tables] == ["public.t"]
+    assert files_of(grown, "bronze", "changes") == bronze
+    with pytest.raises(ConfigError, match="no table of the lake"):
+        run_optimize(grown.config, ["public.nothing"], spark=grown.spark)
+
+
+def test_files_that_left_long_ago_are_vacuumed(grown: Pipeline) -> None:
+    table = Lake(grown.spark, grown.root).table("silver", "public", "t")
+
+    def parts() -> int:
+        return len(list(grown.path("silver", "public", "t").glob("*.parquet")))
+
+    run_optimize(grown.config, ["public.t"], vacuums=True, spark=grown.spark)
+    assert parts() > files_of(grown, "silver", "public", "t"), "they left just now, and stay a week"
+    properties = "'delta.deletedFileRetentionDuration' = 'interval 0 seconds'"
+    grown.spark.sql(f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ({properties})")
+    summary = run_optimize(grown.config, ["public.t"], vacuums=True, spark=grown.spark)
+    assert summary.tables[0].vacuumed > 0, summary.lines()
+    assert parts() == files_of(grown, "silver", "public", "t") == 1
+    grown.assert_equal("t")
+
+
+def test_one_table_that_fails_keeps_no_other_from_being_done(
+    grown: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge = LakeTable.merge_files
+
+    def fail_for_one(table: LakeTable) -> tuple[int, int]:
+        if table.path.endswith("bronze/changes"):
+            raise OSError("no space left")
+        return merge(table)
+
+    monkeypatch.setattr(LakeTable, "merge_files", fail_for_one)
+    summary = run_optimize(grown.config, spark=grown.spark)
+    assert summary.exit_code(strict=False) == 1
+    assert [table.table for table in summary.tables if table.failure] == ["bronze/changes"]
+    assert files_of(grown, "silver", "public", "t") == 1
+
+
+def test_after_a_signal_no_other_table_is_begun(grown: Pipeline) -> None:
+    stop = threading.Event()
+    summary = run_optimize(grown.config, spark=grown.spark, stop=stop, progress=lambda table: stop.set())
+    assert len(summary.tables) == 1
