@@ -96,10 +96,11 @@ class Applier:
 
     def retry_when_due(self) -> None:
         """Try tables that are behind again, or whose copy is complete, while bronze stands still."""
-        is_due = time.monotonic() - self._passed_at >= RETRY_SECONDS  # else no log need be asked
+        if time.monotonic() - self._passed_at < RETRY_SECONDS:
+            return  # no log need be asked
         is_behind = self.manifest is not None and bool(self.manifest.behind)
         has_copies = self.bronze.copies.version() != self._outlook.copies_version
-        if is_due and (is_behind or has_copies or self._outlook.is_look_due):
+        if is_behind or has_copies or self._outlook.is_look_due:
             self.apply_pending()
 
     def apply_pending(self, upto: Point | None = None) -> ApplySummary:

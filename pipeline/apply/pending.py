@@ -82,7 +82,7 @@ class Outlook:
         self._waiting: Set[TableName] = set()
         self._refused: dict[TableName, str] = {}
         self.seen = Sights(bronze.lake, self.path, bronze.app_id)
-        self._seen_at = 0.0  # when all tables were looked at
+        self._seen_at: float | None = None  # when all tables were looked at
         self._again: dict[TableName, str] = {}
         self._unbegun: set[TableName] = set()  # that have no position
         self._replaced: dict[TableName, Copy | None] = {}  # with the newest copy that there was
@@ -90,7 +90,7 @@ class Outlook:
     @property
     def is_look_due(self) -> bool:
         """Say whether the next look asks every table whether it is still there."""
-        return time.monotonic() - self._seen_at >= LOOK_SECONDS
+        return self._seen_at is not None and time.monotonic() - self._seen_at >= LOOK_SECONDS
 
     @property
     def halted(self) -> dict[TableName, str]:
@@ -245,7 +245,8 @@ class Outlook:
         self._unbegun.clear()
         self._again.clear()
         entries, is_due = manifest.by_name, self.is_look_due
-        self._seen_at = time.monotonic() if is_due else self._seen_at
+        if is_due or self._seen_at is None:
+            self._seen_at = time.monotonic()
         # A table that left and came back is in no manifest, and goes on where it was.
         current = entries.keys() - behind.keys()
         for name in self._captured_tables(point):

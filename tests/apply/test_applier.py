@@ -23,6 +23,7 @@ def test_no_log_is_asked_before_it_is_time_to_try_again(monkeypatch: pytest.Monk
         return -1
 
     monkeypatch.setattr(LakeTable, "version", version)
+    monkeypatch.setattr("pipeline.lake.tables.require_log_store", lambda spark: None)  # there is no Spark
     applier = Applier(cast(SparkSession, object()), CONFIG)
     applier._passed_at = time.monotonic()
     applier.retry_when_due()

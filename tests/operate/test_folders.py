@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,6 @@ from pipeline.lake.manifests import Manifests
 from pipeline.lake.silver.table import SilverTable
 from pipeline.lake.tables import Lake, LakeTable
 from tests.operate.pipelines import MakePipeline, Pipeline
-from tests.operate.test_faults import wait_until
 from tests.servers import Database
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -81,8 +81,13 @@ def is_shown(shop: Pipeline, table: str, is_behind: bool = False) -> bool:
     return bool(manifest and entry and manifest.lsn == upto.lsn and entry.is_behind == is_behind)
 
 
-def count(shop: Pipeline, table: str) -> int:
-    return shop.frame("silver", "public", table).count()
+def wait_until_shown(shop: Pipeline, table: str, is_behind: bool = False) -> None:
+    """Wait until the newest manifest has all of bronze; say what it has where that takes too long."""
+    deadline = time.monotonic() + 240
+    while not is_shown(shop, table, is_behind):
+        manifest = Manifests(Lake(shop.spark, shop.root)).last()
+        assert time.monotonic() < deadline, f"{manifest} {shop.events(table)}"
+        time.sleep(0.5)  # each look is a job of the same Spark
 
 
 def remove(shop: Pipeline) -> None:
@@ -122,12 +127,11 @@ def test_a_table_whose_folder_lacks_rows_is_built_again(
         if not is_restarted:
             shop.run(AFTER.format("t", 11))
             shop.ingest()
-            wait_until(lambda: count(shop, "t") == 203)
-            wait_until(lambda: is_shown(shop, "t"))
+            wait_until_shown(shop, "t")
             harm(shop)
         shop.run(AFTER.format("t", 12))
         shop.ingest()
-        wait_until(lambda: is_shown(shop, "t"))
+        wait_until_shown(shop, "t")
     shop.assert_equal(*TABLES)
     kinds = [kind for kind, sentence in shop.events("t") if "it is built again from bronze" in sentence]
     assert kinds == ["evolved"]
@@ -148,9 +152,12 @@ def test_a_table_that_nothing_comes_for_is_looked_at_too(
     with applying(shop):
         shop.run(AFTER.format("other", 10))
         shop.ingest()
-        wait_until(lambda: is_shown(shop, "other"))
+        wait_until_shown(shop, "other")
         harm(shop)
-        wait_until(lambda: any("built again from bronze" in sentence for _, sentence in shop.events("t")))
+        deadline = time.monotonic() + 240
+        while not any("built again from bronze" in sentence for _, sentence in shop.events("t")):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
     shop.catch_up()
     shop.assert_equal(*TABLES)
 
@@ -167,12 +174,11 @@ def test_a_folder_with_another_table_is_held_and_left_alone(shop: Pipeline, is_r
         if not is_restarted:
             shop.run(AFTER.format("t", 11))
             shop.ingest()
-            wait_until(lambda: count(shop, "t") == 202)
-            wait_until(lambda: is_shown(shop, "t"))
+            wait_until_shown(shop, "t")
             cover(shop)
         shop.run(AFTER.format("t", 12), AFTER.format("other", 12))
         shop.ingest()
-        wait_until(lambda: is_shown(shop, "t", is_behind=True))
+        wait_until_shown(shop, "t", is_behind=True)
     shop.assert_equal("other")
     held = [sentence for kind, sentence in shop.events("t") if kind == "held"]
     assert ["holds another table than the one that was written there" in sentence for sentence in held] == [
