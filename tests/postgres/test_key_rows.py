@@ -60,5 +60,5 @@ def test_a_look_at_the_keys_leaves_no_lock_to_a_transaction_that_goes_on(databas
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         assert takes_keys(connection, ("public", "parts"), keys)
         pid = connection.info.backend_pid
-        query = f"SELECT FROM pg_locks WHERE pid = {pid} AND relation = 'parts'::regclass"
+        query = f"SELECT 1 FROM pg_locks WHERE pid = {pid} AND relation = 'parts'::regclass"
         assert not database.run(query)
