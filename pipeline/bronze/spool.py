@@ -6,7 +6,7 @@ those of a prepared one. A transaction that streams before its commit is kept by
 everything that is finished and nothing else, so a batch always ends on a transaction boundary.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,13 +84,14 @@ class Spool:
 
     def describe(self, version: RelationVersion, xid: int | None = None) -> None:
         """Make this version the one that later changes of its relation name: all, or those of a stream."""
-        index = self._index_of_version.setdefault(version.id, len(self._versions))
-        if index == len(self._versions):
-            self._versions.append(version)
         if xid is None:
-            self._index_of_oid[version.relation.oid] = index
+            self._index_of_oid[version.relation.oid] = self._index_of(version)
         else:
-            self.streams.describe(xid, version, index)
+            self.streams.describe(xid, version, self._index_of(version))
+
+    def settle_stream(self, xid: int, versions: Sequence[RelationVersion]) -> None:
+        """Take what a stream described, in order, as it is once the transaction is committed."""
+        self.streams.settle(xid, versions, [self._index_of(version) for version in versions])
 
     def begin(self, began: Began | BeganPrepare) -> None:
         """Open a transaction."""
@@ -174,13 +175,13 @@ class Spool:
             if self._table_rows >= ROW_LIMIT or self._table_bytes >= BYTE_LIMIT:
                 self._flush_finished()
         self._finish(committed.end_lsn, change_count)
-        return stream.versions.values()
+        return stream.versions
 
     def skip_stream(self, committed: StreamCommitted) -> Collection[RelationVersion]:
         """Drop what is left of a transaction that streamed; return what was described in it, which holds."""
         stream = self.streams.commit(committed)
         stream.discard()
-        return stream.versions.values()
+        return stream.versions
 
     def prepare_stream(self, prepared: StreamPrepared) -> Collection[RelationVersion]:
         """Hand over apart what is left of a stream that is prepared; return what was described in it."""
@@ -190,7 +191,7 @@ class Spool:
         _write(file, stream.finish(prepared, self._versions))
         self._parked.append(Parked(prepared.gid, prepared.xid, file.close()))
         self._reach(prepared.end_lsn)
-        return stream.versions.values()
+        return stream.versions
 
     def decide(self, decision: Decision) -> None:
         """Take what became of a prepared transaction."""
@@ -199,6 +200,11 @@ class Spool:
             self._finish(decision.end_lsn, 0)
         else:
             self._reach(decision.rollback_end_lsn)
+
+    def _index_of(self, version: RelationVersion) -> int:
+        index = self._index_of_version.setdefault(version.id, len(self._versions))
+        self._versions += [version] if index == len(self._versions) else []
+        return index
 
     def _finish(self, end_lsn: LSN, change_count: int) -> None:
         self._transaction_count += 1

@@ -16,9 +16,10 @@ from pipeline.lake.bronze.copy_history import CopyHistory
 from pipeline.lake.bronze.copy_states import READING, CopyState, Reading, Request
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.postgres.catalog import look_up
+from pipeline.postgres.connection import Connection
 from pipeline.postgres.key_rows import KeyCondition, key_condition, orders_by_bytes, takes_keys
 from pipeline.postgres.published import PublishedTable, describe_published, list_published
-from pipeline.postgres.rows.snapshot import SnapshotKeeper
+from pipeline.postgres.rows.snapshot import Snapshot
 from pipeline.report.summaries import CopyProgress
 from pipeline.rules import TableName
 
@@ -41,16 +42,24 @@ class Want:
 class CopyStarts:
     """Starts copies under one snapshot; `abandoned` are the rows of what cannot go on under it."""
 
-    def __init__(self, bronze: Bronze, copies: CopyHistory, keeper: SnapshotKeeper, config: Config) -> None:
+    def __init__(
+        self,
+        bronze: Bronze,
+        copies: CopyHistory,
+        connection: Connection,
+        snapshot: Snapshot,
+        config: Config,
+    ) -> None:
+        """Describe tables over `connection`, a session under the snapshot; it may end after that."""
         self.abandoned: list[dict[str, object]] = []
         self._bronze = bronze
         self._copies = copies
-        self._connection = keeper.connection
-        self._snapshot = keeper.snapshot
+        self._connection = connection
+        self._snapshot = snapshot
         self._publication = config.source.publication
         self._range_size = config.source.copying.range_size
         self._next_id = copies.next_id()
-        self._memberships = list_published(keeper.connection, self._publication)
+        self._memberships = list_published(connection, self._publication)
 
     def start(self, name: TableName, want: Want, progress: CopyProgress) -> TableCopy:
         """Return what is to be read of a table; raise SourceError where it cannot be described."""

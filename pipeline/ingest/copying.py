@@ -206,14 +206,15 @@ class Copier:
         self, keeper: SnapshotKeeper, copies: CopyHistory, wanted: Mapping[TableName, Want]
     ) -> list[TableCopy]:
         """Describe the tables as the snapshot has them, and record what will be read."""
-        starts = CopyStarts(self._bronze, copies, keeper, self._config)
         tables: list[TableCopy] = []
-        for name, want in wanted.items():
-            progress = self._summary.copies[name] = CopyProgress()
-            try:
-                tables.append(starts.start(name, want, progress))
-            except SourceError as error:
-                progress.failure = str(error)
+        with keeper.reading() as connection:
+            starts = CopyStarts(self._bronze, copies, connection, keeper.snapshot, self._config)
+            for name, want in wanted.items():
+                progress = self._summary.copies[name] = CopyProgress()
+                try:
+                    tables.append(starts.start(name, want, progress))
+                except SourceError as error:
+                    progress.failure = str(error)
         if tables:
             self._bronze.record_relations([table.place.version for table in tables])
         if rows := [*starts.abandoned, *map(reading_row, tables)]:

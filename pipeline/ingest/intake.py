@@ -1,22 +1,22 @@
 """Messages of the server in, what they mean into the spool: the reading half of an ingest run.
 
 Committed transactions that bronze holds already are left out; relations are looked up in the catalog each
-time they are described, and those of a stream are recorded only when it ends well.
+time they are described, and those of a stream are recorded only when it ends well. What was looked up before
+its transaction could be seen by others is looked up again: of a stream at its commit, else before the next
+transaction.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from pipeline.bronze.spool import Spool
 from pipeline.bronze.versions import RelationVersion, relation_version
-from pipeline.errors import SlotBusyError, SourceError
+from pipeline.ingest.look_ups import LookUps
 from pipeline.ingest.streamed_names import StreamedNames
-from pipeline.postgres.catalog import RelationFacts, look_up
+from pipeline.postgres.catalog import RelationFacts
 from pipeline.postgres.connection import Connection, connect
-from pipeline.postgres.types import look_up_type
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH, Relation
 from pipeline.protocol.transactions import (
@@ -40,12 +40,9 @@ from pipeline.protocol.transactions import (
     StreamStarted,
     Truncation,
 )
-from pipeline.protocol.values.types import TypeFacts, Types
+from pipeline.protocol.values.types import Types
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
-_TYPE_LOOKS = 10
-_TYPE_PAUSE = 0.2  # seconds
+_LOOK_PAUSE = 0.2  # seconds between two looks for a transaction that cannot be seen yet
 
 
 class Intake:
@@ -68,23 +65,23 @@ class Intake:
         self.names = StreamedNames()
         self.position = position
         self._spool = spool
-        self._connection = connection
-        self._conninfo = conninfo
-        self._open = opens
+        self._look_ups = LookUps(connection, conninfo, opens)
         self._known = known
         self._new_versions: list[RelationVersion] = []
-        self._types = Types(connection.info.server_version, self._look_up_type)
-        self._has_own_session = False
+        self._types = Types(connection.info.server_version, self._look_ups.type_facts)
+        # Versions in force that were looked up too early, by oid, each with the transaction that is awaited.
+        self._unseen: dict[int, tuple[RelationVersion, int]] = {}
+        self._looked_at = -_LOOK_PAUSE
         self._assembler = Assembler()
         self._session = 0
         self._is_skipping = False
         self._began_lsn = INVALID  # of the transaction under way
+        self._began: Began | BeganPrepare | None = None
         self._commit_time: int | None = None  # of the newest transaction that was taken whole
 
     def close(self) -> None:
         """End the session that asks the catalog, where it is another than the one that was given."""
-        if self._has_own_session:
-            self._connection.close()
+        self._look_ups.close()
 
     @property
     def commit_time(self) -> datetime | None:
@@ -122,6 +119,7 @@ class Intake:
             self.names.forget()
             self._assembler = Assembler()
             self._spool.streams.discard()
+            self._unseen.clear()
         receive = self._assembler.receive
         add_change, add_streamed = self._spool.add_change, self._spool.streams.add_change
         for message in messages:
@@ -155,6 +153,7 @@ class Intake:
                 if event.message.lsn > self.position:
                     spool.add_message(event)
             case StreamStarted():
+                self._look_again()
                 spool.streams.start(event)
             case StreamAborted():
                 spool.streams.abort(event)
@@ -164,8 +163,10 @@ class Intake:
                 spool.streams.add_message(event)
             case StreamCommitted() if event.commit_lsn < self.position:
                 # Its rows are in bronze already; the server does not describe its relations again.
+                self._settle(event)
                 self._record(spool.skip_stream(event), event.commit_lsn)
             case StreamCommitted():
+                self._settle(event)
                 self._record(spool.commit_stream(event), event.commit_lsn)
                 self._commit_time = event.commit_time
             case BeganPrepare():
@@ -184,15 +185,77 @@ class Intake:
     def _begin(self, began: Began | BeganPrepare, lsn: LSN, *, may_skip: bool = True) -> None:
         # The record of a commit starts before its end, and bronze's position is at the end of one.
         self._is_skipping = may_skip and lsn < self.position
-        self._began_lsn = lsn
+        self._began, self._began_lsn = began, lsn
+        self._look_again()
         self._spool.begin(began)
 
     def _describe(self, described: Described) -> None:
         relation = described.relation
-        version = relation_version(relation, self._look_up(relation), self._began_lsn, self._types)
-        self._spool.describe(version, described.xid)
-        if described.xid is None:
-            self._record([version], self._began_lsn)
+        if described.xid is not None:
+            facts = self._look_ups.facts(relation)
+            version = relation_version(relation, facts, self._began_lsn, self._types)
+            self._spool.describe(version, described.xid)
+            return
+        assert self._began is not None
+        waits = isinstance(self._began, Began) and not self._is_skipping
+        facts, is_seen = self._look_ups.facts_after(relation, self._began.xid, waits=waits)
+        version = relation_version(relation, facts, self._began_lsn, self._types)
+        self._unseen.pop(relation.oid, None)
+        if not is_seen:
+            self._unseen[relation.oid] = version, self._began.xid
+        self._spool.describe(version)
+        self._record([version], self._began_lsn)
+
+    def _look_again(self) -> None:
+        """Look up relations whose transactions could not be seen before; capture does not wait here."""
+        now = time.monotonic()
+        if not self._unseen or now - self._looked_at < _LOOK_PAUSE:
+            return
+        self._looked_at = now
+        seen = {xid for xid in {xid for _, xid in self._unseen.values()} if self._look_ups.is_seen(xid)}
+        for oid, (version, xid) in list(self._unseen.items()):
+            if xid in seen:
+                del self._unseen[oid]
+                found = self._with_facts(version, self._look_ups.facts(version.relation))
+                self._spool.describe(found)
+                self._record([found], self._began_lsn)
+
+    def _settle(self, committed: StreamCommitted) -> None:
+        """Look up again what a stream described, now that it is committed, each time for all of its rows.
+
+        What it described last is as the catalog has it from here on. What came before that is what was seen
+        while the transaction was open, which is the state from before it, where that was the same shape. If
+        both are the same shape and yet other columns, one has taken the place of another under its name, and
+        before which row is not known.
+        """
+        described = self._spool.streams.described(committed.xid)
+        last = {version.relation.oid: place for place, version in enumerate(described)}
+        looked_up: dict[Relation, tuple[RelationFacts | None, bool]] = {}
+        settled: list[RelationVersion] = []
+        for place, version in enumerate(described):
+            relation = version.relation
+            if relation not in looked_up:
+                looked_up[relation] = self._look_ups.facts_after(relation, committed.xid, waits=True)
+            facts, is_seen = looked_up[relation]
+            late = self._with_facts(version, facts) if is_seen else version
+            if version.facts is None or last[relation.oid] == place:
+                settled.append(late)
+            elif late.facts is None or late.facts.attribute_numbers == version.facts.attribute_numbers:
+                settled.append(version)
+            else:
+                settled.append(relation_version(relation, None, version.lsn, self._types))
+        self._spool.settle_stream(committed.xid, settled)
+        for relation in committed.relations:
+            self._unseen.pop(relation.oid, None)
+            if not looked_up[relation][1]:
+                self._unseen[relation.oid] = settled[last[relation.oid]], committed.xid
+
+    def _with_facts(self, version: RelationVersion, facts: RelationFacts | None) -> RelationVersion:
+        """Return the version with what was found late, where anything was."""
+        if facts is None:
+            return version
+        found = relation_version(version.relation, facts, version.lsn, self._types)
+        return version if found.id == version.id else found
 
     def _record(self, versions: Iterable[RelationVersion], lsn: LSN) -> None:
         """See that versions are recorded before the changes that name them; `lsn` is where they took hold."""
@@ -201,34 +264,3 @@ class Intake:
             if version.id not in self._known:
                 self._known.add(version.id)
                 self._new_versions.append(replace(version, lsn=lsn))
-
-    def _look_up(self, relation: Relation) -> RelationFacts | None:
-        """Ask the catalog; a look-up that fails is recorded as unknown, and capture goes on."""
-        try:
-            return self._ask(look_up, relation)
-        except SlotBusyError:  # another ingest began when the session was lost
-            raise
-        except SourceError:
-            return None
-
-    def _look_up_type(self, oid: int) -> TypeFacts | None:
-        """Ask the catalog for a type whose values came in binary format; None when it stays away.
-
-        A transaction that made the type is sent a moment before the server lets others see it.
-        """
-        for _ in range(_TYPE_LOOKS):
-            facts = self._ask(look_up_type, oid)
-            if facts is not None:
-                return facts
-            time.sleep(_TYPE_PAUSE)
-        return None
-
-    def _ask(self, question: Callable[[Connection, Asked], Answer], asked: Asked) -> Answer:
-        """Ask the catalog, once more in a new session where the one at hand was lost."""
-        try:
-            return question(self._connection, asked)
-        except SourceError:
-            self._connection.close()
-            self._connection = self._open(self._conninfo)
-            self._has_own_session = True
-            return question(self._connection, asked)

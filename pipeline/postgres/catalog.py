@@ -54,6 +54,11 @@ class RelationFacts:
     primary_key: tuple[str, ...]
     looked_up_at: datetime
 
+    @property
+    def attribute_numbers(self) -> tuple[int, ...]:
+        """Return which columns they are, whatever their names."""
+        return tuple(column.attribute_number for column in self.columns)
+
 
 # Whether no row has NULL in a column. From 18 on attnotnull is also true where the constraint is NOT VALID:
 # rows from before it may have NULL.
@@ -108,6 +113,7 @@ JOIN pg_catalog.pg_type value ON value.oid = coalesce(element.base_oid, base.typ
 JOIN pg_catalog.pg_proc output ON output.oid = value.typoutput
 ORDER BY a.attnum
 """
+_XID_MASK = 0xFFFFFFFF
 _MISSING = {
     11: "atthasmissing AS has_missing, pg_catalog.array_to_string(attmissingval, '') AS missing_value",
     10: "false AS has_missing, NULL::text AS missing_value",
@@ -160,6 +166,23 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
     if not rows and not _exists(connection, relation.oid):
         return None
     return RelationFacts(tuple(columns), tuple(name for (name,) in key), looked_up_at)
+
+
+def is_visible(connection: Connection, xid: int) -> bool:
+    """Say whether other sessions see what a transaction did, by its xid of 32 bits, if it is committed.
+
+    A lost connection is a SourceError; where the server refuses to say, nothing is worth waiting for.
+    """
+    try:
+        row = connection.execute("SELECT pg_catalog.txid_current_snapshot()::text").fetchone()
+    except psycopg.Error as error:
+        if connection.closed:
+            raise SourceError(f"Lost the connection to the source: {describe(error)}; run again.") from None
+        return True
+    assert row is not None
+    _, end, running = row[0].split(":")
+    is_later = (xid - int(end)) & _XID_MASK < 1 << 31  # as the server compares them
+    return not is_later and xid not in {int(each) & _XID_MASK for each in running.split(",") if each}
 
 
 def read_type_name(connection: Connection, oid: int, modifier: int) -> str | None:

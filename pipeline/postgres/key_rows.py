@@ -45,13 +45,14 @@ def takes_keys(connection: Connection, name: tuple[str, str], condition: KeyCond
     """Say whether the values that ranges name are values of their columns' types.
 
     The statement is parsed only, so that no right to read the table is needed, and the caller's transaction
-    goes on whatever comes. Raise SourceError where there is no such table or column.
+    goes on whatever comes, without the lock on the table that parsing takes. Raise SourceError
+    where there is no such table or column.
     """
     query = sql.SQL("PREPARE pgdelta_keys AS SELECT FROM {} WHERE {}").format(
         sql.Identifier(*name), condition
     )
     try:
-        with connection.transaction():
+        with connection.transaction(force_rollback=True):
             connection.execute(query)
             connection.execute("DEALLOCATE pgdelta_keys")
     except psycopg.DataError:

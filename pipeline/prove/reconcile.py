@@ -138,7 +138,9 @@ class Reconciler:
             reads = SourceReads(self._config, self._lake, keeper.snapshot, is_ascii=is_ascii)
             stack.enter_context(reads).begin({table.name: table.registered for table in pinned})
             if names is None:
-                published = self._chosen(matches, list_published(keeper.connection, source.publication))
+                with keeper.reading() as connection:
+                    listed = list_published(connection, source.publication)
+                published = self._chosen(matches, listed)
                 missing = published - {table.name for table in pinned} - unsettled.keys()
                 missing -= self._verdicts.keys()
                 unsettled |= dict.fromkeys(missing, "silver has no table of it yet")

@@ -120,3 +120,14 @@ def test_very_many_files_are_read_as_a_table(land: Land, monkeypatch: pytest.Mon
     land.bronze.look_at_arrivals(since, land.point)
     assert land.bronze.arrivals is None
     assert land.seen(10, 40) == [20, 30, 40]
+
+
+@pytest.mark.parametrize("name", ["l[a]ke", "l{a}ke", "l{b,a}ke", "l*ke", "l?ke", "l\\ake", "l[ke", "l{ke"])
+def test_the_name_of_a_lake_is_no_pattern(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    other, land = Land(spark, tmp_path / "lake"), Land(spark, tmp_path / name)
+    since = land.point
+    for each in (other, land):
+        each.land(20)
+    land.bronze.look_at_arrivals(since, land.point)
+    assert land.bronze.arrivals is not None
+    assert land.seen(10, 20) == [20]

@@ -51,3 +51,14 @@ def test_what_is_not_there_is_said_and_the_transaction_goes_on(database: Databas
         with pytest.raises(SourceError, match=r"public\.other cannot be asked"):
             takes_keys(connection, ("public", "other"), keys)
         assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_look_at_the_keys_leaves_no_lock_to_a_transaction_that_goes_on(database: Database) -> None:
+    database.run(TABLE)
+    keys = key_condition(NAMES, TYPES, [KeyRange(("a",), ("b",))])
+    with database.connect() as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        assert takes_keys(connection, ("public", "parts"), keys)
+        pid = connection.info.backend_pid
+        query = f"SELECT 1 FROM pg_locks WHERE pid = {pid} AND relation = 'parts'::regclass"
+        assert not database.run(query)

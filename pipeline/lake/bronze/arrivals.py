@@ -41,7 +41,9 @@ class Arrivals:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the files' rows."""
-        return spark.read.schema(spark_ddl(CHANGES)).parquet(*self.paths)
+        # A lake's own name may hold what Spark takes for a pattern, which may match those of other lakes.
+        reader = spark.read.option("__globPaths__", "false")
+        return reader.schema(spark_ddl(CHANGES)).parquet(*self.paths)
 
 
 def arrivals_between(changes: LakeTable, app_id: str, since: Point, upto: Point) -> Arrivals | None:

@@ -10,6 +10,7 @@ import fcntl
 import importlib.util
 import os
 import platform
+import posixpath
 import shutil
 import stat
 import subprocess
@@ -17,8 +18,9 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from itertools import dropwhile
+from pathlib import Path, PurePosixPath
 
 from pipeline.errors import SourceError
 from pipeline.private import make_private_folder, open_private
@@ -145,10 +147,40 @@ def _unpack(jar: Path, target: Path) -> Path:
                     "3.11.4 or newer."
                 )
             try:
-                tar.extractall(target, filter="data")
+                tar.extractall(target, filter=_inside_only(jar.name))
             except tarfile.FilterError as error:
                 raise SourceError(f"{jar.name} is not unpacked: {error}.") from None
     return target
+
+
+def _inside_only(archive: str) -> Callable[[tarfile.TarInfo, str], tarfile.TarInfo | None]:
+    """Return a filter that refuses whatever would be written, or would link, outside the folder.
+
+    Python's own filter follows links to know where a name leads, which long chains of links outwit in older
+    releases, and takes an absolute name for a relative one. Here names are only read: a member lies under no
+    link, and in place of none. Python's filter comes after that.
+    """
+    links: set[PurePosixPath] = set()
+
+    def check(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        name = PurePosixPath(member.name)
+        if name.is_absolute() or ".." in name.parts:
+            raise SourceError(f"{archive} is not unpacked: {member.name} lies outside its folder.")
+        if not links.isdisjoint((name, *name.parents)):
+            raise SourceError(f"{archive} is not unpacked: {member.name} would be written through a link.")
+        if member.issym() or member.islnk():
+            # A symbolic link is seen from where it lies, a hard link from the top of the archive.
+            start = name.parent if member.issym() else PurePosixPath()
+            target = posixpath.normpath(start / member.linkname)
+            # What comes before a `..` may be a link, and then that leads elsewhere than it reads.
+            below = list(dropwhile(lambda part: part == "..", PurePosixPath(member.linkname).parts))
+            if target == ".." or target.startswith(("/", "../")) or ".." in below:
+                link = f"{member.name} links to {member.linkname}"
+                raise SourceError(f"{archive} is not unpacked: {link}, outside its folder.")
+            links.add(name)
+        return tarfile.data_filter(member, folder)
+
+    return check
 
 
 def _find_ivy() -> Path:

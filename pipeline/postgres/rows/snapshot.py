@@ -9,10 +9,13 @@ has received is replayed, and nothing more comes.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
+from psycopg import sql
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe
@@ -44,10 +47,15 @@ class Snapshot:
 
 
 class SnapshotKeeper:
-    """A session that keeps a snapshot for others; its own queries see it too."""
+    """A session that keeps a snapshot for others; its own queries see it too.
+
+    A lock that a query takes is held as long as the transaction, which is as long as the snapshot. What looks
+    at tables or catalogs is therefore asked in a session of `reading`, and the keeper holds no lock on them.
+    """
 
     def __init__(self, conninfo: str, after: LSN = INVALID, *, key: str = "source.conninfo") -> None:
         """Take a snapshot beyond an LSN; `key` is where the configuration has the conninfo."""
+        self._conninfo, self._key = conninfo, key
         self.connection = connect_for_copy(conninfo, key)
         try:
             with connect(conninfo, application_name=COPY_SESSIONS) as beside:
@@ -58,6 +66,19 @@ class SnapshotKeeper:
         except BaseException:
             self.connection.close()
             raise
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give another session under the snapshot, which ends with its locks long before the keeper does."""
+        with closing(connect_for_copy(self._conninfo, self._key)) as connection:
+            try:
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                name = sql.Literal(self.snapshot.name)
+                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(name))
+            except psycopg.Error as error:
+                sentence = f"Cannot read under a snapshot of the source: {describe(error)}."
+                raise SourceError(sentence) from None
+            yield connection
 
     def close(self) -> None:
         """End the session, and the snapshot with it."""
