@@ -1,0 +1,153 @@
+"""After a power failure at any moment: the slot is nowhere ahead of what is on disk.
+
+Real ingest processes are recorded, system call by system call, and what they forced to disk is replayed:
+`disk` has the rules by which something is durable, `replay` what bronze has to have. `docs/limits.md` says
+what a file system has to keep for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.operate.test_faults import wait_until
+from tests.power.recording import Recording, compile_recorder
+from tests.servers import Database, MakeServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+TABLES = (
+    "CREATE TABLE items (id int PRIMARY KEY, name text)",
+    "INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 5000) i",
+    "CREATE TABLE marks (at pg_lsn)",
+)
+CHANGES = (
+    "INSERT INTO items SELECT coalesce(max(id), 0) + 1, 'new' FROM items",
+    "UPDATE items SET name = name || '.' WHERE id % 500 = 0",
+    "DELETE FROM items WHERE id % 701 = 0",
+)
+JOINING = (
+    "CREATE TABLE joined (id int PRIMARY KEY, name text)",
+    "INSERT INTO joined SELECT i, 'joined ' || i FROM generate_series(1, 3000) i",
+)
+LARGE = (
+    "INSERT INTO joined SELECT i, repeat(md5(i::text), 4) FROM generate_series(10000, 40000) i",
+    "UPDATE items SET name = 'large'",
+)
+ROUNDS = 12
+
+Record = Callable[[], Recording]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the compiled recorder."""
+    return compile_recorder(tmp_path_factory.mktemp("recorder"))
+
+
+@pytest.fixture
+def database(make_server: MakeServer) -> Database:
+    """Give a server of its own, which streams large transactions."""
+    server = make_server({"logical_decoding_work_mem": "64kB"})
+    return Database(server, "postgres", server.conninfo)
+
+
+@pytest.fixture
+def recording(library: Path, database: Database, tmp_path: Path) -> Recording:
+    """Give a lake of which everything is recorded."""
+    (tmp_path / "disk").mkdir()
+    folder = (tmp_path / "disk").resolve()
+    return Recording(
+        "power", database.conninfo, folder, tmp_path / "events", library, tmp_path / "pipeline.yaml"
+    )
+
+
+def is_reported(database: Database, lsn: str) -> bool:
+    """Say whether the slot stands beyond an LSN."""
+    query = f"SELECT FROM pg_replication_slots WHERE slot_name = 'power' AND confirmed_flush_lsn > '{lsn}'"
+    return bool(database.run(query))
+
+
+def change(database: Database, *statements: str) -> None:
+    """Run statements, each in its own transaction, and wait until the slot stands beyond them."""
+    database.run(*statements)
+    lsn = database.run("SELECT pg_current_wal_insert_lsn()::text")[0][0]
+    database.run(f"INSERT INTO marks VALUES ('{lsn}')")
+    wait_until(lambda: is_reported(database, lsn), 120)
+
+
+def transact(database: Database, *statements: str, end: str = "COMMIT") -> None:
+    with database.connect() as session:
+        for statement in ("BEGIN", *statements, end):
+            session.execute(statement.encode())
+
+
+def copies_in(recording: Recording) -> int:
+    """Return how many commits to bronze hold copied rows."""
+    log = recording.lake / "bronze" / "changes" / "_delta_log"
+    return sum("#copy/" in path.read_text() for path in log.glob("*.json"))
+
+
+def work(recording: Recording, database: Database, *, syncs: bool) -> None:
+    """Have an ingest meet everything: copies, small and large transactions, prepared ones, a new table."""
+    recording.configure(copy="initial", two_phase=True)
+    database.run(*TABLES)
+    with recording.running(syncs=syncs) as process:
+        wait_until(lambda: process.poll() is not None or copies_in(recording) >= 1, 120)
+        for number in range(ROUNDS):
+            change(database, CHANGES[number % len(CHANGES)])
+        transact(database, *CHANGES, end="PREPARE TRANSACTION 'one'")
+        before = copies_in(recording)
+        change(database, *JOINING)
+        transact(database, *LARGE)
+        change(database, "COMMIT PREPARED 'one'")
+        wait_until(lambda: copies_in(recording) > before, 120)
+        change(database, *CHANGES)
+
+
+def test_at_no_cut_is_the_slot_ahead_of_what_is_on_disk(recording: Recording, database: Database) -> None:
+    work(recording, database, syncs=True)
+    verdict = recording.replay()
+    print(f"sync on: {verdict}")
+    assert (verdict.ahead[:3], verdict.torn) == ([], set())
+    assert verdict.flushes > ROUNDS
+    assert recording.versions > ROUNDS
+
+
+def test_without_sync_the_replay_finds_cuts_ahead(recording: Recording, database: Database) -> None:
+    work(recording, database, syncs=False)
+    verdict = recording.replay()
+    print(f"sync off: {verdict}")
+    assert len(verdict.ahead) > verdict.cuts / 2
+    assert len(verdict.torn) > ROUNDS
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_the_sql_route(recording: Recording, database: Database, syncs: bool) -> None:
+    recording.configure(route="sql")
+    database.run(*TABLES)
+    recording.run(syncs=syncs)
+    database.run(*CHANGES)
+    recording.run(syncs=syncs)
+    verdict = recording.replay()
+    print(f"SQL route, sync {'on' if syncs else 'off'}: {verdict}")
+    assert verdict.flushes
+    assert bool(verdict.ahead) != syncs
+
+
+def test_a_commit_whose_writer_died_before_it_was_forced(recording: Recording, database: Database) -> None:
+    """Kill ingest between the link of a log entry and the fsync of its folder; the next one relies on it."""
+    recording.configure()
+    database.run(*TABLES)
+    recording.run(kill_at="bronze/changes/_delta_log/00000000000000000000.json")
+    recording.run()
+    database.run(*CHANGES)
+    recording.run(kill_at="bronze/relations/_delta_log/00000000000000000001.json")
+    database.run(*CHANGES)
+    recording.run(kill_at=f"bronze/changes/_delta_log/{recording.versions:020}.json")
+    recording.run()
+    verdict = recording.replay()
+    print(f"killed three times: {verdict}")
+    assert (verdict.ahead[:3], verdict.torn) == ([], set())
