@@ -21,6 +21,7 @@ from tests.power.replay import Verdict, replay
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = Path(__file__).resolve().parent / "recorder.c"
+PATIENCE = 300.0  # seconds
 CONFIG = """\
 pipeline: {name}
 source:
@@ -112,7 +113,7 @@ class Recording:
         try:
             yield process
             process.send_signal(signal.SIGTERM)
-            said = process.communicate(timeout=120)[1]
+            said = process.communicate(timeout=PATIENCE)[1]
             assert process.returncode == 0, said
         finally:
             _end(process)
@@ -121,7 +122,7 @@ class Recording:
         """Run an ingest to its end, or until it is killed."""
         process = self.start(syncs=syncs, kill_at=kill_at)
         try:
-            said = process.communicate(timeout=240)[1]
+            said = process.communicate(timeout=PATIENCE)[1]
             assert process.returncode == (-signal.SIGKILL if kill_at else 0), said
         finally:
             _end(process)

@@ -7,6 +7,7 @@ what a file system has to keep for this.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,8 +38,7 @@ LARGE = (
     "UPDATE items SET name = 'large'",
 )
 ROUNDS = 12
-
-Record = Callable[[], Recording]
+PATIENCE = 300.0  # seconds
 
 
 @pytest.fixture(scope="session")
@@ -70,12 +70,18 @@ def is_reported(database: Database, lsn: str) -> bool:
     return bool(database.run(query))
 
 
-def change(database: Database, *statements: str) -> None:
+def await_while_running(process: subprocess.Popen[str], is_true: Callable[[], object]) -> None:
+    """Wait until a condition holds; fail where the process ends before it does."""
+    wait_until(lambda: process.poll() is not None or is_true(), PATIENCE)
+    assert process.poll() is None, process.communicate()[1]
+
+
+def change(process: subprocess.Popen[str], database: Database, *statements: str) -> None:
     """Run statements, each in its own transaction, and wait until the slot stands beyond them."""
     database.run(*statements)
     lsn = database.run("SELECT pg_current_wal_insert_lsn()::text")[0][0]
     database.run(f"INSERT INTO marks VALUES ('{lsn}')")
-    wait_until(lambda: is_reported(database, lsn), 120)
+    await_while_running(process, lambda: is_reported(database, lsn))
 
 
 def transact(database: Database, *statements: str, end: str = "COMMIT") -> None:
@@ -95,16 +101,16 @@ def work(recording: Recording, database: Database, *, syncs: bool) -> None:
     recording.configure(copy="initial", two_phase=True)
     database.run(*TABLES)
     with recording.running(syncs=syncs) as process:
-        wait_until(lambda: process.poll() is not None or copies_in(recording) >= 1, 120)
+        await_while_running(process, lambda: copies_in(recording))
         for number in range(ROUNDS):
-            change(database, CHANGES[number % len(CHANGES)])
+            change(process, database, CHANGES[number % len(CHANGES)])
         transact(database, *CHANGES, end="PREPARE TRANSACTION 'one'")
         before = copies_in(recording)
-        change(database, *JOINING)
+        change(process, database, *JOINING)
         transact(database, *LARGE)
-        change(database, "COMMIT PREPARED 'one'")
-        wait_until(lambda: copies_in(recording) > before, 120)
-        change(database, *CHANGES)
+        change(process, database, "COMMIT PREPARED 'one'")
+        await_while_running(process, lambda: copies_in(recording) > before)
+        change(process, database, *CHANGES)
 
 
 def test_at_no_cut_is_the_slot_ahead_of_what_is_on_disk(recording: Recording, database: Database) -> None:
