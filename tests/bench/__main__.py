@@ -19,7 +19,7 @@ PARTS = ("capture", "sync", "apply", "memory", "delay", "streams", "copy", "join
 
 
 def main() -> None:
-    """Measure capture, what sync costs, apply, memory, the delay of a large transaction, many open at once, and copies."""
+    """Measure capture, what sync costs, apply, memory, delay, many open transactions, and copies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
     parser.add_argument("--only", choices=PARTS, help="one of these; join and layout are measured only so")
