@@ -1,8 +1,7 @@
 """After a power failure at any moment: the slot is nowhere ahead of what is on disk.
 
 Real ingest processes are recorded, system call by system call, and what they forced to disk is replayed:
-`disk` has the rules by which something is durable, `replay` what bronze has to have. `docs/limits.md` says
-what a file system has to keep for this.
+`disk` has the rules by which something is durable, `replay` what bronze has to have.
 """
 
 from __future__ import annotations
