@@ -89,6 +89,7 @@ class Capture:
         self._spool = Spool(self._staging.directory)
         conninfo = config.source.conninfo
         known, opens = bronze.known_versions(), partial(open_locked, slot=config.source.slot)
+        bronze.relations.force_log()  # what is known is not recorded again
         self._intake = Intake(self._spool, connection, conninfo, known, position, opens=opens)
         self._prepared_count = prepared_count
         self._sealed_at = time.monotonic()

@@ -70,6 +70,12 @@ def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
     return count
 
 
+def force_logs(bronze: Bronze) -> None:
+    """Force to disk what other runs committed: what one of them left when it died may not be there yet."""
+    for table in (bronze.changes, bronze.relations, bronze.prepared.table, bronze.copies.table):
+        table.force_log()
+
+
 def first_slot(connection: Connection, config: Config) -> Slot:
     """Return the slot that a new lake begins with; it misses nothing where a lost one is made anew.
 

@@ -12,7 +12,14 @@ from pyspark.sql import SparkSession
 from pipeline.config import Config
 from pipeline.errors import SlotGapError
 from pipeline.ingest.capture import Capture, position_commit
-from pipeline.ingest.continuity import check_prepared, check_server, check_slot, cross_gap, first_slot
+from pipeline.ingest.continuity import (
+    check_prepared,
+    check_server,
+    check_slot,
+    cross_gap,
+    first_slot,
+    force_logs,
+)
 from pipeline.ingest.copying import Copier
 from pipeline.lake.bronze.tables import Bronze
 from pipeline.lake.spark.session import start_session
@@ -75,6 +82,7 @@ def run_ingest(
                     raise
                 position = cross_gap(connection, config, bronze, identity, position, str(gap))
                 prepared_count = bronze.prepared.open_count()
+        force_logs(bronze)  # the stream reports the position as soon as it runs
         stream = _start_stream(config, identity, position, stop)
         try:
             summary = IngestSummary(config.pipeline, config.source.slot, position)

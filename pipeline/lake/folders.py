@@ -1,5 +1,11 @@
-"""Folders of the lake, removed and moved by Hadoop's own client; Delta forgets what it knew of them."""
+"""Folders of the lake: removed and moved by Hadoop's own client, so that Delta forgets what it knew of them.
 
+On a file system of this machine their names can be forced to disk.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -30,6 +36,20 @@ def move_folder(spark: SparkSession, folder: str, to: str) -> None:
     if not files.rename(path, target):
         raise LakeError(f"{folder} cannot be moved to {to}: see whether something is there already")
     _forget(spark, path)
+
+
+def force_names(folder: Path) -> None:
+    """Force to disk which names a folder of this machine has, and those of all folders above it.
+
+    A folder that is not there is left out, and so is one that this user may not read: nothing was made in it.
+    """
+    for each in (folder, *folder.absolute().parents):
+        with suppress(FileNotFoundError, PermissionError):
+            descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def path_of(spark: SparkSession, name: str) -> Any:

@@ -7,6 +7,7 @@ written in the same commit as the data, so what a table holds and how far it is 
 import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlparse
 
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 from pipeline.bronze.ledger import OURS
 from pipeline.errors import ConfigError, told
 from pipeline.lake.delta_log import delta_log, newest_snapshot, positions_in
-from pipeline.lake.folders import move_folder, remove_folder
+from pipeline.lake.folders import force_names, move_folder, remove_folder
 from pipeline.lake.positions import Commit
 from pipeline.lake.spark.log_store import require_log_store
 from pipeline.protocol.lsn import LSN
@@ -110,6 +111,14 @@ class LakeTable:
     def version(self) -> int:
         """Return the newest version, -1 where there is no table."""
         return int(self.snapshot().version())
+
+    def force_log(self) -> None:
+        """Force the names of all commits to disk, where the table is on a file system of this machine.
+
+        A commit does so itself. One whose writer died before that can be read, and could still be lost.
+        """
+        if urlparse(self.path).scheme == "file":
+            force_names(Path(local_path(self.path), "_delta_log"))
 
     def position(self, app_id: str) -> LSN | None:
         """Return the LSN that this application last recorded, None where it recorded none."""

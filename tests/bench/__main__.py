@@ -9,17 +9,17 @@ import psycopg
 from pipeline.lake.spark.session import start_session
 from pipeline.postgres.embedded.server import EmbeddedServer, start_server
 from tests.bench.apply import measure_apply
-from tests.bench.capture import create_schema, measure_capture
+from tests.bench.capture import create_schema, measure_capture, measure_sync
 from tests.bench.copy import measure_copy
 from tests.bench.join import measure_join
 from tests.bench.layout import measure_layouts
 from tests.bench.memory import measure_delay, measure_memory, measure_streams
 
-PARTS = ("capture", "apply", "memory", "delay", "streams", "copy", "join", "layout")
+PARTS = ("capture", "sync", "apply", "memory", "delay", "streams", "copy", "join", "layout")
 
 
 def main() -> None:
-    """Measure capture, apply, memory, the delay of a large transaction, many open at once, and copies."""
+    """Measure capture, what sync costs, apply, memory, delay, many open transactions, and copies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
     parser.add_argument("--only", choices=PARTS, help="one of these; join and layout are measured only so")
@@ -32,6 +32,8 @@ def main() -> None:
             create_schema(server)
             if options.only in (None, "capture"):
                 _capture(server, folder, options.scale)
+            if options.only in (None, "sync"):
+                _sync(server, folder, options.scale)
             if options.only in (None, "apply"):
                 _apply(server, folder, options.scale)
             if options.only in (None, "memory"):
@@ -59,6 +61,14 @@ def _capture(server: EmbeddedServer, folder: Path, scale: float) -> None:
         f"  WAL -> bronze    {found.capture_seconds:6.2f} s {found.messages / found.capture_seconds:9.0f}/s"
     )
     print(f"  ratio            {found.ratio:6.2f}   (aim: at least 0.5)", flush=True)
+
+
+def _sync(server: EmbeddedServer, folder: Path, scale: float) -> None:
+    found = measure_sync(start_session("bench"), server, folder, int(100_000 * scale), rounds=5)
+    print(f"sync: capture of {found.messages} messages, each of 5 rounds, commits forced to disk or not")
+    for name, seconds in (("on", found.on_seconds), ("off", found.off_seconds)):
+        print(f"  sync {name:11s} " + " ".join(f"{each:6.2f}" for each in seconds) + " s")
+    print(f"  ratio of medians {found.ratio:6.2f}   (aim: at least 0.95)", flush=True)
 
 
 def _apply(server: EmbeddedServer, folder: Path, scale: float) -> None:

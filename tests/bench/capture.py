@@ -1,13 +1,16 @@
 """Capture: one WAL read by `pg_recvlogical` into a file, and by ingest into committed bronze.
 
 Both read the same changes through slots of their own, on the same machine, one after the other; messages are
-counted from bronze: every row change, and a Begin and a Commit for each transaction.
+counted from bronze: every row change, and a Begin and a Commit for each transaction. What forcing commits to
+disk costs is measured in the same way: two pipelines capture the same WAL, one without it, in turn.
 """
 
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -55,6 +58,20 @@ class Capture:
         return self.reference_seconds / self.capture_seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Seconds of captures of the same WAL, a round each, with commits forced to disk and without."""
+
+    messages: int
+    on_seconds: tuple[float, ...]
+    off_seconds: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Return the rate with sync as a part of that without, by the medians."""
+        return median(self.off_seconds) / median(self.on_seconds)
+
+
 def pipeline_config(folder: Path, conninfo: str, name: str, *, streaming: str = "auto") -> Config:
     """Write and load a configuration that uses the publication `bench`."""
     path = folder / f"{name}.yaml"
@@ -91,6 +108,30 @@ def measure_capture(spark: SparkSession, server: EmbeddedServer, folder: Path, t
     seconds = time.monotonic() - started
     messages = summary.changes + 2 * summary.transactions
     return Capture(messages, summary.changes, summary.transactions, reference, seconds)
+
+
+def measure_sync(
+    spark: SparkSession, server: EmbeddedServer, folder: Path, transactions: int, rounds: int
+) -> Sync:
+    """Capture the same WAL with sync and without, in each round in another order."""
+    configs = {name: pipeline_config(folder, server.conninfo, f"sync_{name}") for name in ("on", "off")}
+    seconds: dict[str, list[float]] = {name: [] for name in configs}
+    jvm: Any = spark._jvm
+    messages = 0
+    try:
+        for turn in range(rounds + 1):  # the first makes the tables and warms Spark up
+            if turn:
+                _generate(server, folder, transactions)
+            for name in sorted(configs, reverse=bool(turn % 2)):
+                jvm.System.setProperty("pgdelta.sync", str(name == "on").lower())
+                started = time.monotonic()
+                summary = run_ingest(configs[name], spark=spark)
+                if turn:
+                    seconds[name].append(time.monotonic() - started)
+            messages = summary.changes + 2 * summary.transactions
+    finally:
+        jvm.System.clearProperty("pgdelta.sync")
+    return Sync(messages, tuple(seconds["on"]), tuple(seconds["off"]))
 
 
 def _generate(server: EmbeddedServer, folder: Path, transactions: int) -> None:

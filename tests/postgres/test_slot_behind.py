@@ -41,6 +41,7 @@ class Landed:
         self.app_id = "pgdelta"
         self.lake = SimpleNamespace(local_root=str(root))
         self.changes = self.table = SimpleNamespace(path=str(root / "changes"))
+        self.relations = SimpleNamespace(force_log=lambda: None)
         self.prepared = self
         self.parked = 0
         self.ends: list[LSN] = []
