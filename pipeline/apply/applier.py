@@ -136,6 +136,7 @@ class Applier:
         manifest = self.manifest or Manifest(INVALID)
         pending = self._outlook.look(point, manifest, self._since)
         if pending is None:
+            self._record_refused(self._outlook.refused, manifest)
             self.summary.show(manifest)
             self._report()
             return
@@ -292,14 +293,20 @@ class Applier:
         for name in halted & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         stale = [Event(*n, gap.start, "resync", gap.sentence_of_tables) for n, gap in pending.stale.items()]
-        refused = [
-            Event(*n, entries[n].applied_lsn if n in entries else INVALID, "held", sentence)
-            for n, sentence in pending.refused.items()
-        ]
-        self.records.record_events([*stale, *refused])
+        self.records.record_events(stale)
+        self._record_refused(pending.refused, manifest)
         kept = (entry for entry in entries.values() if entry.name not in left)
         carried = [e if e.is_behind else replace(e, applied_lsn=point.lsn) for e in kept]
         self.manifest = Manifest(point.lsn, pending.commit_time, tuple(carried))
         self.manifests.record(self.manifest)
         self._since = point
         self.summary.show(self.manifest)
+
+    def _record_refused(self, refused: Mapping[TableName, str], manifest: Manifest) -> None:
+        """Record of tables whose folder has another's rows that they are held."""
+        entries = manifest.by_name
+        events = [
+            Event(*name, entries[name].applied_lsn if name in entries else INVALID, "held", sentence)
+            for name, sentence in refused.items()
+        ]
+        self.records.record_events(events)

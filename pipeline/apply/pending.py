@@ -88,6 +88,11 @@ class Outlook:
         self._replaced: dict[TableName, Copy | None] = {}  # with the newest copy that there was
 
     @property
+    def refused(self) -> dict[TableName, str]:
+        """Return the tables whose folder has another's rows, with a sentence, as the last look found."""
+        return dict(self._refused)
+
+    @property
     def is_look_due(self) -> bool:
         """Say whether the next look asks every table whether it is still there."""
         return self._seen_at is not None and time.monotonic() - self._seen_at >= LOOK_SECONDS
@@ -129,8 +134,10 @@ class Outlook:
         apart = waiting | self.unreadable | self._refused.keys() | begun.keys() | stale.keys() | frozen
         patches = self._patches(point, copies, registered, apart, recorded)
         is_behind = any(f < point.lsn or n in behind for n, f in floors.items() if n not in apart)
+        # The manifest is to say of them that they are behind.
+        unsaid = (self._refused.keys() | self.unreadable) & (manifest.by_name.keys() - behind.keys())
         # Silver as a whole never goes back: what lies before a manifest is in it.
-        is_idle = point.lsn == manifest.lsn and not (is_behind or begun or patches)
+        is_idle = point.lsn == manifest.lsn and not (is_behind or begun or patches or unsaid)
         if is_idle or point.lsn < manifest.lsn:
             return None
         self.bronze.look_at_arrivals(since, point)

@@ -30,13 +30,22 @@ def grown(pipeline: Pipeline) -> Pipeline:
     """Give a pipeline whose tables have several small files."""
     pipeline.ingest()
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, body text)", 'CREATE TABLE "Odd,name" (id int)')
-    grow(pipeline, 3)
+    grow(pipeline, 2)
     return pipeline
+
+
+def parts(pipeline: Pipeline) -> int:
+    return len(list(pipeline.path("silver", "public", "t").glob("*.parquet")))
 
 
 def test_small_files_become_few_and_rows_stay(grown: Pipeline) -> None:
     before = {names: files_of(grown, *names) for names in (("bronze", "changes"), ("silver", "public", "t"))}
     assert min(before.values()) > 1
+    with pytest.raises(ConfigError, match="no table of the lake"):
+        run_optimize(grown.config, ["public.nothing"], spark=grown.spark)
+    named = run_optimize(grown.config, ["public.t"], spark=grown.spark)
+    assert [table.table for table in named.tables] == ["public.t"]
+    assert files_of(grown, "bronze", "changes") == before[("bronze", "changes")]
     shown: list[Optimized] = []
     summary = run_optimize(grown.config, spark=grown.spark, progress=shown.append)
     assert summary.exit_code(strict=True) == 0, summary.lines()
@@ -45,37 +54,14 @@ def test_small_files_become_few_and_rows_stay(grown: Pipeline) -> None:
     merged = {table.table: table.removed for table in summary.tables}
     assert merged["bronze/changes"] == before[("bronze", "changes")]
     assert {"_pgdelta/tables", "_pgdelta/manifests", "public.t", "public.Odd,name"} <= merged.keys()
-    assert run_optimize(grown.config, spark=grown.spark).lines()[0].endswith("as they were")
-    grow_more = ["INSERT INTO t VALUES (100, 'y')", "DELETE FROM t WHERE id = 0"]
-    grown.run(*grow_more)
+    stop = threading.Event()
+    last = run_optimize(grown.config, spark=grown.spark, stop=stop, progress=lambda table: stop.set())
+    assert len(last.tables) == 1, "after a signal no other table is begun"
+    assert last.lines()[0].endswith("1 as they were")
+    grown.run("INSERT INTO t VALUES (100, 'y')", "DELETE FROM t WHERE id = 0")
     grown.catch_up()
     grown.assert_equal("t", "Odd,name")
     assert prove(grown.config, spark=grown.spark).findings == ()
-
-
-def test_only_tables_that_are_named_are_done(grown: Pipeline) -> None:
-    bronze = files_of(grown, "bronze", "changes")
-    summary = run_optimize(grown.config, ["public.t"], spark=grown.spark)
-    assert [table.table for table in summary.tables] == ["public.t"]
-    assert files_of(grown, "bronze", "changes") == bronze
-    with pytest.raises(ConfigError, match="no table of the lake"):
-        run_optimize(grown.config, ["public.nothing"], spark=grown.spark)
-
-
-def test_files_that_left_long_ago_are_vacuumed(grown: Pipeline) -> None:
-    table = Lake(grown.spark, grown.root).table("silver", "public", "t")
-
-    def parts() -> int:
-        return len(list(grown.path("silver", "public", "t").glob("*.parquet")))
-
-    run_optimize(grown.config, ["public.t"], vacuums=True, spark=grown.spark)
-    assert parts() > files_of(grown, "silver", "public", "t"), "they left just now, and stay a week"
-    properties = "'delta.deletedFileRetentionDuration' = 'interval 0 seconds'"
-    grown.spark.sql(f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ({properties})")
-    summary = run_optimize(grown.config, ["public.t"], vacuums=True, spark=grown.spark)
-    assert summary.tables[0].vacuumed > 0, summary.lines()
-    assert parts() == files_of(grown, "silver", "public", "t") == 1
-    grown.assert_equal("t")
 
 
 def test_one_table_that_fails_keeps_no_other_from_being_done(
@@ -88,14 +74,17 @@ def test_one_table_that_fails_keeps_no_other_from_being_done(
             raise OSError("no space left")
         return merge(table)
 
-    monkeypatch.setattr(LakeTable, "merge_files", fail_for_one)
-    summary = run_optimize(grown.config, spark=grown.spark)
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "merge_files", fail_for_one)
+        summary = run_optimize(grown.config, vacuums=True, spark=grown.spark)
     assert summary.exit_code(strict=False) == 1
     assert [table.table for table in summary.tables if table.failure] == ["bronze/changes"]
     assert files_of(grown, "silver", "public", "t") == 1
-
-
-def test_after_a_signal_no_other_table_is_begun(grown: Pipeline) -> None:
-    stop = threading.Event()
-    summary = run_optimize(grown.config, spark=grown.spark, stop=stop, progress=lambda table: stop.set())
-    assert len(summary.tables) == 1
+    assert parts(grown) > 1, "what was merged left just now, and stays a week"
+    table = Lake(grown.spark, grown.root).table("silver", "public", "t")
+    properties = "'delta.deletedFileRetentionDuration' = 'interval 0 seconds'"
+    grown.spark.sql(f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ({properties})")
+    summary = run_optimize(grown.config, ["public.t"], vacuums=True, spark=grown.spark)
+    assert summary.tables[0].vacuumed > 0, summary.lines()
+    assert parts(grown) == 1
+    grown.assert_equal("t")

@@ -27,6 +27,7 @@ from pipeline.lake.delta_log import operations_since
 from pipeline.lake.spark.dist import spark_folder
 from pipeline.lake.spark.jars import check_java, retrieve_jar
 from pipeline.lake.spark.log_store import COMPILER, build_jar
+from pipeline.lake.spark.settings import LOG_STORE_SETTING
 from pipeline.lake.tables import Lake
 from tests.operate.test_faults import ROOT
 from tests.races.jobs import NAME, PIPELINE, SLOT, prepare
@@ -69,7 +70,7 @@ class Racers:
         self._folder = root.parent
         self._first = 0
         settings = "--conf spark.sql.shuffle.partitions=1 --conf spark.master=local[1]"
-        classes = f"--driver-class-path {jar} " if jar else ""
+        classes = f"--driver-class-path {jar} --conf {LOG_STORE_SETTING}={store} " if jar else ""
         java = '--driver-memory 1g --driver-java-options "-XX:TieredStopAtLevel=1"'
         environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{settings} {classes}{java} pyspark-shell"}
         self._answers = [self._folder / f"answers-{number}" for number in range(count)]
@@ -173,7 +174,7 @@ def _positions(lake: Lake, *segments: str) -> Counter[str]:
     return Counter(f"{job}-{table}-{(int(high, 16) << 32 | int(low, 16)) - 1}" for high, low in texts)
 
 
-@pytest.mark.parametrize("races", [3, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("races", [2, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("jobs", "table"), PAIRS, ids=lambda value: "-".join(value) if isinstance(value, tuple) else value
 )

@@ -160,6 +160,8 @@ class SilverTable:
         self, copy: Copy, relations: Mapping[int, SourceRelation], registered: Registered | None, point: Point
     ) -> Written:
         """Put a copy of the source's rows, and what followed them, in the place of the table's rows."""
+        if registered is not None and (lacking := self._lacking(copy)):
+            return lacking
         is_new = self.table.position(self._app_id) is None
         if is_new and not is_forgotten(self.table, self._app_id):
             # Nobody was told of this table yet: no need to write it beside itself.
@@ -207,8 +209,8 @@ class SilverTable:
     ) -> Written:
         """Write the table beside itself, from a copy or the newest; put that in its place by one commit."""
         copy = copy or self.history.newest(through).get(self.name)
-        if copy and (count := self.bronze.copied_rows(copy.id)) < copy.row_count:
-            return Written(self.position, _lacks_rows(self.name, copy, count), kind="resync")
+        if copy and (lacking := self._lacking(copy)):
+            return lacking
         start = Start(copy=copy)
         surveys = self.bronze.survey_table(self.name, start, through)
         patches = self.history.patches(self.name, copy)
@@ -242,17 +244,21 @@ class SilverTable:
         self._stretch.registered = self._records.registered()[self.name]
         return replace(written, applied=through)
 
+    def _lacking(self, copy: Copy) -> Written | None:
+        """Say that bronze has lost rows of a copy, so that the table is not built; None where it has all."""
+        count = self.bronze.copied_rows(copy.id)
+        if count >= copy.row_count:
+            return None
+        sentence = (
+            f"{'.'.join(self.name)} is not built again: bronze has {count} of the {copy.row_count} rows of "
+            "the copy that it begins with, so some were removed; "
+            f"{command_for(self.name, 'resync')} copies them"
+        )
+        return Written(self.position, sentence, kind="resync")
+
     def _rule_of_newest(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]
     ) -> TableRule:
         """Return the rule that reads every version into the newest types, by the names in silver."""
         versions = [relations[s.version] for s in followed(surveys, relations)]
         return rule_of_last(name_alike(None, versions).relations, self._rule)
-
-
-def _lacks_rows(name: TableName, copy: Copy, count: int) -> str:
-    """Say why a table is not built from a copy of which bronze has lost rows."""
-    return (
-        f"{'.'.join(name)} is not built again: bronze has {count} of the {copy.row_count} rows of the copy "
-        f"that it begins with, so somebody removed some; {command_for(name, 'resync')} copies them"
-    )

@@ -38,14 +38,17 @@ def start_session(name: str) -> SparkSession:
 
 
 def _launch_gateway() -> Any:
-    """Start Spark's JVM, or join the one that started this process; leave one line of its stderr out."""
+    """Start Spark's JVM, or join the one that started this process.
+
+    What it prints goes to stderr, as stdout is for what a command answers; a few lines are left out.
+    """
     launch: Any = java_gateway.launch_gateway  # has no types
     if is_launched_by_spark():
         return launch()
     read_end, write_end = os.pipe()
     threading.Thread(target=_forward, args=(read_end,), name="spark-stderr", daemon=True).start()
     try:
-        return launch(popen_kwargs={"stderr": write_end})
+        return launch(popen_kwargs={"stdout": write_end, "stderr": write_end})
     finally:
         os.close(write_end)
 
@@ -53,8 +56,8 @@ def _launch_gateway() -> Any:
 def _forward(read_end: int) -> None:
     with open(read_end, "rb", buffering=0) as lines:
         for line in lines:
-            # the JVM announces a module that Spark asks for, at every start
-            if b"Using incubator modules" not in line:
+            # the JVM announces a module that Spark asks for, at every start; Delta counts what VACUUM removes
+            if b"Using incubator modules" not in line and b"in a total of" not in line:
                 # our stderr may be a pipe that nobody reads any more
                 with suppress(OSError):
                     os.write(2, line)
