@@ -14,11 +14,16 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.bronze.staged import Part
 from pipeline.config import Copying
+from pipeline.ingest import copying as copying_module
 from pipeline.ingest.copy_round import CopyRound, TableCopy
+from pipeline.ingest.wanted import WantedCopies
 from pipeline.lake.bronze.copy_states import Range
 from pipeline.postgres.rows.copy import CopyReader
+from pipeline.postgres.rows.snapshot import COPY_SESSIONS
 from pipeline.report.status import read_status
+from pipeline.report.summaries import IngestSummary
 from tests.operate.pipelines import MakePipeline, Pipeline
+from tests.operate.test_faults import wait_until
 from tests.operate.unseen import unseen_commits
 from tests.servers import Database, MakeServer
 
@@ -305,3 +310,45 @@ def test_a_copy_of_the_oldest_server_by_either_route(
     pipeline.run("UPDATE orders SET id = -id WHERE id < 10", "DELETE FROM bag WHERE a = 3")
     pipeline.catch_up()
     pipeline.assert_equal("orders", "bag")
+
+
+def test_a_session_that_is_lost_between_two_looks_is_no_failure(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying_module, "LOOK_SECONDS", 0.5)
+    pipeline = make_pipeline(copy="never", create_publication="all")
+    looks: list[int] = []
+    failures: set[str | None] = set()
+    look = WantedCopies.look
+
+    def counted(wanted: WantedCopies) -> Any:
+        found = look(wanted)
+        looks.append(len(looks))
+        return found
+
+    monkeypatch.setattr(WantedCopies, "look", counted)
+    stop = threading.Event()
+
+    def remember(summary: IngestSummary) -> None:
+        failures.add(summary.copy_failure)
+
+    thread = threading.Thread(
+        target=pipeline.ingest, kwargs={"trigger": "continuous", "stop": stop, "progress": remember}
+    )
+    thread.start()
+    try:
+        wait_until(lambda: looks)
+        ended = pipeline.source.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name = %s",
+            (COPY_SESSIONS,),
+        ).fetchall()
+        assert ended == [(True,)]
+        count = len(looks)
+        wait_until(lambda: len(looks) > count + 1)
+        pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        wait_until(lambda: pipeline.path("bronze", "relations").exists() and failures)
+    finally:
+        stop.set()
+        thread.join(120)
+    assert failures == {None}
