@@ -1,6 +1,6 @@
 """Small files merged, and files that no version needs any more removed, in all tables of the lake.
 
-Safe beside running jobs: commits exclude each other, no row changes, and a run whose commit came second makes
+Safe while jobs run: commits exclude each other, no row changes, and a run whose commit came second makes
 it once more. What fails for one table does not keep the others from being done.
 """
 
