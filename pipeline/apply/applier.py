@@ -135,8 +135,8 @@ class Applier:
         self._passed_at = time.monotonic()
         manifest = self.manifest or Manifest(INVALID)
         pending = self._outlook.look(point, manifest, self._since)
+        self._record_refused(manifest)
         if pending is None:
-            self._record_refused(self._outlook.refused, manifest)
             self.summary.show(manifest)
             self._report()
             return
@@ -211,12 +211,13 @@ class Applier:
         """Apply what is pending of a table; return how that went, and what the manifest says of it."""
         try:
             since = entries.known(name)
-            if name in pending.copies or name in pending.again:  # it replaces whatever somebody else wrote
+            if name in pending.copies or name in pending.again:  # it replaces foreign commits
                 since = max(since, self.lake.table_at(self.path(name)).version())
             self._outlook.seen.require(name)
             state = self._bring(name, pending, since)
-            self._outlook.seen.note(name)
-            return state, entries.shown(name, state.applied, since, is_behind=bool(state.held))
+            entry = entries.shown(name, state.applied, since, is_behind=bool(state.held))
+            self._outlook.seen.note(name, entry)
+            return state, entry
         except Exception as error:
             floor, failure = pending.floor(name), conflict_sentence(error) or told(error)
             self._outlook.seen.forget(name)
@@ -294,7 +295,6 @@ class Applier:
             entries[name] = replace(entries[name], is_behind=True)
         stale = [Event(*n, gap.start, "resync", gap.sentence_of_tables) for n, gap in pending.stale.items()]
         self.records.record_events(stale)
-        self._record_refused(pending.refused, manifest)
         kept = (entry for entry in entries.values() if entry.name not in left)
         carried = [e if e.is_behind else replace(e, applied_lsn=point.lsn) for e in kept]
         self.manifest = Manifest(point.lsn, pending.commit_time, tuple(carried))
@@ -302,11 +302,11 @@ class Applier:
         self._since = point
         self.summary.show(self.manifest)
 
-    def _record_refused(self, refused: Mapping[TableName, str], manifest: Manifest) -> None:
-        """Record of tables whose folder has another's rows that they are held."""
+    def _record_refused(self, manifest: Manifest) -> None:
+        """Record a `held` event for each table whose folder has the rows of another."""
         entries = manifest.by_name
         events = [
             Event(*name, entries[name].applied_lsn if name in entries else INVALID, "held", sentence)
-            for name, sentence in refused.items()
+            for name, sentence in self._outlook.refused.items()
         ]
         self.records.record_events(events)

@@ -51,7 +51,6 @@ class Pending:
     stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
     frozen: Set[TableName]  # tables that wait for a patch
     replaced: Set[TableName]  # tables that wait, for another has had their name since they were copied
-    refused: Mapping[TableName, str]  # tables whose folder has another's rows, with a sentence
     names_of: Mapping[int, Set[TableName]]  # the names under which changes of tables came, by oid
     commit_time: datetime | None  # of the newest transaction that silver may show at the point
     again: Mapping[TableName, str]  # tables that are built again, as their folders lack rows: why
@@ -80,17 +79,12 @@ class Outlook:
         self._relations_version = -1
         self._stale: Mapping[TableName, Gap] = {}  # as the last look found, like all that follow
         self._waiting: Set[TableName] = set()
-        self._refused: dict[TableName, str] = {}
+        self.refused: dict[TableName, str] = {}  # tables whose folder has another's rows, with a sentence
         self.seen = Sights(bronze.lake, self.path, bronze.app_id)
         self._seen_at: float | None = None  # when all tables were looked at
         self._again: dict[TableName, str] = {}
         self._unbegun: set[TableName] = set()  # that have no position
         self._replaced: dict[TableName, Copy | None] = {}  # with the newest copy that there was
-
-    @property
-    def refused(self) -> dict[TableName, str]:
-        """Return the tables whose folder has another's rows, with a sentence, as the last look found."""
-        return dict(self._refused)
 
     @property
     def is_look_due(self) -> bool:
@@ -101,7 +95,7 @@ class Outlook:
     def halted(self) -> dict[TableName, str]:
         """Return why tables stay as they are, as the last look found."""
         waiting = {n: f"{'.'.join(n)} waits for its copy, which ingest goes on with" for n in self._waiting}
-        return {**waiting, **self._refused, **{n: gap.sentence_of_tables for n, gap in self._stale.items()}}
+        return {**waiting, **self.refused, **{n: gap.sentence_of_tables for n, gap in self._stale.items()}}
 
     def look(self, point: Point, manifest: Manifest, since: Point | None) -> Pending | None:
         """Return what lies between silver and a point, None where nothing does; changes nothing."""
@@ -131,11 +125,11 @@ class Outlook:
         begun = {n: c for n, c in copies.items() if n not in waiting and self._begins(n, c, registered)}
         asked = recorded.open_requests().items()
         frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
-        apart = waiting | self.unreadable | self._refused.keys() | begun.keys() | stale.keys() | frozen
+        apart = waiting | self.unreadable | self.refused.keys() | begun.keys() | stale.keys() | frozen
         patches = self._patches(point, copies, registered, apart, recorded)
         is_behind = any(f < point.lsn or n in behind for n, f in floors.items() if n not in apart)
         # The manifest is to say of them that they are behind.
-        unsaid = (self._refused.keys() | self.unreadable) & (manifest.by_name.keys() - behind.keys())
+        unsaid = (self.refused.keys() | self.unreadable) & (manifest.by_name.keys() - behind.keys())
         # Silver as a whole never goes back: what lies before a manifest is in it.
         is_idle = point.lsn == manifest.lsn and not (is_behind or begun or patches or unsaid)
         if is_idle or point.lsn < manifest.lsn:
@@ -175,7 +169,6 @@ class Outlook:
             stale,
             frozen,
             self._replaced.keys(),
-            dict(self._refused),
             names_by_table(surveyed, self.relations),
             max(times, default=None),
             dict(self._again),
@@ -232,7 +225,7 @@ class Outlook:
 
     def _begins(self, name: TableName, copy: Copy, registered: Mapping[TableName, Registered]) -> bool:
         """Say whether a table has to begin with a copy now: one that it has not begun with yet."""
-        if self._config.rule_for(*name) is None or name in self.unreadable or name in self._refused:
+        if self._config.rule_for(*name) is None or name in self.unreadable or name in self.refused:
             return False
         known = registered.get(name)
         return known is None or (known.copy_id or 0) < copy.id or name in self._unbegun
@@ -248,7 +241,7 @@ class Outlook:
         """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
         floors: dict[TableName, LSN] = {}
         self.unreadable.clear()
-        self._refused.clear()
+        self.refused.clear()
         self._unbegun.clear()
         self._again.clear()
         entries, is_due = manifest.by_name, self.is_look_due
@@ -280,7 +273,7 @@ class Outlook:
             if why:
                 self._summary.tables[name] = TableState(behind.get(name, manifest.lsn), held=why)
                 self.seen.forget(name)
-                self._refused[name] = why
+                self.refused[name] = why
                 continue
             if name not in registered:
                 if position > INVALID or manifest.lsn > INVALID:

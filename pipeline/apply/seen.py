@@ -11,7 +11,7 @@ from enum import Enum
 from pipeline.errors import LakeError
 from pipeline.lake.delta_log import clear_cache, operations_since
 from pipeline.lake.manifests import ManifestEntry
-from pipeline.lake.silver.travel import place_of
+from pipeline.lake.silver.travel import place_of, state_of
 from pipeline.lake.tables import Lake, LakeTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.rules import TableName
@@ -30,7 +30,7 @@ class Sight:
     position: LSN
 
     def follows(self, last: "Sight") -> bool:
-        """Say whether nobody wrote rows since, and the table is the same; OPTIMIZE only adds versions."""
+        """Say whether the table is the same and no rows were written since; OPTIMIZE only adds versions."""
         same = (self.table_id, self.position) == (last.table_id, last.position)
         return same and self.version >= last.version
 
@@ -127,23 +127,22 @@ class Sights:
         if last is not None and not sight_of(table, self._app_id).follows(last):
             raise _changed(name, table.path)
 
-    def note(self, name: TableName) -> None:
+    def note(self, name: TableName, written: ManifestEntry) -> None:
         """Keep what was written; raise ChangedError where it went to another table than was there before."""
-        table = self._lake.table_at(self._path(name))
-        last, found = self._last.get(name), sight_of(table, self._app_id)
+        last = self._last.get(name)
+        found = _sight(written.version, written.table_id or "", written.position)
         if last is not None and last.version >= 0 and found.table_id != last.table_id:
-            raise _changed(name, table.path)
+            raise _changed(name, written.path)
         self._last[name] = found
 
 
 def sight_of(table: LakeTable, app_id: str) -> Sight:
     """Look at a table's log."""
-    snapshot = table.snapshot()
-    version = int(snapshot.version())
-    if version < 0:
-        return Sight(-1, "", INVALID)
-    position = table.positions(snapshot).get(app_id, INVALID)
-    return Sight(version, str(snapshot.metadata().id()), position)
+    return _sight(*state_of(table, app_id))
+
+
+def _sight(version: int, table_id: str, position: LSN | None) -> Sight:
+    return Sight(version, table_id, position or INVALID) if version >= 0 else Sight(-1, "", INVALID)
 
 
 def origin_of(table: LakeTable) -> Origin:

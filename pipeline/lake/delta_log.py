@@ -83,7 +83,7 @@ def newest_snapshot(spark: SparkSession, path: str) -> Any:
 
 
 def clear_cache(spark: SparkSession, path: str) -> None:
-    """Have Delta read the log at a path from its beginning at the next look."""
+    """Drop what Delta has cached of the log at a path: the next read starts from its files."""
     jvm: Any = spark._jvm
     hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
     jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(spark._jsparkSession, hadoop_path)

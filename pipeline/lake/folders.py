@@ -11,13 +11,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.errors import LakeError
+from pipeline.lake.delta_log import clear_cache
 
 
 def remove_folder(spark: SparkSession, folder: str) -> None:
     """Remove a folder with all it holds, be it there or not."""
     files, path = hadoop_files(spark, folder)
     files.delete(path, True)
-    _forget(spark, path)
+    clear_cache(spark, folder)
 
 
 def folders_in(spark: SparkSession, folder: str) -> list[str]:
@@ -35,7 +36,7 @@ def move_folder(spark: SparkSession, folder: str, to: str) -> None:
     files.mkdirs(target.getParent())
     if not files.rename(path, target):
         raise LakeError(f"{folder} cannot be moved to {to}: see whether something is there already")
-    _forget(spark, path)
+    clear_cache(spark, folder)
 
 
 def force_names(folder: Path) -> None:
@@ -63,8 +64,3 @@ def hadoop_files(spark: SparkSession, name: str) -> tuple[Any, Any]:
     path = path_of(spark, name)
     session: Any = spark._jsparkSession
     return path.getFileSystem(session.sessionState().newHadoopConf()), path
-
-
-def _forget(spark: SparkSession, path: Any) -> None:
-    jvm: Any = spark._jvm
-    jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(spark._jsparkSession, path)

@@ -106,6 +106,20 @@ def cover(shop: Pipeline) -> None:
     shutil.copytree(shop.path("silver", "public", "other"), folder)
 
 
+@contextmanager
+def applying_despite(shop: Pipeline, harm: Callable[[Pipeline], None], is_restarted: bool) -> Iterator[None]:
+    """Apply continuously, with the harm done before the run begins or once it has applied a change."""
+    if is_restarted:
+        harm(shop)
+    with applying(shop):
+        if not is_restarted:
+            shop.run(AFTER.format("t", 11))
+            shop.ingest()
+            wait_until_shown(shop, "t")
+            harm(shop)
+        yield
+
+
 @pytest.mark.parametrize(
     ("harm", "is_restarted"),
     [
@@ -121,14 +135,7 @@ def test_a_table_whose_folder_lacks_rows_is_built_again(
     shutil.copytree(shop.path("silver", "public", "t"), shop.path("older"))
     shop.run(AFTER.format("t", 10))
     shop.catch_up()
-    if is_restarted:
-        harm(shop)
-    with applying(shop):
-        if not is_restarted:
-            shop.run(AFTER.format("t", 11))
-            shop.ingest()
-            wait_until_shown(shop, "t")
-            harm(shop)
+    with applying_despite(shop, harm, is_restarted):
         shop.run(AFTER.format("t", 12))
         shop.ingest()
         wait_until_shown(shop, "t")
@@ -168,14 +175,7 @@ def test_a_table_that_nothing_comes_for_is_looked_at_too(
     ids=["amid a run", "between runs"],
 )
 def test_a_folder_with_another_table_is_held_and_left_alone(shop: Pipeline, is_restarted: bool) -> None:
-    if is_restarted:
-        cover(shop)
-    with applying(shop):
-        if not is_restarted:
-            shop.run(AFTER.format("t", 11))
-            shop.ingest()
-            wait_until_shown(shop, "t")
-            cover(shop)
+    with applying_despite(shop, cover, is_restarted):
         shop.run(AFTER.format("t", 12), AFTER.format("other", 12))
         shop.ingest()
         wait_until_shown(shop, "t", is_behind=True)

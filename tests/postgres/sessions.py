@@ -7,6 +7,8 @@ where it is rolled back before it was read (test_rolled_back.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -121,3 +123,21 @@ class Sessions:
             self.connections[0].execute(f"COMMIT PREPARED '{gid}'".encode())
         for connection in self.connections:
             connection.close()
+
+
+@contextmanager
+def opened(database: Database, *statements: str) -> Iterator[psycopg.Connection[Any]]:
+    """Give a session with a transaction that has run the statements, all of which is on disk."""
+    with database.connect() as connection:
+        connection.execute("BEGIN")
+        for statement in statements:
+            connection.execute(statement.encode())
+        database.run("CHECKPOINT")
+        try:
+            yield connection
+        finally:
+            connection.rollback()
+            # One that is left over keeps every new slot waiting.
+            query = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+            for (gid,) in connection.execute(query).fetchall():
+                connection.execute(f"ROLLBACK PREPARED '{gid}'".encode())

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from typing import Any, Literal
+from contextlib import closing
+from typing import Literal
 
-import psycopg
 import pytest
 
 from pipeline.config import Config, Protocol
 from pipeline.protocol.events import Event, StreamCommitted, StreamedChange, StreamStarted
 from pipeline.protocol.transactions import Assembler
+from tests.postgres.sessions import opened
 from tests.postgres.streams import Stream, kinds, prepare, read_all, read_for, read_through, start
 from tests.servers import Database
 
@@ -32,24 +31,6 @@ def make(database: Database, route: Route = "walsender", *, two_phase: bool = Fa
     config = database.config(route=route, protocol=Protocol(streaming="on", two_phase=two_phase))
     prepare(config)
     return config
-
-
-@contextmanager
-def opened(database: Database, *statements: str) -> Iterator[psycopg.Connection[Any]]:
-    """Give a session with a transaction that has run the statements, all of which is on disk."""
-    with database.connect() as connection:
-        connection.execute("BEGIN")
-        for statement in statements:
-            connection.execute(statement.encode())
-        database.run("CHECKPOINT")
-        try:
-            yield connection
-        finally:
-            connection.rollback()
-            # One that is left over keeps every new slot waiting.
-            query = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-            for (gid,) in connection.execute(query).fetchall():
-                connection.execute(f"ROLLBACK PREPARED '{gid}'".encode())
 
 
 def events_of(assembler: Assembler, messages: list[bytes]) -> list[Event]:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from pipeline.bronze import streams
@@ -23,6 +22,7 @@ from pipeline.postgres.connection import connect
 from pipeline.postgres.stream.walsender import Walsender
 from pipeline.protocol.lsn import INVALID
 from tests.bronze.events import rows_of
+from tests.postgres.sessions import opened
 from tests.postgres.streams import prepare, read_for, read_through, start
 from tests.servers import Database, MakeServer
 
@@ -56,6 +56,13 @@ class Ingest:
         assert messages[0][:1] == b"S"
         self._intake.take(messages, self._stream.session)
 
+    def read_streamed(self, database: Database, *statements: str) -> list[tuple[Row, RelationVersion]]:
+        """Commit the statements in one transaction, of which a part comes before that; return its rows."""
+        with opened(database, *statements) as connection:
+            self.read_open()
+            connection.execute("COMMIT")
+        return self.read(database)
+
     def read(self, database: Database) -> list[tuple[Row, RelationVersion]]:
         """Return the rows of all that is committed, each with its version."""
         self._intake.take(read_through(self._stream, database.flush_lsn()), self._stream.session)
@@ -82,17 +89,6 @@ def facts(version: RelationVersion) -> list[tuple[str, int, str | None]] | None:
     return [(column.name, fact.attribute_number, fact.missing_value) for column, fact in columns]
 
 
-@contextmanager
-def opened(database: Database, *statements: str) -> Iterator[psycopg.Connection[Any]]:
-    """Give a session with a transaction that has run the statements, all of which is on disk."""
-    with database.connect() as connection:
-        connection.execute("BEGIN")
-        for statement in statements:
-            connection.execute(statement.encode())
-        database.run("CHECKPOINT")
-        yield connection
-
-
 @pytest.mark.parametrize("rows_in_memory", [None, 100], ids=["in memory", "on disk"])
 def test_a_column_that_is_added_in_a_streamed_transaction(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_in_memory: int | None
@@ -106,10 +102,7 @@ def test_a_column_that_is_added_in_a_streamed_transaction(
         MANY.format("item", 1001, 2000),
     )
     with closing(Ingest(config, tmp_path)) as ingest:
-        with opened(database, *statements) as connection:
-            ingest.read_open()
-            connection.execute("COMMIT")
-        rows = ingest.read(database)
+        rows = ingest.read_streamed(database, *statements)
         assert [len(row["new"]) for row, _ in rows] == [2] * 1000 + [3] * 1000
         assert [row["new"][0] for row, _ in rows] == [str(number) for number in range(1, 2001)]
         narrow, wide = rows[0][1], rows[-1][1]
@@ -125,10 +118,7 @@ def test_a_table_that_is_made_in_a_streamed_transaction(database: Database, tmp_
     config = make(database)
     statements = ("CREATE TABLE made (id int PRIMARY KEY, v text DEFAULT 'd')", MANY.format("made", 1, 1000))
     with closing(Ingest(config, tmp_path)) as ingest:
-        with opened(database, *statements) as connection:
-            ingest.read_open()
-            connection.execute("COMMIT")
-        rows = ingest.read(database)
+        rows = ingest.read_streamed(database, *statements)
         assert len(rows) == 1000
         [version] = {version.id: version for _, version in rows}.values()
         assert facts(version) == [("id", 1, None), ("v", 2, None)]
@@ -151,10 +141,7 @@ def test_a_column_that_takes_the_place_of_another_in_a_streamed_transaction(
         MANY.format("item", 1001, 2000),
     )
     with closing(Ingest(config, tmp_path)) as ingest:
-        with opened(database, *statements) as connection:
-            ingest.read_open()
-            connection.execute("COMMIT")
-        rows = ingest.read(database)
+        rows = ingest.read_streamed(database, *statements)
         database.run("INSERT INTO item VALUES (3000, 'x')")
         rows += ingest.read(database)
     numbers = [[number for _, number, _ in facts(version) or ()] for _, version in rows]
@@ -177,10 +164,7 @@ def test_a_rollback_to_a_savepoint_amid_the_changes_of_a_table_that_is_made(
         MANY.format("made", 2001, 3000),
     )
     with closing(Ingest(config, tmp_path)) as ingest:
-        with opened(database, *statements) as connection:
-            ingest.read_open()
-            connection.execute("COMMIT")
-        rows = ingest.read(database)
+        rows = ingest.read_streamed(database, *statements)
     assert [row["new"][0] for row, _ in rows] == [str(n) for n in [*range(1, 1001), *range(2001, 3001)]]
     assert {str(facts(version)) for _, version in rows} == {"[('id', 1, None), ('v', 2, None)]"}
 

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,9 +23,6 @@ from pyspark.sql import SparkSession
 
 from pipeline.lake.bronze.tables import app_id
 from pipeline.lake.delta_log import operations_since
-from pipeline.lake.spark.dist import spark_folder
-from pipeline.lake.spark.jars import check_java, retrieve_jar
-from pipeline.lake.spark.log_store import COMPILER, build_jar
 from pipeline.lake.spark.settings import LOG_STORE_SETTING
 from pipeline.lake.tables import Lake
 from tests.operate.test_faults import ROOT
@@ -188,17 +184,11 @@ def test_no_acknowledged_commit_is_lost(
     print(f"{' and '.join(jobs)} at {table}: {races} races, {outcome.told.total()} acknowledged, 0 lost")
 
 
-def test_the_race_finds_what_a_store_loses(spark: SparkSession, tmp_path: Path) -> None:
-    jars = spark_folder() / "jars"
-    jar = tmp_path / "slow.jar"
-    with tempfile.TemporaryDirectory() as folder:
-        compiler = Path(folder, "ecj.jar")
-        retrieve_jar(jars.parent, *COMPILER, compiler)
-        build_jar(check_java(), compiler, jars, jar, Path(__file__).resolve().parent / "java")
+def test_the_race_finds_what_a_store_loses(spark: SparkSession, racer: Path, tmp_path: Path) -> None:
     root = tmp_path / "lake"
     lake = Lake.for_writing(spark, str(root))
     prepare(lake)
-    with racing(root, 2, store="SlowLogStore", jar=jar) as racers:
+    with racing(root, 2, store="SlowLogStore", jar=racer) as racers:
         outcome = race(lake, racers, ("apply", "resync"), "requests", 5)
     print(
         f"with the window held open: {len(outcome.lost)} of {outcome.told.total()} acknowledged commits lost"

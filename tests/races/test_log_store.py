@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,24 +16,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.lake.spark.dist import spark_folder
-from pipeline.lake.spark.jars import check_java, retrieve_jar
-from pipeline.lake.spark.log_store import COMPILER, build_jar
+from pipeline.lake.spark.jars import check_java
 from pipeline.lake.spark.settings import LOG_STORE
 
 DELTAS_OWN = "io.delta.storage.HDFSLogStore"  # what Delta takes for `file:` unless told otherwise
-SOURCES = Path(__file__).resolve().parent / "java"
-
-
-@pytest.fixture(scope="session")
-def racer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the JAR of the racing program, compiled as the log store is."""
-    jars = spark_folder() / "jars"
-    jar = tmp_path_factory.mktemp("racer") / "racer.jar"
-    with tempfile.TemporaryDirectory() as folder:
-        compiler = Path(folder, "ecj.jar")
-        retrieve_jar(jars.parent, *COMPILER, compiler)
-        build_jar(check_java(), compiler, jars, jar, SOURCES)
-    return jar
 
 
 @dataclass(frozen=True, slots=True)

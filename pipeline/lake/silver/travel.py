@@ -36,10 +36,15 @@ def entry_of(
     table: LakeTable, name: TableName, applied: LSN, app_id: str, *, is_behind: bool
 ) -> ManifestEntry:
     """Return what a manifest says of a table whose newest version is complete up to an LSN."""
-    snapshot = table.snapshot()
-    version, table_id = int(snapshot.version()), str(snapshot.metadata().id())
-    position = table.positions(snapshot).get(app_id)
+    version, table_id, position = state_of(table, app_id)
     return ManifestEntry(*name, table.path, version, applied, is_behind, table_id, position)
+
+
+def state_of(table: LakeTable, app_id: str) -> tuple[int, str, LSN | None]:
+    """Return the newest version of a table, Delta's id of it, and the offset that it records."""
+    snapshot = table.snapshot()
+    offset = table.positions(snapshot).get(app_id)
+    return int(snapshot.version()), str(snapshot.metadata().id()), offset
 
 
 def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None) -> str | None:
