@@ -15,6 +15,7 @@ from pipeline.bronze.spool import Spool
 from pipeline.bronze.staged import Staged
 from pipeline.bronze.versions import RelationVersion
 from pipeline.config import Config
+from pipeline.errors import SourceError
 from pipeline.ingest.copying import Copier
 from pipeline.ingest.intake import Intake
 from pipeline.lake.bronze.prepared import identities
@@ -125,6 +126,10 @@ class Capture:
                         break
                 self._copier.close()
                 self._finish(lander)
+            except SourceError:
+                if self._landing is not None:
+                    self._landing.result()  # a commit that was refused says more than a session that is lost
+                raise
             finally:
                 self._copier.close()
                 self._stream.close()
