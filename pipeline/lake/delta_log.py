@@ -55,6 +55,7 @@ class LoggedOperation:
 class _Names:
     """What is called of the JVM at every look: py4j would ask the JVM for each part of a name each time."""
 
+    activate: Any
     for_table: Any
     none: Any
     write_json: Any
@@ -63,8 +64,12 @@ class _Names:
 @lru_cache(maxsize=1)
 def _names_of(jvm: Any) -> _Names:
     delta = jvm.org.apache.spark.sql.delta
+    session_class: Any = SparkSession._get_j_spark_session_class(jvm)
     return _Names(
-        delta.DeltaLog.forTable, jvm.scala.Option.empty(), delta.util.JsonUtils.mapper().writeValueAsString
+        session_class.setActiveSession,
+        delta.DeltaLog.forTable,
+        jvm.scala.Option.empty(),
+        delta.util.JsonUtils.mapper().writeValueAsString,
     )
 
 
@@ -73,7 +78,11 @@ def delta_log(spark: SparkSession, path: str) -> Any:
 
     It is an object of the JVM: for what Delta's API for Python does not reach.
     """
-    return _names_of(spark._jvm).for_table(spark._jsparkSession, path)
+    names = _names_of(spark._jvm)
+    # Delta asks this thread for its session where a look takes a Spark job, as after a run that was killed
+    # between its commit and the commit's checksum file.
+    names.activate(spark._jsparkSession)
+    return names.for_table(spark._jsparkSession, path)
 
 
 def newest_snapshot(spark: SparkSession, path: str) -> Any:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.lake.delta_log import delta_log, newest_snapshot
+from pipeline.lake.delta_log import clear_cache, delta_log, newest_snapshot
+from pipeline.lake.positions import Commit
+from pipeline.lake.tables import Lake
+from pipeline.protocol.lsn import LSN
 
 
 class Jvm:
@@ -46,3 +52,17 @@ def test_names_are_looked_up_once_for_each_jvm() -> None:
         newest_snapshot(cast(SparkSession, session), "a")
         newest_snapshot(cast(SparkSession, session), "b")
         assert 0 < len(session._jvm.asked) == asked
+
+
+@pytest.mark.spark
+def test_a_log_without_its_checksum_file_is_read_in_any_thread(spark: SparkSession, tmp_path: Path) -> None:
+    table = Lake(spark, str(tmp_path)).table("t")
+    table.ensure("n BIGINT", {"delta.checkpointInterval": "1"})
+    table.append(spark.range(3).toDF("n"), Commit("pgdelta:t:1", LSN(7)))
+    assert list(tmp_path.glob("t/_delta_log/*.checkpoint.parquet"))
+    for checksum in tmp_path.glob("t/_delta_log/*.crc"):
+        checksum.unlink()
+    clear_cache(spark, table.path)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(table.positions).result() == {"pgdelta:t:1": LSN(7)}
+        assert pool.submit(table.is_empty).result() is False
