@@ -117,18 +117,23 @@ class Copier:
 
     def _go_on(self) -> None:
         lost_count = 0  # snapshots in a row
+        was_lost = False  # the session of the looks, in the round before
         while not self._stop.is_set():
             pause = LOOK_SECONDS
             try:
                 has_copied = self._round()
                 self._summary.copy_failure = None
+                was_lost = False
                 if has_copied:
                     lost_count = 0
                     continue
                 if any(copy.failure for copy in self._summary.copies.values()):
                     pause = RETRY_SECONDS
             except Exception as error:  # capture goes on
+                was_lost = self._wanted.has_lost_session and not was_lost
                 self._wanted.close()
+                if was_lost:
+                    continue  # over a new one at once
                 lost_count += isinstance(error, SnapshotLost)
                 if isinstance(error, SnapshotLost) and lost_count < MOST_LOST:
                     self._stop.wait(lost_count)

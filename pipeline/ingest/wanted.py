@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 
 from pipeline.config import Config
-from pipeline.errors import SourceError
 from pipeline.ingest.copy_events import CopyEvents
 from pipeline.ingest.copy_rows import gone_row
 from pipeline.ingest.copy_starts import Want
@@ -63,13 +62,20 @@ class WantedCopies:
         if self._control is not None:
             self._control.close()
 
+    @property
+    def has_lost_session(self) -> bool:
+        """Say whether the session over which it looks was lost: the next look opens another."""
+        return self._control is not None and self._control.closed
+
     def look(self) -> dict[TableName, Want]:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""
         config = self._config
         # Before the publication is looked at: what joins meanwhile is not missing in it.
         names = self._bronze.table_names() | self._bronze.copies.read().states.keys()
-        control, published = self._look_at_publication()
-        looked_at = read_flush_lsn(control)
+        if self._control is None or self._control.closed:
+            self._control = connect(config.source.conninfo, application_name=COPY_SESSIONS)
+        published = list_published(self._control, config.source.publication)
+        looked_at = read_flush_lsn(self._control)
         astray = self._put_right(published, looked_at)
         copies = self._bronze.copies.read()
         wanted: dict[TableName, Want] = {}
@@ -97,21 +103,9 @@ class WantedCopies:
             for name, want in sorted(wanted.items())
             if config.rule_for(*name) is not None and name not in skipped
         }
-        waiting = self._wait_for_writers(control, {n: published[n] for n in wanted}, copies)
+        waiting = self._wait_for_writers(self._control, {n: published[n] for n in wanted}, copies)
         self.is_waiting = bool(waiting)
         return {name: want for name, want in wanted.items() if name not in waiting}
-
-    def _look_at_publication(self) -> tuple[Connection, dict[TableName, Membership]]:
-        """Return the session to read over, a new one if the last was lost, and the published tables."""
-        source = self._config.source
-        if self._control is not None and not self._control.closed:
-            try:
-                return self._control, list_published(self._control, source.publication)
-            except SourceError:
-                if not self._control.closed:
-                    raise
-        self._control = connect(source.conninfo, application_name=COPY_SESSIONS)
-        return self._control, list_published(self._control, source.publication)
 
     def _wait_for_writers(
         self, control: Connection, published: Mapping[TableName, Membership], copies: CopyHistory
