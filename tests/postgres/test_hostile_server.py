@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import closing
 
@@ -47,10 +48,12 @@ def test_a_stream_that_is_none_ends_in_one_sentence(
     config = database.config()
     prepare(config)
     database.run("INSERT INTO item (id) VALUES (1)")
+    started = threading.Event()  # `start` has other connections through the proxy, which a cut would end
     with Proxy(database.server.port) as proxy:
 
         def tamper(kind: bytes, body: bytes) -> bytes:
             if kind == COPY_DATA and changes(body):
+                assert started.wait(60)
                 if not (damaged := damage(body)):
                     proxy.cut()
                 return damaged
@@ -59,6 +62,7 @@ def test_a_stream_that_is_none_ends_in_one_sentence(
         proxy.tamper = tamper
         through = database.config(conninfo=proxy.conninfo(database.conninfo))
         with closing(start(through)) as stream, pytest.raises(SourceError, match=sentence) as caught:
+            started.set()
             read_for(stream, 20)
         assert "\n" not in str(caught.value)
 
