@@ -2,11 +2,10 @@
 
 Committed transactions that bronze holds already are left out; relations are looked up in the catalog each
 time they are described, and those of a stream are recorded only when it ends well. What was looked up before
-its transaction could be seen by others is looked up again: of a stream at its commit, else before the next
-transaction.
+its transaction could be seen by others is looked up again at the commit of a stream; of any other transaction
+the server describes the relation again in the one that follows.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -42,8 +41,6 @@ from pipeline.protocol.transactions import (
 )
 from pipeline.protocol.values.types import Types
 
-_LOOK_PAUSE = 0.2  # seconds between two looks for a transaction that cannot be seen yet
-
 
 class Intake:
     """Takes the messages of one run, in the order of the server."""
@@ -70,8 +67,6 @@ class Intake:
         self._new_versions: list[RelationVersion] = []
         self._types = Types(connection.info.server_version, self._look_ups.type_facts)
         # Versions in force that were looked up too early, by oid, each with the transaction that is awaited.
-        self._unseen: dict[int, tuple[RelationVersion, int]] = {}
-        self._looked_at = -_LOOK_PAUSE
         self._assembler = Assembler()
         self._session = 0
         self._is_skipping = False
@@ -119,7 +114,6 @@ class Intake:
             self.names.forget()
             self._assembler = Assembler()
             self._spool.streams.discard()
-            self._unseen.clear()
         receive = self._assembler.receive
         add_change, add_streamed = self._spool.add_change, self._spool.streams.add_change
         for message in messages:
@@ -153,7 +147,6 @@ class Intake:
                 if event.message.lsn > self.position:
                     spool.add_message(event)
             case StreamStarted():
-                self._look_again()
                 spool.streams.start(event)
             case StreamAborted():
                 spool.streams.abort(event)
@@ -186,7 +179,6 @@ class Intake:
         # The record of a commit starts before its end, and bronze's position is at the end of one.
         self._is_skipping = may_skip and lsn < self.position
         self._began, self._began_lsn = began, lsn
-        self._look_again()
         self._spool.begin(began)
 
     def _describe(self, described: Described) -> None:
@@ -198,27 +190,10 @@ class Intake:
             return
         assert self._began is not None
         waits = isinstance(self._began, Began) and not self._is_skipping
-        facts, is_seen = self._look_ups.facts_after(relation, self._began.xid, waits=waits)
+        facts, _ = self._look_ups.facts_after(relation, self._began.xid, waits=waits)
         version = relation_version(relation, facts, self._began_lsn, self._types)
-        self._unseen.pop(relation.oid, None)
-        if not is_seen:
-            self._unseen[relation.oid] = version, self._began.xid
         self._spool.describe(version)
         self._record([version], self._began_lsn)
-
-    def _look_again(self) -> None:
-        """Look up relations whose transactions could not be seen before; capture does not wait here."""
-        now = time.monotonic()
-        if not self._unseen or now - self._looked_at < _LOOK_PAUSE:
-            return
-        self._looked_at = now
-        seen = {xid for xid in {xid for _, xid in self._unseen.values()} if self._look_ups.is_seen(xid)}
-        for oid, (version, xid) in list(self._unseen.items()):
-            if xid in seen:
-                del self._unseen[oid]
-                found = self._with_facts(version, self._look_ups.facts(version.relation))
-                self._spool.describe(found)
-                self._record([found], self._began_lsn)
 
     def _settle(self, committed: StreamCommitted) -> None:
         """Look up again what a stream described, now that it is committed, each time for all of its rows.
@@ -245,10 +220,6 @@ class Intake:
             else:
                 settled.append(relation_version(relation, None, version.lsn, self._types))
         self._spool.settle_stream(committed.xid, settled)
-        for relation in committed.relations:
-            self._unseen.pop(relation.oid, None)
-            if not looked_up[relation][1]:
-                self._unseen[relation.oid] = settled[last[relation.oid]], committed.xid
 
     def _with_facts(self, version: RelationVersion, facts: RelationFacts | None) -> RelationVersion:
         """Return the version with what was found late, where anything was."""

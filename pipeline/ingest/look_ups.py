@@ -73,15 +73,6 @@ class LookUps:
         except SourceError:
             return None, True
 
-    def is_seen(self, xid: int) -> bool:
-        """Say whether the transaction can be seen now, and whoever answers is known to answer."""
-        try:
-            return self._ask(is_visible, xid)
-        except SlotBusyError:
-            raise
-        except SourceError:
-            return False
-
     def type_facts(self, oid: int) -> TypeFacts | None:
         """Ask the catalog for a type whose values came in binary format; None when it stays away.
 

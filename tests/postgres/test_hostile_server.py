@@ -61,9 +61,10 @@ def test_a_stream_that_is_none_ends_in_one_sentence(
 
         proxy.tamper = tamper
         through = database.config(conninfo=proxy.conninfo(database.conninfo))
-        with closing(start(through)) as stream, pytest.raises(SourceError, match=sentence) as caught:
+        with closing(start(through)) as stream:
             started.set()
-            read_for(stream, 20)
+            with pytest.raises(SourceError, match=sentence) as caught:
+                read_for(stream, 20)
         assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,8 @@
-"""Relations of transactions that others cannot see yet: what the catalog says of them is asked in time."""
+"""Relations of transactions that others cannot see yet: what the catalog says of them is asked in time.
+
+Where it was asked too early nothing is lost: the server describes a relation again in the transaction that
+follows one that changed it.
+"""
 
 from __future__ import annotations
 
