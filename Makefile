@@ -14,14 +14,14 @@ help: ## show this list
 
 setup: $(READY) ## leave everything the pipeline needs in .venv (Python packages, Delta's JARs, Spark's settings)
 
-LOG_STORE := $(wildcard pipeline/lake/spark/java/pgdelta/storage/*.java)
+LOG_STORE := $(wildcard pipeline/delta/spark/java/pgdelta/storage/*.java)
 
-$(READY): pyproject.toml pipeline/lake/spark/jars.py pipeline/lake/spark/settings.py $(LOG_STORE)
+$(READY): pyproject.toml pipeline/delta/spark/jars.py pipeline/delta/spark/settings.py $(LOG_STORE)
 	@$(PYTHON) -c 'import sys; sys.exit("pgdelta needs Python 3.10 or newer: make setup PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[demo,notebook,dev]'
-	@$(VENV)/bin/python -m pipeline.lake.spark.jars
+	@$(VENV)/bin/python -m pipeline.delta.spark.jars
 	@touch $@
 
 check: $(READY) ## lint, types and the pure tests: seconds
@@ -38,28 +38,28 @@ slow: $(READY) ## the tests that take minutes
 	$(VENV)/bin/pytest -m slow
 
 matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with everything it can be asked for
-	$(VENV)/bin/pytest -m "slow or not slow" -s tests/operate/test_matrix.py
+	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/ingest/test_matrix.py
 
 faults: $(READY) ## every fault at every step of a run: about an hour
-	$(VENV)/bin/pytest -m slow -s tests/operate/test_fault_matrix.py
+	$(VENV)/bin/pytest -m slow -s tests/integration/faults/test_fault_matrix.py
 
 races: $(READY) ## processes that commit to one table at the same moments: 20,000 times the log, 1,000 times jobs
-	$(VENV)/bin/pytest -m "slow or not slow" -s tests/races
+	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/delta/test_log_store_races.py tests/integration/delta/test_job_races.py
 
 soak: $(READY) ## an hour under load with a fault each minute, and proofs that silver equals the source
-	$(VENV)/bin/python -m tests.soak
+	$(VENV)/bin/python -m tools.soak
 
 bench: $(READY) ## capture beside pg_recvlogical, apply beside one ideal MERGE, memory: about ten minutes
-	$(VENV)/bin/python -m tests.bench
+	$(VENV)/bin/python -m tools.bench
 
 demo: $(READY) ## a shop in an embedded PostgreSQL, replicated before your eyes and compared at the end
 	$(VENV)/bin/pgdelta demo
 
 dist: $(READY) ## what a Spark cluster needs into dist/, and the spark-submit line
-	@$(VENV)/bin/python -m pipeline.lake.spark.dist dist
+	@$(VENV)/bin/python -m pipeline.delta.spark.dist dist
 
 airflow: $(READY) $(AIRFLOW)/.ready ## run the DAG in a real Airflow 3, in an environment of its own
-	$(VENV)/bin/python -m tests.airflow_run $(AIRFLOW)/bin/airflow
+	$(VENV)/bin/python -m tools.airflow_run $(AIRFLOW)/bin/airflow
 
 $(AIRFLOW)/.ready: Makefile
 	@test -x $(AIRFLOW)/bin/pip || $(PYTHON) -m venv --clear $(AIRFLOW)
@@ -68,7 +68,7 @@ $(AIRFLOW)/.ready: Makefile
 	@touch $@
 
 notebook: $(READY) ## execute the notebook on the demo's lake, or on one it makes itself
-	$(VENV)/bin/python -m tests.notebook_run notebooks/explore.ipynb
+	$(VENV)/bin/python -m tools.notebook_run notebooks/explore.ipynb
 
 clean: ## remove the environment and what the tools left
 	rm -rf $(VENV) .airflow build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

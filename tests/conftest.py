@@ -1,8 +1,18 @@
 """Fixtures of the whole test suite, by what they need."""
 
+import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.servers", "tests.postgres.majors", "tests.spark_sessions"]
+pytest.register_assert_rewrite("tests.support")
+pytest_plugins = [  # those that others import come first
+    "tests.support.servers",
+    "tests.support.postgres.majors",
+    "tests.support.spark_sessions",
+    "tests.support.pipelines",
+    "tests.support.lives",
+    "tests.support.races.racer",
+    "tests.support.silver.small_session",
+]
 
 # How long an example takes says more of the machine than of the code; `make bench` measures.
 settings.register_profile("unhurried", deadline=None)

@@ -12,30 +12,31 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.apply.asking import ask_for_copies, ask_for_replaced
-from pipeline.apply.entries import Entries
-from pipeline.apply.leaving import archive_left, left_tables
-from pipeline.apply.pending import Outlook, Pending
-from pipeline.apply.renames import Detours, rename_events
-from pipeline.apply.seen import ChangedError
-from pipeline.apply.targets import refuse_nested_folder
-from pipeline.config import Config
+from pipeline.apply.detached_tables import archive_left, left_tables
+from pipeline.apply.known_versions import ChangedError
+from pipeline.apply.manifest_entries import Entries
+from pipeline.apply.planner import Outlook, Pending
+from pipeline.apply.resync_requests import ask_for_copies, ask_for_replaced
+from pipeline.apply.table_paths import refuse_nested_folder
+from pipeline.apply.table_renames import Detours, rename_events
+from pipeline.bronze.copied_rows import Start
+from pipeline.bronze.copy_history import CopyHistory
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.new_files import Point
+from pipeline.bronze.relations import SourceRelation
+from pipeline.config.config import Config
+from pipeline.config.tables import TableName
+from pipeline.delta.retry import ATTEMPTS, conflict_sentence, is_conflict
+from pipeline.delta.spark.session import own_session
+from pipeline.delta.table import Lake
 from pipeline.errors import told
-from pipeline.lake.bronze.arrivals import Point
-from pipeline.lake.bronze.copy_history import CopyHistory
-from pipeline.lake.bronze.tables import Bronze
-from pipeline.lake.conflicts import ATTEMPTS, conflict_sentence, is_conflict
-from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.lake.records import Event, Records
-from pipeline.lake.silver.table import SilverTable
-from pipeline.lake.spark.session import own_session
-from pipeline.lake.tables import Lake
+from pipeline.metadata.events import Event
+from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
+from pipeline.metadata.registry import Records
+from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID
-from pipeline.report.summaries import ApplyProgress, ApplySummary, TableState
-from pipeline.rules import TableName
-from pipeline.silver.copies import Start
-from pipeline.silver.guards import find_excess
-from pipeline.silver.relation import SourceRelation
+from pipeline.silver.policies import find_excess
+from pipeline.silver.table import SilverTable
 
 TABLES_AT_ONCE = 3
 RETRY_SECONDS = 10.0

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pipeline.bronze.binary import RowTypes
-from pipeline.bronze.columns import decode_rows
+from pipeline.bronze.columnar.binary import RowTypes
+from pipeline.bronze.columnar.decode import decode_rows
+from pipeline.bronze.relation_versions import RelationVersion
 from pipeline.bronze.schema import CHANGES, STREAMED, storable
-from pipeline.bronze.versions import RelationVersion
 from pipeline.errors import ProtocolError
 from pipeline.protocol.events import (
     Began,

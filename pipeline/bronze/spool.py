@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipeline.bronze.relation_versions import RelationVersion
 from pipeline.bronze.rows import (
     OtherRow,
     Rows,
@@ -21,9 +22,8 @@ from pipeline.bronze.rows import (
     transaction_values,
     truncation_rows,
 )
-from pipeline.bronze.staged import Decision, Parked, Part, Staged, StagedFile, complete, create_file
-from pipeline.bronze.streams import Streams, change_count_of
-from pipeline.bronze.versions import RelationVersion
+from pipeline.bronze.staged_files import Decision, Parked, Part, Staged, StagedFile, complete, create_file
+from pipeline.bronze.streamed_transactions import Streams, change_count_of
 from pipeline.protocol.events import (
     Began,
     BeganPrepare,

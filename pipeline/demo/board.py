@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from pipeline.bronze.log import app_id
 from pipeline.demo.load import Load
 from pipeline.demo.shop import SCHEMA_NAME, TABLES
-from pipeline.lake.bronze.tables import app_id
+from pipeline.progress import ApplySummary, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.report.copy_lines import size_text
-from pipeline.report.summaries import ApplySummary, IngestSummary
+from pipeline.report.progress import size_text
 
 if TYPE_CHECKING:
     from types import TracebackType

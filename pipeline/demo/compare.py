@@ -17,9 +17,9 @@ from typing import Any
 import numpy
 from pyspark.sql import types as T
 
-from pipeline.lake.tables import LakeTable, quote_identifier
+from pipeline.config.tables import TableName
+from pipeline.delta.table import LakeTable, quote_identifier
 from pipeline.postgres.connection import Connection
-from pipeline.rules import TableName
 
 Text = str | None
 _COLUMNS = (

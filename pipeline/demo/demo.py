@@ -25,21 +25,21 @@ from typing import IO, Any
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from pipeline.config import Config, load_config
+from pipeline.config.config import Config, load_config
+from pipeline.delta.spark.session import start_session
+from pipeline.delta.table import Lake
 from pipeline.demo.board import Board
 from pipeline.demo.compare import Comparison, compare_table
 from pipeline.demo.load import MINIMUM, Load
 from pipeline.demo.outcome import Outcome, print_outcome, short_path
 from pipeline.demo.shop import SCHEMA_NAME, TABLES, create_shop
 from pipeline.errors import ConfigError
-from pipeline.lake.spark.session import start_session
-from pipeline.lake.tables import Lake
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import Connection, connect
 from pipeline.postgres.embedded.server import EmbeddedServer, start_server
 from pipeline.postgres.publication import ensure_publication
-from pipeline.postgres.stream.slot import ensure_slot
-from pipeline.private import make_private_folder, open_private
+from pipeline.postgres.replication.slot import ensure_slot
+from pipeline.private_files import make_private_folder, open_private
 from pipeline.protocol.lsn import LSN
 
 _MARKER = ".pgdelta-demo"

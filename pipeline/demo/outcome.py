@@ -58,7 +58,7 @@ class Outcome:
         """Return a command that reads silver."""
         table = f"delta.`{self.lake}/silver/{SCHEMA_NAME}/orders`"
         code = (
-            "from pipeline.lake.spark.session import start_session as s; "
+            "from pipeline.delta.spark.session import start_session as s; "
             f's("query").sql("SELECT state, count(*), sum(total) FROM {table} GROUP BY state").show()'
         )
         return f"{shlex.quote(short_path(Path(sys.executable)))} -c {shlex.quote(code)}"

@@ -7,15 +7,15 @@ the state it has until it was copied anew beyond the gap.
 
 from typing import Any
 
-from pipeline.config import Config
+from pipeline.bronze.copy_states import Request
+from pipeline.bronze.log import Bronze
+from pipeline.config.config import Config
 from pipeline.errors import GapError
-from pipeline.ingest.capture import position_commit
-from pipeline.lake.bronze.copy_states import Request
-from pipeline.lake.bronze.tables import Bronze
+from pipeline.ingest.loop import position_commit
 from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
-from pipeline.postgres.published import list_published
-from pipeline.postgres.stream.slot import Slot, ensure_slot, read_slot, renew_slot
-from pipeline.postgres.stream.slot_failures import moved_slot
+from pipeline.postgres.published_tables import list_published
+from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot, renew_slot
+from pipeline.postgres.replication.slot_errors import moved_slot
 from pipeline.protocol.lsn import LSN
 
 

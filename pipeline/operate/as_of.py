@@ -8,10 +8,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from pipeline.config import Config
+from pipeline.config.config import Config
+from pipeline.delta.spark.session import start_session
 from pipeline.errors import one_line
-from pipeline.lake.silver.as_of import AsOf, TableAsOf, as_of
-from pipeline.lake.spark.session import start_session
+from pipeline.silver.as_of import AsOf, TableAsOf, as_of
 
 
 @dataclass(frozen=True, slots=True)

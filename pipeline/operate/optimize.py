@@ -11,14 +11,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.config import Config
+from pipeline.config.config import Config
+from pipeline.config.tables import matcher
+from pipeline.delta.retry import despite_conflicts
+from pipeline.delta.spark.session import start_session
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import told
-from pipeline.lake.conflicts import despite_conflicts
-from pipeline.lake.records import Records
-from pipeline.lake.silver.travel import place_of
-from pipeline.lake.spark.session import start_session
-from pipeline.lake.tables import Lake, LakeTable
-from pipeline.rules import matcher
+from pipeline.metadata.registry import Records
+from pipeline.silver.versions import place_of
 
 _OWN = (
     ("bronze", "changes"),

@@ -10,18 +10,26 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from pipeline.apply.applier import Applier
-from pipeline.apply.pending import Pending
-from pipeline.config import Config
+from pipeline.apply.planner import Pending
+from pipeline.bronze.copied_rows import Start
+from pipeline.config.config import Config
+from pipeline.config.tables import TableName
+from pipeline.delta.spark.session import start_session
 from pipeline.errors import told
-from pipeline.lake.spark.session import start_session
+from pipeline.progress import NO_BRONZE
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.report.cells import escape
-from pipeline.report.summaries import NO_BRONZE
-from pipeline.rules import TableName
-from pipeline.silver.copies import Start
-from pipeline.silver.evolve import AddColumn, CreateTable, DropColumn, Hold, Operation, Rewrite, WidenColumn
-from pipeline.silver.notes import Note
-from pipeline.silver.renames import RenameColumn
+from pipeline.report.status_page import escape
+from pipeline.silver.column_mapping import RenameColumn
+from pipeline.silver.schema_evolution import (
+    AddColumn,
+    CreateTable,
+    DropColumn,
+    Hold,
+    Operation,
+    Rewrite,
+    WidenColumn,
+)
+from pipeline.silver.schema_notes import Note
 
 
 @dataclass(frozen=True, slots=True)

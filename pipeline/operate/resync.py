@@ -12,20 +12,20 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.config import Config
+from pipeline.bronze.copy_states import Request
+from pipeline.bronze.log import Bronze
+from pipeline.config.config import Config
+from pipeline.config.tables import TableName, matcher
+from pipeline.delta.locks import refuse_beside_apply
+from pipeline.delta.spark.session import start_session
+from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
-from pipeline.keys import KeyRange, find_fault
-from pipeline.lake.bronze.copy_states import Request
-from pipeline.lake.bronze.tables import Bronze
-from pipeline.lake.locks import refuse_beside_apply
-from pipeline.lake.records import Records
-from pipeline.lake.spark.session import start_session
-from pipeline.lake.tables import Lake
+from pipeline.key_ranges import KeyRange, find_fault
+from pipeline.metadata.registry import Records
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import connect
-from pipeline.postgres.key_rows import key_condition, takes_keys
-from pipeline.report.summaries import IngestProgress
-from pipeline.rules import TableName, matcher
+from pipeline.postgres.key_conditions import key_condition, takes_keys
+from pipeline.progress import IngestProgress
 
 REASON = "somebody asked for it"
 

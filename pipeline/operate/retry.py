@@ -9,14 +9,14 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
-from pipeline.apply.entries import Entries
-from pipeline.apply.status_record import StatusRecord
-from pipeline.config import Config
+from pipeline.apply.manifest_entries import Entries
+from pipeline.apply.status_writer import StatusRecord
+from pipeline.config.config import Config
+from pipeline.config.tables import TableName, matcher
+from pipeline.delta.locks import hold_apply
+from pipeline.delta.spark.session import start_session
 from pipeline.errors import ConfigError, told
-from pipeline.lake.locks import hold_apply
-from pipeline.lake.spark.session import start_session
-from pipeline.report.summaries import ApplySummary, TableState
-from pipeline.rules import TableName, matcher
+from pipeline.progress import ApplySummary, TableState
 
 
 def run_retry(

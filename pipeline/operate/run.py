@@ -7,13 +7,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.apply import apply as applying
-from pipeline.config import Config
-from pipeline.ingest import ingest as ingesting
-from pipeline.lake.locks import hold_apply
-from pipeline.lake.spark.session import start_session
-from pipeline.lake.tables import Lake
-from pipeline.report.summaries import ApplyProgress, ApplySummary, IngestProgress, IngestSummary
+from pipeline.apply import job as applying
+from pipeline.config.config import Config
+from pipeline.delta.locks import hold_apply
+from pipeline.delta.spark.session import start_session
+from pipeline.delta.table import Lake
+from pipeline.ingest import job as ingesting
+from pipeline.progress import ApplyProgress, ApplySummary, IngestProgress, IngestSummary
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,13 @@ conninfo that it could not parse; such a text is not repeated.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import threading
+import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,9 +26,29 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
-from pipeline.postgres.broken_off import remember
-from pipeline.postgres.refused import connection_sentence, is_torn
+from pipeline.postgres.connection_errors import connection_sentence, is_torn
 from pipeline.protocol.lsn import LSN
+
+# Sessions that are ended while another thread waits on them.
+_OPEN: weakref.WeakKeyDictionary[psycopg.Connection[Any], str] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def remember(connection: psycopg.Connection[Any], application_name: str) -> None:
+    """Note a session of this process, as long as it lives."""
+    with _LOCK:
+        _OPEN[connection] = application_name
+
+
+def break_off(application_name: str) -> int:
+    """Shut down all open sessions of this process that have a name; return how many there were."""
+    with _LOCK:
+        found = [c for c, name in _OPEN.items() if name == application_name and not c.closed]
+    for connection in found:
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as link:
+            link.shutdown(socket.SHUT_RDWR)
+    return len(found)
+
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors as sqlstate
 from psycopg import sql
 
-from pipeline.config import Config
+from pipeline.config.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
 

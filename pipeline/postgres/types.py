@@ -13,8 +13,8 @@ import psycopg
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.publication import Publication
-from pipeline.postgres.published import IS_SENT
-from pipeline.protocol.values.types import TypeFacts, Types
+from pipeline.postgres.published_tables import IS_SENT
+from pipeline.protocol.binary.types import TypeFacts, Types
 
 _BINARY_SINCE = 140000
 _NAMED_COLUMNS = 5

@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pipeline.protocol.lsn import LSN
-from pipeline.report.copy_lines import duration_text, size_text
+from pipeline.report.progress import duration_text, size_text
 
 if TYPE_CHECKING:
-    from pipeline.lake.bronze.activity import Mark
-    from pipeline.postgres.stream.retention import SourceState
+    from pipeline.bronze.activity import Mark
+    from pipeline.postgres.replication.slot_status import SourceState
 
 _DAY = 86400.0
 

@@ -11,7 +11,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from pipeline.errors import ConfigError, EndpointError
-from pipeline.report.exposition import CONTENT_TYPE, Family, render
+from pipeline.report.metrics import CONTENT_TYPE, Family, render
 
 _CLIENT_SECONDS = 10.0  # that a client may say nothing
 

@@ -15,12 +15,12 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from pipeline import __version__
-from pipeline.lake.instants import utc_text
-from pipeline.report.troubles import Troubles
-from pipeline.rules import TableName
+from pipeline.config.tables import TableName
+from pipeline.delta.timestamps import utc_text
+from pipeline.report.alerts import Troubles
 
 if TYPE_CHECKING:
-    from pipeline.report.summaries import ApplySummary, IngestSummary
+    from pipeline.progress import ApplySummary, IngestSummary
 
 
 class RunLog:

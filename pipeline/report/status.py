@@ -11,23 +11,24 @@ from datetime import datetime, timezone
 
 from pyspark.sql import SparkSession
 
-from pipeline.config import Config
+from pipeline.bronze.activity import Activity, read_activity
+from pipeline.bronze.copy_history import CopyHistory
+from pipeline.bronze.copy_states import GONE, READING
+from pipeline.bronze.log import Bronze
+from pipeline.config.config import Config
+from pipeline.config.tables import TableName
+from pipeline.delta.spark.session import start_session
+from pipeline.delta.table import Lake
 from pipeline.errors import SourceError
-from pipeline.lake.bronze.activity import Activity, read_activity
-from pipeline.lake.bronze.copy_history import CopyHistory
-from pipeline.lake.bronze.copy_states import GONE, READING
-from pipeline.lake.bronze.tables import Bronze
-from pipeline.lake.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.lake.reconciliations import Reconciliations
-from pipeline.lake.records import Event, Records
-from pipeline.lake.spark.session import start_session
-from pipeline.lake.statuses import FAILED, Failure, Statuses
-from pipeline.lake.tables import Lake
-from pipeline.postgres.stream.retention import ask_source
+from pipeline.metadata.events import Event
+from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
+from pipeline.metadata.reconciliations import Reconciliations
+from pipeline.metadata.registry import Records
+from pipeline.metadata.status import FAILED, Failure, Statuses
+from pipeline.postgres.replication.slot_status import ask_source
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
 from pipeline.report.status_page import HOLDING, Status, TableStatus
-from pipeline.rules import TableName
 
 
 def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:

@@ -8,17 +8,25 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape as escape_markup
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.lake.instants import utc_text
-from pipeline.lake.statuses import FAILED
-from pipeline.postgres.stream.retention import SourceState
+from pipeline.config.tables import TableName
+from pipeline.delta.timestamps import utc_text
+from pipeline.errors import one_line
+from pipeline.metadata.status import FAILED
+from pipeline.postgres.replication.slot_status import SourceState
 from pipeline.protocol.lsn import LSN
-from pipeline.report.cells import escape
-from pipeline.report.copy_lines import size_text
 from pipeline.report.lag import long_text, seconds_left, source_lines
-from pipeline.rules import TableName
+from pipeline.report.progress import size_text
+
+
+# Text in a table or line of the terminal: shown as it is, whatever a name of the source holds.
+def escape(text: str) -> str:
+    """Return a text that is neither markup nor a control of the terminal."""
+    return escape_markup(one_line(text))
+
 
 _COLOURS = {"current": "green", "behind": "yellow", "copying": "cyan", "left": "dim"}
 HOLDING = ("held", "refused")

@@ -7,18 +7,18 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PgdeltaError, one_line, sentence_of
-from pipeline.postgres.stream.log_end import LogEnd
-from pipeline.report.copy_board import CopyBoard
+from pipeline.postgres.replication.wal_end import LogEnd
+from pipeline.report.alerts import Troubles
 from pipeline.report.metrics import RunMetrics
 from pipeline.report.metrics_endpoint import MetricsEndpoint
+from pipeline.report.progress import CopyBoard
 from pipeline.report.run_log import RunLog
-from pipeline.report.troubles import Troubles
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from pipeline.config import Config
-    from pipeline.report.summaries import ApplySummary, IngestSummary
+    from pipeline.config.config import Config
+    from pipeline.progress import ApplySummary, IngestSummary
 
 
 class Watch:

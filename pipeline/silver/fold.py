@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.silver.values import SilverType
+from pipeline.delta.sql import literal
+from pipeline.silver.text_parsers import SilverType
 
 VALUE, UNKNOWN, INHERITED, FROM_SILVER = 0, 1, 2, 3  # the state of a column; NULL: kept from silver
 
@@ -139,11 +140,6 @@ def _missing(fold: Fold, i: int) -> str:
     if value is None:
         return "CAST(NULL AS STRING)"
     return f"CASE WHEN step = 'I' AND NOT {is_present(fold, i)} THEN {literal(value)} END"
-
-
-def literal(text: str) -> str:
-    """Return a Spark SQL string literal of any text; Spark would replace `${…}` by variables of the host."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"
 
 
 def pick(fold: Fold, i: int, values: str, version: str = "relation_version") -> str:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.silver.fold import FROM_SILVER, INHERITED, UNKNOWN, Fold, FoldColumn, literal
-from pipeline.silver.link import base_key_names
+from pipeline.delta.sql import literal, quoted
+from pipeline.silver.fold import FROM_SILVER, INHERITED, UNKNOWN, Fold, FoldColumn
+from pipeline.silver.key_changes import base_key_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,6 @@ class MetadataNames:
         """Return (silver name, source frame's name)."""
         named = ((self.commit_lsn, "commit_lsn"), (self.commit_time, "commit_time"))
         return [(name, source) for name, source in named if name is not None]
-
-
-def quoted(name: str) -> str:
-    """Quote one identifier for Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def typed(folded: DataFrame, fold: Fold) -> DataFrame:

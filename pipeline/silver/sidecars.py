@@ -6,9 +6,9 @@ NULL where the value fits.
 
 from collections.abc import Iterable, Sequence
 
-from pipeline.rules import TableRule
-from pipeline.silver.relation import SourceRelation
-from pipeline.silver.renames import RenameColumn
+from pipeline.bronze.relations import SourceRelation
+from pipeline.config.tables import TableRule
+from pipeline.silver.column_mapping import RenameColumn
 from pipeline.silver.types import silver_type
 
 SUFFIX = "__text"

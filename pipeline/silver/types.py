@@ -5,8 +5,8 @@ Types that no table here names land as PostgreSQL's own text.
 
 import re
 
-from pipeline.silver.relation import PostgresType, SourceColumn
-from pipeline.silver.values import (
+from pipeline.bronze.relations import PostgresType, SourceColumn
+from pipeline.silver.text_parsers import (
     BIGINT,
     BINARY,
     BOOLEAN,

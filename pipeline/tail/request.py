@@ -13,7 +13,7 @@ from pipeline.errors import ProtocolError
 from pipeline.protocol.lsn import LSN
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.config.config import Config
 
 TAIL = """\
 Print the messages of a replication slot as they come, from where the slot stands. NOTHING IS ACKNOWLEDGED:

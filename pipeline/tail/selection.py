@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pipeline.config.tables import TableRule
 from pipeline.protocol.messages import (
     BeginPrepare,
     CommitPrepared,
@@ -18,8 +19,7 @@ from pipeline.protocol.messages import (
     StreamCommit,
     StreamPrepare,
 )
-from pipeline.rules import TableRule
-from pipeline.tail.seen import BEGINNINGS, ENDINGS, Seen
+from pipeline.tail.frames import BEGINNINGS, ENDINGS, Seen
 
 
 class Selection:

@@ -15,17 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from pipeline.config import Protocol, Source, holds_secret
+from pipeline.config.config import Protocol, Source, holds_secret
+from pipeline.config.tables import TableRule
 from pipeline.errors import ConfigError, SlotBusyError, SourceError
 from pipeline.postgres.connection import Connection, is_synchronous_standby
-from pipeline.postgres.stream.looks import start_looks
-from pipeline.postgres.stream.plugin import Negotiated, negotiate
-from pipeline.postgres.stream.route import ChangeStream
-from pipeline.postgres.stream.slot import check_publication, check_source, read_slot
-from pipeline.postgres.stream.slot_sql import start_slot_sql
-from pipeline.postgres.stream.temporary import start_temporary
-from pipeline.postgres.stream.walsender_start import start_walsender
-from pipeline.rules import TableRule
+from pipeline.postgres.replication.change_stream import ChangeStream
+from pipeline.postgres.replication.options import Negotiated, negotiate
+from pipeline.postgres.replication.slot import check_publication, check_source, read_slot
+from pipeline.postgres.replication.sql_follow import start_looks
+from pipeline.postgres.replication.sql_stream import start_slot_sql
+from pipeline.postgres.replication.temporary_slot import start_temporary
+from pipeline.postgres.replication.walsender import start_walsender
 from pipeline.tail.request import Request
 
 APPLICATION_NAME = "pgdelta tail"

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import psycopg
 
-from pipeline.config import Config
+from pipeline.config.config import Config
+from pipeline.config.tables import TableName
 from pipeline.errors import SourceError
 from pipeline.postgres.checks.tables import NAMED_TABLES, Check, list_tables
 from pipeline.postgres.connection import Connection, connect, describe, identify
 from pipeline.postgres.publication import Publication, list_configured
-from pipeline.postgres.rows.snapshot import COPY_SESSIONS
-from pipeline.postgres.stream.plugin import quote_identifier
-from pipeline.rules import TableName
+from pipeline.postgres.replication.options import quote_identifier
+from pipeline.postgres.snapshot.export import COPY_SESSIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from pipeline.config import Config
+from pipeline.config.config import Config
 from pipeline.errors import SlotGapError, SourceError
 from pipeline.postgres.checks.copies import check_copies
 from pipeline.postgres.checks.tables import Check, check_tables, list_tables
@@ -21,8 +21,8 @@ from pipeline.postgres.publication import (
     list_configured,
     read_publication,
 )
-from pipeline.postgres.stream.plugin import negotiate, quote_identifier
-from pipeline.postgres.stream.slot import find_fault, read_slot
+from pipeline.postgres.replication.options import negotiate, quote_identifier
+from pipeline.postgres.replication.slot import find_fault, read_slot
 
 __all__ = ["Check", "run_checks"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pipeline.config import Config
+from pipeline.config.config import Config
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.publication import (
     Publication,

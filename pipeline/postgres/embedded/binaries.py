@@ -23,7 +23,7 @@ from itertools import dropwhile
 from pathlib import Path, PurePosixPath
 
 from pipeline.errors import SourceError
-from pipeline.private import make_private_folder, open_private
+from pipeline.private_files import make_private_folder, open_private
 
 #: Major → the release that is retrieved for it.
 RELEASES: Mapping[int, str] = {

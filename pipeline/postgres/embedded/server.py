@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pipeline.errors import SourceError
 from pipeline.postgres.embedded.binaries import binaries_of, copy_binaries, find_binaries, is_reachable
-from pipeline.private import make_private_folder
+from pipeline.private_files import make_private_folder
 
 __all__ = ["EmbeddedServer", "binaries_of", "find_binaries", "start_server"]
 

@@ -1,0 +1,106 @@
+"""Bronze → silver: a Structured Streaming query as the clock, each table from its own position.
+
+A micro-batch says that bronze has grown; what is applied is read from bronze itself, per table from the
+position in the table's own log up to the point that bronze has reached. So a table that failed, was held or
+came later catches up by itself, a lost checkpoint costs nothing, and batches end on transaction boundaries
+whatever the stream reader cut. Tables are applied side by side; one that fails does not stop the others.
+"""
+
+import threading
+from contextlib import nullcontext, suppress
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from pipeline.apply.applier import Applier
+from pipeline.apply.status_writer import StatusRecord
+from pipeline.config.config import Config
+from pipeline.delta.filesystem import remove_folder
+from pipeline.delta.locks import hold_apply
+from pipeline.delta.spark.session import start_session
+from pipeline.progress import ApplyProgress, ApplySummary, StreamProgress
+
+
+def run_apply(
+    config: Config,
+    *,
+    trigger: str = "available-now",
+    stop: threading.Event | None = None,
+    spark: SparkSession | None = None,
+    progress: ApplyProgress | None = None,
+    is_alone: bool = False,
+    records_status: bool = True,
+) -> ApplySummary:
+    """Apply all that bronze holds at the start, or go on until `stop`; alone, as the caller may know.
+
+    How the tables stand is in `_pgdelta/status` at the end, and once a minute on the way.
+    """
+    stop = stop or threading.Event()
+    spark = spark or start_session(f"pgdelta apply {config.pipeline}")
+    applier = Applier(spark, config, progress)
+    if trigger == "available-now" and not applier.bronze.changes.exists():
+        return applier.summary
+    status = StatusRecord(applier, config) if records_status else None
+    with nullcontext() if is_alone else hold_apply(applier.lake):
+        return _apply(applier, spark, trigger, stop, status)
+
+
+def _apply(
+    applier: Applier, spark: SparkSession, trigger: str, stop: threading.Event, status: StatusRecord | None
+) -> ApplySummary:
+    if not applier.bronze.changes.exists():
+        while not stop.wait(1.0) and not applier.bronze.changes.exists():
+            pass
+        if stop.is_set():
+            return applier.summary
+    if trigger == "continuous":
+        applier.apply_pending()  # the query does not give again what came while the last run stopped
+    checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
+    failure = _follow(applier, spark, trigger, stop, status, checkpoint)
+    if failure is not None and applier.error is None and not stop.is_set():
+        # It is the clock only: where Delta removed the log that it names, or it is damaged, it begins anew.
+        remove_folder(spark, checkpoint)
+        failure = _follow(applier, spark, trigger, stop, status, checkpoint)
+    if applier.error is not None:
+        raise applier.error
+    if failure is not None and not stop.is_set():
+        raise failure
+    if trigger == "available-now" and not stop.is_set():
+        applier.apply_pending()
+    if status is not None:
+        status.write()
+    return applier.summary
+
+
+def _follow(
+    applier: Applier,
+    spark: SparkSession,
+    trigger: str,
+    stop: threading.Event,
+    status: StatusRecord | None,
+    checkpoint: str,
+) -> Exception | None:
+    """Apply as bronze grows, until the query ends or is to stop; return why it could not go on, if so."""
+    stream = spark.readStream.format("delta").option("skipChangeCommits", "true")
+    writer = stream.load(applier.bronze.changes.path).writeStream.foreachBatch(applier.apply_batch)
+    if trigger == "available-now":
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime="1 second")
+    try:
+        query = writer.option("checkpointLocation", checkpoint).start()
+    except Exception as error:  # the checkpoint's metadata is read here already
+        return error
+    while query.isActive and not stop.is_set():
+        with suppress(StreamingQueryException):  # why it ended is told below
+            query.awaitTermination(1)
+        if (said := query.lastProgress) is not None:
+            applier.summary.stream = StreamProgress.of(said)
+        if trigger == "continuous":
+            applier.retry_when_due()
+            if status is not None:
+                status.write_when_due()
+    if stop.is_set():
+        applier.close()
+    query.stop()
+    return query.exception()

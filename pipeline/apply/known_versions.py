@@ -1,0 +1,162 @@
+"""What a silver table has to be before it is written to: the one that was seen or written last.
+
+A folder may be removed, put back from an older copy, or hold another table. Then the position up to which
+silver is applied no longer says what its rows are: the table begins again from its copy, or is held.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from pipeline.config.tables import TableName
+from pipeline.delta.log import clear_cache, operations_since
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.errors import LakeError
+from pipeline.metadata.manifests import ManifestEntry
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.versions import place_of, state_of
+
+
+class ChangedError(LakeError):
+    """Name the table whose folder is not the one that was looked at: it is looked at once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A silver table as its log has it; `version` is -1 and `table_id` empty where there is none."""
+
+    version: int
+    table_id: str
+    position: LSN
+
+    def follows(self, last: "Sight") -> bool:
+        """Say whether the table is the same and no rows were written since; OPTIMIZE only adds versions."""
+        same = (self.table_id, self.position) == (last.table_id, last.position)
+        return same and self.version >= last.version
+
+
+class Verdict(Enum):
+    """What became of a table since a manifest."""
+
+    SAME = "the same"
+    GONE = "gone"
+    OLDER = "older"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the first commit of a table's log says of itself, as far as it is one of ours.
+
+    `after` is the position that the write went on from; a table begins at 0/0.
+    """
+
+    name: TableName | None = None
+    after: LSN | None = None
+
+
+def judge(
+    name: TableName, entry: ManifestEntry | None, found: Sight, origin: Callable[[], Origin]
+) -> Verdict:
+    """Say what became of a table, by what the last manifest has of it; `origin` is asked where ids differ.
+
+    A run that ended before its manifest leaves a later position, and a table that it built again has another
+    id: both are ours, and go on.
+    """
+    if entry is None or entry.version < 0:
+        return Verdict.SAME
+    if found.version < 0:
+        return Verdict.GONE
+    if found.position == INVALID:
+        return Verdict.SAME  # nothing says how far it is: it begins, or is refused for its rows
+    is_behind = found.position < (entry.position or INVALID)
+    if entry.table_id in (None, found.table_id):
+        return Verdict.OLDER if is_behind or found.version < entry.version else Verdict.SAME
+    first = origin()
+    if first.name != name or first.after is None:
+        return Verdict.OTHER
+    return Verdict.OLDER if is_behind or first.after > INVALID else Verdict.SAME
+
+
+def sentence_of(name: TableName, path: str, verdict: Verdict) -> str:
+    """Say what was found, and what becomes of the table."""
+    table = ".".join(name)
+    if verdict is Verdict.OTHER:
+        return (
+            f"{table} is held: {path} holds another table than the one that was written there; put that "
+            "back, or move the folder away, and the table is built again"
+        )
+    what = "is gone" if verdict is Verdict.GONE else "lacks commits that were written to it"
+    return f"the table in {path} {what}: it is built again from bronze"
+
+
+class Sights:
+    """The silver tables as this process saw or wrote them last; each is used by one thread at a time."""
+
+    def __init__(self, lake: Lake, path: Callable[[TableName], str], app_id: str) -> None:
+        self._lake = lake
+        self._path = path
+        self._app_id = app_id
+        self._last: dict[TableName, Sight] = {}
+
+    def __contains__(self, name: TableName) -> bool:
+        return name in self._last
+
+    def look(self, name: TableName, entry: ManifestEntry | None) -> tuple[Sight, Verdict]:
+        """Look at a table, keep what is found, and say what became of it since the last manifest."""
+        table = self._lake.table_at(self._path(name))
+        if entry is not None and place_of(entry.path, name, self._lake.root) != table.path:
+            entry = None  # the configuration gives it another folder
+        found = sight_of(table, self._app_id)
+        verdict = judge(name, entry, found, lambda: origin_of(table))
+        if verdict is not Verdict.SAME:
+            clear_cache(table.spark, table.path)  # of a folder that was there before
+            found = sight_of(table, self._app_id)
+            verdict = judge(name, entry, found, lambda: origin_of(table))
+        self._last[name] = found
+        return found, verdict
+
+    def forget(self, name: TableName) -> None:
+        """Have the next look ask the table's log."""
+        self._last.pop(name, None)
+
+    def require(self, name: TableName) -> None:
+        """Raise ChangedError unless the table is still what was seen or written last."""
+        last = self._last.get(name)
+        table = self._lake.table_at(self._path(name))
+        if last is not None and not sight_of(table, self._app_id).follows(last):
+            raise _changed(name, table.path)
+
+    def note(self, name: TableName, written: ManifestEntry) -> None:
+        """Keep what was written; raise ChangedError where it went to another table than was there before."""
+        last = self._last.get(name)
+        found = _sight(written.version, written.table_id or "", written.position)
+        if last is not None and last.version >= 0 and found.table_id != last.table_id:
+            raise _changed(name, written.path)
+        self._last[name] = found
+
+
+def sight_of(table: LakeTable, app_id: str) -> Sight:
+    """Look at a table's log."""
+    return _sight(*state_of(table, app_id))
+
+
+def _sight(version: int, table_id: str, position: LSN | None) -> Sight:
+    return Sight(version, table_id, position or INVALID) if version >= 0 else Sight(-1, "", INVALID)
+
+
+def origin_of(table: LakeTable) -> Origin:
+    """Return what the first commit of rows that the table's log has says of itself."""
+    for operation in operations_since(table.spark, table.path, -1):
+        if "table" in operation.metadata:
+            named, after = operation.metadata["table"], operation.metadata.get("after")
+            is_named = isinstance(named, list) and len(named) == 2
+            name = (str(named[0]), str(named[1])) if is_named else None
+            return Origin(name, LSN.parse(after) if isinstance(after, str) else None)
+    return Origin()
+
+
+def _changed(name: TableName, path: str) -> ChangedError:
+    return ChangedError(
+        f"silver table {'.'.join(name)}: {path} was removed or replaced while it was to be written; run again"
+    )

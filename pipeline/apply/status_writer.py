@@ -1,0 +1,74 @@
+"""How the tables of an applier stand, left in the lake: at the end of a run, and once a minute on the way.
+
+Lags are behind what bronze had then.
+"""
+
+import time
+from datetime import datetime, timezone
+
+from pipeline.apply.applier import Applier
+from pipeline.bronze.activity import times_of_positions
+from pipeline.bronze.log import Bronze
+from pipeline.config.config import Config
+from pipeline.metadata.status import FAILED, Statuses
+from pipeline.progress import TableState
+from pipeline.protocol.lsn import LSN
+from pipeline.report.status import read_tables, with_lag
+from pipeline.report.status_page import TableStatus
+
+EVERY_SECONDS = 60.0
+
+
+class StatusRecord:
+    """Writes how the tables of one applier stand."""
+
+    def __init__(self, applier: Applier, config: Config) -> None:
+        self._applier = applier
+        self._config = config
+        self._bronze = Bronze(applier.lake, config.pipeline)  # a pass may be under way in another thread
+        self._statuses = Statuses(applier.lake)
+        self._written_at = time.monotonic()
+        self._passes = 0
+
+    def write_when_due(self) -> None:
+        """Write where there was a pass since the last time, and that is a minute ago."""
+        if time.monotonic() - self._written_at >= EVERY_SECONDS:
+            self.write()
+
+    def write(self, *, always: bool = False) -> None:
+        """Write where there was a pass since the last time, or always."""
+        passes = self._applier.summary.passes
+        manifest, point = self._applier.manifest, self._bronze.point()
+        self._written_at = time.monotonic()
+        if (passes == self._passes and not always) or manifest is None or point is None:
+            return
+        self._passes = passes
+        tables = read_tables(self._config, self._bronze, self._applier.records, manifest)
+        behind = {table.applied for table in tables} - {manifest.lsn}
+        times = times_of_positions(self._applier.lake, behind)
+        now = datetime.now(timezone.utc)
+        states = self._applier.summary.tables
+        rows = [
+            _row(with_lag(table, manifest, times, point.lsn, now), states.get(table.name), point.lsn, now)
+            for table in tables
+        ]
+        self._statuses.replace(rows)
+
+
+def _row(table: TableStatus, state: TableState | None, captured: LSN, now: datetime) -> dict[str, object]:
+    failure = state.failure if state else None
+    return {
+        "schema_name": table.name[0],
+        "table_name": table.name[1],
+        "state": FAILED if failure else table.state,
+        "applied_lsn": table.applied or None,
+        "commit_time": table.commit_time,
+        "captured_lsn": captured,
+        "lag_bytes": table.lag_bytes,
+        "lag_seconds": table.lag_seconds,
+        "silver_version": table.version,
+        "misfits": sum(table.misfits.values()),
+        "verified_lsn": table.verified,
+        "sentence": failure or table.sentence,
+        "recorded_at": now,
+    }

@@ -1,0 +1,139 @@
+"""What came of late: changes of the last day by table and operation, and when positions were committed.
+
+Bronze is read from where the newest manifest of a day ago stood: what lies before it was committed before.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pipeline.bronze.copied_rows import Copy
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.new_files import Point
+from pipeline.config.tables import TableName
+from pipeline.delta.table import Lake
+from pipeline.delta.timestamps import EPOCH, instant
+from pipeline.protocol.lsn import INVALID, LSN
+
+WINDOW = timedelta(days=1)
+RECENT = timedelta(hours=1)
+_SLACK = timedelta(hours=1)  # by which the clocks of source and driver may differ
+_SHORTEST = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A time at which the source's log had reached a position."""
+
+    lsn: LSN
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Counts by operation's letter of what was committed within the last day, of tables that had any.
+
+    `commit_times` has for each LSN that was asked for the time of the last transaction up to it, `since` a
+    time from which on the rate of the source's log is measured.
+    """
+
+    operations: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
+    commit_times: Mapping[LSN, datetime] = field(default_factory=dict)
+    since: Mark | None = None
+
+
+def read_activity(bronze: Bronze, point: Point, positions: Collection[LSN], now: datetime) -> Activity:
+    """Read what came within a day before `now`, and the commit times of positions."""
+    asked = sorted({p for p in positions if p > INVALID})
+    manifests = _look_at_manifests(bronze.lake, asked, now - WINDOW - _SLACK)
+    rows = bronze.changes.frame().where(
+        f"op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(manifests.floor)} AND end_lsn <= {int(point.lsn)}"
+    )
+    mark = F.expr("struct(commit_lsn, unix_micros(commit_time) AS micros)")
+    day, recent, settled = (_literal(now - age) for age in (WINDOW, RECENT, _SHORTEST))
+    is_recent = F.expr(f"commit_time >= {recent} AND commit_time <= {settled}")
+    found = (
+        rows.groupBy("schema_name", "table_name")
+        .agg(
+            *(F.expr(f"count_if(op = '{op}' AND commit_time >= {day})").alias(op) for op in "IUDT"),
+            F.min(F.when(is_recent, mark)).alias("recent"),
+            F.max(F.when(F.expr(f"commit_time < {recent}"), mark)).alias("before"),
+            F.array(*(_time_of(f"end_lsn <= {int(p)}") for p in asked)).alias("times"),
+        )
+        .collect()
+    )
+    operations = {
+        (row.schema_name, row.table_name): {op: row[op] for op in "IUDT"}
+        for row in found
+        if any(row[op] for op in "IUDT")
+    }
+    times = dict(manifests.times)
+    for number, position in enumerate(asked):
+        exact = [row.times[number] for row in found if row.times[number] is not None]
+        if exact:
+            times[position] = instant(max(exact))
+    recents = [row.recent for row in found if row.recent is not None]
+    befores = [row.before for row in found if row.before is not None]
+    since = manifests.newest
+    if recents or befores:
+        lsn, micros = min(recents) if recents else max(befores)
+        since = Mark(LSN(lsn), instant(micros))
+    return Activity(operations, times, since)
+
+
+def newest_commits(
+    bronze: Bronze, after: LSN, upto: LSN, copies: Collection[Copy]
+) -> dict[TableName, datetime]:
+    """Return when each table's newest change between two positions was committed, or its copy was read.
+
+    The snapshot of a copy may hold anything that was committed before it was taken.
+    """
+    copied = " OR ".join(f"(op = 'R' AND {copy.condition()})" for copy in copies) or "false"
+    rows = bronze.changes.frame().where(
+        f"(op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(after)} AND end_lsn <= {int(upto)}) OR {copied}"
+    )
+    newest = F.expr("max(unix_micros(commit_time))").alias("micros")
+    found = rows.groupBy("schema_name", "table_name").agg(newest).collect()
+    return {(row.schema_name, row.table_name): instant(row.micros) for row in found}
+
+
+def times_of_positions(lake: Lake, positions: Collection[LSN]) -> dict[LSN, datetime]:
+    """Return the commit times of positions, or of the passes before them, as the manifests tell."""
+    asked = sorted({p for p in positions if p > INVALID})
+    return dict(_look_at_manifests(lake, asked, EPOCH).times) if asked else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifests:
+    floor: LSN
+    times: Mapping[LSN, datetime]
+    newest: Mark | None
+
+
+def _look_at_manifests(lake: Lake, positions: Collection[LSN], before: datetime) -> _Manifests:
+    table = lake.table("_pgdelta", "manifests")
+    if not table.exists():
+        return _Manifests(INVALID, {}, None)
+    [row] = (
+        table.frame()
+        .agg(
+            F.expr(f"max(lsn) FILTER (WHERE written_at < {_literal(before)})").alias("floor"),
+            F.expr("max(struct(lsn, unix_micros(written_at)))").alias("newest"),
+            F.array(*(_time_of(f"lsn <= {int(p)}") for p in positions)).alias("times"),
+        )
+        .collect()
+    )
+    times = {p: instant(micros) for p, micros in zip(positions, row.times, strict=True) if micros is not None}
+    newest = row.newest and Mark(LSN(row.newest[0]), instant(row.newest[1]))
+    return _Manifests(LSN(row.floor or 0), times, newest)
+
+
+def _time_of(condition: str) -> Column:
+    return F.expr(f"max(unix_micros(commit_time)) FILTER (WHERE {condition})")
+
+
+def _literal(time: datetime) -> str:
+    return f"TIMESTAMP '{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}+00:00'"

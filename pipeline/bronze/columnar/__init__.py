@@ -1,0 +1,1 @@
+"""The vectorised pgoutput decoder: row messages in, Arrow columns out."""

@@ -1,0 +1,300 @@
+"""The bronze tables as Delta: landing staged changes, and reading them back for apply."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.bronze.copied_rows import Start
+from pipeline.bronze.copies import COPIES, Copies
+from pipeline.bronze.new_files import Arrivals, Point, arrivals_between
+from pipeline.bronze.prepared import PreparedTransactions
+from pipeline.bronze.relation_versions import RelationVersion, relations_table
+from pipeline.bronze.relations import SourceRelation, source_relation
+from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
+from pipeline.bronze.survey import Place, Survey, survey_of
+from pipeline.config.tables import TableName
+from pipeline.delta.commit_files import DataFile, Epoch, commit_files
+from pipeline.delta.log import json_object
+from pipeline.delta.sql import literal
+from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.timestamps import instant
+from pipeline.delta.txn import Commit
+from pipeline.errors import ConfigError
+from pipeline.protocol.lsn import LSN
+
+_APP_ID = re.compile(r"pgdelta:(.*?):\d+(?:#|$)", re.DOTALL)
+
+
+def app_id(pipeline: str, generation: int = 1) -> str:
+    """Return the application id under which a pipeline's positions are recorded."""
+    return f"pgdelta:{pipeline}:{generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSurvey:
+    """One relation version of one table in the input, with counts for people."""
+
+    survey: Survey
+    counts: Mapping[str, int]
+    commit_time: datetime  # the latest
+
+
+class Bronze:
+    """`{root}/bronze`: changes, relations and prepared transactions."""
+
+    def __init__(self, lake: Lake, pipeline: str) -> None:
+        self.lake = lake
+        self.pipeline = pipeline
+        self.app_id = app_id(pipeline)
+        self.changes = lake.table("bronze", "changes")
+        self.relations = lake.table("bronze", "relations")
+        self.prepared = PreparedTransactions(lake, self.changes, self.app_id)
+        self.copies = Copies(lake)
+        self._names: set[TableName] = set()
+        self._names_version = -1
+        self.arrivals: Arrivals | None = None
+        self._epoch: Epoch | None = None
+
+    def in_session(self, spark: SparkSession) -> "Bronze":
+        """Return the same tables seen through another session."""
+        return Bronze(Lake(spark, self.lake.root), self.pipeline)
+
+    def look_at_arrivals(self, since: Point | None, upto: Point) -> None:
+        """Read what lies between two points by its files, where that can be."""
+        self.arrivals = arrivals_between(self.changes, self.app_id, since, upto) if since else None
+
+    def ensure(self) -> None:
+        """Create the tables unless they are there."""
+        statistics = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
+        self.relations.ensure(spark_ddl(RELATIONS))
+        self.prepared.ensure()
+        self.changes.ensure(spark_ddl(CHANGES), statistics)
+
+    def upgrade(self) -> None:
+        """Add the columns that tables of an older release lack."""
+        for table, ddl in (
+            (self.changes, spark_ddl(CHANGES)),
+            (self.prepared.table, spark_ddl(CHANGES)),
+            (self.relations, spark_ddl(RELATIONS)),
+            (self.copies.table, COPIES),
+        ):
+            if table.exists():
+                table.add_missing_columns(ddl)
+
+    def begin(self) -> None:
+        """Take the next epoch: what this object commits from now on excludes ingests that started earlier."""
+        name = f"{self.app_id}#epoch"
+        self._epoch = Epoch(name, (self.changes.position(name) or 0) + 1)
+        self.prepared.epoch = self.copies.epoch = self._epoch
+
+    def claim(self) -> None:
+        """Have earlier ingests refused from now on; FencedError where a later one has begun."""
+        epoch = self._epoch
+        if epoch:
+            commit_files(self.changes, [], Commit(epoch.app_id, LSN(epoch.number)), epoch=epoch)
+
+    def remember(self, point: Point) -> None:
+        """Record again how far bronze is, where Delta was told to forget it."""
+        if self.changes.position(self.app_id) is None:
+            counts = ("transactions", "changes", "gap")  # of a commit that is there already
+            facts = {name: fact for name, fact in self.metadata().items() if name not in counts}
+            facts["from_lsn"] = str(point.lsn)
+            self.land([], Commit(self.app_id, point.lsn, facts))
+
+    def point(self) -> Point | None:
+        """Return how far bronze is complete, None where it holds no position.
+
+        Delta forgets positions where delta.setTransactionRetentionDuration says so; its log has them still.
+        ConfigError where another pipeline fills bronze: each would take the other's rows for its own.
+        """
+        version, lsn = self.changes.version_and_position(self.app_id)
+        if lsn is None and version >= 0:
+            if told := self.metadata().get("to_lsn"):
+                lsn = LSN.parse(told)
+            elif (owner := self._owner()) not in (None, self.pipeline):
+                raise ConfigError(
+                    f"the lake {self.lake.root} is that of the pipeline {owner}, which shares it with none: "
+                    f"give {self.pipeline} a storage.root of its own, or write its former name as `pipeline`"
+                )
+        return None if lsn is None else Point(version, lsn)
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what the newest commit of ours recorded about its source, empty where there is none."""
+        return self._newest_with(f'"{self.app_id}"')
+
+    def _owner(self) -> str | None:
+        """Return the pipeline that wrote to bronze last, None where nobody did."""
+        told = _APP_ID.match(str(self._newest_with('"app_id"').get("app_id")))
+        return told[1] if told else None
+
+    def _newest_with(self, word: str) -> dict[str, Any]:
+        """Return what the newest commit recorded of itself that has a word in it, empty where none has."""
+        # Only maintenance and copies come between our commits.
+        for limit in ("LIMIT 100", ""):
+            history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} {limit}")
+            found = history.where(F.col("userMetadata").contains(word)).orderBy(F.desc("version")).limit(1)
+            if rows := found.select("userMetadata").collect():
+                return json_object(rows[0].userMetadata)
+        return {}
+
+    def copy_app_id(self, copy_id: int) -> str:
+        """Return the application id under which the ranges of a copy are counted."""
+        return f"{self.app_id}#copy/{copy_id}"
+
+    def record_relations(self, versions: Sequence[RelationVersion]) -> None:
+        """Append relation versions; must be durable before the changes that name them."""
+        commit_files(self.relations, [], rows=self._frame(relations_table(versions), RELATIONS))
+
+    def known_versions(self) -> set[int]:
+        """Return the ids of all recorded relation versions."""
+        rows = self.relations.frame().select("relation_version").distinct().collect()
+        return {row.relation_version for row in rows}
+
+    def table_names(self) -> set[TableName]:
+        """Return the names of all tables that a relation version was recorded of."""
+        version = self.relations.version()
+        if version != self._names_version:
+            rows = self.relations.frame().select("schema_name", "table_name").distinct().collect()
+            self._names = {(row.schema_name, row.table_name) for row in rows}
+            self._names_version = version
+        return self._names
+
+    def copied_rows(self, copy_id: int) -> int:
+        """Return how many rows of a copy are there."""
+        return self.changes.frame().where(f"op = 'R' AND copy_id = {copy_id}").count()
+
+    def land(self, files: Sequence[DataFile], *commits: Commit) -> None:
+        """Make files of the table's folder part of it, in one commit with positions; no file is fine."""
+        epoch = self._epoch
+        if epoch:
+            facts = {"epoch": epoch.number}
+            commits = tuple(replace(each, metadata={**each.metadata, **facts}) for each in commits)
+        commit_files(self.changes, files, *commits, epoch=epoch)
+
+    def _frame(self, table: pa.Table, schema: pa.Schema) -> DataFrame:
+        return local_frame(self.lake.spark, table.to_pylist(), spark_ddl(schema))
+
+    def source_relations(self) -> dict[int, SourceRelation]:
+        """Return all relation versions by id, each as it was recorded first in the order of the stream.
+
+        A copy records that of its snapshot, be it that the stream is not there yet.
+        """
+        rows = self.relations.frame().orderBy("lsn", ascending=False).collect()
+        return {row.relation_version: source_relation(row) for row in rows}
+
+    def survey(
+        self, point: Point, default_floor: LSN, floors: Mapping[TableName, LSN]
+    ) -> dict[TableName, list[TableSurvey]]:
+        """Return what lies between each table's floor and the point, one entry per relation version.
+
+        `floors` names the tables whose floor is not the default one.
+        """
+        special = " ".join(
+            f"WHEN {_names(name)} THEN end_lsn > {int(floor)}" for name, floor in sorted(floors.items())
+        )
+        above = f"CASE {special} ELSE end_lsn > {int(default_floor)} END" if special else "true"
+        lowest = min([default_floor, *floors.values()])
+        return _surveys(self._rows(lowest, point.lsn).where(above))
+
+    def survey_table(self, name: TableName, start: Start, through: LSN) -> list[Survey]:
+        """Survey one table's input up to an LSN; that of a copy's rows comes first."""
+        found = _surveys(self.table_changes(name, start, through).where("op <> 'R'"))
+        surveys = [table.survey for table in found.get(name, [])]
+        return [survey_of(start.copy), *surveys] if start.copy else surveys
+
+    def count_of(self, name: TableName, through: LSN) -> int:
+        """Return how many changes of a table bronze holds up to an LSN."""
+        return self.table_changes(name, Start(), through).count()
+
+    def table_changes(self, name: TableName, start: Start, through: LSN) -> DataFrame:
+        """Return one table's changes up to an LSN, after a position; or a copy's rows and what follows.
+
+        A copy's rows may lie beyond that LSN: their place is before what their snapshot could not see yet.
+        """
+        copy = start.copy
+        if copy is None:
+            return self._rows(start.floor, through).where(_names(name))
+        rows = self.changes.frame().where(f"(op = 'R' OR end_lsn <= {int(through)}) AND {copy.condition()}")
+        return rows.where(_names(name)).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
+
+    def _rows(self, floor: LSN, through: LSN) -> DataFrame:
+        # Bronze only grows, and by whole transactions: rows up to an LSN it has reached stay the same.
+        bounds = f"op NOT IN ('M', 'R') AND end_lsn > {int(floor)} AND end_lsn <= {int(through)}"
+        if self.arrivals and self.arrivals.cover(floor, through):
+            return self.arrivals.frame(self.lake.spark).where(bounds)
+        return self.changes.frame().where(bounds)
+
+
+def between(changes: DataFrame, after: Place, upto: Place) -> DataFrame:
+    """Return the row changes (no truncates) in (after, upto] of places; copied rows are inserts there."""
+    rows = changes.where(
+        "op IN ('I', 'U', 'D', 'R') "
+        f"AND (commit_lsn > {after[0]} OR (commit_lsn = {after[0]} AND ordinal > {after[1]})) "
+        f"AND (commit_lsn < {upto[0]} OR (commit_lsn = {upto[0]} AND ordinal <= {upto[1]}))"
+    )
+    return rows.withColumn("op", F.expr("CASE op WHEN 'R' THEN 'I' ELSE op END"))
+
+
+def _names(name: TableName) -> str:
+    return f"(schema_name = {literal(name[0])} AND table_name = {literal(name[1])})"
+
+
+def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
+    grouped = frame.groupBy("schema_name", "table_name", "relation_version").agg(
+        F.expr("min(struct(commit_lsn, ordinal))").alias("first"),
+        F.expr("max(struct(commit_lsn, ordinal))").alias("last"),
+        F.expr("max(struct(commit_lsn, ordinal)) FILTER (WHERE op = 'T')").alias("last_truncate"),
+        *(F.count_if(F.col("op") == op).alias(op) for op in "IUDT"),
+        # of a partition with REPLICA IDENTITY FULL it is in the whole old row
+        F.expr("count_if(op = 'U' AND old_kind IS NOT NULL)").alias("key_tuples"),
+        F.expr("count_if(op = 'U' AND NOT old_kind <=> 'O')").alias("without_old_row"),
+        F.expr("array_distinct(flatten(collect_set(unsent)))").alias("unsent"),
+        F.expr("max(unix_micros(commit_time))").alias("commit_micros"),
+    )
+    tables: dict[TableName, list[TableSurvey]] = {}
+    for row in grouped.collect():
+        survey = Survey(
+            version=row.relation_version,
+            first=tuple(row["first"]),
+            last=tuple(row["last"]),
+            last_truncate=tuple(row.last_truncate) if row.last_truncate else None,
+            inserts=row.I,
+            updates=row.U,
+            deletes=row.D,
+            key_tuples=row.key_tuples,
+            without_old_row=row.without_old_row,
+            unsent=frozenset(row.unsent),
+        )
+        counts = {op: row[op] for op in "IUDT"}
+        found = TableSurvey(survey, counts, instant(row.commit_micros))
+        tables.setdefault((row.schema_name, row.table_name), []).append(found)
+    return tables
+
+
+def exact_runs(
+    changes: DataFrame, signatures: Mapping[int, int]
+) -> Iterable[tuple[tuple[int, ...], Place, Place]]:
+    """Return (versions, first, last) of each run of one signature, where versions interleave."""
+    number = "CASE relation_version " + " ".join(f"WHEN {v} THEN {n}" for v, n in signatures.items()) + " END"
+    rows = (
+        changes.selectExpr(
+            "struct(commit_lsn, ordinal) AS place", "relation_version", f"{number} AS signature"
+        )
+        .selectExpr("*", "coalesce(signature <> lag(signature) OVER (ORDER BY place), true) AS begins")
+        .selectExpr("*", "sum(CAST(begins AS INT)) OVER (ORDER BY place) AS run")
+        .groupBy("run")
+        .agg(
+            F.sort_array(F.collect_set("relation_version")).alias("versions"),
+            F.min("place").alias("first"),
+            F.max("place").alias("last"),
+        )
+        .orderBy("run")
+        .collect()
+    )
+    return [(tuple(row.versions), tuple(row["first"]), tuple(row["last"])) for row in rows]

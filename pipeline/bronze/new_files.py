@@ -1,0 +1,75 @@
+"""What came to bronze between two points, by the files that its commits added.
+
+To read a Delta table, Delta works out which files its newest version has: after every commit that takes a job
+over the log. Where the commits since a point only added files, these are all there is to read.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.bronze.schema import CHANGES, spark_ddl
+from pipeline.delta.log import JVM_ERRORS, actions_since, kind_of
+from pipeline.delta.table import LakeTable
+from pipeline.protocol.lsn import LSN
+
+MOST_FILES = 32  # more are listed by a job of their own
+MOST_COMMITS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A state of bronze: `changes` is complete up to an LSN, and was as of this version."""
+
+    version: int
+    lsn: LSN
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """All files that hold rows whose end LSN lies in (floor, through]."""
+
+    floor: LSN
+    through: LSN
+    paths: tuple[str, ...]
+
+    def cover(self, floor: LSN, through: LSN) -> bool:
+        """Say whether these files hold all rows of (floor, through]."""
+        return bool(self.paths) and self.floor <= floor and through <= self.through
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return the files' rows."""
+        # A lake's own name may hold what Spark takes for a pattern, which may match those of other lakes.
+        reader = spark.read.option("__globPaths__", "false")
+        return reader.schema(spark_ddl(CHANGES)).parquet(*self.paths)
+
+
+def arrivals_between(changes: LakeTable, app_id: str, since: Point, upto: Point) -> Arrivals | None:
+    """Return what came between two points, None where that is not just a few added files.
+
+    The commit at `since` has to be the one that records its LSN: rows that came before that commit are of
+    transactions that ended before that LSN.
+    """
+    if not 0 < upto.version - since.version <= MOST_COMMITS:
+        return None
+    paths: list[str] = []
+    is_recorded = False
+    try:
+        for version, actions in actions_since(changes.spark, changes.path, since.version - 1, is_whole=True):
+            if version > upto.version:
+                break
+            for action in actions:
+                kind = kind_of(action)
+                if version == since.version:
+                    if kind == "SetTransaction" and action.appId() == app_id:
+                        is_recorded = LSN(action.version()) == since.lsn
+                elif kind == "RemoveFile" or (kind == "AddFile" and not action.dataChange()):
+                    return None
+                elif kind == "AddFile":
+                    paths.append(f"{changes.path}/{unquote(action.path())}")
+    except JVM_ERRORS:  # a log that is not whole any more: reading the table says what there is to say
+        return None
+    if not is_recorded or len(paths) > MOST_FILES:
+        return None
+    return Arrivals(since.lsn, upto.lsn, tuple(paths))

@@ -1,0 +1,7 @@
+"""`python -m pipeline.cli`: the command line without its script."""
+
+import sys
+
+from pipeline.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""The configuration: a YAML file in, validated frozen values out."""

@@ -1,0 +1,1 @@
+"""Spark: its session, settings and JARs."""

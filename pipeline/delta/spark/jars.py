@@ -1,0 +1,145 @@
+"""Make the environment's own Spark ready for Delta: `make setup` runs `python -m pipeline.delta.spark.jars`.
+
+Places Delta's two JARs and the compiled log store next to Spark's own, writes `conf/spark-defaults.conf` and
+`conf/log4j2.properties` there, and makes `bin/spark-submit` find this environment without activating it. The
+JARs, and the compiler of the log store, come from Maven Central through the Ivy that Spark ships. Safe to
+repeat: what is in place is left alone. It never touches a Spark outside this environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.delta.spark.log_store import COMPILER, JAR_NAME, build_jar, is_current
+from pipeline.delta.spark.settings import DELTA_JARS, LOG4J_PROPERTIES, SPARK_SETTINGS
+from pipeline.errors import LakeError
+
+_OLDEST_JAVA = 17
+_IVY_SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+_FIND_SPARK_HOME = """\
+# Sourced by the commands beside it: this environment's Spark and Python, activated or not.
+if [ -z "${SPARK_HOME}" ]; then
+  PGDELTA_BIN="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+  export PYSPARK_PYTHON="${PYSPARK_PYTHON:-${PGDELTA_BIN}/python}"
+  SPARK_HOME="$("${PGDELTA_BIN}/python" "${PGDELTA_BIN}/find_spark_home.py")" || exit 1
+  export SPARK_HOME
+fi
+"""
+
+
+def prepare_spark(spark_home: Path, scripts: Path) -> list[str]:
+    """Leave Spark ready for Delta and return one line for each thing that had to be changed."""
+    check_java()
+    changes = []
+    for group, artifact, version in DELTA_JARS:
+        jar = spark_home / "jars" / f"{artifact}-{version}.jar"
+        if _is_jar(jar):
+            continue
+        for stale in (spark_home / "jars").glob(f"{artifact.split('_')[0]}*.jar"):
+            stale.unlink()
+        retrieve_jar(spark_home, group, artifact, version, jar)
+        changes.append(f"{jar.name} placed in Spark's jars")
+    # before the settings, which have Delta look for its class
+    if not is_current(spark_home / "jars" / JAR_NAME):
+        with tempfile.TemporaryDirectory() as folder:
+            compiler = Path(folder, "ecj.jar")
+            retrieve_jar(spark_home, *COMPILER, compiler)
+            build_jar(check_java(), compiler, spark_home / "jars", spark_home / "jars" / JAR_NAME)
+        changes.append(f"{JAR_NAME} compiled into Spark's jars")
+    defaults = "".join(f"{key} {value}\n" for key, value in SPARK_SETTINGS.items())
+    for path, text in (
+        (spark_home / "conf" / "spark-defaults.conf", defaults),
+        (spark_home / "conf" / "log4j2.properties", LOG4J_PROPERTIES),
+        (scripts / "find-spark-home", _FIND_SPARK_HOME),
+    ):
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755 if path.parent == scripts else 0o644)
+            changes.append(f"{path.name} written")
+    return changes
+
+
+def check_java() -> Path:
+    """Return the Java that Spark will run, or raise LakeError where there is none or an old one."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    if java is None:
+        where = "JAVA_HOME names no Java" if home else "there is no Java on the PATH"
+        raise LakeError(f"{where}; install Java {_OLDEST_JAVA} (a headless JRE will do)")
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(\d+)', done.stderr)
+    if match is None or int(match[1]) < _OLDEST_JAVA:
+        raise LakeError(
+            f"the Java on the PATH is not Java {_OLDEST_JAVA}; install it, or point JAVA_HOME at it"
+        )
+    return Path(java)
+
+
+def retrieve_jar(spark_home: Path, group: str, artifact: str, version: str, jar: Path) -> None:
+    """Fetch one JAR into place, or raise LakeError; a damaged Ivy cache is passed by."""
+    ivy = next((spark_home / "jars").glob("ivy-*.jar"), None)
+    if ivy is None:
+        raise LakeError(
+            "this Spark ships no Ivy to fetch JARs with; reinstall pyspark and run make setup again"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Path(folder, "ivysettings.xml")
+        settings.write_text(_IVY_SETTINGS)
+        command = [str(check_java()), "-jar", str(ivy), "-settings", str(settings), "-warn"]
+        command += ["-dependency", group, artifact, version, "-confs", "default", "-notransitive"]
+        command += ["-types", "jar", "-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
+        fetched = Path(folder, f"{artifact}-{version}.jar")
+        said = ""
+        # the user's own cache first, which may hold the JAR already; then none, should that one be
+        # half-filled
+        for cache in ([], ["-cache", f"{folder}/cache"]):
+            done = subprocess.run([*command, *cache], capture_output=True, text=True, check=False)
+            if _is_jar(fetched):
+                # copied beside its place, then renamed: another session never sees half a JAR
+                partial = jar.with_suffix(".partial")
+                shutil.copyfile(fetched, partial)
+                partial.replace(jar)
+                return
+            said = next((line.strip() for line in done.stdout.splitlines()[::-1] if "ERROR" in line), "")
+        raise LakeError(
+            f"{group}:{artifact}:{version} could not be fetched from Maven Central"
+            f"{f' ({said})' if said else ''}; check this machine's access to it and run make setup again"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepare the Spark of the running environment; print what changed, or one sentence on failure."""
+    del arguments
+    spec = find_spec("pyspark")
+    try:
+        if spec is None or spec.origin is None:
+            raise LakeError("pyspark is not installed in this environment; run make setup")
+        for change in prepare_spark(Path(spec.origin).parent, Path(sys.prefix, "bin")):
+            print(change)
+    except (LakeError, OSError) as error:
+        print(f"pgdelta: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _is_jar(path: Path) -> bool:
+    return path.is_file() and zipfile.is_zipfile(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The Spark session of a job, and sessions beside it.
+
+Under `spark-submit` the JVM is already up and its settings are the user's: only what is not set is added.
+"""
+
+import os
+import threading
+from contextlib import suppress
+from typing import Any
+
+from pyspark import SparkConf, SparkContext, java_gateway
+from pyspark.sql import SparkSession
+
+from pipeline.delta.spark.launcher import is_launched_by_spark
+from pipeline.delta.spark.log_store import is_on_class_path
+from pipeline.delta.spark.settings import DELTA_JARS, RUNTIME_SETTINGS, SPARK_SETTINGS
+from pipeline.errors import LakeError
+
+
+def start_session(name: str) -> SparkSession:
+    """Return a session that can read and write Delta, or raise LakeError saying how to get one."""
+    if SparkContext._gateway is None:
+        SparkContext._ensure_initialized(gateway=_launch_gateway())
+    conf = SparkConf()
+    for key, value in (SPARK_SETTINGS | RUNTIME_SETTINGS).items():
+        conf.setIfMissing(key, value)
+    conf.setIfMissing("spark.app.name", name)
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    if not is_on_class_path(spark, "io.delta.tables.DeltaTable"):
+        group, artifact, version = DELTA_JARS[0]
+        raise LakeError(
+            "Delta Lake's JARs are not on Spark's class path: run `make setup`, or give spark-submit "
+            f"--packages {group}:{artifact}:{version}"
+        )
+    for key, value in RUNTIME_SETTINGS.items():
+        spark.conf.set(key, value)
+    return spark
+
+
+def _launch_gateway() -> Any:
+    """Start Spark's JVM, or join the one that started this process.
+
+    What it prints goes to stderr, as stdout is for what a command answers; a few lines are left out.
+    """
+    launch: Any = java_gateway.launch_gateway  # has no types
+    if is_launched_by_spark():
+        return launch()
+    read_end, write_end = os.pipe()
+    threading.Thread(target=_forward, args=(read_end,), name="spark-stderr", daemon=True).start()
+    try:
+        return launch(popen_kwargs={"stdout": write_end, "stderr": write_end})
+    finally:
+        os.close(write_end)
+
+
+def _forward(read_end: int) -> None:
+    with open(read_end, "rb", buffering=0) as lines:
+        for line in lines:
+            # the JVM announces a module that Spark asks for, at every start; Delta counts what VACUUM removes
+            if b"Using incubator modules" not in line and b"in a total of" not in line:
+                # our stderr may be a pipe that nobody reads any more
+                with suppress(OSError):
+                    os.write(2, line)
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Return a session with settings and views of its own, for one thread."""
+    session = spark.newSession()
+    for key, value in RUNTIME_SETTINGS.items():
+        session.conf.set(key, value)
+    return session

@@ -1,0 +1,313 @@
+"""Delta tables under the storage root, and the position that each carries in its own log.
+
+A position is the `txn` action of a Delta commit: application id → version, the version being an LSN. It is
+written in the same commit as the data, so what a table holds and how far it is complete cannot disagree.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlparse
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pipeline.delta.filesystem import force_names, move_folder, remove_folder
+from pipeline.delta.log import delta_log, newest_snapshot, positions_in
+from pipeline.delta.spark.log_store import require_log_store
+from pipeline.delta.txn import OURS, Commit
+from pipeline.errors import ConfigError, told
+from pipeline.protocol.lsn import LSN
+
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+# What a file system or Hadoop's globbing takes for something else than a name.
+_SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
+# After so many versions the files of a table of small appends are merged. Delta's own compaction goes by what
+# one process wrote: begun anew, it would merge all that there is at every commit.
+MERGED_EACH = 50
+_AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
+
+
+def path_segment(name: str) -> str:
+    """Return the name unchanged where it is a valid path segment, else percent-encoded."""
+    if name in {".", ".."}:
+        return name.replace(".", "%2E")
+    return "".join(c if ord(c) > 0x7E else quote(c, safe=_SAFE) for c in name)
+
+
+def local_path(url: str) -> str:
+    """Return a `file:` URL as a path of this machine."""
+    return url.removeprefix("file://").removeprefix("file:")
+
+
+def _default_scheme(spark: SparkSession) -> str:
+    session: Any = spark._jsparkSession
+    return str(urlparse(session.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")).scheme)
+
+
+class Lake:
+    """The storage root and the Spark session that writes to it."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
+        parsed = urlparse(root)
+        if not parsed.scheme and _default_scheme(spark) == "file":
+            root = f"file:{os.path.abspath(root)}"
+        self.root = root.rstrip("/")
+
+    @classmethod
+    def for_writing(cls, spark: SparkSession, root: str) -> "Lake":
+        """Return the lake; LakeError where commits of two processes would not exclude each other there."""
+        lake = cls(spark, root)
+        if lake.local_root is not None:
+            require_log_store(spark)
+        return lake
+
+    @property
+    def local_root(self) -> str | None:
+        """Return the root as a path of this machine's file system, None where it is elsewhere."""
+        return local_path(self.root) if urlparse(self.root).scheme == "file" else None
+
+    def no_match(self) -> ConfigError:
+        """Return what to say where `--table` matches none of the lake's tables, or the lake has none."""
+        return ConfigError(
+            f"no table of the lake {self.root} matches --table and the configuration: see pgdelta status for "
+            "the tables, and whether this is the lake that you mean"
+        )
+
+    def path(self, *names: str) -> str:
+        """Return the path of what lies under the root, each name one segment."""
+        return "/".join([self.root, *map(path_segment, names)])
+
+    def table(self, *names: str) -> "LakeTable":
+        """Return the Delta table under the root, be it there or not."""
+        return LakeTable(self.spark, self.path(*names))
+
+    def table_at(self, path: str) -> "LakeTable":
+        """Return the Delta table at a path of the lake, be it there or not."""
+        return LakeTable(self.spark, path)
+
+
+class LakeTable:
+    """One Delta table by path."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.spark = spark
+        self.path = path
+
+    def snapshot(self) -> Any:
+        """Return the newest `Snapshot` of the table's log, Delta's own object in the JVM."""
+        return newest_snapshot(self.spark, self.path)
+
+    def exists(self) -> bool:
+        """Say whether a Delta table is there."""
+        return int(self.snapshot().version()) >= 0
+
+    def version(self) -> int:
+        """Return the newest version, -1 where there is no table."""
+        return int(self.snapshot().version())
+
+    def force_log(self) -> None:
+        """Force the names of all commits to disk, where the table is on a file system of this machine.
+
+        A commit does so itself. One whose writer died before that can be read, and could still be lost.
+        """
+        if urlparse(self.path).scheme == "file":
+            force_names(Path(local_path(self.path), "_delta_log"))
+
+    def position(self, app_id: str) -> LSN | None:
+        """Return the LSN that this application last recorded, None where it recorded none."""
+        return self.positions().get(app_id)
+
+    def version_and_position(self, app_id: str) -> tuple[int, LSN | None]:
+        """Return the newest version and the LSN recorded in it, read from one snapshot."""
+        snapshot = self.snapshot()
+        return int(snapshot.version()), self.positions(snapshot).get(app_id)
+
+    def positions(self, snapshot: Any = None) -> dict[str, LSN]:
+        """Return what each application last recorded (Delta's `txn` actions): now, or in a snapshot."""
+        found = positions_in(self.spark, self.snapshot() if snapshot is None else snapshot)
+        return {app_id: LSN(version) for app_id, version in found.items()}
+
+    def is_empty(self) -> bool:
+        """Say whether the newest version holds no data files."""
+        snapshot = self.snapshot()
+        checksum = snapshot.checksumOpt()
+        return int(checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles()) == 0
+
+    def frame(self) -> DataFrame:
+        """Return the newest version's rows."""
+        return self.spark.read.format("delta").load(self.path)
+
+    def schema(self) -> StructType:
+        """Return the schema of the newest version."""
+        return StructType.fromJson(json.loads(str(self.snapshot().metadata().schemaString())))
+
+    def ensure(self, ddl: str, properties: Mapping[str, str] | None = None) -> None:
+        """Create the table empty unless it is there."""
+        writer = local_frame(self.spark, [], ddl).write.format("delta").mode("ignore")
+        for name, value in (properties or {}).items():
+            writer = writer.option(name, value)
+        writer.option("userMetadata", json.dumps({OURS: 1, "operation": "create"})).save(self.path)
+
+    def ensure_growing(self, ddl: str) -> None:
+        """Create the table of small appends empty unless it is there; Delta does not compact it by itself."""
+        if not self.exists():
+            self.ensure(ddl)
+        found = self.snapshot().metadata().configuration().get(_AUTO_COMPACTION)
+        if found.isDefined() and found.get() != "false":  # an older release, or the session, asked for it
+            self.spark.sql(f"ALTER TABLE {self.identifier} UNSET TBLPROPERTIES ('{_AUTO_COMPACTION}')")
+
+    def add_missing_columns(self, ddl: str) -> None:
+        """Add those of the columns that the table of an older release lacks."""
+        wanted = local_frame(self.spark, [], ddl).schema.fields
+        present = set(self.schema().names)
+        missing = [f"{f.name} {f.dataType.simpleString()}" for f in wanted if f.name not in present]
+        if missing:
+            self.add_columns(", ".join(missing))
+
+    def append(self, frame: DataFrame, commit: Commit | None = None, *, adds_columns: bool = False) -> None:
+        """Append rows; skipped by Delta where the table already records this commit's LSN or a later one."""
+        self._write(frame, "append", commit, {"mergeSchema": str(adds_columns).lower()})
+
+    def append_few(
+        self, frame: DataFrame, commit: Commit | None = None, *, adds_columns: bool = False
+    ) -> None:
+        """Append as `append` does; where the version gets to a multiple of fifty, merge the small files."""
+        before = self._version_seen()
+        self.append(frame, commit, adds_columns=adds_columns)
+        if self._version_seen() // MERGED_EACH > before // MERGED_EACH:
+            # The rows are committed. Who loses against another writer leaves it to the next multiple.
+            try:
+                self.spark.sql(f"OPTIMIZE {self.identifier}")
+            except Exception as error:
+                told(error)
+
+    def merge_files(self) -> tuple[int, int]:
+        """Merge small files into larger ones; return how many were written and how many these replace."""
+        row = self.spark.sql(f"OPTIMIZE {self.identifier}").head()
+        assert row is not None
+        return int(row.metrics.numFilesAdded), int(row.metrics.numFilesRemoved)
+
+    def vacuum(self) -> int:
+        """Remove the files that left the table longer ago than its retention; return how many."""
+        found = self.spark.sql(f"VACUUM {self.identifier} DRY RUN").count()
+        self.spark.sql(f"VACUUM {self.identifier}").collect()
+        return found
+
+    def _version_seen(self) -> int:
+        """Return the version that this process read or wrote last; the log is not asked."""
+        return int(delta_log(self.spark, self.path).unsafeVolatileSnapshot().version())
+
+    def history(self, limit: int | None = None) -> DataFrame:
+        """Return Delta's history of the table, the newest commits first, at most `limit` of them."""
+        table = DeltaTable.forPath(self.spark, self.path)
+        return table.history() if limit is None else table.history(limit)
+
+    def overwrite(self, frame: DataFrame, commit: Commit | None, *, replaces_schema: bool = False) -> None:
+        """Replace all rows in one commit; the schema is kept unless it is replaced too."""
+        self._write(frame, "overwrite", commit, {"overwriteSchema": str(replaces_schema).lower()})
+
+    def replace_where(self, condition: str, frame: DataFrame, commit: Commit) -> None:
+        """Replace the rows that meet a condition by rows that do, in one commit."""
+        self._write(frame, "overwrite", commit, {"replaceWhere": condition})
+
+    def replace_by(self, other: "LakeTable", commit: Commit) -> None:
+        """Put another table's columns and rows in the place of this one's, in one commit."""
+        schema = other.schema()
+        for field_ in schema.fields:
+            self._allow(field_.dataType.simpleString().upper())
+        if needs_column_mapping(schema.names):
+            self.map_columns()
+        self.overwrite(other.frame(), commit, replaces_schema=True)
+
+    def remove(self) -> None:
+        """Take the table away with its files, be it there or not."""
+        remove_folder(self.spark, self.path)
+
+    def move(self, to: str) -> None:
+        """Give the table's folder another path, where nothing is yet."""
+        move_folder(self.spark, self.path, to)
+
+    def _write(
+        self, frame: DataFrame, mode: str, commit: Commit | None, options: Mapping[str, str] | None = None
+    ) -> None:
+        writer = frame.write.format("delta").mode(mode).options(**(options or {}))
+        if commit:
+            writer = writer.option("txnAppId", commit.app_id).option("txnVersion", str(int(commit.lsn)))
+            writer = writer.option("userMetadata", commit.user_metadata)
+        writer.save(self.path)
+
+    def add_columns(self, ddl: str) -> None:
+        """Add columns behind the last one: `name TYPE, …` in Spark's DDL, names quoted."""
+        self._allow(ddl)
+        self.spark.sql(f"ALTER TABLE {self.identifier} ADD COLUMNS ({ddl})")
+
+    def rename_column(self, name: str, to: str) -> None:
+        """Give a column another name; data files stay, under Delta's column mapping."""
+        self.map_columns()
+        self.spark.sql(
+            f"ALTER TABLE {self.identifier} RENAME COLUMN {quote_identifier(name)} TO {quote_identifier(to)}"
+        )
+
+    def drop_column(self, name: str) -> None:
+        """Take a column away; data files stay, under Delta's column mapping."""
+        self.map_columns()
+        self.spark.sql(f"ALTER TABLE {self.identifier} DROP COLUMN {quote_identifier(name)}")
+
+    def map_columns(self) -> None:
+        """Turn on Delta's column mapping, unless it is: readers have to know it."""
+        self._set("delta.columnMapping.mode", "name")
+
+    def widen_column(self, name: str, ddl: str) -> None:
+        """Give a column a wider type; data files stay, under Delta's type widening."""
+        self._allow(ddl)
+        self._set("delta.enableTypeWidening", "true")
+        self.spark.sql(f"ALTER TABLE {self.identifier} ALTER COLUMN {quote_identifier(name)} TYPE {ddl}")
+
+    def _allow(self, ddl: str) -> None:
+        """Turn on what a type needs of readers: Delta does so by itself only where a table is created."""
+        if "TIMESTAMP_NTZ" in ddl:
+            self._set("delta.feature.timestampNtz", "supported")
+
+    def _set(self, name: str, value: str) -> None:
+        found = self.snapshot().metadata().configuration().get(name)
+        if not (found.isDefined() and found.get() == value):
+            self.spark.sql(f"ALTER TABLE {self.identifier} SET TBLPROPERTIES ('{name}' = '{value}')")
+
+    def physical_names(self) -> dict[str, str]:
+        """Return each column's name in data files: a rename does not change it."""
+        return {f.name: f.metadata.get(_PHYSICAL_NAME, f.name) for f in self.schema().fields}
+
+    @property
+    def identifier(self) -> str:
+        """Return the table as SQL names it."""
+        return "delta." + quote_identifier(self.path)
+
+
+def local_frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], ddl: str) -> DataFrame:
+    """Return a frame of a few rows, made in the JVM: no executor needs a Python for it.
+
+    Values are what JSON has, and datetimes; BINARY is not among them.
+    """
+    text = json.dumps(rows, default=lambda value: value.isoformat())
+    parsed = F.from_json(F.lit(text), f"ARRAY<STRUCT<{ddl}>>")
+    return spark.range(0, 1, 1, 1).select(F.inline(parsed))
+
+
+def quote_identifier(name: str) -> str:
+    """Quote one identifier for Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+# Delta takes these in a column name only under column mapping.
+_NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
+
+
+def needs_column_mapping(names: Iterable[str]) -> bool:
+    """Say whether a name needs Delta's column mapping, which readers outside Spark may refuse."""
+    return any(_NEEDS_MAPPING & set(name) for name in names)

@@ -1,1 +1,0 @@
-"""Bronze as Delta tables: landing, copies, prepared transactions, the ledger, and what came when."""

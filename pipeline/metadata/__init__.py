@@ -1,0 +1,1 @@
+"""The tables under `_pgdelta`: what the pipeline records of its tables."""

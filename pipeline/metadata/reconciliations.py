@@ -1,0 +1,97 @@
+"""What comparisons with the source found: `_pgdelta/reconciliations` of tables, `differences` of rows."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from pyspark.sql import functions as F
+
+from pipeline.config.tables import TableName
+from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.timestamps import now
+from pipeline.protocol.lsn import INVALID, LSN
+
+RECONCILIATIONS = (
+    "run_id STRING, schema_name STRING, table_name STRING, verdict STRING, lsn BIGINT, "
+    "silver_version BIGINT, applied_lsn BIGINT, pending BIGINT, source_rows BIGINT, silver_rows BIGINT, "
+    "missing BIGINT, surplus BIGINT, changed BIGINT, is_whole BOOLEAN, columns ARRAY<STRING>, "
+    "left_out ARRAY<STRUCT<column: STRING, reason: STRING>>, "
+    "misfits ARRAY<STRUCT<column: STRING, values: BIGINT>>, sentence STRING, seconds DOUBLE, "
+    "recorded_at TIMESTAMP"
+)
+DIFFERENCES = (
+    "run_id STRING, schema_name STRING, table_name STRING, lsn BIGINT, kind STRING, key STRING, "
+    "columns ARRAY<STRING>, copies BIGINT"
+)
+EQUAL, DIFFERENT, UNPROVEN = "equal", "different", "unproven"
+MOST_ROWS = 10_000  # of a table and a run that are recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that silver lacks (missing), has too many of (surplus) or has with other values (changed)."""
+
+    kind: str
+    key: str | None  # JSON of the key's columns, each in its form
+    columns: tuple[str, ...]
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One table held against the source as of `lsn`; a table that is not proven has a sentence why.
+
+    `pending` changes were in bronze and not yet in the version of silver. Where not `is_whole`, more rows
+    differ than are counted. `left_out` are the columns that were not compared, `misfits` counts the values
+    that silver's types cannot hold.
+    """
+
+    name: TableName
+    verdict: str
+    lsn: LSN = INVALID
+    silver_version: int = -1
+    applied_lsn: LSN = INVALID
+    pending: int = 0
+    source_rows: int = 0
+    silver_rows: int = 0
+    missing: int = 0
+    surplus: int = 0
+    changed: int = 0
+    is_whole: bool = True
+    columns: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    misfits: Mapping[str, int] = field(default_factory=dict)
+    sentence: str | None = None
+    seconds: float = 0.0
+    rows: tuple[Difference, ...] = field(default=(), repr=False)
+
+
+class Reconciliations:
+    """Reads and writes what comparisons found."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._reconciliations = lake.table("_pgdelta", "reconciliations")
+        self._differences = lake.table("_pgdelta", "differences")
+
+    def record(self, run_id: str, verdict: Verdict) -> None:
+        """Append what was found of a table; its rows first."""
+        spark = self._lake.spark
+        names = {"run_id": run_id, "schema_name": verdict.name[0], "table_name": verdict.name[1]}
+        if verdict.rows:
+            rows = [names | {"lsn": verdict.lsn} | asdict(row) for row in verdict.rows[:MOST_ROWS]]
+            self._differences.ensure(DIFFERENCES)
+            self._differences.append(local_frame(spark, rows, DIFFERENCES))
+        found = {f: getattr(verdict, f) for f in Verdict.__slots__ if f not in ("name", "rows")}
+        found["left_out"] = [{"column": c, "reason": r} for c, r in verdict.left_out.items()]
+        found["misfits"] = [{"column": c, "values": n} for c, n in verdict.misfits.items()]
+        self._reconciliations.ensure(RECONCILIATIONS)
+        row = names | found | {"recorded_at": now()}
+        self._reconciliations.append(local_frame(spark, [row], RECONCILIATIONS))
+
+    def verified(self) -> dict[TableName, LSN]:
+        """Return up to which LSN each table was proven to equal its source."""
+        if not self._reconciliations.exists():
+            return {}
+        equal = self._reconciliations.frame().where(F.col("verdict") == EQUAL)
+        rows = equal.groupBy("schema_name", "table_name").agg(F.max("lsn").alias("lsn")).collect()
+        return {(row.schema_name, row.table_name): LSN(row.lsn) for row in rows}

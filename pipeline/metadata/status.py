@@ -1,0 +1,47 @@
+"""`{root}/_pgdelta/status`: how each table stood at the last pass of apply, for whoever queries the lake."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.config.tables import TableName
+from pipeline.delta.retry import despite_conflicts
+from pipeline.delta.table import Lake, local_frame
+from pipeline.protocol.lsn import LSN
+
+FAILED = "failed"
+STATUS = (
+    "schema_name STRING, table_name STRING, state STRING, applied_lsn BIGINT, commit_time TIMESTAMP, "
+    "captured_lsn BIGINT, lag_bytes BIGINT, lag_seconds DOUBLE, silver_version BIGINT, misfits BIGINT, "
+    "verified_lsn BIGINT, sentence STRING, recorded_at TIMESTAMP"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why the last pass could not apply a table beyond a position."""
+
+    applied: LSN
+    sentence: str
+
+
+class Statuses:
+    """One row a table, replaced as a whole."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._spark = lake.spark
+        self._table = lake.table("_pgdelta", "status")
+
+    def replace(self, rows: Sequence[dict[str, object]]) -> None:
+        """Write how all tables stand, by one commit."""
+        frame = local_frame(self._spark, rows, STATUS)
+        despite_conflicts(lambda: self._table.overwrite(frame, None, replaces_schema=True))
+
+    def failures(self) -> dict[TableName, Failure]:
+        """Return the tables that failed when this was written last."""
+        if not self._table.exists():
+            return {}
+        rows = self._table.frame().where(f"state = '{FAILED}'").collect()
+        return {
+            (row.schema_name, row.table_name): Failure(LSN(row.applied_lsn or 0), row.sentence)
+            for row in rows
+        }

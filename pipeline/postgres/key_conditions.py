@@ -1,0 +1,79 @@
+"""The rows of some keys at the source: a condition that PostgreSQL evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import sql
+
+from pipeline.errors import SourceError
+from pipeline.key_ranges import TEXTS, KeyRange
+from pipeline.postgres.connection import Connection, describe
+
+KeyCondition = sql.Composed
+
+
+def key_condition(names: Sequence[str], types: Sequence[int], ranges: Sequence[KeyRange]) -> KeyCondition:
+    """Return SQL that is true for the rows of the ranges; `names` and `types` are those of the key's columns.
+
+    Single keys are compared as the table's indexes do, so that they are found by them.
+    """
+    columns = [sql.Identifier(name) for name in names]
+    ordered = [
+        sql.SQL('{} COLLATE "C"').format(column) if kind in TEXTS else column
+        for column, kind in zip(columns, types, strict=True)
+    ]
+    parts: list[sql.Composable] = []
+    singles: dict[int, list[tuple[str, ...]]] = {}
+    for each in ranges:
+        if each.is_single:
+            singles.setdefault(each.width, []).append(each.first)
+            continue
+        bounds = [
+            _compared(ordered, operator, values)
+            for operator, values in ((">=", each.first), ("<=", each.last))
+            if values
+        ]
+        parts.append(sql.SQL(" AND ").join(bounds))
+    for width, keys in singles.items():
+        parts.append(sql.SQL("{} IN ({})").format(_row(columns[:width]), sql.SQL(", ").join(map(_key, keys))))
+    return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL("({})").format(part) for part in parts))
+
+
+def takes_keys(connection: Connection, name: tuple[str, str], condition: KeyCondition) -> bool:
+    """Say whether the values that ranges name are values of their columns' types.
+
+    The statement is parsed only, so that no right to read the table is needed, and the caller's transaction
+    goes on whatever comes, without the lock on the table that parsing takes. Raise SourceError
+    where there is no such table or column.
+    """
+    query = sql.SQL("PREPARE pgdelta_keys AS SELECT FROM {} WHERE {}").format(
+        sql.Identifier(*name), condition
+    )
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute(query)
+            connection.execute("DEALLOCATE pgdelta_keys")
+    except psycopg.DataError:
+        return False
+    except psycopg.Error as error:
+        raise SourceError(f"{'.'.join(name)} cannot be asked by its key: {describe(error)}.") from None
+    return True
+
+
+def orders_by_bytes(connection: Connection) -> bool:
+    """Say whether the server's encoding orders texts, under the collation C, as UTF-8 does."""
+    return connection.info.parameter_status("server_encoding") in ("UTF8", "LATIN1")
+
+
+def _compared(columns: Sequence[sql.Composable], operator: str, values: Sequence[str]) -> sql.Composed:
+    return sql.SQL("{} {} {}").format(_row(columns[: len(values)]), sql.SQL(operator), _key(values))
+
+
+def _key(values: Sequence[str]) -> sql.Composed:
+    return _row([sql.Literal(value) for value in values])
+
+
+def _row(parts: Sequence[sql.Composable]) -> sql.Composed:
+    return sql.SQL("({})").format(sql.SQL(", ").join(parts))

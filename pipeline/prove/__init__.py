@@ -1,1 +1,0 @@
-"""Proofs: bronze is whole, silver equals the source."""

@@ -1,0 +1,230 @@
+"""One stretch of a silver table's input: what lies between two positions, cut, folded and written.
+
+Each write records the LSN up to which the table is complete as its Delta transaction version. A cut that ends
+inside a transaction records it under an application id of its own (`…#1`), as Delta skips a second write
+under the same id and version in silence.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pipeline.bronze.copied_rows import Start
+from pipeline.bronze.log import Bronze, between, exact_runs
+from pipeline.bronze.new_files import Point
+from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.survey import Survey
+from pipeline.config.tables import TableName, TableRule
+from pipeline.delta.table import LakeTable
+from pipeline.delta.txn import Commit
+from pipeline.metadata.registry import Records, Registered, Successor
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.policies import Refusal, blind_update, refusal, refused_column
+from pipeline.silver.schema_evolution import Hold, Operation
+from pipeline.silver.schema_writer import Held, NeedsRewrite, SilverShape
+from pipeline.silver.types import stored
+from pipeline.silver.write_plan import Cut, Run, TableInput, plain_runs, plan_cuts, plan_fold, signature
+from pipeline.silver.writer import CutWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of a stretch of input: how far it is applied, why not further, what did not fit."""
+
+    applied: LSN
+    held: str | None = None
+    misfits: int = 0
+    kind: str = "held"  # or refused: the event that says why
+    changes: int = 0
+    lost: int = 0  # values that were not sent, and that silver does not have either
+
+    def then(self, other: "Written") -> "Written":
+        """Return what came of this and of the stretch behind it."""
+        return replace(
+            other,
+            misfits=self.misfits + other.misfits,
+            changes=self.changes + other.changes,
+            lost=self.lost + other.lost,
+        )
+
+
+Rewrite = Callable[[Mapping[int, SourceRelation], Registered | None, LSN, NeedsRewrite], Written]
+
+
+class StretchWriter:
+    """Applies stretches of one table's input; `rewrite` writes the table anew where only that follows."""
+
+    def __init__(
+        self,
+        table: LakeTable,
+        bronze: Bronze,
+        records: Records,
+        name: TableName,
+        rule: TableRule,
+        rewrite: Rewrite,
+        *,
+        metadata_columns: bool,
+    ) -> None:
+        self.registered: Registered | None = None  # as the last write left it
+        self._table = table
+        self._bronze = bronze
+        self._records = records
+        self._name = name
+        self._rule = rule
+        self._rewrite = rewrite
+        self._app_id = bronze.app_id
+        self._shape = SilverShape(
+            table.spark, table, records, name, rule, bronze.app_id, metadata_columns=metadata_columns
+        )
+        self._writer = CutWriter(table.spark, table, records, name)
+
+    def apply(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        registered: Registered | None,
+        point: Point,
+        start: Start,
+    ) -> Written:
+        """Bring the table from a start up to a point, or up to where it has to be held."""
+        through, held, kind = point.lsn, None, "held"
+        registered = self._settled(registered)
+        if found := self._refusal(surveys, relations, start, through):
+            through, held, kind = found.before, found.sentence, found.kind
+            surveys = self._survey_before(start, through)
+            if not surveys:
+                return Written(start.floor, held, kind=kind)
+        try:
+            evolution, relations = self._shape.evolve(surveys, relations, registered)
+        except NeedsRewrite as need:
+            written = self._rewrite(relations, registered, through, need)
+            return written if written.held else replace(written, held=held, kind=kind)
+        except Held as hold:
+            # The transactions before the one that cannot be followed end at its commit record at the latest.
+            through, held, kind = hold.before, str(hold), "held"
+            surveys = self._survey_before(start, through)
+            if not surveys:
+                return Written(start.floor, held)
+            evolution, relations = self._shape.evolve(surveys, relations, registered)
+        runs = self._runs(surveys, relations, start, through)
+        table = TableInput(tuple(surveys), relations, through, runs, start.copy)
+        cuts = plan_cuts(table, registered.relation_id if registered else None)
+        # Columns are recorded before the rows: a run after a crash must know which is which. How the source
+        # named them is recorded after the rows, which may come again, and so is a patch. Of a table created
+        # again the first write puts the new rows in the old ones' place.
+        copy_before = registered.copy_id if registered else None
+        copy_id = start.copy.id if start.copy else copy_before
+        oid, columns_now = evolution.known.relation_id, self._shape.columns_of(evolution)
+        entry = Registered(
+            *self._name,
+            self._table.path,
+            oid,
+            columns_now,
+            copy_id=copy_id,
+            own_columns=self._shape.own,
+        )
+        names = {c.physical_name: c.name for c in registered.columns} if registered else {}
+        columns = (replace(c, name=names.get(c.physical_name, c.name)) for c in entry.columns)
+        before = replace(entry, columns=tuple(columns))
+        if start.copy and start.copy.key_ranges:
+            before = replace(before, copy_id=copy_before)
+        if registered and registered.relation_id != oid:
+            cut = cuts[0]
+            successor = Successor(oid, entry.columns, self._app_of(cut, through), cut.through)
+            before = replace(registered, successor=successor, own_columns=entry.own_columns)
+        if before != registered:
+            self._records.register(before)
+        lost_before = self._writer.lost
+        misfits = sum(self._write(cut, table, start) for cut in cuts)
+        if entry != before:
+            self._records.register(entry)
+        self.registered = entry
+        changes = sum(s.inserts + s.updates + s.deletes for s in surveys)
+        return Written(through, held, misfits, kind, changes, self._writer.lost - lost_before)
+
+    def plan(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        registered: Registered | None,
+        start: Start,
+        through: LSN,
+    ) -> list[tuple[LSN, Operation]]:
+        """Return what would change the table's shape or hold it, each with an LSN; nothing is done."""
+        operations = [*self._shape.plan(surveys, relations, self._settled(registered)).operations]
+        if found := self._refusal(surveys, relations, start, through):
+            operations.append((found.before, Hold(found.sentence)))
+        return operations
+
+    def _survey_before(self, start: Start, through: LSN) -> list[Survey]:
+        """Survey what lies before a change that holds the table; rows of a copy come all at once, or not."""
+        if start.copy and through <= start.copy.through:
+            return []
+        return self._bronze.survey_table(self._name, start, through)
+
+    def _refusal(
+        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN
+    ) -> Refusal | None:
+        """Return the first change that a policy refuses, or that does not say which row it means."""
+        column, blind = refused_column(surveys, relations, self._rule), blind_update(surveys, relations)
+        if column is None and blind is None:
+            return None
+        truncates = [s.last_truncate for s in surveys if s.last_truncate]
+        changes = between(
+            self._bronze.table_changes(self._name, start, through),
+            max(truncates, default=(0, -1)),
+            max(s.last for s in surveys),
+        )
+        wanted = (f"{column or 'CAST(NULL AS STRING)'} AS refused", f"{blind or 'false'} AS is_blind")
+        first = changes.selectExpr("commit_lsn", "ordinal", *wanted).where("refused IS NOT NULL OR is_blind")
+        for row in first.orderBy("commit_lsn", "ordinal").limit(1).collect():
+            return refusal(self._name, row.commit_lsn, row.refused)
+        return None
+
+    def _settled(self, registered: Registered | None) -> Registered | None:
+        """Return what the table's rows belong to: a run that ended early could not record it any more."""
+        if registered is None or not self._table.exists():
+            return None
+        successor = registered.successor
+        if successor is None or (self._table.position(successor.app_id) or INVALID) < successor.lsn:
+            return registered
+        return replace(
+            registered,
+            path=self._table.path,
+            relation_id=successor.relation_id,
+            columns=successor.columns,
+            successor=None,
+            # What data files call the columns of a table that was written anew was not recorded any more.
+            own_columns=registered.own_columns if all(c.physical_name for c in successor.columns) else (),
+        )
+
+    def _runs(
+        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN
+    ) -> tuple[Run, ...]:
+        runs = plain_runs(surveys, relations)
+        if runs is not None:
+            return runs
+        signatures: dict[tuple[object, ...], int] = {}
+        numbers = {
+            s.version: signatures.setdefault(signature(relations[s.version]), len(signatures))
+            for s in surveys
+        }
+        changes = self._bronze.table_changes(self._name, start, through)
+        return tuple(Run(*run) for run in exact_runs(changes, numbers))
+
+    def _app_of(self, cut: Cut, through: LSN) -> str:
+        if cut.key_ranges:
+            return f"{self._app_id}#patched"
+        if cut.copy_id is not None and cut.through < through:
+            return f"{self._app_id}#copied/{cut.copy_id}"
+        return f"{self._app_id}#{cut.part}" if cut.part else self._app_id
+
+    def _write(self, cut: Cut, table: TableInput, start: Start) -> int:
+        """Write one cut, unless a run before did, and return how many values did not fit."""
+        app = self._app_of(cut, table.through)
+        if (self._table.position(app) or INVALID) >= cut.through:
+            return 0
+        columns = {name: stored(ddl) for name, ddl in self._shape.columns().items()}
+        changes = between(self._bronze.table_changes(self._name, start, table.through), cut.after, cut.upto)
+        fold = plan_fold(table, cut, columns, self._rule)
+        commit = Commit(app, cut.through, {"table": list(self._name), "after": str(start.floor)})
+        return self._writer.write(changes, fold, cut, commit, self._shape.metadata())

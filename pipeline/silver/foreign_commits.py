@@ -1,0 +1,98 @@
+"""Whether a silver table is as this run knows it: nobody else may write rows to it.
+
+A person's commits are told by what they do not say in their metadata; a table that has rows and no position
+is not known at all.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pipeline.delta.log import HARMLESS, SHAPING, LoggedOperation, operations_since
+from pipeline.delta.table import LakeTable
+from pipeline.delta.txn import OURS
+from pipeline.errors import LakeError
+from pipeline.silver.swap import REWRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A commit by somebody else that changed rows; `good` is the version that a RESTORE would bring back.
+
+    It is None where commits of ours lie above: their positions would outlive the rows that a RESTORE takes.
+    """
+
+    operation: str
+    version: int
+    good: int | None
+
+
+def find_foreign(operations: Iterable[LoggedOperation], since: int) -> Foreign | None:
+    """Return the first commit behind a version that changed rows, is not ours, and was not undone."""
+    foreign: Foreign | None = None
+    same = since  # the oldest version with the columns and rows of the last one of ours
+    for found in operations:
+        if OURS in found.metadata:
+            same = found.version
+            if found.metadata.get("operation") == REWRITE:
+                foreign = None  # no row of before is left
+            elif foreign:
+                foreign = replace(foreign, good=None)
+        elif found.operation in HARMLESS:
+            if found.operation in SHAPING and not foreign:
+                same = found.version
+        elif not _is_undone(found, foreign, same):
+            foreign = foreign or Foreign(found.operation, found.version, found.version - 1)
+        else:
+            foreign = None
+    return foreign
+
+
+def _is_undone(found: LoggedOperation, foreign: Foreign | None, same: int) -> bool:
+    if found.operation != "RESTORE" or found.restored is None or (foreign and foreign.good is None):
+        return False
+    return same <= found.restored < (foreign.version if foreign else found.version)
+
+
+def refuse_foreign_commits(table: LakeTable, name: tuple[str, str], since_version: int) -> None:
+    """Raise LakeError where somebody else changed the table's rows since a version."""
+    if table.version() <= since_version:
+        return
+    foreign = find_foreign(operations_since(table.spark, table.path, since_version), since_version)
+    if foreign:
+        restore = "" if foreign.good is None else f"RESTORE it to version {foreign.good}, "
+        raise LakeError(
+            f"silver table {'.'.join(name)} was changed by somebody else ({foreign.operation} at version "
+            f"{foreign.version}): {restore}remove {table.path} to have it built again from bronze, or have "
+            "pgdelta resync copy it anew"
+        )
+
+
+def is_forgotten(table: LakeTable, app_id: str) -> bool:
+    """Say whether a table has rows and nothing says up to where they are applied.
+
+    Delta forgets positions where delta.setTransactionRetentionDuration says so.
+    """
+    if not table.exists() or table.is_empty():
+        return False
+    return not tells_position(table.positions(), app_id)
+
+
+def tells_position(recorded: Iterable[str], app_id: str) -> bool:
+    """Say whether one of the ids that a table's log has is that of its position, or of what comes before it.
+
+    A new table may have a part of a transaction, or of a copy, whose rest is not there yet. What a rewrite,
+    copied keys or a back-fill recorded says nothing: Delta keeps it longer than a position from before.
+    """
+    position = re.compile(rf"{re.escape(app_id)}(#\d+|#copied/\d+)?")
+    return any(position.fullmatch(found) for found in recorded)
+
+
+def refuse_forgotten(table: LakeTable, name: tuple[str, str], app_id: str) -> None:
+    """Raise LakeError where all of a table's input would be applied to rows that have it already."""
+    if is_forgotten(table, app_id):
+        raise LakeError(
+            f"silver table {'.'.join(name)} has rows, and nothing says how far they are: where it has the "
+            "property delta.setTransactionRetentionDuration, unset it; then remove "
+            f"{table.path} to have it built again from bronze, or have pgdelta resync copy it anew"
+        )

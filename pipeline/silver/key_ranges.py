@@ -1,0 +1,67 @@
+"""Rows of some keys copied anew: where they stand in silver, as a condition that Spark evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.delta.sql import literal, quoted
+from pipeline.key_ranges import KeyRange, is_ordered_alike
+from pipeline.silver.fold import Fold
+from pipeline.silver.text_parsers import SilverType
+
+Column = tuple[str, SilverType]  # quoted name
+
+
+class NotTold(Exception):
+    """Silver cannot tell which of its rows lie in the ranges."""
+
+
+def patch_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
+    """Return SQL that is true for the silver rows of the ranges; raise NotTold where silver's order differs.
+
+    `key_types` are the oids of the key's types at the source, beneath domains.
+    """
+    key = [(quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]
+    for each in ranges:
+        pairs = zip(key_types, key[: each.width], strict=False)
+        if not each.is_single and not all(is_ordered_alike(oid, kind.ddl) for oid, (_, kind) in pairs):
+            raise NotTold
+    return " OR ".join(f"({_condition(key, each)})" for each in ranges)
+
+
+def known_bounds(fold: Fold, ranges: Sequence[KeyRange]) -> str:
+    """Return SQL that is true where every value that the ranges name is one of its silver type."""
+    kinds = [fold.columns[i].type for i in fold.key]
+    values = {
+        kind.value(literal(text))
+        for each in ranges
+        for texts in (each.first, each.last)
+        for kind, text in zip(kinds, texts, strict=False)
+    }
+    return " AND ".join(f"({value}) IS NOT NULL" for value in sorted(values))
+
+
+def _condition(key: Sequence[Column], each: KeyRange) -> str:
+    if each.is_single:
+        return " AND ".join(
+            f"{kind.comparable(name)} <=> {_value(kind, text)}"
+            for (name, kind), text in zip(key, each.first, strict=False)
+        )
+    bounds = ((">", each.first), ("<", each.last))
+    return " AND ".join(_beyond(key, operator, texts) for operator, texts in bounds if texts)
+
+
+def _beyond(key: Sequence[Column], operator: str, texts: Sequence[str]) -> str:
+    """Return SQL for keys beyond a bound, or at it; the first column's own bound lets files be skipped."""
+    alternatives = []
+    equal = ""
+    for (name, kind), text in zip(key, texts, strict=False):
+        alternatives.append(f"({equal}{name} {operator} {_value(kind, text)})")
+        equal += f"{name} = {_value(kind, text)} AND "
+    alternatives.append(f"({equal.removesuffix(' AND ')})")
+    name, kind = key[0]
+    return f"{name} {operator}= {_value(kind, texts[0])} AND ({' OR '.join(alternatives)})"
+
+
+def _value(kind: SilverType, text: str) -> str:
+    return kind.comparable(f"({kind.value(literal(text))})")

@@ -1,0 +1,61 @@
+"""Rows of silver as numbers, sums of ranges and single ones, as `postgres.rows.fingerprints` has them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.delta.sql import quoted
+from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash
+from pipeline.silver.comparable_text import written
+
+
+@dataclass(frozen=True, slots=True)
+class SilverColumn:
+    """A compared column of silver: its name, its type, and what stands between the elements of its arrays."""
+
+    name: str
+    ddl: str
+    delimiter: str = ","
+
+
+class SilverRows:
+    """The rows of a silver table, with hashes of the compared columns; `key` are the places of the key's."""
+
+    def __init__(self, frame: DataFrame, columns: Sequence[SilverColumn], key: Sequence[int]) -> None:
+        forms = [written(c.ddl, quoted(c.name), c.delimiter) for c in columns]
+        values = frame.select(*(F.expr(form).alias(f"c{i}") for i, form in enumerate(forms)))
+        self._names = [f"c{i}" for i in range(len(columns))]
+        self._key = [self._names[i] for i in key]
+        hashed = values.withColumn("r", _hash(self._names))
+        self._rows = hashed.withColumn("k", _hash(self._key) if self._key else F.col("r"))
+
+    def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, RangeSum]:
+        """Return the sums of each range of so many digits, of all rows or of those within some ranges."""
+        parts = (F.expr(f"sum(CAST(conv(substr(r, {at}, 15), 16, 10) AS DECIMAL(20,0)))") for at in (1, 17))
+        found = (
+            self._within(within)
+            .groupBy(F.substring("k", 1, digits).alias("range"))
+            .agg(F.count("*").alias("rows"), *(part.alias(f"s{i}") for i, part in enumerate(parts)))
+        )
+        return {row.range: RangeSum(int(row["rows"]), int(row.s0), int(row.s1)) for row in found.collect()}
+
+    def rows(self, within: Sequence[str]) -> list[RowHash]:
+        """Return the rows of some ranges."""
+        short = [F.substring(_hash([name]), 1, 8) for name in self._names]
+        found = self._within(within).select(
+            "k", "r", F.array(*short).alias("columns"), F.array(*self._key).alias("texts")
+        )
+        return [RowHash(row.k, row.r, tuple(row["columns"]), tuple(row.texts)) for row in found.collect()]
+
+    def _within(self, ranges: Sequence[str] | None) -> DataFrame:
+        if ranges is None:
+            return self._rows
+        return self._rows.where(F.substring("k", 1, len(ranges[0])).isin(list(ranges)))
+
+
+def _hash(names: Sequence[str]) -> Column:
+    """Return the MD5 of values with their lengths before them; NULL has none."""
+    parts = ", ".join(f"coalesce(concat(length({name}), ':', {name}), ':')" for name in names)
+    return F.expr(f"md5(CAST(concat({parts}) AS BINARY))")

@@ -1,0 +1,117 @@
+"""A message as one JSON object: every field under its name in the protocol, every value whole.
+
+Pure. Positions and times are text. A cell is a string, null, `{"sent": false}`, or `{"base64": …, "format":
+"binary"}`; a text value that is not UTF-8 has the format "text". Names that are not UTF-8 keep their other
+bytes as lone surrogates, which JSON escapes. `transaction` is what the message stands in; `xid` beside it is
+the message's own field, which only those of a stream have.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from pipeline.protocol.lsn import LSN
+from pipeline.protocol.messages import (
+    CASCADE,
+    RESTART_IDENTITY,
+    UNSENT,
+    Binary,
+    Cell,
+    Relation,
+    Truncate,
+)
+from pipeline.tail.frames import Seen
+from pipeline.tail.text_format import TypeName, kind_of, time_text
+
+
+class Objects:
+    """Writes messages as JSON objects."""
+
+    def __init__(self, type_name: TypeName, *, has_values: bool = True) -> None:
+        """Leave values of rows and contents of messages out where `has_values` is false."""
+        self._type_name = type_name
+        self._has_values = has_values
+
+    def write(self, seen: Seen) -> str:
+        """Return the object of a message on one line, in ASCII."""
+        return json.dumps(self.fields_of(seen))
+
+    def write_unknown(self, data: bytes) -> str:
+        """Return the object of bytes that are no message, or none that may come here."""
+        content = {"base64": b64encode(data).decode()} if self._has_values else {}
+        return json.dumps({"message": "Undecodable", "length": len(data), **content})
+
+    def fields_of(self, seen: Seen) -> dict[str, Any]:
+        """Return the message's kind, what it stands in, its tables and all its fields."""
+        message = seen.message
+        found: dict[str, Any] = {"message": kind_of(message)}
+        if seen.frame is not None:
+            lsn, time = seen.frame.lsn, seen.frame.time
+            found["transaction"] = {
+                "xid": seen.frame.xid,
+                "lsn": None if lsn is None else str(lsn),
+                "time": None if time is None else _time(time),
+            }
+        if isinstance(message, Truncate):
+            found["tables"] = [{**_table(relation), "oid": relation.oid} for relation in seen.relations]
+            found["cascade"] = bool(message.options & CASCADE)
+            found["restart_identity"] = bool(message.options & RESTART_IDENTITY)
+        elif seen.relations and not isinstance(message, Relation):
+            found.update(_table(seen.relations[0]))
+        for field in fields(message):
+            value = getattr(message, field.name)
+            if field.name in ("old", "new"):
+                if self._has_values:
+                    found[field.name] = None if value is None else _row(seen.relations[0], value)
+            elif field.name == "content":
+                found["length"] = len(value)
+                if self._has_values:
+                    found["content"] = _cell(value)
+            elif field.name == "columns":
+                found["columns"] = [
+                    {
+                        "name": column.name,
+                        "type": self._type_name(column.type_oid, column.type_modifier),
+                        "type_oid": column.type_oid,
+                        "type_modifier": column.type_modifier,
+                        "is_key": column.is_key,
+                    }
+                    for column in value
+                ]
+            elif isinstance(value, LSN):
+                found[field.name] = str(value)
+            elif field.name.endswith("_time") and value is not None:
+                found[field.name] = _time(value)
+            else:
+                found[field.name] = value
+        return found
+
+
+def _time(microseconds: int) -> str:
+    return time_text(microseconds).replace(" ", "T")
+
+
+def _table(relation: Relation) -> dict[str, str]:
+    return {"schema": relation.namespace or "pg_catalog", "table": relation.name}
+
+
+def _row(relation: Relation, cells: Iterable[Cell]) -> dict[str, Any]:
+    return {column.name: _cell(cell) for column, cell in zip(relation.columns, cells, strict=False)}
+
+
+def _cell(cell: Cell) -> Any:
+    if cell is None:
+        return None
+    if cell is UNSENT:
+        return {"sent": False}
+    if not isinstance(cell, Binary):
+        try:
+            return cell.decode("utf-8")
+        except UnicodeDecodeError:
+            pass
+    form = "binary" if isinstance(cell, Binary) else "text"
+    return {"base64": b64encode(cell).decode(), "format": form}

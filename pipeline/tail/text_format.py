@@ -1,0 +1,249 @@
+"""A message as one line for people: time, position, transaction, kind, table, values.
+
+Pure. Values are written as SQL writes them: numbers and booleans bare, other text in quotes, with E'…' where
+it holds what cannot be printed; a value in binary format is x'…'. NULL is bare, so is what was not sent. What
+could move a terminal's cursor or hide text is always escaped. Long values end early and say their length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from pipeline.protocol.messages import (
+    CASCADE,
+    POSTGRES_EPOCH,
+    RESTART_IDENTITY,
+    UNSENT,
+    Begin,
+    BeginPrepare,
+    Binary,
+    Cell,
+    Column,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Origin,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Tuple,
+    Type,
+    Update,
+)
+from pipeline.tail.frames import Seen, place_of
+
+TypeName = Callable[[int, int], str]
+"""The name of a type by its oid and modifier."""
+
+VALUE_LENGTH = 60
+
+_BARE_TYPES = frozenset((16, 20, 21, 23, 26, 700, 701, 1700))  # bool, int8, 2, 4, oid, float4, 8, numeric
+_SIMPLE_NAME = re.compile(r"[a-z_][a-z0-9_$]*")
+_IDENTITIES = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
+_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\b": r"\b", "\f": r"\f", "\\": r"\\"}
+_DIM, _RED, _GREEN, _YELLOW, _CYAN, _PLAIN = (f"\x1b[{code}m" for code in (2, 31, 32, 33, 36, 0))
+_COLOURS = {
+    "Insert": _GREEN,
+    "Update": _YELLOW,
+    "Delete": _RED,
+    "Truncate": _RED,
+    "Stream Abort": _RED,
+    "Rollback Prepared": _RED,
+    "Message": _CYAN,
+}
+
+
+class Lines:
+    """Writes messages as lines."""
+
+    def __init__(
+        self,
+        type_name: TypeName,
+        *,
+        value_length: int = VALUE_LENGTH,
+        has_values: bool = True,
+        has_colour: bool = False,
+    ) -> None:
+        """Shorten values to so many characters, 0 for none; leave them out where `has_values` is false."""
+        self._type_name = type_name
+        self._length = value_length
+        self._has_values = has_values
+        self._has_colour = has_colour
+
+    def write(self, seen: Seen) -> str:
+        """Return the line of a message, without a line end."""
+        message, frame = seen.message, seen.frame
+        kind = kind_of(message)
+        time, lsn, xid = _time_of(message), place_of(message) or None, getattr(message, "xid", None)
+        if frame is not None:
+            time = frame.time if time is None else time
+            lsn = frame.lsn if lsn is None or isinstance(message, LogicalMessage) else lsn
+            xid = frame.xid if xid is None else xid
+        when = "-" if time is None else time_text(time, "milliseconds")
+        head = f"{when:24} {'-' if lsn is None else lsn!s:>11} {'-' if xid is None else xid:>10}"
+        body = self._body(seen)
+        indent = "  " if seen.is_inside else ""
+        if self._has_colour:
+            head = f"{_DIM}{head}{_PLAIN}"
+            kind = f"{_COLOURS[kind]}{kind}{_PLAIN}" if kind in _COLOURS else kind
+        return f"{head}  {indent}{kind}{' ' if body else ''}{body}"
+
+    def write_unknown(self, data: bytes) -> str:
+        """Return the line of bytes that are no message, or none that may come here."""
+        shown = f" {self._binary(data)}" if self._has_values else ""
+        return f"{'-':24} {'-':>11} {'-':>10}  Undecodable message of {len(data)} bytes{shown}"
+
+    def _body(self, seen: Seen) -> str:
+        table = ", ".join(_table(relation) for relation in seen.relations)
+        match seen.message:
+            case Begin() | StreamStop():
+                return ""
+            case Commit(end_lsn=end_lsn) | StreamCommit(end_lsn=end_lsn):
+                return f"end {end_lsn}"
+            case BeginPrepare() | Prepare() | StreamPrepare() | CommitPrepared() as message:
+                return f"{quote(message.gid)} end {message.end_lsn}"
+            case RollbackPrepared() as message:
+                prepared = time_text(message.prepare_time, "milliseconds")
+                return f"{quote(message.gid)} prepared {prepared}, its end {message.prepare_end_lsn}"
+            case StreamStart(is_first_segment=is_first):
+                return "first segment" if is_first else "next segment"
+            case StreamAbort(xid, subxid):
+                return "all of it" if xid == subxid else f"subtransaction {subxid}"
+            case Origin(lsn, name):
+                return f"{quote(name)} {lsn}"
+            case Type(oid, namespace, name):
+                return f"{_name(namespace or 'pg_catalog')}.{_name(name)} oid {oid}"
+            case Relation() as relation:
+                columns = ", ".join(self._column(column) for column in relation.columns)
+                identity = _IDENTITIES.get(relation.replica_identity, relation.replica_identity)
+                return f"{table} ({columns}) identity {identity}"
+            case Insert() as message:
+                return f"{table}{self._row('', message.new, seen.relations)}"
+            case Update() as message:
+                old = self._old(message.old_kind, message.old, seen.relations)
+                return f"{table}{old}{self._row(' new' if old else '', message.new, seen.relations)}"
+            case Delete() as message:
+                return f"{table}{self._old(message.old_kind, message.old, seen.relations)}"
+            case Truncate(options=options):
+                cascade = " cascade" if options & CASCADE else ""
+                return f"{table}{cascade}{' restart identity' if options & RESTART_IDENTITY else ''}"
+            case LogicalMessage() as message:
+                kind = "" if message.transactional else " not transactional"
+                size = len(message.content)
+                content = f": {self._text(message.content)}" if self._has_values else f": {size} bytes"
+                return f"{quote(message.prefix)}{kind}{content}"
+
+    def _column(self, column: Column) -> str:
+        type_name = escape(self._type_name(column.type_oid, column.type_modifier))
+        return f"{_name(column.name)} {type_name}{' key' if column.is_key else ''}"
+
+    def _old(self, kind: str | None, cells: Tuple | None, relations: tuple[Relation, ...]) -> str:
+        if cells is None:
+            return ""
+        if kind != "K":
+            return self._row(" old", cells, relations)
+        # What is no key reads NULL there; a partition's own key may be other columns than its root's.
+        is_key = [column.is_key for column in relations[0].columns]
+        return self._row(
+            " key", cells, relations, [k or c is not None for k, c in zip(is_key, cells, strict=False)]
+        )
+
+    def _row(
+        self, title: str, cells: Tuple, relations: tuple[Relation, ...], chosen: list[bool] | None = None
+    ) -> str:
+        if not self._has_values:
+            count = sum(chosen) if chosen else len(cells)
+            return f"{title}: {count} column{'' if count == 1 else 's'}"
+        pairs = [
+            f" {_name(column.name)}={self._cell(cell, column.type_oid)}"
+            for number, (column, cell) in enumerate(zip(relations[0].columns, cells, strict=False))
+            if chosen is None or chosen[number]
+        ]
+        return f"{title}:{''.join(pairs)}"
+
+    def _cell(self, cell: Cell, type_oid: int) -> str:
+        if cell is None:
+            return "NULL"
+        if cell is UNSENT:
+            return "(not sent)"
+        if isinstance(cell, Binary):
+            return self._binary(cell)
+        if type_oid in _BARE_TYPES and cell.isascii() and re.fullmatch(rb"[\w.+-]+", cell):
+            return cell.decode("ascii")
+        return self._text(cell)
+
+    def _text(self, data: bytes) -> str:
+        text = data.decode("utf-8", "surrogateescape")
+        if not self._length or len(text) <= self._length:
+            return quote(text)
+        return f"{quote(text[: self._length])}… ({len(data)} bytes)"
+
+    def _binary(self, data: bytes) -> str:
+        count = self._length // 2
+        if not count or len(data) <= count:
+            return f"x'{data.hex()}'"
+        return f"x'{data[:count].hex()}'… ({len(data)} bytes)"
+
+
+def kind_of(message: Message) -> str:
+    """Return what the protocol's page calls the message."""
+    name = type(message).__name__
+    return "Message" if name == "LogicalMessage" else re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+
+
+def time_text(microseconds: int, precision: str = "microseconds") -> str:
+    """Return a time of the protocol as UTC; one that Python's calendar lacks as its number."""
+    try:
+        time: datetime = POSTGRES_EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return str(microseconds)
+    return time.replace(tzinfo=None).isoformat(" ", precision) + "Z"
+
+
+def quote(text: str) -> str:
+    """Return the text as a string of SQL, an E'…' where something in it cannot be printed."""
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'" if text.isprintable() else f"E'{escape(doubled, also=chr(92))}'"
+
+
+def escape(text: str, *, also: str = "") -> str:
+    """Return the text with everything escaped that cannot be printed, and what is in `also`."""
+    return "".join(c if c.isprintable() and c not in also else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _name(name: str) -> str:
+    if _SIMPLE_NAME.fullmatch(name):
+        return name
+    return '"' + escape(name.replace('"', '""')) + '"'
+
+
+def _table(relation: Relation) -> str:
+    return f"{_name(relation.namespace or 'pg_catalog')}.{_name(relation.name)}"
+
+
+def _time_of(message: Message) -> int | None:
+    for field in ("commit_time", "rollback_time", "prepare_time", "abort_time"):
+        time: int | None = getattr(message, field, None)
+        if time is not None:
+            return time
+    return None

@@ -1,0 +1,1 @@
+"""Compare silver with the source, and audit the chain of bronze commits."""

@@ -1,0 +1,158 @@
+"""Whether bronze is whole, as its own log says: from which LSN to which, by which commits, and where not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.bronze.copy_states import COMPLETE
+from pipeline.bronze.log import Bronze
+from pipeline.config.config import Config
+from pipeline.delta.spark.session import start_session
+from pipeline.delta.table import Lake
+from pipeline.errors import LakeError, one_line
+from pipeline.report.status_page import escape
+from pipeline.verify.commit_chain import Finding, Ledger, audit
+from pipeline.verify.commit_log import LoggedChanges
+from pipeline.verify.row_counts import copy_findings, find_differences, intervals_of, row_findings
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The ledger of one pipeline, and its rows held against it.
+
+    `counted` is how many changes were compared, None where the ledger does not say how many there should be;
+    `prepared_rows` are changes that no commit counts, `copies` the complete copies that were counted.
+    """
+
+    pipeline: str
+    ledger: Ledger
+    differences: tuple[Finding, ...] = ()
+    counted: int | None = None
+    prepared_rows: int = 0
+    copies: int = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return everything that breaks the chain, or does not agree with it."""
+        return self.ledger.findings + self.differences
+
+    def exit_code(self, strict: bool) -> int:
+        """Return 1 where the chain is broken; `strict` counts a gap that was crossed by policy too."""
+        return int(bool(self.findings) or (strict and bool(self.ledger.crossed)))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the proof as data."""
+        ledger = self.ledger
+        stretches = ledger.stretches
+        return {
+            "pipeline": self.pipeline,
+            "whole": not self.findings,
+            "from_lsn": str(stretches[0].start),
+            "to_lsn": str(stretches[-1].end),
+            "from_the_beginning": ledger.is_from_the_beginning,
+            "versions": [ledger.oldest, ledger.newest],
+            "commits": sum(stretch.commits for stretch in stretches),
+            "transactions": sum(stretch.transactions for stretch in stretches),
+            "changes": sum(stretch.changes for stretch in stretches),
+            "copy_commits": ledger.copies,
+            "prepared_commits": ledger.prepared,
+            "stretches": [stretch.as_json() for stretch in stretches],
+            "findings": [finding.as_json() for finding in self.findings],
+            "crossed_gaps": [
+                {
+                    "version": link.version,
+                    "from_lsn": str(link.start),
+                    "to_lsn": str(link.end),
+                    "sentence": link.gap,
+                    "committed_at": link.committed_at and link.committed_at.isoformat(),
+                }
+                for link in ledger.crossed
+            ],
+            "rows": {
+                "changes": self.counted,
+                "of_prepared_transactions": self.prepared_rows,
+                "complete_copies": self.copies,
+            },
+        }
+
+    def print(self, console: Console) -> None:
+        """Print the chain by stretches, then what breaks it."""
+        data = self.as_json()
+        state = "is whole" if data["whole"] else "is BROKEN"
+        title = f"{self.pipeline}: the chain from {data['from_lsn']} to {data['to_lsn']} {state}"
+        shown = Table(title=escape(title), title_justify="left")
+        headings = ("from", "to", "versions", "commits", "transactions", "changes", "slot", "timeline")
+        for heading in (*headings, "system identifier", "database"):
+            shown.add_column(heading, overflow="fold")
+        for stretch in data["stretches"]:
+            first, last = stretch["versions"]
+            cells = (stretch["from_lsn"], stretch["to_lsn"], f"{first}–{last}")
+            names = (*headings[3:], "system_identifier", "database")
+            shown.add_row(*cells, *(escape(str(stretch[name])) for name in names))
+        console.print(shown)
+        for line in self.lines():
+            console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
+
+    def lines(self) -> list[str]:
+        """Return what is to be said beside the table."""
+        ledger = self.ledger
+        lines = []
+        if not ledger.is_from_the_beginning:
+            lines.append(
+                f"the log begins at version {ledger.oldest}, with what was committed after "
+                f"{ledger.stretches[0].start}: Delta's retention took older commits "
+                "(delta.logRetentionDuration)"
+            )
+        lines += [
+            f"gap from {link.start} to {link.end}, crossed at version {link.version}: {link.gap}"
+            for link in ledger.crossed
+        ]
+        lines += [f"{finding.kind}: {finding.sentence}" for finding in self.findings]
+        if self.counted is None:
+            lines.append("rows were not counted: the ledger does not say how many there should be")
+        else:
+            agree = "differ, see above" if self.differences else "are as many as was recorded"
+            lines.append(
+                f"rows {agree}: {self.counted} changes and {self.copies} complete copies were compared; "
+                f"{self.prepared_rows} changes of prepared transactions and logical messages are not counted "
+                "by commits"
+            )
+        return lines
+
+
+def prove(config: Config, *, spark: SparkSession | None = None) -> Proof:
+    """Walk the commits of bronze; nothing is changed, and the source is not asked.
+
+    Raise LakeError where bronze holds no position.
+    """
+    lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
+    bronze = Bronze(lake, config.pipeline)
+    point = bronze.point() if bronze.changes.exists() else None
+    if point is None:
+        raise LakeError(
+            f"{bronze.changes.path} holds no position of the pipeline {config.pipeline}: there is nothing to "
+            "prove before the first ingest"
+        )
+    changes = LoggedChanges(bronze.changes, point.version)
+    ledger = audit(changes.commits(), bronze.app_id, point.lsn)
+    if not ledger.stretches:
+        raise LakeError(
+            f"Delta's log of {bronze.changes.path} has no commit any more that records positions, versions "
+            f"{ledger.oldest} to {ledger.newest}: the next ingest adds one"
+        )
+    intervals = intervals_of(ledger)
+    recorded = {
+        state.id: (".".join(state.name), state.row_count)
+        for states in bronze.copies.read().states.values()
+        for state in states
+        if state.state == COMPLETE
+    }
+    differences = row_findings(find_differences(intervals, changes.count)) if intervals else []
+    differences += copy_findings(recorded, changes.copied_rows()) if recorded else []
+    counted = None if intervals is None else sum(interval.changes for interval in intervals)
+    return Proof(config.pipeline, ledger, tuple(differences), counted, changes.prepared_rows(), len(recorded))

@@ -1,0 +1,126 @@
+"""Rows of bronze held against what its commits recorded: between two LSNs there are so many changes.
+
+A commit's changes are its rows of op I, U, D and T, but for those of prepared transactions, which land by
+commits of their own; rows of copies and logical messages are not counted. All of them end in (from, to] of
+their commit. Counting commit by commit would take a pass over bronze each: the rows of many commits are
+counted together by one pass, and only where these differ the commits one by one.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.protocol.lsn import LSN
+from pipeline.verify.commit_chain import COPY, OVERLAP, ROWS, SOURCE, Finding, Ledger
+
+AT_ONCE = 512  # intervals that one pass counts
+MOST = 20  # differences that are named
+_NO_END = LSN(2**63 - 1)  # no row ends behind it: positions are BIGINT
+
+Count = Callable[[Sequence[LSN]], Sequence[int]]
+"""Given n + 1 LSNs in ascending order, return how many rows end in each (lsn, next]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The LSNs in (start, end], the changes that are recorded of them, and by which version."""
+
+    start: LSN
+    end: LSN
+    changes: int
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An interval of which bronze has another number of rows than was recorded."""
+
+    interval: Interval
+    rows: int
+
+
+def intervals_of(ledger: Ledger) -> tuple[Interval, ...] | None:
+    """Return what was recorded as intervals that touch each other; None where no such thing can be said.
+
+    Where nobody captured anything, and behind the last commit, there should be no row.
+    """
+    if any(finding.kind in (OVERLAP, SOURCE) for finding in ledger.findings):
+        return None
+    found: list[Interval] = []
+    for link in ledger.links:
+        if found and link.start > found[-1].end:
+            found.append(Interval(found[-1].end, link.start, 0))
+        elif found and link.start < found[-1].end:
+            return None
+        if link.end > link.start:
+            found.append(Interval(link.start, link.end, 0 if link.gap else link.changes, link.version))
+    if found:
+        found.append(Interval(found[-1].end, _NO_END, 0))
+    return tuple(found)
+
+
+def find_differences(
+    intervals: Sequence[Interval], count: Count, *, at_once: int = AT_ONCE, most: int = MOST
+) -> list[Difference]:
+    """Return the intervals whose rows are not as many as recorded; the first `most` at the most."""
+    found: list[Difference] = []
+    waiting: list[list[Interval] | Difference] = [list(intervals)] if intervals else []
+    while waiting and len(found) < most:
+        group = waiting.pop(0)
+        if isinstance(group, Difference):
+            found.append(group)
+            continue
+        size = -(-len(group) // at_once)
+        parts = [group[i : i + size] for i in range(0, len(group), size)]
+        counts = count([parts[0][0].start, *(part[-1].end for part in parts)])
+        differing = [
+            Difference(part[0], rows) if len(part) == 1 else part
+            for part, rows in zip(parts, counts, strict=True)
+            if rows != sum(interval.changes for interval in part)
+        ]
+        waiting = [*differing, *waiting]
+    return found
+
+
+def number_of_interval(bounds: Sequence[LSN], column: str = "end_lsn") -> str:
+    """Return SQL for the number of the (bound, next] that a column lies in; outside of all it is -1.
+
+    The comparisons are a balanced tree: as many as the logarithm of their number are made for a row.
+    """
+
+    def search(first: int, last: int) -> str:
+        if first == last:
+            return str(first)
+        middle = (first + last) // 2
+        low, high = search(first, middle), search(middle + 1, last)
+        return f"IF({column} <= {int(bounds[middle + 1])}, {low}, {high})"
+
+    inside = search(0, len(bounds) - 2)
+    return f"IF({column} > {int(bounds[0])} AND {column} <= {int(bounds[-1])}, {inside}, -1)"
+
+
+def row_findings(differences: Iterable[Difference]) -> list[Finding]:
+    """Return what to say of intervals whose rows are not as many as recorded."""
+    found = []
+    for interval, rows in ((each.interval, each.rows) for each in differences):
+        place = f"from {interval.start} to {interval.end}"
+        if interval.version is None:
+            place = f"behind {interval.start}" if interval.end == _NO_END else place
+            sentence = f"bronze has {rows} changes {place}, of which no commit says anything"
+        else:
+            sentence = (
+                f"bronze has {rows} changes {place}, and version {interval.version} recorded "
+                f"{interval.changes}"
+            )
+        versions = () if interval.version is None else (interval.version,)
+        end = None if interval.end == _NO_END else interval.end
+        found.append(Finding(ROWS, sentence, versions, interval.start, end))
+    return found
+
+
+def copy_findings(recorded: Mapping[int, tuple[str, int]], rows: Mapping[int, int]) -> list[Finding]:
+    """Return the complete copies, by id as (table, rows), of which bronze has another number of rows."""
+    return [
+        Finding(COPY, f"bronze has {rows.get(id_, 0)} rows of a copy of {table}, which had {count}")
+        for id_, (table, count) in recorded.items()
+        if rows.get(id_, 0) != count
+    ]

@@ -1,0 +1,128 @@
+"""What the source has of tables, read as soon as there is a snapshot of it.
+
+A TRUNCATE, or an ALTER TABLE that writes a table anew, takes away what the snapshot saw of it. To bring
+silver there takes long; so the sums of all tables' rows are read before, one table after the other, and the
+source is asked once more only where ranges differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+from pipeline.config.config import Config
+from pipeline.config.tables import TableName
+from pipeline.delta.table import Lake
+from pipeline.metadata.registry import Registered, RegisteredColumn
+from pipeline.postgres.catalog import RelationFacts
+from pipeline.postgres.snapshot.export import Snapshot
+from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash, Shape, SourceRows, SourceTable
+from pipeline.protocol.messages import Relation
+from pipeline.silver.clone import silver_fields
+from pipeline.verify.comparable_columns import Compared, Fields, plan_comparison
+from pipeline.verify.key_ranges import FIRST_DIGITS
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRead:
+    """One table: its shape in the snapshot, and the sums of its rows in the form that they were read in."""
+
+    name: TableName
+    relation: Relation
+    facts: RelationFacts
+    shape: Shape
+    sums: Mapping[str, RangeSum]
+    misfits: Mapping[str, int]
+
+
+class SourceReads:
+    """Reads tables as one snapshot has them, in a thread of its own.
+
+    `is_ascii` says that the database knows nothing of its texts' encoding.
+    """
+
+    def __init__(self, config: Config, lake: Lake, snapshot: Snapshot, *, is_ascii: bool) -> None:
+        self._config = config
+        self._lake = lake
+        self._snapshot = snapshot
+        self._is_ascii = is_ascii
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="source")
+        self._reading: dict[TableName, Future[SourceRead]] = {}
+
+    def __enter__(self) -> SourceReads:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def begin(self, tables: Mapping[TableName, Registered]) -> None:
+        """Begin to read tables, in this order, in the form that silver's have now."""
+        for name, registered in tables.items():
+            self._reading[name] = self._pool.submit(self._read, name, registered)
+
+    def read(self, name: TableName) -> SourceRead:
+        """Wait for a table, once; raise RowsMoved, SnapshotLost or SourceError where it cannot be read."""
+        return self._reading.pop(name).result()
+
+    def side(self, read: SourceRead, shape: Shape) -> SourceSide:
+        """Return the source's side of a comparison in a shape."""
+        return SourceSide(read, shape, lambda: self._open(read.name))
+
+    def plan(self, read: SourceRead, known: Sequence[RegisteredColumn], fields: Fields) -> Compared:
+        """Return how a table is compared with silver's columns."""
+        return self._plan(read.name, read.relation, read.facts, known, fields)
+
+    def _read(self, name: TableName, registered: Registered) -> SourceRead:
+        fields = silver_fields(self._lake.table_at(registered.path))
+        with self._open(name) as source:
+            relation, facts = source.table.relation, source.facts()
+            shape = self._plan(name, relation, facts, registered.columns, fields).shape
+            rows = SourceRows(source, shape)
+            sums = rows.sums(FIRST_DIGITS) if shape.columns else {}
+            return SourceRead(name, relation, facts, shape, sums, rows.misfits)
+
+    def _plan(
+        self,
+        name: TableName,
+        relation: Relation,
+        facts: RelationFacts,
+        known: Sequence[RegisteredColumn],
+        fields: Fields,
+    ) -> Compared:
+        rule = self._config.rule_for(*name)
+        assert rule is not None
+        return plan_comparison(relation, facts, known, fields, rule, is_ascii=self._is_ascii)
+
+    def _open(self, name: TableName) -> SourceTable:
+        source = self._config.source
+        return SourceTable(source.snapshot_conninfo, self._snapshot, source.publication, name)
+
+
+class SourceSide:
+    """The source's side of a comparison: what was read before, and the table itself for the rest."""
+
+    def __init__(self, before: SourceRead, shape: Shape, opens: Callable[[], SourceTable]) -> None:
+        self.misfits: Mapping[str, int] = before.misfits
+        self._before = before
+        self._shape = shape
+        self._opens = opens
+
+    def sums(self, digits: int, within: Sequence[str] | None = None) -> Mapping[str, RangeSum]:
+        """Return the sums of each range of so many digits, of all rows or of those within some ranges."""
+        if within is None and digits == FIRST_DIGITS and self._shape == self._before.shape:
+            return self._before.sums
+        with self._opens() as source:
+            rows = SourceRows(source, self._shape)
+            sums = rows.sums(digits, within)
+            if within is None:
+                self.misfits = rows.misfits
+            return sums
+
+    def rows(self, within: Sequence[str]) -> Sequence[RowHash]:
+        """Return the rows of some ranges."""
+        with self._opens() as source:
+            return SourceRows(source, self._shape).rows(within)

@@ -1,0 +1,101 @@
+"""Somebody else rewrites a silver table's files while it is written: it is written once more, a few times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException
+
+from pipeline.apply.applier import Applier
+from pipeline.silver.writer import CutWriter
+from tests.support.pipelines import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+class Outrun:
+    """Lets the next writes of silver tables fail, after what another writer does."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, count: int, error: type[Exception], *first: Any) -> None:
+        self.count = count
+        write = CutWriter.write
+
+        def fail(writer: CutWriter, *arguments: Any, **options: Any) -> int:
+            if self.count == 0:
+                return write(writer, *arguments, **options)
+            self.count -= 1
+            for act in first:
+                act()
+            raise error("[DELTA_CONCURRENT_APPEND] files were added")
+
+        patch.setattr(CutWriter, "write", fail)
+
+
+@pytest.fixture
+def outrun(pipeline: Pipeline) -> Pipeline:
+    """Give a pipeline whose table t has an update, a renamed column and an insert to come."""
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 20) g")
+    pipeline.catch_up()
+    pipeline.run(
+        "UPDATE t SET v = 'new' WHERE id < 5",
+        "ALTER TABLE t RENAME v TO w",
+        "INSERT INTO t VALUES (30, 'last')",
+    )
+    pipeline.ingest()
+    return pipeline
+
+
+def optimize(pipeline: Pipeline) -> None:
+    """Rewrite the table's files, as somebody may at any time."""
+    path = pipeline.path("silver", "public", "t")
+    pipeline.spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+
+
+def test_a_table_that_was_optimized_meanwhile_is_written_again(
+    outrun: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Outrun(monkeypatch, 1, ConcurrentAppendException, lambda: optimize(outrun))
+    summary = Applier(outrun.spark, outrun.config).apply_pending()
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    outrun.assert_equal("t")
+
+
+def test_a_table_that_is_outrun_each_time_fails_and_goes_on_later(
+    outrun: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outrunning = Outrun(monkeypatch, 4, ConcurrentAppendException)
+    applier = Applier(outrun.spark, outrun.config)
+    summary = applier.apply_pending()
+    assert outrunning.count == 0
+    failure = summary.tables[("public", "t")].failure
+    assert failure is not None
+    assert failure.startswith(
+        "somebody else changed the silver table (OPTIMIZE, ALTER TABLE, …) each of the 4"
+    )
+    assert summary.exit_code(strict=False) == 1
+    assert applier.apply_pending().exit_code(strict=True) == 0
+    outrun.assert_equal("t")
+
+
+def test_another_apply_is_not_raced(outrun: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    outrunning = Outrun(monkeypatch, 2, ConcurrentTransactionException)
+    summary = Applier(outrun.spark, outrun.config).apply_pending()
+    assert outrunning.count == 1
+    assert str(summary.tables[("public", "t")].failure).startswith("another apply wrote the table")
+
+
+def test_rows_that_somebody_else_deleted_meanwhile_are_told(
+    outrun: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = outrun.path("silver", "public", "t")
+
+    def delete() -> None:
+        outrun.spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 7").collect()
+
+    Outrun(monkeypatch, 1, ConcurrentAppendException, delete)
+    summary = Applier(outrun.spark, outrun.config).apply_pending()
+    failure = str(summary.tables[("public", "t")].failure)
+    assert "was changed by somebody else (DELETE at version" in failure

@@ -1,0 +1,256 @@
+"""Silver folders that go away, come back from an older copy, or hold another table, while apply goes on.
+
+What is true at the end of each: silver equals the source, or the table is held with a sentence. A table that
+is said to be current never lacks rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pipeline.apply import applier, planner
+from pipeline.bronze.log import Bronze
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.metadata.manifests import Manifests
+from pipeline.silver.table import SilverTable
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.servers import Database
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+CREATE = "CREATE TABLE {0} (id int PRIMARY KEY, body text)"
+FIRST = "INSERT INTO {0} SELECT i, 'before ' || i FROM generate_series(1, 200) i"
+AFTER = "INSERT INTO {0} VALUES (1000 + {1}, 'after')"
+TABLES = ("t", "other")
+
+
+@pytest.fixture(params=["with a copy", pytest.param("from the beginning", marks=pytest.mark.slow)])
+def shop(request: pytest.FixtureRequest, make_pipeline: MakePipeline, database: Database) -> Pipeline:
+    """Give a pipeline of two tables that silver shows: with copies of their rows, or all from the stream."""
+    is_copied = request.param == "with a copy"
+    if is_copied:
+        with database.connect() as source:
+            for table in TABLES:
+                source.execute(CREATE.format(table).encode())
+                source.execute(FIRST.format(table).encode())
+    shop = make_pipeline(create_publication="all", copy="initial" if is_copied else "never")
+    shop.ingest()
+    if not is_copied:
+        shop.run(*(s.format(table) for table in TABLES for s in (CREATE, FIRST)))
+    shop.catch_up()
+    shop.run(*(AFTER.format(table, 0) for table in TABLES))
+    shop.catch_up()
+    return shop
+
+
+@contextmanager
+def applying(shop: Pipeline) -> Iterator[threading.Event]:
+    """Apply on a thread of its own, by one process that goes on; give what ends it."""
+    stop, errors = threading.Event(), []
+
+    def run() -> None:
+        try:
+            shop.apply(trigger="continuous", stop=stop)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join(120)
+    assert not thread.is_alive()
+    assert not errors, errors
+
+
+def is_shown(shop: Pipeline, table: str, is_behind: bool = False) -> bool:
+    """Say whether the newest manifest has all of bronze, and has a table as current, or as behind."""
+    lake = Lake(shop.spark, shop.root)
+    manifest, upto = Manifests(lake).last(), Bronze(lake, shop.config.pipeline).point()
+    entry = manifest and manifest.by_name.get(("public", table))
+    assert upto is not None
+    return bool(manifest and entry and manifest.lsn == upto.lsn and entry.is_behind == is_behind)
+
+
+def wait_until_shown(shop: Pipeline, table: str, is_behind: bool = False) -> None:
+    """Wait until the newest manifest has all of bronze; say what it has where that takes too long."""
+    deadline = time.monotonic() + 240
+    while not is_shown(shop, table, is_behind):
+        manifest = Manifests(Lake(shop.spark, shop.root)).last()
+        assert time.monotonic() < deadline, f"{manifest} {shop.events(table)}"
+        time.sleep(0.5)  # each look is a job of the same Spark
+
+
+def remove(shop: Pipeline) -> None:
+    shutil.rmtree(shop.path("silver", "public", "t"))
+
+
+def put_back(shop: Pipeline) -> None:
+    folder = shop.path("silver", "public", "t")
+    shutil.rmtree(folder)
+    shutil.copytree(shop.path("older"), folder)
+
+
+def cover(shop: Pipeline) -> None:
+    folder = shop.path("silver", "public", "t")
+    shutil.rmtree(folder)
+    shutil.copytree(shop.path("silver", "public", "other"), folder)
+
+
+@contextmanager
+def applying_despite(shop: Pipeline, harm: Callable[[Pipeline], None], is_restarted: bool) -> Iterator[None]:
+    """Apply continuously, with the harm done before the run begins or once it has applied a change."""
+    if is_restarted:
+        harm(shop)
+    with applying(shop):
+        if not is_restarted:
+            shop.run(AFTER.format("t", 11))
+            shop.ingest()
+            wait_until_shown(shop, "t")
+            harm(shop)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("harm", "is_restarted"),
+    [
+        (remove, False),
+        pytest.param(remove, True, marks=pytest.mark.slow),
+        (put_back, False),
+        (put_back, True),
+    ],
+)
+def test_a_table_whose_folder_lacks_rows_is_built_again(
+    shop: Pipeline, harm: Callable[[Pipeline], None], is_restarted: bool
+) -> None:
+    shutil.copytree(shop.path("silver", "public", "t"), shop.path("older"))
+    shop.run(AFTER.format("t", 10))
+    shop.catch_up()
+    with applying_despite(shop, harm, is_restarted):
+        shop.run(AFTER.format("t", 12))
+        shop.ingest()
+        wait_until_shown(shop, "t")
+    shop.assert_equal(*TABLES)
+    kinds = [kind for kind, sentence in shop.events("t") if "it is built again from bronze" in sentence]
+    assert kinds == ["evolved"]
+    shop.run(AFTER.format("t", 13))
+    shop.catch_up()
+    shop.assert_equal(*TABLES)
+
+
+@pytest.mark.parametrize("harm", [pytest.param(remove, marks=pytest.mark.slow), put_back])
+def test_a_table_that_nothing_comes_for_is_looked_at_too(
+    shop: Pipeline, harm: Callable[[Pipeline], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(applier, "RETRY_SECONDS", 0.5)
+    shutil.copytree(shop.path("silver", "public", "t"), shop.path("older"))
+    shop.run(AFTER.format("t", 10))
+    shop.catch_up()
+    with applying(shop):
+        shop.run(AFTER.format("other", 10))
+        shop.ingest()
+        wait_until_shown(shop, "other")
+        harm(shop)
+        deadline = time.monotonic() + 240
+        while not any("built again from bronze" in sentence for _, sentence in shop.events("t")):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    shop.catch_up()
+    shop.assert_equal(*TABLES)
+
+
+@pytest.mark.parametrize(
+    "is_restarted",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["amid a run", "between runs"],
+)
+def test_a_folder_with_another_table_is_held_and_left_alone(shop: Pipeline, is_restarted: bool) -> None:
+    with applying_despite(shop, cover, is_restarted):
+        shop.run(AFTER.format("t", 12), AFTER.format("other", 12))
+        shop.ingest()
+        wait_until_shown(shop, "t", is_behind=True)
+    shop.assert_equal("other")
+    held = [sentence for kind, sentence in shop.events("t") if kind == "held"]
+    assert ["holds another table than the one that was written there" in sentence for sentence in held] == [
+        True
+    ]
+    ids = {row.id for row in shop.frame("silver", "public", "t").select("id").collect()}
+    assert 1012 not in ids, "nothing was written to it"
+    remove(shop)
+    shop.catch_up()
+    shop.assert_equal(*TABLES)
+
+
+def test_a_folder_that_goes_away_at_the_moment_of_the_write_is_found(
+    shop: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = SilverTable.apply
+    harmed: list[bool] = []
+
+    def harm_and_apply(table: SilverTable, *arguments: Any) -> Any:
+        if table.name == ("public", "t") and not harmed:
+            harmed.append(True)
+            remove(shop)
+        return apply(table, *arguments)
+
+    monkeypatch.setattr(SilverTable, "apply", harm_and_apply)
+    shop.run(AFTER.format("t", 10))
+    shop.ingest()
+    shop.apply()
+    assert harmed
+    shop.catch_up()
+    shop.assert_equal(*TABLES)
+
+
+def test_an_append_to_a_table_that_went_away_does_not_begin_it_in_the_middle(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(create_publication="all", copy="never")
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE t (body text)", "INSERT INTO t SELECT i FROM generate_series(1, 50) i")
+    pipeline.catch_up()
+    append = LakeTable.append
+    harmed: list[bool] = []
+
+    def harm_and_append(table: LakeTable, *arguments: Any, **options: Any) -> None:
+        if table.path.endswith("public/t") and not harmed:
+            harmed.append(True)
+            remove(pipeline)
+        append(table, *arguments, **options)
+
+    pipeline.run("INSERT INTO t VALUES ('after')")
+    pipeline.ingest()
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "append", harm_and_append)
+        pipeline.apply()
+    assert harmed
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+
+
+def test_a_rebuild_wants_all_rows_of_its_copy(make_pipeline: MakePipeline, database: Database) -> None:
+    with database.connect() as source:
+        source.execute(CREATE.format("t").encode())
+        source.execute(FIRST.format("t").encode())
+    pipeline = make_pipeline(create_publication="all", copy="initial")
+    pipeline.catch_up()
+    bronze = Bronze(Lake(pipeline.spark, pipeline.root), pipeline.config.pipeline)
+    pipeline.spark.sql(f"DELETE FROM {bronze.changes.identifier} WHERE op = 'R' AND ordinal % 2 = 0")
+    remove(pipeline)
+    pipeline.run(AFTER.format("t", 1))
+    pipeline.ingest()
+    summary = pipeline.apply()
+    assert summary.exit_code(strict=False) == 1 or summary.tables[("public", "t")].held
+    assert not pipeline.path("silver", "public", "t", "_delta_log").exists()
+    sentences = [sentence for kind, sentence in pipeline.events("t") if kind == "resync"]
+    assert any("bronze has 100 of the 200 rows" in sentence for sentence in sentences), sentences

@@ -1,0 +1,189 @@
+"""Guards: a table of which one pass would take too much is held, and it alone, until somebody confirms."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from pipeline.config.tables import Guards, TableRule
+from pipeline.errors import ConfigError
+from pipeline.key_ranges import KeyRange
+from pipeline.operate.plan import make_plan
+from pipeline.operate.resync import run_resync
+from pipeline.operate.retry import run_retry
+from pipeline.progress import ApplySummary
+from pipeline.report.status import read_status
+from tests.support.pipelines import MakePipeline, Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+TABLES = ("guarded", "whole", "free")
+RULES = (
+    TableRule("public.guarded", guards=Guards(deletes=5)),
+    TableRule("public.whole", guards=Guards(truncates=0)),
+    TableRule("*.*"),
+)
+
+
+def guarded(pipeline: Pipeline, *tables: str) -> Pipeline:
+    """Return the pipeline with guards, and silver tables of 20 rows each."""
+    tables = tables or TABLES
+    pipeline = replace(pipeline, config=replace(pipeline.config, tables=RULES))
+    pipeline.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)" for table in tables))
+    pipeline.ingest()
+    pipeline.run(*(f"INSERT INTO {table} SELECT g, 'v' FROM generate_series(1, 20) g" for table in tables))
+    pipeline.catch_up()
+    return pipeline
+
+
+def held(summary: ApplySummary) -> set[str]:
+    assert not any(state.failure for state in summary.tables.values()), summary.lines()
+    return {name[1] for name, state in summary.tables.items() if state.held}
+
+
+def rows(pipeline: Pipeline, table: str) -> int:
+    return pipeline.frame("silver", "public", table).count()
+
+
+def retry(pipeline: Pipeline, *tables: str, rewrites: bool = False, confirms: bool = True) -> ApplySummary:
+    globs = [f"public.{table}" for table in tables]
+    return run_retry(pipeline.config, globs, rewrites=rewrites, confirms=confirms, spark=pipeline.spark)
+
+
+def test_too_many_deletes_hold_a_table_and_no_other_until_somebody_confirms(pipeline: Pipeline) -> None:
+    pipeline = guarded(pipeline, "guarded", "free")
+    pipeline.run(
+        "UPDATE guarded SET v = 'w'", *(f"DELETE FROM {t} WHERE id <= 6" for t in ("guarded", "free"))
+    )
+    pipeline.ingest()
+    steps = {table.name[1]: table.steps for table in make_plan(pipeline.config, spark=pipeline.spark).tables}
+    [step] = steps.pop("guarded")
+    assert step.sentence == (
+        "public.guarded is held by its guards: what waits for it has 6 deletes (guards.deletes is 5); bronze "
+        "keeps the changes: where they are meant, apply them with "
+        "pgdelta retry --confirm --table public.guarded"
+    )
+    assert steps == {"free": ()}
+    summary = pipeline.apply()
+    assert held(summary) == {"guarded"}
+    assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
+    assert pipeline.frame("silver", "public", "guarded").where("v = 'v'").count() == 20
+    assert pipeline.events("guarded") == [("held", step.sentence)]
+    pipeline.assert_equal("free")
+    with pytest.raises(ConfigError, match="--table"):
+        run_retry(pipeline.config, confirms=True, spark=pipeline.spark)
+    with pytest.raises(ConfigError, match="no table of the lake"):
+        retry(pipeline, "gaurded")
+    assert held(retry(pipeline, "guarded")) == set()
+    pipeline.assert_equal("guarded", "free")
+
+
+@pytest.mark.slow
+def test_a_confirmation_is_for_the_tables_that_it_names_and_once(pipeline: Pipeline) -> None:
+    pipeline = guarded(pipeline)
+    pipeline.run(
+        "DELETE FROM guarded WHERE id <= 6", "TRUNCATE whole, free", "INSERT INTO free VALUES (1, 'after')"
+    )
+    pipeline.ingest()
+    assert held(pipeline.apply()) == {"guarded", "whole"}
+    status = read_status(pipeline.config, spark=pipeline.spark)
+    states = {table.name[1]: table.state for table in status.tables}
+    assert states == {"free": "current", "guarded": "held", "whole": "held"}
+    pipeline.run("INSERT INTO guarded VALUES (21, 'new')", "DELETE FROM free")
+    pipeline.ingest()
+    assert held(retry(pipeline, "guarded", rewrites=True, confirms=False)) == {"guarded", "whole"}
+    assert (rows(pipeline, "guarded"), rows(pipeline, "whole")) == (20, 20)
+    assert held(retry(pipeline, "guarded")) == {"whole"}
+    pipeline.assert_equal("guarded", "free")
+    pipeline.run("UPDATE guarded SET id = id + 100", "DELETE FROM guarded WHERE id < 112")  # 5 deletes
+    pipeline.ingest()
+    assert held(pipeline.apply()) == {"whole"}
+    assert rows(pipeline, "whole") == 20
+    assert held(retry(pipeline, "wh*", rewrites=True)) == set()
+    pipeline.assert_equal(*TABLES)
+    pipeline.run("DELETE FROM guarded", "TRUNCATE whole")
+    pipeline.ingest()
+    assert held(pipeline.apply()) == {"guarded", "whole"}
+
+
+@pytest.mark.slow
+def test_a_table_that_fails_otherwise_is_guarded_all_the_same(pipeline: Pipeline) -> None:
+    pipeline = guarded(pipeline, "guarded")
+    pipeline.spark.sql(f"DELETE FROM delta.`{pipeline.path('silver', 'public', 'guarded')}` WHERE id = 20")
+    pipeline.run("DELETE FROM guarded WHERE id <= 6")
+    pipeline.ingest()
+    summary = retry(pipeline, "guarded", rewrites=True, confirms=False)
+    [state] = summary.tables.values()
+    assert state.failure is not None
+    assert "somebody else" in state.failure
+    assert rows(pipeline, "guarded") == 19
+    assert held(retry(pipeline, "guarded", rewrites=True)) == set()
+    pipeline.assert_equal("guarded")
+
+
+@pytest.mark.slow
+def test_what_begins_anew_is_not_guarded(make_pipeline: MakePipeline) -> None:
+    pipeline = guarded(make_pipeline(create_publication="all"))
+    pipeline.run("DELETE FROM guarded WHERE id <= 6")
+    pipeline.ingest()
+    for _ in range(2):
+        assert held(pipeline.apply()) == {"guarded"}
+    assert [kind for kind, _ in pipeline.events("guarded")] == ["held"]
+    copying = replace(
+        pipeline, config=replace(pipeline.config, source=replace(pipeline.config.source, copy="initial"))
+    )
+    run_resync(copying.config, ["public.guarded"], spark=copying.spark)
+    copying.catch_up()  # the copy is the source as somebody asked for it
+    copying.assert_equal("guarded")
+    pipeline.run("DELETE FROM whole WHERE id <= 6", "TRUNCATE whole", "INSERT INTO whole VALUES (1)")
+    copying.ingest()
+    assert held(copying.apply()) == {"whole"}
+    shutil.rmtree(pipeline.path("silver", "public", "whole"))
+    assert held(copying.apply()) == set()  # built again from bronze: it showed no rows
+    copying.assert_equal(*TABLES)
+
+
+@pytest.mark.slow
+def test_changes_around_copied_keys_are_guarded(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(create_publication="all", copy="initial")
+    pipeline = guarded(pipeline)
+    pipeline.run("UPDATE guarded SET id = id + 100 WHERE id <= 10")  # no deletes
+    pipeline.catch_up()
+    pipeline.assert_equal("guarded")
+    pipeline.run("DELETE FROM guarded WHERE id > 104")
+    pipeline.ingest()
+    assert held(pipeline.apply()) == {"guarded"}
+    keys = KeyRange(("101",), ("103",))
+    run_resync(pipeline.config, ["public.guarded"], key_ranges=[keys], spark=pipeline.spark)
+    pipeline.ingest()
+    [plan] = make_plan(pipeline.config, spark=pipeline.spark).tables
+    assert "6 deletes (guards.deletes is 5)" in plan.steps[0].sentence
+    assert held(pipeline.apply()) == {"guarded"}
+    assert rows(pipeline, "guarded") == 20
+    assert held(retry(pipeline, "guarded")) == set()
+    pipeline.assert_equal(*TABLES)
+
+
+@pytest.mark.slow
+def test_a_table_that_stays_held_says_so_again_only_where_its_input_has_doubled(pipeline: Pipeline) -> None:
+    from pipeline.apply.applier import Applier
+
+    pipeline = guarded(pipeline)
+    applier = Applier(pipeline.spark, pipeline.config)
+    said = []
+    for first, last in ((1, 6), (7, 8), (9, 12)):
+        pipeline.run(f"DELETE FROM guarded WHERE id BETWEEN {first} AND {last}")
+        pipeline.ingest()
+        state = applier.apply_pending().tables[("public", "guarded")]
+        assert f"{last} deletes" in str(state.held)
+        said.append(len(pipeline.events("guarded")))
+    assert said == [1, 1, 2]
+    applier.confirmed = lambda name: True
+    assert held(applier.apply_pending()) == set()
+    applier.confirmed = lambda name: False
+    pipeline.run("DELETE FROM guarded WHERE id BETWEEN 13 AND 18")
+    pipeline.ingest()
+    assert held(applier.apply_pending()) == {"guarded"}
+    assert len(pipeline.events("guarded")) == 3

@@ -1,0 +1,80 @@
+"""What a look costs that finds nothing to do: as much of ten tables as of three."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.apply.applier import Applier
+from pipeline.bronze.copy_states import COMPLETE, READING
+from pipeline.bronze.log import Bronze
+from pipeline.config.config import Config, Silver, Source, Storage
+from pipeline.config.tables import TableRule
+from pipeline.delta.table import Lake, LakeTable, local_frame
+from pipeline.delta.txn import Commit
+from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
+from pipeline.metadata.registry import Records, Registered
+from pipeline.protocol.lsn import LSN
+from tests.support.bronze.events import relation, version
+
+pytestmark = pytest.mark.spark
+
+UPTO = LSN(100)
+
+
+def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
+    """Return an apply of a lake of so many tables, each of which was copied and shows all that bronze has."""
+    lake = Lake(spark, str(folder))
+    bronze, records, manifests = Bronze(lake, "shop"), Records(lake), Manifests(lake)
+    bronze.ensure()
+    records.ensure()
+    manifests.ensure()
+    versions = [version(relation(number, f"t{number}")) for number in range(1, count + 1)]
+    bronze.record_relations(versions)
+    bronze.land([], Commit(bronze.app_id, UPTO))
+    rows: list[dict[str, object]] = []
+    entries = []
+    for number, described in enumerate(versions, 1):
+        name = described.schema_name, described.table_name
+        copy = {"copy_id": number, "schema_name": name[0], "table_name": name[1]}
+        read = {"lsn": 50, "running": [], "ranges_before": 0, "ranges": [], "relation_version": described.id}
+        rows.append({**copy, **read, "state": READING})
+        rows.append({**copy, "state": COMPLETE, "late": [], "row_count": 1})
+        silver = lake.table("silver", *name)
+        silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), Commit(bronze.app_id, UPTO))
+        records.register(Registered(*name, silver.path, number, (), copy_id=number))
+        entries.append(ManifestEntry(*name, silver.path, 0, UPTO, is_behind=False))
+    bronze.copies.record([row for row in rows if row["state"] == READING])
+    bronze.copies.record([row for row in rows if row["state"] == COMPLETE])
+    manifests.record(Manifest(UPTO, None, tuple(entries)))
+    source = Source("", "shop", "shop")
+    rules = (TableRule("*.*"),)
+    return Applier(spark, Config("shop", source, Storage(str(folder)), Silver(), rules, "pipeline.yaml"))
+
+
+def test_a_look_that_finds_nothing_asks_as_many_logs_whatever_the_number_of_tables(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    snapshot = LakeTable.snapshot
+
+    def count(table: LakeTable) -> Any:
+        asked.append(table.path)
+        return snapshot(table)
+
+    found = {}
+    for tables in (3, 10):
+        applier = caught_up(spark, tmp_path / str(tables), tables)
+        applier.apply_pending()  # the first look of a process reads each table's position
+        assert len(applier.records.registered()) == tables
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeTable, "snapshot", count)
+            applier.apply_pending()
+        assert applier.summary.passes == 0
+        found[tables] = [path.removeprefix(f"{applier.lake.root}/") for path in asked]
+        asked.clear()
+    assert found[3] == found[10]
+    assert len(found[10]) < 10

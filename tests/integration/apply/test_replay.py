@@ -1,0 +1,292 @@
+"""Whatever is lost, repeated or cut off, silver ends equal to the source and bronze has each change once.
+
+A crash is an exception that nothing in the jobs catches, raised at a named place; what comes after it starts
+from storage alone, as a new process does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.errors import LakeError
+from pipeline.metadata.manifests import Manifests
+from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def apply_in_new_process(pipeline: Pipeline) -> Any:
+    """Apply all there is without Spark's query, through which a crash would not come back."""
+    from pipeline.apply.applier import Applier
+
+    return Applier(pipeline.spark, pipeline.config).apply_pending()
+
+
+def log_versions(pipeline: Pipeline, folder: str) -> dict[str, str]:
+    """Return the newest commit of every Delta table below a folder of the lake."""
+    logs = sorted(pipeline.path(folder).glob("**/_delta_log/*.json"))
+    return {str(log.parent): log.name for log in logs}
+
+
+# Runs that are repeated -------------------------------------------------------------------------------------
+
+
+def test_a_lost_checkpoint_and_repeated_runs_change_nothing(pipeline: Pipeline) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    pipeline.run(*FILL)
+    pipeline.catch_up()
+    pipeline.run(*CHANGE)
+    pipeline.ingest()
+    pipeline.ingest()
+    shutil.rmtree(pipeline.path("_pgdelta", "checkpoints"))
+    pipeline.apply()
+    pipeline.assert_equal(*TABLES)
+
+    before = log_versions(pipeline, "silver")
+    shutil.rmtree(pipeline.path("_pgdelta", "checkpoints"))
+    pipeline.apply()
+    pipeline.apply()
+    assert log_versions(pipeline, "silver") == before
+    pipeline.assert_equal(*TABLES)
+
+
+@pytest.mark.parametrize("route", ["walsender", pytest.param("sql", marks=pytest.mark.slow)])
+def test_changes_landed_but_not_acknowledged_are_not_landed_again(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    pipeline = make_pipeline(route=route)
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    confirmed = pipeline.confirmed_lsn()
+    pipeline.run(*FILL)
+    with monkeypatch.context() as patch:
+        stream = "walsender.Walsender" if route == "walsender" else "slot_sql.SlotSql"
+        patch.setattr(f"pipeline.postgres.replication.{stream}.acknowledge", crash)
+        with pytest.raises(Crash):
+            pipeline.ingest()
+    assert pipeline.confirmed_lsn() == confirmed
+    landed = pipeline.frame("bronze", "changes").count()
+    assert landed == 46
+
+    pipeline.run(*CHANGE[:1])
+    summary = pipeline.ingest()
+    assert summary.changes == 3
+    assert pipeline.frame("bronze", "changes").count() == landed + 3
+    assert pipeline.confirmed_lsn() >= summary.position
+    pipeline.apply()
+    pipeline.assert_equal(*TABLES)
+
+
+def test_changes_staged_but_not_landed_come_again(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    pipeline.run(*FILL)
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.bronze.log.Bronze.land", crash)
+        with pytest.raises(Crash):
+            pipeline.ingest()
+    assert pipeline.frame("bronze", "changes").count() == 0
+    pipeline.catch_up()
+    pipeline.assert_equal(*TABLES)
+
+
+# Apply that ends in the middle ------------------------------------------------------------------------------
+
+
+def after(times: int, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `call` so many times and then crashes."""
+    calls: list[None] = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(None)
+        return call(*arguments, **options) if len(calls) <= times else crash()
+
+    return counted
+
+
+CREATED_AGAIN = (
+    "DROP TABLE t",
+    "CREATE TABLE t (v text, id int PRIMARY KEY)",
+    "INSERT INTO t VALUES ('new', 2)",
+)
+PLACES = {
+    "before the first table is written": ("pipeline.silver.writer", "CutWriter", "write", 0),
+    "between two tables": ("pipeline.silver.writer", "CutWriter", "write", 1),
+    "before a table's shape is recorded": ("pipeline.metadata.registry", "Records", "register", 0),
+    "before the manifest": ("pipeline.metadata.manifests", "Manifests", "record", 0),
+}
+
+
+@pytest.mark.parametrize(
+    "place",
+    # the others are steps of the fault matrix too
+    [
+        place if place == "before the manifest" else pytest.param(place, marks=pytest.mark.slow)
+        for place in PLACES
+    ],
+)
+def test_apply_goes_on_after_a_crash(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    pipeline.run(*FILL)
+    pipeline.catch_up()
+    pipeline.run("ALTER TABLE orders ADD COLUMN rank int DEFAULT 5", *CHANGE)
+    pipeline.run("UPDATE orders SET rank = 9 WHERE id = 6")
+    pipeline.ingest()
+    with monkeypatch.context() as patch:
+        module, owner, name, times = PLACES[place]
+        found = getattr(__import__(module, fromlist=[owner]), owner)
+        patch.setattr(found, name, after(times, getattr(found, name)))
+        with pytest.raises(Crash):
+            apply_in_new_process(pipeline)
+    assert apply_in_new_process(pipeline).exit_code(strict=True) == 0
+    pipeline.assert_equal(*TABLES)
+
+    # What was added must not be added again to rows that have changed since.
+    pipeline.run("UPDATE orders SET rank = 6 WHERE id = 7", "UPDATE orders SET item = 'x' WHERE id = 8")
+    pipeline.catch_up()
+    pipeline.run("UPDATE orders SET item = 'y' WHERE id = 9")
+    pipeline.catch_up()
+    pipeline.assert_equal(*TABLES)
+    assert [kind for kind, _ in pipeline.events("orders")] == ["evolved"]
+
+
+def test_a_crash_between_two_writes_of_one_table_repeats_neither(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL UNIQUE, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t SELECT g, g + 50, 'v' FROM generate_series(1, 9) g")
+    pipeline.catch_up()
+    # Three ways to know a row in one transaction: three writes, the first two under a suffix of their own.
+    pipeline.transact(
+        "UPDATE t SET v = 'w' WHERE id < 4",
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_other_key",
+        "UPDATE t SET other = other + 100 WHERE id < 3",
+        "DELETE FROM t WHERE id = 9",
+        "ALTER TABLE t REPLICA IDENTITY DEFAULT",
+        "UPDATE t SET id = id + 20 WHERE id IN (1, 5)",
+    )
+    pipeline.ingest()
+    from pipeline.silver.writer import CutWriter
+
+    for times in (1, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(CutWriter, "write", after(times, CutWriter.write))
+            with pytest.raises(Crash):
+                apply_in_new_process(pipeline)
+    assert apply_in_new_process(pipeline).exit_code(strict=True) == 0
+    pipeline.assert_equal("t")
+
+
+@pytest.mark.slow
+def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET v = 'changed'")
+    pipeline.ingest()
+    pipeline.run(*CREATED_AGAIN)
+    pipeline.ingest()
+    from pipeline.silver.writer import CutWriter
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CutWriter, "write", crash)
+        with pytest.raises(Crash):
+            apply_in_new_process(pipeline)
+    summary = apply_in_new_process(pipeline)
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    pipeline.assert_equal("t")
+
+
+@pytest.mark.slow
+def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    pipeline.catch_up()
+    pipeline.run(*CREATED_AGAIN)
+    pipeline.ingest()
+    from pipeline.metadata.registry import Records
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "register", after(1, Records.register))  # the second comes after the rows
+        with pytest.raises(Crash):
+            apply_in_new_process(pipeline)
+    pipeline.run("ALTER TABLE t ADD COLUMN n int DEFAULT 7", "INSERT INTO t VALUES ('more', 3)")
+    pipeline.ingest()
+    summary = apply_in_new_process(pipeline)
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    pipeline.assert_equal("t")
+
+
+# A run that is stopped --------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_comes_while_apply_stops_neither_delays_it_nor_is_lost(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.apply.applier import Applier
+
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1)")
+    pipeline.ingest()
+    stop, came = threading.Event(), threading.Event()
+    take_batch, close = Applier.apply_batch, Applier.close
+
+    def apply_batch(self: Applier, *batch: Any) -> None:
+        if self._is_closed:
+            came.set()
+        take_batch(self, *batch)
+
+    def close_before_a_batch(self: Applier) -> None:
+        close(self)
+        pipeline.run("INSERT INTO t VALUES (2)")
+        pipeline.ingest()
+        assert came.wait(60)
+
+    options = {"trigger": "continuous", "stop": stop, "progress": lambda _: stop.set()}
+    running = threading.Thread(target=pipeline.apply, kwargs=options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Applier, "apply_batch", apply_batch)
+        patch.setattr(Applier, "close", close_before_a_batch)
+        running.start()
+        running.join(180)
+    assert came.is_set()
+    assert not running.is_alive()
+    assert pipeline.frame("silver", "public", "t").count() == 1
+    assert pipeline.apply().exit_code(strict=True) == 0
+    pipeline.assert_equal("t")
+
+
+def test_what_ends_the_query_is_said_in_its_own_sentence(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise LakeError("the storage takes no more")
+
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1)")
+    pipeline.ingest()
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifests, "record", refuse)
+        with pytest.raises(LakeError, match=r"^the storage takes no more$"):
+            pipeline.apply()
+    pipeline.catch_up()
+    pipeline.assert_equal("t")

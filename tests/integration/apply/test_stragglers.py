@@ -1,0 +1,183 @@
+"""A table that stays behind stops no other.
+
+One whose changes cannot be followed is held and says so; one that fails, or that somebody else changed, fails
+alone until it is restored (maintenance is no change); one that is configured later catches up from bronze.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import Any
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.operate.resync import run_resync
+from pipeline.report.status import read_status
+from pipeline.silver.as_of import as_of
+from pipeline.silver.table import SilverTable
+from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
+from tests.support.pipelines import MakePipeline, Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def test_what_cannot_be_followed_is_held_and_says_so(pipeline: Pipeline) -> None:
+    tables = ("retyped", "floating", "followed")
+    pipeline.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)" for table in tables))
+    pipeline.ingest()
+    pipeline.run(*(f"INSERT INTO {table} VALUES (1, 1), (2, 2)" for table in tables))
+    pipeline.catch_up()
+    pipeline.run(
+        *(f"UPDATE {table} SET v = 10 WHERE id = 1" for table in tables),
+        "ALTER TABLE retyped ALTER v TYPE text USING 'text ' || v",
+        "ALTER TABLE floating ALTER v TYPE real",
+        *(f"INSERT INTO {table} VALUES (3)" for table in tables),
+    )
+    pipeline.ingest()
+    for _ in range(2):
+        summary = pipeline.apply()
+        assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
+        for table in tables[:2]:
+            assert any(line.startswith(f"held: public.{table} ") for line in summary.lines())
+    pipeline.assert_equal("followed")
+    for table in tables[:2]:
+        rows = pipeline.frame("silver", "public", table).select("id", "v").collect()
+        assert sorted(map(tuple, rows)) == [(1, 10), (2, 2)], table
+        assert [kind for kind, _ in pipeline.events(table)] == ["held"]
+
+
+@pytest.mark.slow
+def test_a_table_configured_later_gets_its_history_from_bronze(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline("public.orders", create_publication="all")
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    pipeline.run(*FILL)
+    pipeline.catch_up()
+    pipeline.run(*CHANGE)
+    pipeline.catch_up()
+    assert not pipeline.path("silver", "public", "lines").exists()
+    wider = make_pipeline()
+    wider.apply()
+    wider.assert_equal(*TABLES)
+
+
+def test_a_table_that_fails_stops_no_other_and_catches_up_alone(pipeline: Pipeline) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    pipeline.run(*FILL)
+    pipeline.catch_up()
+    table, aside = pipeline.path("silver", "public", "lines"), pipeline.path("aside")
+    table.rename(aside)
+    (table / "_delta_log").mkdir(parents=True)
+    (table / "_delta_log" / f"{0:020d}.json").write_text("garbage")
+    pipeline.run(*CHANGE)
+    pipeline.ingest()
+    for _ in range(2):
+        summary = pipeline.apply()
+        assert summary.exit_code(strict=False) == 1
+        assert [line for line in summary.lines() if line.startswith("failed: public.lines: ")]
+        pipeline.assert_equal("orders", "log")
+    shutil.rmtree(table)
+    aside.rename(table)
+    assert pipeline.apply().exit_code(strict=True) == 0
+    pipeline.assert_equal(*TABLES)
+
+
+def test_a_table_changed_by_somebody_else_is_refused_until_restored(pipeline: Pipeline) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    pipeline.run(*FILL)
+    pipeline.catch_up()
+    table = f"delta.`{pipeline.path('silver', 'public', 'orders')}`"
+    version = pipeline.spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0].version
+    pipeline.spark.sql(f"DELETE FROM {table} WHERE id = 20")
+    pipeline.run(*CHANGE)
+    pipeline.ingest()
+    summary = pipeline.apply(records_status=True)
+    assert summary.exit_code(strict=False) == 1
+    [line] = [line for line in summary.lines() if line.startswith("failed: ")]
+    assert "public.orders" in line
+    assert "DELETE at version" in line
+    pipeline.assert_equal("lines", "log")
+    status = read_status(pipeline.config, spark=pipeline.spark, is_offline=True)
+    states = {table.name[1]: (table.state, table.sentence) for table in status.tables}
+    assert states["orders"][0] == "failed"
+    assert "DELETE at version" in (states["orders"][1] or "")
+    assert states["lines"] == states["log"] == ("current", None)
+    assert status.is_held
+    pipeline.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {version}")
+    assert pipeline.apply().exit_code(strict=True) == 0
+    assert not read_status(pipeline.config, spark=pipeline.spark, is_offline=True).is_held
+    pipeline.assert_equal(*TABLES)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    pipeline.run(*FILL)
+    pipeline.catch_up()
+    pipeline.run(*CHANGE)
+    pipeline.ingest()
+    table = f"delta.`{pipeline.path('silver', 'public', 'orders')}`"
+    write, bring = SilverTable.apply, Applier._bring
+
+    def disturb() -> None:
+        pipeline.spark.sql(f"DELETE FROM {table} WHERE id = 20")
+
+    def disturbed_write(writer: SilverTable, *given: Any) -> Any:
+        if writer.name == ("public", "orders"):
+            disturb()  # nobody else had written when it was asked
+        return write(writer, *given)
+
+    def disturbed_bring(applier: Applier, name: Any, *given: Any) -> Any:
+        state = bring(applier, name, *given)
+        if name == ("public", "orders"):
+            disturb()
+        return state
+
+    with monkeypatch.context() as patched:
+        if moment == "before":
+            patched.setattr(SilverTable, "apply", disturbed_write)
+        else:
+            patched.setattr(Applier, "_bring", disturbed_bring)
+        first = pipeline.apply()
+    for summary in (first, pipeline.apply()):
+        assert summary.exit_code(strict=False) == 1
+        [line] = [line for line in summary.lines() if line.startswith("failed: ")]
+        assert "public.orders was changed by somebody else (DELETE at version" in line
+        assert ("RESTORE" in line) == (moment == "after")
+    silver = as_of(pipeline.spark, pipeline.root)
+    assert set(silver.behind) == {("public", "orders")}
+    pipeline.assert_equal("lines", "log")
+    if moment == "after":
+        good = re.search(r"RESTORE it to version (\d+)", line)
+        assert good
+        pipeline.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {good[1]}")
+        assert pipeline.apply().exit_code(strict=True) == 0
+    else:
+        run_resync(pipeline.config, ["public.orders"], spark=pipeline.spark)
+        pipeline.catch_up()
+    pipeline.assert_equal(*TABLES)
+    assert not as_of(pipeline.spark, pipeline.root).behind
+
+
+@pytest.mark.slow
+def test_maintenance_of_silver_is_not_a_change(pipeline: Pipeline) -> None:
+    pipeline.run(*ORDERS, *LINES, *LOG)
+    pipeline.ingest()
+    pipeline.run(*FILL)
+    pipeline.catch_up()
+    pipeline.run(*CHANGE)
+    pipeline.catch_up()
+    for name in TABLES:
+        table = f"delta.`{pipeline.path('silver', 'public', name)}`"
+        pipeline.spark.sql(f"OPTIMIZE {table}")
+        pipeline.spark.sql(f"VACUUM {table}")
+    pipeline.run("UPDATE orders SET item = 'last'", "DELETE FROM lines", "INSERT INTO log VALUES ('last')")
+    pipeline.catch_up()
+    pipeline.assert_equal(*TABLES)

@@ -1,0 +1,52 @@
+"""What is recorded of copies is read anew where it has changed, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.bronze.copies import Copies
+from pipeline.bronze.copy_history import CopyHistory
+from pipeline.bronze.copy_states import COMPLETE, GONE, Request
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.protocol.lsn import LSN
+
+pytestmark = pytest.mark.spark
+
+NAME = ("public", "t")
+ROW = {"copy_id": 1, "schema_name": NAME[0], "table_name": NAME[1]}
+
+
+def test_each_look_sees_what_was_recorded_before_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = (Copies(Lake(spark, str(tmp_path))) for _ in range(2))
+    assert reader.read() == CopyHistory()
+    asked = Request.of(NAME, "somebody asked for it")
+    writer.request([asked])
+    assert reader.read().open_requests() == {NAME: [asked]}
+    reading = {
+        "state": "reading",
+        "lsn": 50,
+        "running": [],
+        "ranges_before": 0,
+        "ranges": [],
+        "relation_version": 7,
+    }
+    writer.record([{**ROW, **reading, "requests": [asked.id]}])
+    assert reader.read().newest() == {}
+    assert reader.read().open_requests() == {NAME: [asked]}
+    writer.record([{**ROW, "state": COMPLETE, "late": [], "row_count": 3}])
+    before = reader.read()
+    assert [copy.id for copy in before.newest().values()] == [1]
+    assert before.open_requests() == {}
+    writer.record_gap(LSN(60), LSN(70), "lost")
+    writer.record([{**ROW, "copy_id": 2, "state": GONE, "lsn": 80, "sentence": "away"}])
+    after = reader.read()
+    assert [gap.end for gap in after.gaps] == [LSN(70)]
+    assert after.is_gone(NAME)
+    assert not before.is_gone(NAME), "a look stays what it was"
+    monkeypatch.setattr(LakeTable, "frame", None)
+    assert reader.read() == after, "no row is read twice"

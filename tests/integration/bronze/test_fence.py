@@ -1,0 +1,143 @@
+"""An ingest that was held up while another one took over: nothing of it gets into bronze any more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.bronze.copy_states import READING
+from pipeline.bronze.log import Bronze
+from pipeline.delta import commit_files
+from pipeline.delta.table import Lake
+from pipeline.delta.txn import Commit
+from pipeline.errors import FencedError, LakeError
+from pipeline.protocol.events import CommittedPrepared
+from pipeline.protocol.lsn import INVALID, LSN
+
+pytestmark = pytest.mark.spark
+
+
+def opened(spark: SparkSession, folder: Path) -> Bronze:
+    """Return bronze as a start of ingest has it."""
+    bronze = Bronze(Lake(spark, str(folder)), "shop")
+    bronze.ensure()
+    bronze.begin()
+    return bronze
+
+
+def move(bronze: Bronze, start: int, end: int) -> None:
+    facts = {"from_lsn": str(LSN(start)), "to_lsn": str(LSN(end))}
+    bronze.land([], Commit(bronze.app_id, LSN(end), facts, after=LSN(start)))
+
+
+def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first = opened(spark, tmp_path)
+    move(first, 0, 100)
+    copy = first.copy_app_id(7)
+    first.land([], Commit(copy, LSN(1), after=INVALID))
+    second = opened(spark, tmp_path)
+    second.claim()
+    version = first.changes.version()
+    with pytest.raises(FencedError, match="another ingest took over while this one was held up"):
+        move(first, 100, 200)
+    with pytest.raises(FencedError, match="took over"):
+        first.land([], Commit(copy, LSN(2), after=LSN(1)))
+    with pytest.raises(FencedError, match="took over"):
+        first.prepared.land([CommittedPrepared("gid", 5, LSN(150), LSN(160), 0)])
+    with pytest.raises(FencedError, match="took over"):
+        first.claim()
+    assert first.changes.version() == version
+    move(second, 100, 200)
+    second.land([], Commit(copy, LSN(2), after=LSN(1)))
+    newest = json.loads(
+        (tmp_path / f"bronze/changes/_delta_log/{version + 2:020}.json").read_text().split("\n")[0]
+    )
+    assert json.loads(newest["commitInfo"]["userMetadata"])["epoch"] == 2
+
+
+def test_two_starts_of_one_number_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+    one, two = opened(spark, tmp_path), opened(spark, tmp_path)
+    one.claim()
+    with pytest.raises(FencedError, match="took over"):
+        two.claim()
+    one.claim()
+
+
+def test_a_table_beside_changes_is_claimed_by_what_is_written_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first, second = opened(spark, tmp_path), opened(spark, tmp_path)
+    first.claim()
+    second = opened(spark, tmp_path)
+    row = {"copy_id": 1, "schema_name": "s", "table_name": "t", "state": READING}
+    row |= {"lsn": 50, "running": [], "ranges_before": 0, "ranges": [], "relation_version": 7}
+    first.copies.record([row])
+    second.copies.record([row])
+    with pytest.raises(FencedError, match="took over"):
+        first.copies.record([row])
+    assert second.copies.table.frame().count() == 2
+    second.prepared._claim()
+    with pytest.raises(FencedError, match="took over"):
+        commit_files.commit_files(first.prepared.table, [], epoch=first.prepared.epoch)
+
+
+@pytest.mark.parametrize("start", [50, 150])
+def test_a_range_that_does_not_go_on_from_what_is_recorded_is_refused(
+    spark: SparkSession, tmp_path: Path, start: int
+) -> None:
+    bronze = opened(spark, tmp_path)
+    move(bronze, 0, 100)
+    with pytest.raises(FencedError, match=rf"records 0/64 of pgdelta:shop:1, .* go on from {LSN(start)}"):
+        move(bronze, start, 200)
+    assert bronze.changes.position(bronze.app_id) == LSN(100)
+
+
+def test_a_copy_goes_on_from_the_range_that_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
+    bronze = opened(spark, tmp_path)
+    copy = bronze.copy_app_id(7)
+    bronze.land([], Commit(copy, LSN(3), after=INVALID))
+    for count, after in ((4, 2), (5, 4), (1, 0)):
+        with pytest.raises(FencedError, match="was to go on from"):
+            bronze.land([], Commit(copy, LSN(count), after=LSN(after)))
+    assert bronze.changes.position(copy) == LSN(3)
+
+
+def test_who_is_overtaken_amid_a_commit_is_told_so(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened(spark, tmp_path)
+    move(first, 0, 100)
+    second = opened(spark, tmp_path)
+    now = commit_files._now
+
+    def let_another_be_first() -> int:
+        monkeypatch.undo()
+        move(second, 100, 150)
+        return now()
+
+    monkeypatch.setattr(commit_files, "_now", let_another_be_first)
+    with pytest.raises(FencedError, match="took over"):
+        move(first, 100, 200)
+    assert first.changes.position(first.app_id) == LSN(150)
+
+
+def test_a_commit_that_the_storage_lost_is_seen_before_anything_is_acknowledged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bronze = opened(spark, tmp_path)
+    move(bronze, 0, 100)
+    read_back = commit_files._read_back
+
+    def lose(table: object, transaction: object, version: int) -> None:
+        entry = tmp_path / f"bronze/changes/_delta_log/{version:020}.json"
+        entry.write_text('{"commitInfo":{"txnId":"theirs","operation":"OPTIMIZE"}}\n')
+        read_back(table, transaction, version)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(commit_files, "_read_back", lose)
+    with pytest.raises(LakeError, match=r"lost a commit: version 2 is another writer's.*docs/limits\.md"):
+        move(bronze, 100, 200)

@@ -1,0 +1,133 @@
+"""What came to bronze since a point: read by its files where that is all, and never where it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.bronze.copied_rows import Start
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.new_files import MOST_FILES, Point
+from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.txn import Commit
+from pipeline.protocol.lsn import LSN
+
+pytestmark = pytest.mark.spark
+
+ROW = "commit_lsn BIGINT, end_lsn BIGINT, ordinal BIGINT, op STRING, schema_name STRING, table_name STRING"
+
+
+class Land:
+    """A bronze table to which commits come; each row is of a transaction that ends at an LSN."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.bronze = Bronze(Lake(spark, str(folder)), "shop")
+        self.bronze.ensure()
+        self.land(10)
+
+    def land(self, lsn: int, *, app: str = "") -> None:
+        rows = [
+            {
+                "commit_lsn": lsn - 1,
+                "end_lsn": lsn,
+                "ordinal": 0,
+                "op": "I",
+                "schema_name": "s",
+                "table_name": "t",
+            }
+        ]
+        frame = local_frame(self.bronze.lake.spark, rows, ROW)
+        self.bronze.changes.append(frame, Commit(self.bronze.app_id + app, LSN(lsn)))
+
+    @property
+    def point(self) -> Point:
+        point = self.bronze.point()
+        assert point is not None
+        return point
+
+    def seen(self, floor: int, through: int) -> list[int]:
+        """Return the end LSNs of the rows that are read."""
+        rows = self.bronze.table_changes(("s", "t"), Start(LSN(floor)), LSN(through)).collect()
+        return sorted(row.end_lsn for row in rows)
+
+
+@pytest.fixture
+def land(spark: SparkSession, tmp_path: Path) -> Land:
+    return Land(spark, tmp_path)
+
+
+def test_what_only_came_is_read_by_its_files(land: Land) -> None:
+    since = land.point
+    for lsn in (20, 30, 40):
+        land.land(lsn)
+    upto = land.point
+    land.land(50)
+    land.bronze.look_at_arrivals(since, upto)
+    assert land.bronze.arrivals is not None
+    assert len(land.bronze.arrivals.paths) == 3
+    assert land.seen(10, 40) == [20, 30, 40]
+    assert land.seen(20, 30) == [30]
+    # Neither earlier nor later rows are in these files.
+    assert land.seen(0, 40) == [10, 20, 30, 40]
+    assert land.seen(10, 50) == [20, 30, 40, 50]
+
+
+def test_rows_that_came_before_the_position_they_belong_to_are_read(land: Land) -> None:
+    # Prepared transactions land before the commit that records how far bronze is complete.
+    land.land(20)
+    land.land(30, app="#prepared")
+    since = land.point
+    assert since.lsn == LSN(20)
+    land.land(40)
+    land.bronze.look_at_arrivals(since, land.point)
+    assert land.seen(20, 40) == [30, 40]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["OPTIMIZE {}", "DELETE FROM {} WHERE end_lsn = 10", "RESTORE {} TO VERSION AS OF 2"],
+)
+def test_what_did_more_than_add_is_read_as_a_table(land: Land, statement: str) -> None:
+    land.land(15)
+    since = land.point
+    land.land(20)
+    land.bronze.lake.spark.sql(statement.format(land.bronze.changes.identifier))
+    land.land(30)
+    expected = [row.end_lsn for row in land.bronze.changes.frame().where("end_lsn > 15").collect()]
+    land.bronze.look_at_arrivals(since, land.point)
+    assert land.bronze.arrivals is None
+    assert land.seen(15, 30) == sorted(expected)
+
+
+def test_a_log_that_is_not_whole_any_more_is_read_as_a_table(land: Land, tmp_path: Path) -> None:
+    since = land.point
+    for lsn in range(20, 35):
+        land.land(lsn)
+    (tmp_path / "bronze" / "changes" / "_delta_log" / f"{since.version:020d}.json").unlink()
+    land.bronze.look_at_arrivals(since, land.point)
+    assert land.bronze.arrivals is None
+    assert land.seen(10, 34) == list(range(20, 35))
+
+
+def test_very_many_files_are_read_as_a_table(land: Land, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.bronze.new_files.MOST_FILES", 2)
+    assert MOST_FILES > 2
+    since = land.point
+    for lsn in (20, 30, 40):
+        land.land(lsn)
+    land.bronze.look_at_arrivals(since, land.point)
+    assert land.bronze.arrivals is None
+    assert land.seen(10, 40) == [20, 30, 40]
+
+
+@pytest.mark.parametrize("name", ["l[a]ke", "l{a}ke", "l{b,a}ke", "l*ke", "l?ke", "l\\ake", "l[ke", "l{ke"])
+def test_the_name_of_a_lake_is_no_pattern(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    other, land = Land(spark, tmp_path / "lake"), Land(spark, tmp_path / name)
+    since = land.point
+    for each in (other, land):
+        each.land(20)
+    land.bronze.look_at_arrivals(since, land.point)
+    assert land.bronze.arrivals is not None
+    assert land.seen(10, 20) == [20]

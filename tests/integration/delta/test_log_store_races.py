@@ -1,0 +1,85 @@
+"""The log store for local folders, raced: processes that write the same versions at the same moments.
+
+Each process is a JVM of its own. Before each version they meet in shared memory, so that every version is
+contested. What a store tells a process is held against what all processes were told: a version that two were
+told of is a lost commit.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pipeline.delta.spark.dist import spark_folder
+from pipeline.delta.spark.jars import check_java
+from pipeline.delta.spark.settings import LOG_STORE
+
+DELTAS_OWN = "io.delta.storage.HDFSLogStore"  # what Delta takes for `file:` unless told otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How many versions were contested, told to nobody, and told to several processes."""
+
+    races: int
+    unwritten: int
+    lost: int
+
+
+def race(racer: Path, log: Path, store: str, *, processes: int, races: int, first: int = 0) -> Outcome:
+    """Race for `races` versions from `first` on, and hold what is told against what is in the log."""
+    log.mkdir(parents=True, exist_ok=True)
+    meeting = log.parent / f"meeting-{first}"
+    meeting.write_bytes(bytes(64 * processes))
+    command = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m"]
+    command += ["-cp", f"{racer}:{spark_folder() / 'jars'}/*", "Race", store, str(log), str(meeting)]
+    running = [
+        subprocess.Popen(
+            [*command, str(number), str(processes), str(first), str(races)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for number in range(processes)
+    ]
+    told: Counter[int] = Counter()
+    for number, process in enumerate(running):
+        out, _ = process.communicate(timeout=3600)
+        assert process.returncode == 0
+        for version in map(int, out.split()):
+            told[version] += 1
+            if store == LOG_STORE:
+                entry = json.loads((log / f"{version:020}.json").read_text())
+                assert entry["commitInfo"]["txnId"] == f"{number}-{version}"
+    return Outcome(races, races - len(told), sum(count > 1 for count in told.values()))
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("races", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_each_version_is_told_to_one_process(racer: Path, tmp_path: Path, processes: int, races: int) -> None:
+    log = tmp_path / "_delta_log"
+    found = race(racer, log, LOG_STORE, processes=processes, races=races)
+    print(f"\n{races:,} races of {processes} processes: {found.lost} commits lost")
+    assert found == Outcome(races, unwritten=0, lost=0)
+    assert len(list(log.iterdir())) == races  # and no temporary file is left
+
+
+def test_the_same_race_finds_what_deltas_own_store_loses(racer: Path, tmp_path: Path) -> None:
+    lost = races = 0
+    while not lost and races < 10_000:
+        found = race(racer, tmp_path / "_delta_log", DELTAS_OWN, processes=2, races=200, first=races)
+        races, lost = races + found.races, found.lost
+    print(f"\n{races:,} races of Delta's own store: {lost} commits lost")
+    assert lost
+
+
+@pytest.mark.slow
+def test_how_much_deltas_own_store_loses(racer: Path, tmp_path: Path) -> None:
+    found = race(racer, tmp_path / "_delta_log", DELTAS_OWN, processes=2, races=2500)
+    print(f"\n{found.races:,} races of Delta's own store: {found.lost} commits lost")
+    assert found.lost

@@ -1,0 +1,41 @@
+"""A table's position and emptiness, with and without Delta's checksum files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.delta.table import Lake, LakeTable, local_frame
+from pipeline.delta.txn import Commit
+from pipeline.protocol.lsn import LSN
+
+pytestmark = pytest.mark.spark
+
+
+def make(spark: SparkSession, folder: Path) -> LakeTable:
+    table = Lake(spark, str(folder)).table("t")
+    table.ensure("id INT")
+    for app, lsn in (("one", 5), ("two", 9), ("one", 7)):
+        table.append(local_frame(spark, [{"id": lsn}], "id INT"), Commit(app, LSN(lsn)))
+    return table
+
+
+@pytest.mark.parametrize("has_checksums", [True, False])
+def test_positions_and_files_are_those_of_the_newest_version(
+    spark: SparkSession, tmp_path: Path, has_checksums: bool
+) -> None:
+    table = make(spark, tmp_path)
+    if not has_checksums:
+        # another writer, or another engine, need not write them
+        for file in (tmp_path / "t" / "_delta_log").glob("*.crc"):
+            file.unlink()
+        spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert [table.position(app) for app in ("one", "two", "three")] == [LSN(7), LSN(9), None]
+    assert table.version_and_position("one") == (3, LSN(7))
+    assert not table.is_empty()
+    table.overwrite(local_frame(spark, [], "id INT"), Commit("one", LSN(8)))
+    assert table.is_empty()
+    assert table.position("one") == LSN(8)
+    assert table.position("two") == LSN(9)

@@ -1,0 +1,163 @@
+"""The demo, as a stranger runs it, and its parts that need neither server nor Spark."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.demo.board import SilverLog
+from pipeline.demo.demo import run_demo
+from pipeline.demo.load import MINIMUM, Load
+from pipeline.demo.shop import TABLES, create_shop
+from pipeline.errors import ConfigError
+from pipeline.protocol.lsn import LSN
+from tests.support.servers import Database
+
+PGDELTA = Path(sys.executable).parent / "pgdelta"
+
+
+def start_demo(root: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(PGDELTA), "demo", "--root", str(root), "--json", *arguments],
+        cwd=root.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def is_running(server: Path) -> bool:
+    """Tell whether a server still has its data folder: it removes this file last."""
+    return (server / "data" / "postmaster.pid").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.postgres
+def test_the_demo_ends_with_every_table_equal(tmp_path: Path) -> None:
+    root = tmp_path / "demo"
+    process = start_demo(root, "--seconds", "3")
+    try:
+        out, err = process.communicate(timeout=500)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (0, "")
+    told = json.loads(out)
+    assert told["ok"]
+    assert [table["table"] for table in told["tables"]] == list(TABLES)
+    assert all(table["equal"] and table["source_rows"] > 0 for table in told["tables"])
+    assert told["counts"].keys() == MINIMUM.keys()
+    assert all(told["counts"][kind] >= least for kind, least in MINIMUM.items())
+    assert not is_running(root / "server")
+
+    query = shlex.split(told["query"])
+    answer = subprocess.run(query, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    assert "paid" in answer.stdout
+    assert answer.stderr == ""
+
+
+@pytest.mark.spark
+@pytest.mark.postgres
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_server_ends_with_the_demo_however_that_ends(tmp_path: Path, number: signal.Signals) -> None:
+    root = tmp_path / "demo"
+    process = start_demo(root, "--seconds", "600")
+    try:
+        wait_until(lambda: (root / "lake" / "silver" / "shop" / "orders").exists(), 300)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=70)
+    finally:
+        process.kill()
+    assert err == ""
+    if number == signal.SIGTERM:
+        told = json.loads(out)
+        assert told["stopped"]
+        assert process.returncode == (0 if told["ok"] else 1)
+    wait_until(lambda: not is_running(root / "server"), 30)
+
+
+def wait_until(is_so: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.mark.postgres
+def test_the_load_counts_what_the_server_says_it_changed(database: Database) -> None:
+    with database.connect() as connection:
+        create_shop(connection)
+        load = Load(connection)
+        load.open_shop()
+        load.run(0, threading.Event())
+        assert load.has_minimum
+        before = load.close_shop()
+        assert load.lag_of(before) == (0.0, 0)
+        assert load.lag_of(LSN(before - 1))[1] == 1
+        for table in TABLES:
+            assert database.run(f"SELECT count(*) FROM shop.{table}") == [(load.rows[table],)]
+        # out of line, and so not sent unless it changed
+        sizes = (
+            "SELECT min(length(description)), pg_relation_size(reltoastrelid) FROM shop.products, pg_class"
+        )
+        [(least, size)] = database.run(
+            f"{sizes} WHERE oid = 'shop.products'::regclass GROUP BY reltoastrelid"
+        )
+        assert least > 2048
+        assert size > 300 * least
+
+
+def test_a_folder_that_no_demo_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    with pytest.raises(ConfigError, match="not the folder of an earlier demo"):
+        run_demo(Namespace(root=str(tmp_path), seconds=1, json=True, stop=threading.Event()))
+    assert (tmp_path / "lake").exists()
+
+
+def test_a_folder_where_a_demo_runs_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / ".pgdelta-demo").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="a demo is running"):
+            run_demo(Namespace(root=str(tmp_path), seconds=1, json=True, stop=threading.Event()))
+
+
+def test_rows_and_position_are_read_from_the_log_of_a_table(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    silver = SilverLog(tmp_path, "pgdelta:shop:1")
+    silver.refresh()
+    assert (silver.rows, silver.position) == (0, LSN(0))
+    write_commit(log, 0, {"metaData": {}})
+    write_commit(log, 1, added("a", 10), added("b", 5), position("pgdelta:shop:1", 100))
+    silver.refresh()
+    assert (silver.rows, silver.position) == (15, LSN(100))
+    vector = {"cardinality": 3}
+    write_commit(log, 2, added("a", 10, deletionVector=vector), {"remove": {"path": "a"}})
+    write_commit(log, 3, {"remove": {"path": "b"}}, position("pgdelta:shop:1#1", 300))
+    silver.refresh()
+    assert (silver.rows, silver.position) == (7, LSN(100))
+
+
+def write_commit(log: Path, version: int, *actions: dict[str, Any]) -> None:
+    text = "".join(json.dumps(action) + os.linesep for action in actions)
+    (log / f"{version:020d}.json").write_text(text, encoding="utf-8")
+
+
+def added(path: str, rows: int, **more: Any) -> dict[str, Any]:
+    return {"add": {"path": path, "stats": json.dumps({"numRecords": rows}), **more}}
+
+
+def position(application: str, version: int) -> dict[str, Any]:
+    return {"txn": {"appId": application, "version": version}}

@@ -1,0 +1,101 @@
+"""A fault at any step of a run: the next run goes on, silver equals the source, bronze has no repeats.
+
+The cells share one lake, one after the other, so that what one leaves behind is there for the next. Between
+two of them tables change, get columns, come and go. `make faults` runs all cells, or those from the one on
+whose number PGDELTA_FIRST_CELL gives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.fault_points import CELLS, Cell, struck
+from tests.support.orders_load import KEPT, change
+from tests.support.paths import ROOT
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.seeds import seed_of_run
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+CONFIG = """\
+pipeline: {name}
+source:
+  conninfo: "{conninfo}"
+  create: {{publication: all}}
+storage: {{root: "{root}"}}
+"""
+
+
+def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 1) -> None:
+    """Run every cell, and print what came of it; the first one has a number."""
+    config = folder / "pipeline.yaml"
+    text = CONFIG.format(
+        name=pipeline.config.pipeline, conninfo=pipeline.database.conninfo, root=pipeline.root
+    )
+    config.write_text(text)
+    pipeline.run(
+        "CREATE TABLE keyed (id int PRIMARY KEY, v text)",
+        "CREATE TABLE bag (a int, v text)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+    )
+    pipeline.catch_up()
+    silent = []
+    for number, cell in enumerate(cells):
+        change(pipeline, number)
+        has_struck = run_killed(cell, config) if cell.fault == "killed" else run_hurt(cell, pipeline)
+        if not has_struck:
+            silent.append(str(cell))
+        pipeline.catch_up()
+        came = [f"came{n}" for n in range(max(0, number - KEPT), number + 1)]
+        pipeline.assert_equal("keyed", "bag", *came, ignore_left_columns=True)
+        print(f"{number + first:3d} of {len(cells) + first - 1}: {cell}: equal", flush=True)
+    assert not silent, f"these faults never struck: {silent}"
+
+
+def run_hurt(cell: Cell, pipeline: Pipeline) -> bool:
+    """Run both jobs here, under a fault; say whether it struck."""
+    with struck(cell) as has_struck:
+        for job in (pipeline.ingest, pipeline.apply):
+            with suppress(Exception):
+                job()
+        return has_struck.is_set()
+
+
+def run_killed(cell: Cell, config: Path) -> bool:
+    """Run both jobs in a process that ends at a step; say whether it did."""
+    command = [sys.executable, "-m", "tests.support.fault_points", str(config)]
+    done = subprocess.run(
+        [*command, cell.step, cell.when, cell.fault],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=300,
+    )
+    return done.returncode == -signal.SIGKILL
+
+
+@pytest.fixture
+def hurt(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline that copies, and keeps columns that the source dropped."""
+    return make_pipeline(copy="initial", create_publication="all")
+
+
+def test_a_fault_at_some_steps(hurt: Pipeline, tmp_path: Path) -> None:
+    rng = Random(seed_of_run())
+    killed = [cell for cell in CELLS if cell.fault == "killed"]
+    others = [cell for cell in CELLS if cell.fault not in ("killed", "slow")]
+    run_cells(hurt, tmp_path, [rng.choice(killed), rng.choice(others)])
+
+
+@pytest.mark.slow
+def test_every_fault_at_every_step(hurt: Pipeline, tmp_path: Path) -> None:
+    first = int(os.environ.get("PGDELTA_FIRST_CELL", "1"))
+    run_cells(hurt, tmp_path, list(CELLS[first - 1 :]), first)

@@ -1,0 +1,148 @@
+"""A gap of the stream stops the run, or is closed by copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.config.config import Protocol
+from pipeline.config.tables import Guards, TableRule
+from pipeline.errors import GapError
+from pipeline.operate.retry import run_retry
+from tests.support.lives import FILL, TABLE, forbid_copies
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.servers import Database, MakeServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def crossing(pipeline: Pipeline) -> Pipeline:
+    """Return the same pipeline, which closes gaps by copies."""
+    source = replace(pipeline.config.source, lost_slot="resync")
+    return replace(pipeline, config=replace(pipeline.config, source=source))
+
+
+def move_slot(pipeline: Pipeline) -> None:
+    """Let the slot forget what bronze has not got."""
+    pipeline.database.free_slot()
+    slot = pipeline.config.source.slot
+    pipeline.run(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())")
+
+
+@pytest.mark.parametrize("loss", ["dropped", pytest.param("moved", marks=pytest.mark.slow)])
+def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -> None:
+    life.run("INSERT INTO a VALUES (100, 'in bronze')")
+    life.ingest()
+    if loss == "dropped":
+        life.drop_slot()
+        life.run("DELETE FROM a WHERE id < 5")
+    else:
+        life.run("DELETE FROM a WHERE id < 5")
+        move_slot(life)
+    life.run("INSERT INTO a VALUES (101, 'behind the gap')")
+    with pytest.raises(GapError, match=r"source\.lost_slot"):
+        life.ingest()
+    healed = crossing(life)
+    healed.ingest()
+    healed.catch_up()
+    life.assert_equal("a")
+    gaps = life.frame("bronze", "copies").where("state = 'gap'").collect()
+    assert len(gaps) == 1
+    assert gaps[0].from_lsn <= gaps[0].lsn
+    healed.run("DELETE FROM a WHERE id = 101")
+    healed.catch_up()
+    life.assert_equal("a")
+
+
+def test_silver_does_not_go_back_to_a_gap_that_it_crossed(make_pipeline: MakePipeline) -> None:
+    life = make_pipeline(copy="initial", create_publication="all")
+    held = TableRule("public.held", guards=Guards(deletes=0))
+    life = crossing(replace(life, config=replace(life.config, tables=(held, TableRule("*.*")))))
+    life.run(
+        *(TABLE.format(name) for name in ("a", "held")),
+        *(FILL.format(name, 1, 50) for name in ("a", "held")),
+        "CREATE TABLE bag (n int)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+        "INSERT INTO bag SELECT i % 3 FROM generate_series(1, 9) i",
+    )
+    life.catch_up()
+    life.drop_slot()
+    life.run("DELETE FROM a WHERE id < 5")
+    life.catch_up()
+    for number in range(2):
+        life.run("DELETE FROM held WHERE id = (SELECT min(id) FROM held)")
+        life.run("INSERT INTO bag VALUES (1), (7)", f"INSERT INTO a VALUES ({100 + number}, 'later')")
+        life.ingest()
+        assert life.apply().tables["public", "held"].held
+        life.assert_equal("a", "bag")
+    assert not any(kind == "diverged" for kind, _ in life.events("bag"))
+    lsns = [row.lsn for row in life.frame("_pgdelta", "manifests").orderBy("written_at").collect()]
+    assert lsns == sorted(lsns)
+
+
+@pytest.mark.slow
+def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.run("INSERT INTO a VALUES (100, 'before the gap')")
+    life.ingest()
+    life.drop_slot()
+    life.run("DELETE FROM a WHERE id < 5")
+    healed = crossing(life)
+    with monkeypatch.context() as patch:
+        forbid_copies(patch)
+        assert healed.ingest().exit_code(strict=False) == 1
+    life.run("INSERT INTO a VALUES (101, 'behind the gap')")
+    with monkeypatch.context() as patch:
+        forbid_copies(patch)
+        healed.ingest()
+    healed.apply()
+    rows = {row.id for row in life.frame("silver", "public", "a").collect()}
+    assert rows == {*range(1, 51), 100}
+    assert any("gap" in sentence for kind, sentence in life.events("a") if kind == "resync")
+    rewritten = run_retry(healed.config, ["public.a"], rewrites=True, spark=life.spark)
+    assert "gap" in (rewritten.tables["public", "a"].held or "")
+    assert {row.id for row in life.frame("silver", "public", "a").collect()} == rows
+    healed.catch_up()
+    life.assert_equal("a")
+
+
+@pytest.mark.slow
+def test_a_table_that_came_behind_a_gap_lacks_nothing(make_pipeline: MakePipeline) -> None:
+    life = make_pipeline(copy="never", create_publication="all")
+    life.run(TABLE.format("a"), FILL.format("a", 1, 50))
+    life.catch_up()
+    life.drop_slot()
+    life.run("DELETE FROM a WHERE id < 5")
+    healed = crossing(life)
+    healed.catch_up()
+    life.run(TABLE.format("b"), FILL.format("b", 1, 70), "INSERT INTO a VALUES (100, 'behind the gap')")
+    healed.catch_up()
+    life.assert_equal("a", "b")
+    assert not any(kind == "resync" for kind, _ in life.events("b"))
+
+
+@pytest.mark.slow
+def test_what_was_prepared_before_a_gap_is_landed_or_asked_for(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    server = make_server({"max_prepared_transactions": "5"})
+    database = Database(server, "postgres", server.conninfo)
+    two_phase = Protocol(two_phase=True, written=frozenset({"two_phase"}))
+    life = make_pipeline(copy="initial", create_publication="all", database=database, protocol=two_phase)
+    life.run(TABLE.format("a"), FILL.format("a", 1, 50))
+    life.catch_up()
+    life.prepare("in bronze", "INSERT INTO a VALUES (100, 'parked')")
+    life.ingest()
+    life.prepare("in the gap", "INSERT INTO a VALUES (101, 'never sent')")
+    life.run("DELETE FROM a WHERE id < 5")
+    move_slot(life)
+    healed = crossing(life)
+    with pytest.raises(GapError, match=r"^Bronze never got what is prepared at the source \(.*: 1\)"):
+        healed.ingest()
+    life.run("COMMIT PREPARED 'in the gap'")
+    healed.ingest()
+    life.run("COMMIT PREPARED 'in bronze'")
+    healed.catch_up()
+    life.assert_equal("a")

@@ -1,0 +1,158 @@
+"""An ingest that was stopped, replaced and woken: it ends with a sentence, and bronze has no overlap."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.verify.audit import prove
+from tests.support.held_ingest import MOMENTS
+from tests.support.paths import ROOT
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.running import continuous, wait_until
+from tests.support.seeds import seed_of_run
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+ROUNDS = 50
+TABLES = (
+    "CREATE TABLE items (id int PRIMARY KEY, name text)",
+    "CREATE TABLE bag (n int, t text)",  # without a key: what comes twice is there twice
+    "ALTER TABLE bag REPLICA IDENTITY FULL",
+)
+CHANGES = (
+    "INSERT INTO items SELECT coalesce(max(id), 0) + 1, 'new' FROM items",
+    "INSERT INTO bag SELECT i % 7, 'row' FROM generate_series(1, 5) i",
+    "UPDATE items SET name = name || '.' WHERE id % 5 = 0 AND length(name) < 20",
+    "DELETE FROM bag WHERE ctid IN (SELECT ctid FROM bag LIMIT 2)",
+)
+CONFIG = """\
+pipeline: {name}
+source:
+  conninfo: "{conninfo}"
+  create: {{publication: all}}
+  copy: never
+storage: {{root: "{root}"}}
+"""
+
+
+@contextmanager
+def load(pipeline: Pipeline) -> Iterator[None]:
+    """Change the tables some twenty times a second, in a session that `break_off` leaves alone."""
+    ended = threading.Event()
+    with pipeline.database.connect() as session:
+        session.execute("SET application_name = 'load'")
+
+        def change() -> None:
+            turn = 0
+            while not ended.wait(0.05):
+                session.execute(CHANGES[turn % len(CHANGES)].encode())
+                turn += 1
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def break_off(pipeline: Pipeline) -> None:
+    """End the sessions of an ingest, as a network does that gives it up for dead."""
+    pipeline.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "
+        "pid <> pg_backend_pid() AND application_name <> 'load' AND backend_type IN "
+        "('client backend', 'walsender')"
+    )
+
+
+def is_stopped(process: subprocess.Popen[str]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def replace_one_that_is_held_up(pipeline: Pipeline, config: Path, moment: str, delay: float = 0.0) -> str:
+    """Hold an ingest up, let another one take over, wake the first; return what the first one says."""
+    first = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.held_ingest", str(config), moment],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    log = pipeline.path("bronze", "changes", "_delta_log")
+    try:
+        if moment == "any":
+            before = len(list(log.glob("*.json")))
+            wait_until(lambda: len(list(log.glob("*.json"))) > before or first.poll() is not None, 240)
+            time.sleep(delay)
+            os.killpg(first.pid, signal.SIGSTOP)
+        wait_until(lambda: first.poll() is not None or is_stopped(first), 240)
+        break_off(pipeline)
+        with continuous(pipeline) as second:
+            wait_until(lambda: second.captured or second.error, 240)
+            os.killpg(first.pid, signal.SIGCONT)
+            said = first.communicate(timeout=240)[1]
+            captured = second.captured
+            wait_until(lambda: second.captured > captured or second.error, 240)
+        assert second.error is None
+    finally:
+        if first.poll() is None:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.communicate()
+    assert first.returncode == 1
+    return said
+
+
+def check(pipeline: Pipeline, config: Path, moments: list[tuple[str, float]]) -> list[str]:
+    pipeline.run(*TABLES)
+    pipeline.ingest()
+    config.write_text(
+        CONFIG.format(name=pipeline.config.pipeline, conninfo=pipeline.database.conninfo, root=pipeline.root)
+    )
+    said = []
+    with load(pipeline):
+        for moment, delay in moments:
+            said.append(replace_one_that_is_held_up(pipeline, config, moment, delay))
+    pipeline.catch_up()
+    pipeline.assert_equal("items", "bag")
+    proof = prove(pipeline.config, spark=pipeline.spark)
+    assert proof.findings == ()
+    for sentence in said:
+        assert (sentence[:9], sentence.count("\n")) == ("pgdelta: ", 1), sentence
+        assert "unexpected" not in sentence
+    return said
+
+
+def test_an_ingest_that_was_held_up_at_its_commit_writes_no_more(
+    make_pipeline: MakePipeline, tmp_path: Path
+) -> None:
+    pipeline = make_pipeline(create_publication="all")
+    said = check(pipeline, tmp_path / "pipeline.yaml", [(moment, 0.0) for moment in MOMENTS])
+    for moment, sentence in zip(MOMENTS, said, strict=True):
+        print(f"held up {moment} its commit: {sentence}", end="")
+    assert "another ingest took over while this one was held up" in said[0]
+    assert "another ingest took over while this one was held up" in said[1]
+
+
+@pytest.mark.slow
+def test_an_ingest_that_was_held_up_fifty_times_at_any_moment(
+    make_pipeline: MakePipeline, tmp_path: Path
+) -> None:
+    seed = seed_of_run()
+    rng = random.Random(seed)
+    moments = [("any", rng.uniform(0, 1.5)) for _ in range(ROUNDS)]
+    said = check(make_pipeline(create_publication="all"), tmp_path / "pipeline.yaml", moments)
+    fenced = sum("another ingest took over" in sentence for sentence in said)
+    print(f"PGDELTA_SEED={seed}: {len(said)} times held up, {fenced} of them refused at a commit")

@@ -1,0 +1,87 @@
+"""A link that breaks, or stands still, costs time only: the run ends in one sentence and the next goes on."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+
+from pipeline.errors import SourceError
+from pipeline.postgres.replication.walsender import start_walsender
+from pipeline.table_copy import coordinator
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.proxy import Proxy
+from tests.support.running import FILL, ITEMS, continuous, wait_until
+from tests.support.servers import Database, MakeServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def through(pipeline: Pipeline, proxy: Proxy) -> Pipeline:
+    """Return the same pipeline whose jobs reach the server by the proxy."""
+    conninfo = proxy.conninfo(pipeline.database.conninfo)
+    config = replace(pipeline.config, source=replace(pipeline.config.source, conninfo=conninfo))
+    return replace(pipeline, config=config)
+
+
+def test_a_link_that_is_cut_loses_and_repeats_nothing(pipeline: Pipeline) -> None:
+    pipeline.run(ITEMS)
+    pipeline.ingest()
+    with Proxy(pipeline.database.server.port) as proxy:
+        pipeline.run(FILL.format(1, 60_000))
+        with continuous(through(pipeline, proxy)) as running:
+            wait_until(lambda: proxy.byte_count > 1_500_000, 120)
+            proxy.cut()  # in the midst of a transaction
+            running.join()
+        assert isinstance(running.error, SourceError)
+        assert "run again" in str(running.error)
+        assert pipeline.frame("bronze", "changes").count() == 0, "of a transaction all or nothing lands"
+        with continuous(through(pipeline, proxy)) as running:
+            wait_until(lambda: running.captured, 120)
+            pipeline.run("UPDATE items SET name = 'cut' WHERE id % 1000 = 0")
+            proxy.cut()  # between transactions, or while one is acknowledged
+            running.join()
+        assert isinstance(running.error, SourceError)
+    pipeline.run("DELETE FROM items WHERE id % 100 = 0")
+    pipeline.catch_up()
+    pipeline.assert_equal("items")
+
+
+def test_a_link_that_stands_still_ends_the_run(
+    make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server({"wal_sender_timeout": "3s"})
+    pipeline = make_pipeline(database=Database(server, "postgres", server.conninfo))
+    pipeline.run(ITEMS)
+    pipeline.ingest()
+    patient = functools.partial(start_walsender, longest_silence=6.0)
+    monkeypatch.setattr("pipeline.ingest.job.start_walsender", patient)
+    monkeypatch.setattr(coordinator, "PATIENCE", 2.0)
+    with Proxy(server.port) as proxy:
+        with continuous(through(pipeline, proxy)) as running:
+            pipeline.run(FILL.format(1, 1000))
+            wait_until(lambda: running.captured, 120)
+            proxy.stall()
+            pipeline.run(FILL.format(1001, 2000))
+            running.join()
+        assert isinstance(running.error, SourceError)
+        assert "has not answered for 6 seconds" in str(running.error)
+        proxy.flow()
+        through(pipeline, proxy).catch_up()
+    pipeline.assert_equal("items")
+
+
+@pytest.mark.slow
+def test_a_copy_whose_link_is_cut_goes_on(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.run(ITEMS, FILL.format(1, 80_000))
+    with Proxy(pipeline.database.server.port) as proxy:
+        with continuous(through(pipeline, proxy)) as running:
+            wait_until(lambda: proxy.byte_count > 1_000_000, 120)
+            pipeline.run("UPDATE items SET name = 'cut' WHERE id % 1000 = 0")
+            proxy.cut()
+            running.join()
+        assert isinstance(running.error, SourceError)
+        through(pipeline, proxy).catch_up()
+    pipeline.assert_equal("items")

@@ -1,0 +1,197 @@
+"""One ingest of a slot and one apply of a lake: a second one is refused, and a kill leaves no lock behind."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.delta.locks import hold_apply
+from pipeline.delta.table import Lake
+from pipeline.errors import LakeError, SlotBusyError
+from pipeline.operate.plan import make_plan
+from pipeline.operate.resync import run_resync
+from pipeline.operate.retry import run_retry
+from pipeline.operate.run import run_both
+from pipeline.postgres.connection import connect
+from pipeline.postgres.replication.slot_lock import lock_slot
+from pipeline.report.status import read_status
+from pipeline.verify.reconcile import run_reconcile
+from tests.support.paths import ROOT
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
+from tests.support.running import CONFIG, ITEMS, continuous, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+HOLDERS = (
+    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+@contextmanager
+def applying(pipeline: Pipeline) -> Iterator[None]:
+    """Apply continuously meanwhile."""
+    stop = threading.Event()
+    options = {"trigger": "continuous", "stop": stop}
+    thread = threading.Thread(target=pipeline.apply, kwargs=options)
+    thread.start()
+    lock = pipeline.path("_pgdelta", "locks", "apply")
+    try:
+        wait_until(lambda: lock.exists() and lock.read_text())
+        yield
+    finally:
+        stop.set()
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.ingest.job.lock_slot", functools.partial(lock_slot, busy_timeout=0.2))
+    config, spark = pipeline.config, pipeline.spark
+    pipeline.run(ITEMS)
+    pipeline.ingest()
+    pipeline.run("INSERT INTO items VALUES (1, 'one')")
+    pipeline.ingest()
+    with applying(pipeline):
+        for second in (
+            pipeline.apply,
+            lambda: run_retry(config, spark=spark),
+            lambda: run_both(config, spark=spark),
+            lambda: run_both(config, trigger="continuous", spark=spark),
+            lambda: run_resync(config, None, runs=True, spark=spark),
+            lambda: run_reconcile(config, runs=True, repairs=True, spark=spark),
+        ):
+            with pytest.raises(LakeError, match=rf"Another apply .*\(process {os.getpid()} on .*stop it"):
+                second()
+        make_plan(config, spark=spark)
+        read_status(config, spark=spark)
+        wait_until(lambda: pipeline.path("silver", "public", "items").exists())
+    assert not pipeline.path("_pgdelta", "requests").exists(), "nothing was asked for"
+    assert run_retry(config, spark=spark).exit_code(strict=True) == 0
+    pipeline.assert_equal("items")
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_a_second_ingest_of_a_slot_is_refused(
+    route: str, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(route=route, create_publication="all")
+    impatient = functools.partial(lock_slot, busy_timeout=0.2)
+    monkeypatch.setattr("pipeline.ingest.job.lock_slot", impatient)
+    with closing(connect(pipeline.config.source.conninfo)) as first:
+        lock_slot(first, pipeline.config.source.slot)
+        for second in (pipeline.ingest, lambda: run_both(pipeline.config, spark=pipeline.spark)):
+            with pytest.raises(SlotBusyError, match=f"is busy .*PID {first.info.backend_pid}"):
+                second()
+    query = "SELECT FROM pg_replication_slots WHERE database = current_database()"
+    assert pipeline.source.execute(query).rowcount == 0, "nothing was made"
+    with hold_apply(Lake(pipeline.spark, pipeline.root)):
+        pipeline.run(ITEMS)
+        assert pipeline.ingest().position
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_an_ingest_whose_session_was_lost_takes_the_lock_again_or_ends(
+    route: str, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(route=route, create_publication="all")
+    pipeline.run(ITEMS)
+    pipeline.ingest()
+
+    def holder() -> int | None:
+        row = pipeline.source.execute(HOLDERS).fetchone()
+        return row and row[0]
+
+    def terminate() -> None:
+        pipeline.run(f"SELECT pg_terminate_backend({holder()})")
+        wait_until(lambda: holder() is None)
+
+    with continuous(pipeline) as running:
+        pipeline.run("INSERT INTO items VALUES (1, 'one')")
+        wait_until(lambda: running.captured == 1, 120)
+        terminate()
+        pipeline.run("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
+        wait_until(lambda: running.captured == 2, 120)
+        assert holder() is not None
+        impatient = functools.partial(lock_slot, busy_timeout=0.2)
+        monkeypatch.setattr("pipeline.postgres.replication.slot_lock.lock_slot", impatient)
+        terminate()
+        with closing(connect(pipeline.config.source.conninfo)) as second:
+            lock_slot(second, pipeline.config.source.slot)
+            pipeline.run("CREATE TABLE third (id int PRIMARY KEY)", "INSERT INTO third VALUES (1)")
+            running.join()
+        assert isinstance(running.error, SlotBusyError)
+    pipeline.catch_up()
+    pipeline.assert_equal("items", "other", "third")
+
+
+@pytest.mark.slow
+def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run(ITEMS)
+    pipeline.ingest()
+    pipeline.run("INSERT INTO items VALUES (1, 'one')")
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(
+        CONFIG.format(name=pipeline.config.pipeline, conninfo=pipeline.database.conninfo, root=pipeline.root)
+    )
+    environ = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+    environ["PYTHONPATH"] = str(ROOT)
+
+    def command(name: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "pipeline.cli.main", name, "--config", str(file), *arguments]
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(name), cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    first = subprocess.Popen(
+        command("run", "--trigger", "continuous"),
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        silver = pipeline.path("silver", "public", "items", "_delta_log", f"{1:020d}.json")
+        wait_until(silver.exists, 400)
+        for name, sentence in (
+            ("apply", f"pgdelta: Another apply writes the silver tables of file:{pipeline.root} (process "),
+            (
+                "ingest",
+                f"pgdelta: The slot {pipeline.config.source.slot} is busy and stayed so for 60 seconds",
+            ),
+        ):
+            done = run(name)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr.startswith(sentence), done.stderr
+            assert len(done.stderr.splitlines()) == 1
+        assert run("status").returncode == 0
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait(30)
+    pipeline.run("INSERT INTO items VALUES (2, 'two')")
+    pipeline.ingest()
+    with monkeypatch.context() as patch:
+        # before the query begins: what is no Exception would never leave its callback
+        patch.setattr("pipeline.apply.job._apply", crash)
+        with pytest.raises(Crash):
+            pipeline.apply()
+        patch.setattr("pipeline.apply.applier.Applier._pass", crash)
+        with pytest.raises(Crash):
+            run_retry(pipeline.config, spark=pipeline.spark)
+    pipeline.catch_up()
+    pipeline.assert_equal("items")

@@ -1,0 +1,249 @@
+"""What a publication can say: partitions, column lists, row filters, generated columns, whole schemas."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.operate.resync import run_resync
+from tests.support import oracle
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.servers import Database
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+LARGE = "repeat('x', 2500)"
+
+
+def publish(pipeline: Pipeline, what: str, **options: str) -> None:
+    """Create the pipeline's publication by hand, as its users may."""
+    settings = ", ".join(f"{name} = {value}" for name, value in options.items())
+    with_ = f" WITH ({settings})" if settings else ""
+    pipeline.run(f"CREATE PUBLICATION {pipeline.config.source.publication} FOR {what}{with_}")
+
+
+def partitioned(pipeline: Pipeline) -> None:
+    """Create a partitioned table whose leaves have their columns in orders of their own."""
+    pipeline.run(
+        "CREATE TABLE sales (region text, id int, amount numeric(8,2), note text, PRIMARY KEY (region, id))"
+        " PARTITION BY LIST (region)",
+        "CREATE TABLE sales_north PARTITION OF sales FOR VALUES IN ('north')",
+        "CREATE TABLE sales_south (note text, amount numeric(8,2), id int NOT NULL, region text NOT NULL)",
+        "ALTER TABLE sales ATTACH PARTITION sales_south FOR VALUES IN ('south')",
+        "ALTER TABLE sales_north ALTER note SET STORAGE EXTERNAL",
+        "ALTER TABLE sales_south ALTER note SET STORAGE EXTERNAL",
+    )
+
+
+CHANGES = (
+    f"INSERT INTO sales SELECT r, g, g / 4.0, {LARGE} || g FROM generate_series(1, 6) g, "
+    "(VALUES ('north'), ('south')) v(r)",
+    "UPDATE sales SET amount = 9 WHERE id = 1",
+    "UPDATE sales SET region = 'south', id = id + 100 WHERE region = 'north' AND id = 2",
+    "DELETE FROM sales WHERE id = 3",
+    "UPDATE sales SET id = id + 50 WHERE id = 4",
+)
+
+
+@pytest.mark.slow
+def test_partitions_are_tables_of_their_own(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    partitioned(pipeline)
+    publish(pipeline, "ALL TABLES")
+    pipeline.ingest()
+    pipeline.run(*CHANGES, "TRUNCATE sales_north")
+    pipeline.run("INSERT INTO sales VALUES ('north', 7, 1, 'x')")
+    pipeline.catch_up()
+    pipeline.assert_equal("sales_north", "sales_south")
+
+
+def test_partitions_are_one_table_through_their_root(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    partitioned(pipeline)
+    publish(pipeline, "TABLE sales", publish_via_partition_root="true")
+    pipeline.ingest()
+    pipeline.run(*CHANGES[:1])
+    pipeline.catch_up()
+    pipeline.run(*CHANGES[1:])
+    pipeline.run(
+        "CREATE TABLE sales_west (id int NOT NULL, region text NOT NULL, note text, amount numeric(8,2))",
+        "ALTER TABLE sales ATTACH PARTITION sales_west FOR VALUES IN ('west')",
+        "INSERT INTO sales VALUES ('west', 1, 1, 'w')",
+        "UPDATE sales SET region = 'west' WHERE region = 'south' AND id = 5",
+    )
+    pipeline.catch_up()
+    pipeline.assert_equal("sales")
+    assert not pipeline.path("silver", "public", "sales_north").exists()
+    pipeline.run("TRUNCATE sales", "INSERT INTO sales VALUES ('north', 1, 1, 'again')")
+    pipeline.catch_up()
+    pipeline.assert_equal("sales")
+
+
+def test_a_leaf_that_knows_its_rows_otherwise_than_the_root_is_refused_or_right(
+    make_pipeline: MakePipeline,
+) -> None:
+    pipeline = make_pipeline()
+    pipeline.run(
+        "CREATE TABLE events (id int, kind text, v text) PARTITION BY LIST (kind)",
+        "CREATE TABLE events_a PARTITION OF events FOR VALUES IN ('a')",
+        "ALTER TABLE events_a ADD PRIMARY KEY (id)",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+    )
+    publish(pipeline, "TABLE events, other", publish_via_partition_root="true")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO events SELECT g, 'a', 'v' FROM generate_series(1, 4) g")
+    pipeline.run("DELETE FROM events WHERE id = 2", "UPDATE events SET v = 'w' WHERE id = 3")
+    pipeline.run("INSERT INTO other VALUES (1)")
+    pipeline.ingest()
+    summary = pipeline.apply()
+    pipeline.assert_equal("other")
+    if summary.exit_code(strict=True) == 0:
+        pipeline.assert_equal("events")
+    else:
+        assert any("events" in line for line in summary.lines()), summary.lines()
+
+
+def test_a_leaf_that_logs_less_than_its_root_says_is_held_or_told(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    for table in ("updated", "deleted"):
+        pipeline.run(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+            f"CREATE TABLE {table}_1 PARTITION OF {table} FOR VALUES FROM (0) TO (10)",
+            f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+        )
+    publish(pipeline, "TABLE updated, deleted", publish_via_partition_root="true")
+    pipeline.ingest()
+    for table in ("updated", "deleted"):
+        pipeline.run(f"INSERT INTO {table} VALUES (1, 'a'), (2, 'a')")
+    pipeline.catch_up()
+    pipeline.run("UPDATE updated SET v = 'b' WHERE id = 1", "DELETE FROM deleted WHERE id = 2")
+    pipeline.ingest()
+    summary = pipeline.apply()
+    assert summary.exit_code(strict=True) == 1
+    found = pipeline.frame("silver", "public", "updated").select("id", "v").collect()
+    assert {tuple(row) for row in found} == {(1, "a"), (2, "a")}
+    [(kind, sentence)] = pipeline.events("updated")
+    assert kind == "held"
+    assert "for each partition" in sentence
+    [(kind, sentence)] = pipeline.events("deleted")
+    assert kind == "diverged"
+    assert sentence.startswith("1 updates or deletes")
+
+
+def test_a_leaf_that_logs_more_than_its_root_says_is_followed(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    partitioned(pipeline)
+    pipeline.run("ALTER TABLE sales_north REPLICA IDENTITY FULL")
+    publish(pipeline, "TABLE sales", publish_via_partition_root="true")
+    pipeline.ingest()
+    pipeline.run(*CHANGES[:2])
+    pipeline.catch_up()
+    pipeline.run("UPDATE sales SET id = id + 50 WHERE id IN (4, 5)", *CHANGES[2:])
+    pipeline.catch_up()
+    pipeline.assert_equal("sales")
+
+
+def test_a_delete_that_does_not_say_the_key_is_told(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial")
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        "CREATE UNIQUE INDEX t_1_code ON t_1 (code)",
+        "ALTER TABLE t_1 REPLICA IDENTITY USING INDEX t_1_code",
+        "INSERT INTO t VALUES (1, 10), (2, 20)",
+    )
+    publish(pipeline, "TABLE t", publish_via_partition_root="true")
+    pipeline.catch_up()
+    pipeline.run("DELETE FROM t WHERE id = 2")
+    pipeline.ingest()
+    failure = pipeline.apply().tables[("public", "t")].failure
+    assert failure is not None
+    assert "does not say the key of the row that it means" in failure
+    # as it says
+    pipeline.run("ALTER TABLE t_1 REPLICA IDENTITY FULL")
+    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
+    pipeline.ingest()
+    pipeline.catch_up()
+    pipeline.run(
+        "UPDATE t SET id = 3 WHERE id = 1", "INSERT INTO t VALUES (4, 40)", "DELETE FROM t WHERE id = 4"
+    )
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+
+
+def test_columns_that_are_not_published_are_not_in_silver(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    pipeline.run("CREATE TABLE people (secret text, id int PRIMARY KEY, age int, name text)")
+    publish(pipeline, "TABLE people (id, name)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO people SELECT 'secret', g, g, 'name ' || g FROM generate_series(1, 9) g")
+    pipeline.run("UPDATE people SET age = 1, id = id + 10 WHERE id < 3", "DELETE FROM people WHERE id = 5")
+    pipeline.run("ALTER TABLE people ADD more text", "UPDATE people SET name = 'x', more = 'y' WHERE id = 6")
+    pipeline.catch_up()
+    names = pipeline.frame("silver", "public", "people").columns
+    assert names == ["id", "name", "_commit_lsn", "_commit_time"]
+    found = {(r.id, r.name) for r in pipeline.frame("silver", "public", "people").collect()}
+    assert found == set(pipeline.source.execute("SELECT id, name FROM people").fetchall())
+
+
+def test_a_row_that_a_filter_lets_in_late_never_gets_a_silent_null(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    pipeline.run(
+        "CREATE TABLE docs (id int, shown bool, body text, title text, PRIMARY KEY (id))",
+        "ALTER TABLE docs ALTER body SET STORAGE EXTERNAL",
+        "ALTER TABLE docs REPLICA IDENTITY FULL",
+    )
+    publish(pipeline, "TABLE docs WHERE (shown)")
+    pipeline.ingest()
+    pipeline.run(f"INSERT INTO docs SELECT g, g % 2 = 0, {LARGE} || g, 'title' FROM generate_series(1, 8) g")
+    pipeline.catch_up()
+    pipeline.run(
+        "UPDATE docs SET shown = true WHERE id = 1",
+        "UPDATE docs SET shown = false WHERE id IN (2, 4)",
+        "UPDATE docs SET shown = true WHERE id = 4",
+        "UPDATE docs SET title = 'other' WHERE id = 6",
+        "DELETE FROM docs WHERE id = 8",
+    )
+    pipeline.ingest()
+    assert pipeline.apply().exit_code(strict=False) == 0
+    shown = pipeline.source.execute("SELECT id, title, body FROM docs WHERE shown").fetchall()
+    silver = {row.id: row for row in pipeline.frame("silver", "public", "docs").collect()}
+    assert {(i, title) for i, title, _ in shown} == {(i, row.title) for i, row in silver.items()}
+    misfits = pipeline.frame("_pgdelta", "misfits").where("table_name = 'docs'").collect()
+    recorded = {(row.column_name, row.key) for row in misfits}
+    for i, _, body in shown:
+        if silver[i].body != body:
+            assert silver[i].body is None
+            assert any(column == "body" and str(i) in (key or "") for column, key in recorded), (i, recorded)
+
+
+def test_generated_columns_come_where_they_are_published(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline()
+    pipeline.run(
+        "CREATE TABLE boxes (id int PRIMARY KEY, w int, twice int GENERATED ALWAYS AS (w * 2) STORED, "
+        "thrice int GENERATED ALWAYS AS (w * 3) VIRTUAL)"
+    )
+    publish(pipeline, "TABLE boxes", publish_generated_columns="stored")
+    pipeline.ingest()
+    pipeline.run(
+        "INSERT INTO boxes SELECT g, g FROM generate_series(1, 5) g", "UPDATE boxes SET w = 0 WHERE id = 2"
+    )
+    pipeline.catch_up()
+    found = {(r.id, r.w, r.twice) for r in pipeline.frame("silver", "public", "boxes").collect()}
+    assert found == set(pipeline.source.execute("SELECT id, w, twice FROM boxes").fetchall())
+    assert "thrice" not in pipeline.frame("silver", "public", "boxes").columns
+
+
+def test_a_publication_of_a_schema_brings_tables_that_are_made_later(
+    make_pipeline: MakePipeline, database: Database
+) -> None:
+    pipeline = make_pipeline("shop.*")
+    pipeline.run("CREATE SCHEMA shop", "CREATE TABLE shop.first (id int PRIMARY KEY)")
+    publish(pipeline, "TABLES IN SCHEMA shop")
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE shop.second (id int PRIMARY KEY, v text)", "CREATE TABLE outside (id int)")
+    pipeline.run("INSERT INTO shop.first VALUES (1)", "INSERT INTO shop.second VALUES (1, 'a')")
+    pipeline.run("INSERT INTO outside VALUES (1)")
+    pipeline.catch_up()
+    names = [("shop", "first"), ("shop", "second")]
+    oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, names)
+    assert pipeline.frame("bronze", "changes").where("table_name = 'outside'").count() == 0

@@ -1,0 +1,102 @@
+"""The registry of silver tables: read back as recorded, and from a lake of an older release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.delta.table import Lake, LakeTable, local_frame
+from pipeline.metadata.events import Event
+from pipeline.metadata.registry import Records, Registered, RegisteredColumn, Successor
+from pipeline.protocol.lsn import LSN
+
+pytestmark = pytest.mark.spark
+
+ID = RegisteredColumn("id", "id", 1, "id")
+V = RegisteredColumn("v", "title", None, "col-1f")
+OLD = Registered("public", "t", "file:/lake/t", 16385, (ID, V), own_columns=("_commit_lsn", "col-2a"))
+NEW = Registered("public", "t", "file:/lake/t", 16385, (ID,), Successor(16390, (V,), "app#1", LSN(77)))
+
+
+@pytest.mark.parametrize("entry", [OLD, NEW])
+def test_an_entry_is_read_back_as_recorded(spark: SparkSession, tmp_path: Path, entry: Registered) -> None:
+    records = Records(Lake(spark, str(tmp_path)))
+    records.ensure()
+    records.register(entry)
+    assert Records(Lake(spark, str(tmp_path))).registered() == {("public", "t"): entry}
+
+
+def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path))
+    older = (
+        "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, columns ARRAY<STRUCT<"
+        "name: STRING, silver_name: STRING, attribute_number: INT>>, updated_at TIMESTAMP"
+    )
+    column = {"name": "id", "silver_name": "id", "attribute_number": 1}
+    row = {"schema_name": "public", "table_name": "u", "path": "p", "relation_id": 1, "columns": [column]}
+    table = lake.table("_pgdelta", "tables")
+    table.ensure(older)
+    table.append(local_frame(spark, [row], older))
+    records = Records(lake)
+    records.ensure()
+    records.register(NEW)
+    found = Records(lake).registered()
+    assert found == {("public", "u"): Registered("public", "u", "p", 1, (ID,)), ("public", "t"): NEW}
+
+
+def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    records = Records(Lake(spark, str(tmp_path)))
+    records.ensure()
+    kinds = ("resync", "diverged", "evolved", "held")
+    records.record_events([Event("public", kind, LSN(1), kind, "a sentence") for kind in kinds])
+    told = {("public", "resync"): LSN(1), ("public", "diverged"): LSN(1)}
+    assert records.resyncs() == told
+    assert records.resyncs() == told
+    after_a_crash = Records(Lake(spark, str(tmp_path)))
+    after_a_crash.record_events([Event("public", "resync", LSN(7), "resync", "another sentence")])
+    newer = {**told, ("public", "resync"): LSN(7)}
+    assert after_a_crash.resyncs() == newer
+    after_a_crash.forget_resyncs(told)
+    assert after_a_crash.resyncs() == {("public", "resync"): LSN(7)}, "another event came since"
+    after_a_crash.forget_resyncs(newer)
+    assert after_a_crash.resyncs() == {}
+
+
+def test_an_event_is_recorded_once_and_looked_for_once_by_a_process(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, str(tmp_path))
+    records = Records(lake)
+    records.ensure()
+    held, evolved = (Event("public", "t", LSN(1), kind, "a sentence") for kind in ("held", "evolved"))
+    records.record_events([held])
+    events = lake.table("_pgdelta", "events")
+    version = events.version()
+    records.record_events([held])
+    assert events.version() == version, "nothing was looked for"
+    records.record_events([held, evolved])
+    Records(lake).record_events([held, evolved])
+    assert sorted(row.kind for row in events.frame().collect()) == ["evolved", "held"]
+
+
+def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, str(tmp_path))
+    records = Records(lake)
+    records.ensure()
+    event = Event("public", "t", LSN(1), "held", "a sentence")
+
+    def fail(*arguments: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "append_few", fail)
+        with pytest.raises(OSError, match="no space left"):
+            records.record_events([event])
+    records.record_events([event])
+    assert lake.table("_pgdelta", "events").frame().count() == 1

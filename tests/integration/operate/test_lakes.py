@@ -1,0 +1,188 @@
+"""What becomes of a lake outside the runs: it moves, its checkpoints go back, Delta forgets positions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.bronze.log import app_id
+from pipeline.delta.table import LakeTable
+from pipeline.delta.txn import Commit
+from pipeline.errors import ConfigError
+from pipeline.operate.resync import run_resync
+from pipeline.protocol.lsn import LSN
+from pipeline.report.status import read_status
+from tests.support.pipelines import MakePipeline, Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+TABLES = (
+    "CREATE TABLE t (id int PRIMARY KEY, v text)",
+    "INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 20) i",
+    "CREATE TABLE bag (a int)",
+    "ALTER TABLE bag REPLICA IDENTITY FULL",
+    "INSERT INTO bag SELECT i % 3 FROM generate_series(1, 9) i",
+)
+RETENTION = "delta.setTransactionRetentionDuration"
+
+
+@pytest.fixture
+def shop(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline whose silver shows a table with a key and one without."""
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.run(*TABLES)
+    pipeline.catch_up()
+    change(pipeline)
+    pipeline.catch_up()
+    return pipeline
+
+
+def change(pipeline: Pipeline) -> None:
+    pipeline.run(
+        "UPDATE t SET v = v || '!' WHERE id % 2 = 0",
+        "INSERT INTO t SELECT max(id) + 1, 'new' FROM t",
+        "INSERT INTO bag VALUES (1), (7)",
+        "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)",
+    )
+
+
+def forget(pipeline: Pipeline, *names: str) -> None:
+    """Have Delta forget the positions of a table, so long ago that no checkpoint has them either."""
+    table = LakeTable(pipeline.spark, str(pipeline.path(*names)))
+    sql = f"ALTER TABLE {table.identifier}"
+    pipeline.spark.sql(f"{sql} SET TBLPROPERTIES ('{RETENTION}' = 'interval 0 seconds')")
+    jvm: Any = pipeline.spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog
+    log.clearCache()
+    log.forTable(pipeline.spark._jsparkSession, table.path).checkpoint()
+    pipeline.spark.sql(f"{sql} UNSET TBLPROPERTIES ('{RETENTION}')")
+    folder = pipeline.path(*names, "_delta_log")
+    for file in folder.glob("*.crc"):
+        file.unlink()
+    log.clearCache()
+
+
+def clear_log(pipeline: Pipeline, *names: str) -> None:
+    """Have Delta remove the log of a table so far, as it does with a checkpoint that is 30 days old."""
+    table = LakeTable(pipeline.spark, str(pipeline.path(*names)))
+    folder = pipeline.path(*names, "_delta_log")
+    jvm: Any = pipeline.spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog
+    log.clearCache()
+    log.forTable(pipeline.spark._jsparkSession, table.path).checkpoint()
+    long_ago = time.time() - 40 * 86_400
+    for file in folder.glob("*.*"):
+        os.utime(file, (long_ago, long_ago))
+    log.clearCache()
+    pipeline.spark.sql(
+        f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ('delta.checkpointInterval' = '10')"
+    )
+    log.forTable(pipeline.spark._jsparkSession, table.path).checkpoint()
+    log.clearCache()
+    assert not (folder / f"{0:020}.json").exists()
+
+
+def test_a_lake_is_that_of_one_pipeline(shop: Pipeline) -> None:
+    other = replace(
+        shop, config=replace(shop.config, pipeline="other", source=replace(shop.config.source, slot="other"))
+    )
+    for job in (other.ingest, other.apply, lambda: read_status(other.config, spark=other.spark)):
+        with pytest.raises(ConfigError, match=f"is that of the pipeline {shop.config.pipeline}, "):
+            job()
+    made = "SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'other'"
+    assert shop.source.execute(made).fetchall() == []
+    change(shop)
+    shop.catch_up()
+    shop.assert_equal("t", "bag")
+
+
+def test_a_lake_that_moved_goes_on(shop: Pipeline, tmp_path: Path) -> None:
+    change(shop)
+    shop.ingest()  # what silver has yet to apply moves as well
+    root = tmp_path / "elsewhere" / "lake"
+    root.parent.mkdir()
+    shutil.move(shop.root, root)
+    moved = replace(shop, config=replace(shop.config, storage=replace(shop.config.storage, root=str(root))))
+    change(moved)
+    moved.catch_up()
+    moved.assert_equal("t", "bag")
+    assert not Path(shop.root).exists(), "nothing is written where it was"
+
+
+def test_a_log_that_delta_removed_since_the_last_apply_is_not_missed(shop: Pipeline) -> None:
+    for _ in range(2):
+        change(shop)
+        shop.ingest()
+    clear_log(shop, "bronze", "changes")
+    shop.apply()
+    shop.assert_equal("t", "bag")
+    change(shop)
+    shop.catch_up()
+    shop.assert_equal("t", "bag")
+
+
+@pytest.mark.parametrize("content", [b"", b"v1\n{"])
+def test_a_damaged_checkpoint_is_not_missed(shop: Pipeline, content: bytes) -> None:
+    files = [file for file in shop.path("_pgdelta", "checkpoints").rglob("*") if file.is_file()]
+    for file in files:
+        file.write_bytes(content)
+    assert {file.parent.name for file in files} >= {"apply", "offsets", "commits"}
+    change(shop)
+    shop.catch_up()
+    shop.assert_equal("t", "bag")
+
+
+@pytest.mark.slow
+def test_checkpoints_that_go_back_change_nothing(shop: Pipeline, tmp_path: Path) -> None:
+    checkpoints = shop.path("_pgdelta", "checkpoints")
+    shutil.copytree(checkpoints, tmp_path / "before")
+    change(shop)
+    shop.catch_up()
+    versions = shop.version("t"), shop.version("bag")
+    shutil.rmtree(checkpoints)
+    shutil.copytree(tmp_path / "before", checkpoints)
+    shop.apply()
+    assert (shop.version("t"), shop.version("bag")) == versions
+    change(shop)
+    shop.catch_up()
+    shop.assert_equal("t", "bag")
+
+
+@pytest.mark.slow
+def test_positions_that_delta_forgot_are_missed(shop: Pipeline) -> None:
+    forget(shop, "bronze", "changes")
+    change(shop)
+    shop.catch_up()  # bronze's own log says how far it is
+    shop.assert_equal("t", "bag")
+    for name in ("t", "bag"):
+        forget(shop, "silver", "public", name)
+    change(shop)
+    shop.catch_up()  # both are written anew, from their copies on
+    shop.assert_equal("t", "bag")
+
+
+def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) -> None:
+    pipeline.ingest()
+    pipeline.run(*TABLES)
+    pipeline.catch_up()
+    for name in ("t", "bag"):
+        forget(pipeline, "silver", "public", name)
+        table = LakeTable(pipeline.spark, str(pipeline.path("silver", "public", name)))
+        for part in ("/rewrite", "#patched"):  # what such a write recorded is younger, and says nothing
+            commit = Commit(app_id(pipeline.config.pipeline) + part, LSN(time.time_ns()))
+            table.append(table.frame().limit(0), commit)
+    change(pipeline)
+    pipeline.ingest()
+    summary = pipeline.apply()
+    assert summary.exit_code(strict=False) == 1
+    assert sum("nothing says how far" in line for line in summary.lines()) == 2
+    shutil.rmtree(pipeline.path("silver", "public", "t"))
+    run_resync(pipeline.config, ["public.bag"], spark=pipeline.spark)
+    pipeline.catch_up()
+    pipeline.assert_equal("t", "bag")

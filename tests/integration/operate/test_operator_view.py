@@ -1,0 +1,194 @@
+"""The operator's view of a real pipeline: lags, rows of the last day, the slot, metrics and log of a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import threading
+import time
+import urllib.request
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from pipeline.bronze.activity import Mark, read_activity
+from pipeline.bronze.log import Bronze
+from pipeline.cli.metrics_options import Address
+from pipeline.config.tables import TableRule
+from pipeline.delta.table import Lake
+from pipeline.operate.run import run_both
+from pipeline.report.status import read_status
+from pipeline.report.status_page import Status, TableStatus
+from pipeline.report.watch import Watch
+from tests.support.pipelines import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+DAY = timedelta(days=1)
+
+
+def status(pipeline: Pipeline) -> Status:
+    return read_status(pipeline.config, spark=pipeline.spark)
+
+
+def tables(found: Status) -> dict[str, TableStatus]:
+    return {table.name[1]: table for table in found.tables}
+
+
+def printed(found: Status) -> str:
+    page = StringIO()
+    found.print(Console(width=400, file=page))
+    return page.getvalue()
+
+
+def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: Pipeline) -> None:
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE day (id int PRIMARY KEY, d date)"
+    )
+    rule = TableRule("public.day", misfit="error")
+    pipeline = replace(pipeline, config=replace(pipeline.config, tables=(rule, TableRule("*.*"))))
+    pipeline.ingest()
+    before = time.time()
+    pipeline.run("INSERT INTO t SELECT g, g FROM generate_series(1, 5) g", "INSERT INTO day VALUES (1, NULL)")
+    pipeline.catch_up()
+    pipeline.run(
+        "INSERT INTO day VALUES (2, 'infinity')",
+        "UPDATE t SET v = 0 WHERE id < 3",
+        "DELETE FROM t WHERE id = 5",
+        "TRUNCATE t",
+    )
+    pipeline.ingest()
+    pipeline.apply(records_status=True)
+
+    far = replace(pipeline.config.source, conninfo="host=127.0.0.1 port=1 dbname=shop password=geheim")
+    offline = status(replace(pipeline, config=replace(pipeline.config, source=far)))
+    assert (offline.source, offline.rate) == (None, None)
+    assert "the source was not asked: Cannot connect" in printed(offline)
+    assert "geheim" not in printed(offline) + json.dumps(offline.as_json())
+    day, t = tables(offline)["day"], tables(offline)["t"]
+    assert (t.state, t.lag_seconds, t.lag_bytes) == ("current", 0.0, 0)
+    assert t.operations == {"I": 5, "U": 2, "D": 1, "T": 1}
+    assert (day.state, day.operations["I"]) == ("refused", 2)
+    assert day.lag_bytes == offline.captured - day.applied > 0
+    assert day.lag_seconds is not None
+    shown = pipeline.frame("bronze", "changes").where(f"end_lsn <= {int(day.applied)}")
+    [newest] = shown.selectExpr("max(commit_time)").collect()
+    assert day.commit_time == newest[0].astimezone(timezone.utc)
+    assert 0 < day.lag_seconds < time.time() - before
+
+    rows = {row.table_name: row for row in pipeline.frame("_pgdelta", "status").collect()}
+    assert rows.keys() == {"t", "day"}
+    assert (rows["t"].state, rows["t"].applied_lsn, rows["t"].lag_seconds) == ("current", t.applied, 0.0)
+    assert (rows["day"].state, rows["day"].lag_bytes) == ("refused", day.lag_bytes)
+    assert (rows["day"].sentence, rows["day"].misfits) == (day.sentence, 0)
+    assert rows["day"].captured_lsn == rows["t"].captured_lsn == offline.captured
+    pipeline.run("INSERT INTO t SELECT g, g FROM generate_series(1, 1000) g")
+    end = pipeline.database.flush_lsn()
+    online = status(pipeline)
+    assert online.source is not None
+    assert online.source.slot is not None
+    assert online.source.wal_lsn >= end
+    t = tables(online)["t"]
+    assert t.lag_bytes == online.source.wal_lsn - t.applied > 50_000
+    assert t.lag_seconds is not None
+    assert 0 < t.lag_seconds < time.time() - before
+    said = online.as_json()
+    assert json.loads(json.dumps(said)) == said
+    assert said["lag_behind"] == "source"
+    assert said["tables"][1]["last_day"] == {"inserts": 5, "updates": 2, "deletes": 1, "truncates": 1}
+    assert said["source"]["slot"]["wal_status"] == "reserved"
+    assert said["source"]["slot"]["retained_bytes"] > 50_000
+    page = printed(online)
+    assert f"slot {pipeline.config.source.slot}: not active" in page
+    assert "max_slot_wal_keep_size is unlimited" in page
+    assert "5 I, 2 U, 1 D, 1 T" in page
+
+    assert online.rate is None or online.rate > 0
+    bronze = Bronze(Lake(pipeline.spark, pipeline.root), pipeline.config.pipeline)
+    point = bronze.point()
+    assert point is not None
+    now = datetime.now(timezone.utc)
+    soon = read_activity(bronze, point, [], now + timedelta(minutes=30))
+    old = read_activity(bronze, point, [day.applied], now + 2 * DAY)
+    [first] = shown.selectExpr("min(commit_lsn)").collect()[0]
+    assert isinstance(soon.since, Mark)
+    assert soon.since.lsn == first
+    assert soon.operations["public", "t"] == t.operations
+    assert (old.operations, old.commit_times[day.applied] <= newest[0].astimezone(timezone.utc)) == ({}, True)
+    assert old.since is not None
+    assert old.since.lsn == online.applied
+
+
+def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = argparse.Namespace(
+        log="json", metrics=Address("127.0.0.1", port), debug=False, json=False, trigger="continuous"
+    )
+    stop = threading.Event()
+
+    def scrape() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    def wait_for(name: str, least: float) -> dict[str, float]:
+        deadline = time.monotonic() + 90
+        while (found := scrape()).get(name, -1.0) < least:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+        return found
+
+    of = f'{{pipeline="{pipeline.config.pipeline}"'
+    of_t = f'{of},schema="public",table="t"}}'
+    with Watch(pipeline.config, options, "run") as watch:
+
+        def run() -> None:
+            run_both(
+                pipeline.config,
+                trigger="continuous",
+                stop=stop,
+                spark=pipeline.spark,
+                ingest_progress=watch.take_ingest,
+                apply_progress=watch.take_apply,
+            )
+
+        running = threading.Thread(target=run)
+        running.start()
+        try:
+            wait_for(f"pgdelta_captured_lsn{of}}}", 1)
+            pipeline.run("INSERT INTO t VALUES (1, 'geheim'), (2, 'geheim')", "DELETE FROM t WHERE id = 1")
+            end = int(pipeline.database.flush_lsn())
+            wait_for(f"pgdelta_table_changes_total{of_t}", 3)
+            found = wait_for(f"pgdelta_apply_pass_seconds_count{of}}}", 1)
+            while found[f"pgdelta_applied_lsn{of}}}"] < found[f"pgdelta_table_applied_lsn{of_t}"]:
+                found = scrape()  # silver as a whole comes after its tables
+            assert found[f"pgdelta_captured_changes_total{of}}}"] == 3
+            assert found[f"pgdelta_captured_transactions_total{of}}}"] >= 2
+            assert found[f"pgdelta_table_applied_lsn{of_t}"] == found[f"pgdelta_applied_lsn{of}}}"] <= end
+            assert found[f"pgdelta_table_failed{of_t}"] == found[f"pgdelta_table_held{of_t}"] == 0
+            for name in ("captured", "applied"):
+                assert abs(found[f"pgdelta_{name}_commit_timestamp_seconds{of}}}"] - time.time()) < 120
+            assert (
+                wait_for(f"pgdelta_stream_batch_id{of}}}", 0)[f"pgdelta_apply_pass_seconds_count{of}}}"] >= 1
+            )
+        finally:
+            stop.set()
+            running.join(120)
+    assert watch.end(0) == 0
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    events = [line["event"] for line in said]
+    assert (events[0], events[-1]) == ("start", "end")
+    assert sum(line["changes"] for line in said if line["event"] == "commit") == 3
+    assert sum(line["changes"] for line in said if line["event"] == "pass") == 3
+    assert "geheim" not in json.dumps(said)
+    assert pipeline.database.conninfo not in json.dumps(said)
+    assert [row.table_name for row in pipeline.frame("_pgdelta", "status").collect()] == ["t"]

@@ -1,0 +1,205 @@
+"""What an operator asks: how far is each table, what would happen next, and once more after a fix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeline.config.tables import TableRule
+from pipeline.errors import ConfigError
+from pipeline.operate.plan import Plan, make_plan
+from pipeline.operate.retry import run_retry
+from pipeline.report.status import read_status
+from pipeline.report.status_page import Status
+from pipeline.silver.as_of import as_of
+from pipeline.verify.audit import prove
+from tests.support.pipelines import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def with_rules(pipeline: Pipeline, *rules: TableRule) -> Pipeline:
+    return replace(pipeline, config=replace(pipeline.config, tables=rules))
+
+
+def printed(found: Plan | Status) -> str:
+    page = StringIO()
+    found.print(Console(width=400, file=page))
+    return page.getvalue()
+
+
+def status(pipeline: Pipeline) -> dict[str, str]:
+    return {table.name[1]: table.state for table in read_status(pipeline.config, spark=pipeline.spark).tables}
+
+
+def plan(pipeline: Pipeline) -> Plan:
+    return make_plan(pipeline.config, spark=pipeline.spark)
+
+
+def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
+    assert plan(pipeline).tables == ()  # not even a lake
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v int, w text)", "CREATE TABLE other (id int PRIMARY KEY)"
+    )
+    pipeline.ingest()
+    assert plan(pipeline).tables == ()
+    pipeline.run(
+        "INSERT INTO t SELECT g, g, 'w' FROM generate_series(1, 5) g", "INSERT INTO other VALUES (1)"
+    )
+    pipeline.ingest()
+    other, t = plan(pipeline).tables
+    assert (t.name, t.counts) == (("public", "t"), {"I": 5, "U": 0, "D": 0, "T": 0})
+    assert [step.sentence for step in t.steps] == ["the table is created: id INT, v INT, w STRING"]
+    assert not pipeline.path("silver").exists()
+    pipeline.catch_up()
+    assert plan(pipeline).tables == ()
+    pipeline.run(
+        "DELETE FROM t WHERE id = 5",
+        "ALTER TABLE t RENAME w TO x",
+        "ALTER TABLE t ALTER v TYPE bigint",
+        "ALTER TABLE t ADD n int DEFAULT 7",
+        "UPDATE t SET n = 8 WHERE id = 1",
+        "DELETE FROM other",
+        "ALTER TABLE other ALTER id TYPE text",
+        "INSERT INTO other VALUES ('a')",
+    )
+    pipeline.ingest()
+    versions = {table: pipeline.frame("silver", "public", table).schema for table in ("t", "other")}
+    planned = plan(pipeline)
+    assert {table: pipeline.frame("silver", "public", table).schema for table in versions} == versions
+    other, t = planned.tables
+    assert [(step.sentence.split(";")[0], step.cost, step.loses) for step in t.steps] == [
+        ("column w was renamed to x", "no data is written; readers need column mapping", None),
+        ("column v was widened from INT to BIGINT", "no data is written; readers need type widening", None),
+        ("column n was added with a default", "5 rows get the default", None),
+    ]
+    assert [step.cost for step in other.steps] == ["nothing is applied from there on"]
+    shown = printed(planned)
+    assert "public.t" in shown
+    assert "1 U, 1 D" in shown
+    assert planned.as_json()["tables"][1]["changes"] == {"I": 0, "U": 1, "D": 1, "T": 0}
+    rewriting = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
+    [step] = plan(rewriting).tables[0].steps
+    assert step.cost == "3 changes are read again, 1 rows are replaced"
+    rewriting.catch_up()
+    rewriting.assert_equal("t", "other")
+    assert plan(rewriting).tables == ()
+    assert printed(plan(rewriting)).strip().endswith("silver shows all that bronze holds (up to "
+        + str(plan(rewriting).upto) + ")")  # fmt: skip
+
+
+def test_status_says_why_a_table_does_not_go_on_and_retry_frees_it(pipeline: Pipeline) -> None:
+    assert read_status(pipeline.config, spark=pipeline.spark).tables == ()
+    pipeline.run(
+        "CREATE TABLE held (id int PRIMARY KEY, v int)",
+        "CREATE TABLE refused (id int PRIMARY KEY, day date)",
+        "CREATE TABLE fine (id int PRIMARY KEY, day date)",
+    )
+    pipeline.ingest()
+    strict = with_rules(pipeline, TableRule("public.refused", misfit="error"), TableRule("*.*"))
+    strict.run(*(f"INSERT INTO {table} VALUES (1, NULL)" for table in ("held", "refused", "fine")))
+    strict.catch_up()
+    assert status(strict) == {"held": "current", "refused": "current", "fine": "current"}
+    strict.run(
+        "ALTER TABLE held ALTER v TYPE text",
+        "INSERT INTO held VALUES (2, 'b')",
+        "INSERT INTO refused VALUES (2, 'infinity')",
+        "INSERT INTO fine VALUES (2, 'infinity')",
+    )
+    strict.ingest()
+    strict.apply()
+    found = read_status(strict.config, spark=strict.spark)
+    assert status(strict) == {"held": "held", "refused": "refused", "fine": "current"}
+    fine, held, refused = found.tables
+    assert fine.misfits == {"day": 1}
+    assert held.sentence is not None
+    assert "column v changed from INT to STRING" in held.sentence
+    assert refused.applied < found.applied == found.captured
+    assert found.is_held
+    assert "a value of column day" in printed(found)
+    assert [table["state"] for table in found.as_json()["tables"]] == ["current", "held", "refused"]
+
+    with pytest.raises(ConfigError, match="add --rewrite"):
+        run_retry(strict.config, ["public.held"], spark=strict.spark)
+    with pytest.raises(ConfigError, match=r"write schema\.table"):
+        run_retry(strict.config, ["held"], rewrites=True, spark=strict.spark)
+    assert run_retry(strict.config, spark=strict.spark).exit_code(strict=True) == 1
+    fixed = with_rules(pipeline, TableRule("public.refused", misfit="text"), TableRule("*.*"))
+    summary = run_retry(fixed.config, ["public.[hr]*", "public.held"], rewrites=True, spark=fixed.spark)
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    assert status(fixed) == {"held": "current", "refused": "current", "fine": "current"}
+    fixed.assert_equal("held")
+    rows = fixed.frame("silver", "public", "refused").orderBy("id").select("day", "day__text").collect()
+    assert [tuple(row) for row in rows] == [(None, None), (None, "infinity")]
+    fixed.run("INSERT INTO held VALUES (3, 'c')", "UPDATE refused SET day = '2024-01-01'")
+    fixed.catch_up()
+    fixed.assert_equal("held", "refused", ignore_left_columns=True)
+
+
+@pytest.mark.slow
+def test_a_table_is_written_anew_under_another_policy_without_any_change(pipeline: Pipeline) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, day date)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'infinity'), (2, '2024-01-01')")
+    pipeline.catch_up()
+    for _ in range(2):
+        clamped = with_rules(pipeline, TableRule("*.*", misfit="clamp"))
+        assert run_retry(clamped.config, rewrites=True, spark=pipeline.spark).exit_code(strict=True) == 0
+        rows = pipeline.frame("silver", "public", "t").orderBy("id").select("day").collect()
+        assert [str(row.day) for row in rows] == ["9999-12-31", "2024-01-01"]
+    pipeline.run("DELETE FROM t WHERE id = 1")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+    assert pipeline.events("t")[-1] == (
+        "evolved",
+        "the table was written anew from bronze, as somebody asked",
+    )
+
+
+@pytest.mark.slow
+def test_a_table_may_be_laid_out_and_maintained_by_its_owner(pipeline: Pipeline) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 500) i")
+    pipeline.catch_up()
+    path = f"delta.`{pipeline.path('silver', 'public', 't')}`"
+    for number, statement in enumerate(
+        (
+            f"ALTER TABLE {path} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+            f"ALTER TABLE {path} CLUSTER BY (id)",
+            f"OPTIMIZE {path}",
+            f"REORG TABLE {path} APPLY (PURGE)",
+            f"VACUUM {path}",
+        )
+    ):
+        pipeline.spark.sql(statement)
+        pipeline.run(
+            f"UPDATE t SET v = 'x' WHERE id % 7 = {number}", f"DELETE FROM t WHERE id = {number + 100}"
+        )
+        pipeline.catch_up()
+    pipeline.assert_equal("t")
+    detail = pipeline.spark.sql(f"DESCRIBE DETAIL {path}").head()
+    assert detail is not None
+    assert detail.clusteringColumns == ["id"]
+    assert "deletionVectors" in detail.tableFeatures
+
+
+@pytest.mark.slow
+def test_every_table_of_the_lake_may_be_compacted_while_changes_come(pipeline: Pipeline) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE u (id int PRIMARY KEY)")
+    pipeline.ingest()
+    for number in range(3):
+        pipeline.run(f"INSERT INTO t SELECT {number} * 100 + i, 'v' FROM generate_series(1, 90) i")
+        pipeline.ingest()  # lands in bronze, and is applied behind the maintenance
+        for log in Path(pipeline.root).rglob("_delta_log"):
+            for statement in ("OPTIMIZE", "VACUUM"):
+                pipeline.spark.sql(f"{statement} delta.`{log.parent}`")
+        pipeline.run(f"UPDATE t SET v = 'w' WHERE id % 9 = {number}", f"INSERT INTO u VALUES ({number})")
+        pipeline.catch_up()
+        pipeline.assert_equal("t", "u")
+    assert prove(pipeline.config, spark=pipeline.spark).findings == ()
+    assert not as_of(pipeline.spark, pipeline.root).behind

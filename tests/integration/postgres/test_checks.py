@@ -1,0 +1,233 @@
+"""`run_checks` finds beforehand what a start or the source itself would stumble over, and changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from pipeline.config.config import Config, Protocol
+from pipeline.config.tables import TableRule
+from pipeline.postgres.checks.start import Check, run_checks
+from tests.support.postgres.streams import prepare
+from tests.support.servers import Database, MakeServer
+
+pytestmark = pytest.mark.postgres
+
+
+def failures(config: Config) -> dict[str, Check]:
+    return {check.name: check for check in run_checks(config) if not check.ok}
+
+
+def find(config: Config, name: str) -> Check:
+    return next(check for check in run_checks(config) if check.name == name)
+
+
+def test_a_fresh_source_passes_and_nothing_is_created(database: Database) -> None:
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    config = database.config()
+    checks = run_checks(config)
+    assert [check for check in checks if not check.ok] == []
+    assert [check.name for check in checks] == [
+        *("connection", "server version", "wal_level", "replication right", "walsender", "publication"),
+        *("replica identity", "generated columns", "slot", "kept WAL", "encoding"),
+    ]
+    assert "will be created for 1 tables (public.item)" in find(config, "publication").sentence
+    assert database.run("SELECT 1 FROM pg_publication") == []
+    assert database.run(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{database.name}'") == []
+
+
+def test_a_prepared_source_passes(database: Database) -> None:
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    prepare(database.config())
+    assert failures(database.config()) == {}
+    assert "is free" in find(database.config(), "slot").sentence
+
+
+def test_a_prepared_source_of_version_10_passes(old_database: Database) -> None:
+    old_database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    prepare(old_database.config())
+    assert failures(old_database.config(route="sql")) == {}
+
+
+def test_a_source_that_cannot_be_reached_is_one_failure(database: Database) -> None:
+    checks = run_checks(database.config(conninfo="host=127.0.0.1 port=1 dbname=shop"))
+    assert [(check.name, check.ok) for check in checks] == [("connection", False)]
+
+
+def test_a_low_wal_level_fails(make_server: MakeServer) -> None:
+    server = make_server({"wal_level": "replica"})
+    database = Database(server, "postgres", server.conninfo)
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    assert failures(database.config())["wal_level"].fix.startswith("Run ALTER SYSTEM SET wal_level = logical")
+
+
+def test_missing_rights_fail(database: Database) -> None:
+    role = f"reader_{database.name}"
+    database.run("CREATE TABLE item (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN")
+    config = database.config(conninfo=database.server.conninfo_of(database.name, role))
+    assert set(failures(config)) == {"replication right", "walsender", "publication"}
+    database.run(f"ALTER ROLE {role} REPLICATION", f"GRANT CREATE ON DATABASE {database.name} TO {role}")
+    assert failures(config)["publication"].sentence.endswith(f"{role} does not own public.item.")
+    database.run(f"ALTER TABLE item OWNER TO {role}")
+    assert failures(config) == {}
+    database.run(f"REASSIGN OWNED BY {role} TO postgres", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def test_a_publication_that_lacks_a_table_or_an_operation_fails(database: Database) -> None:
+    database.run(
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        "CREATE TABLE later (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION {database.name} FOR TABLE item WITH (publish = 'insert, update')",
+    )
+    found = failures(database.config())
+    assert set(found) == {"published operations", "published tables"}
+    assert "leaves out delete, truncate" in found["published operations"].sentence
+    assert 'ADD TABLE "public"."later"' in found["published tables"].fix
+
+
+def test_partitions_are_covered_by_their_root_and_roots_by_their_partitions(database: Database) -> None:
+    database.run(
+        "CREATE TABLE part (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)",
+        f"CREATE PUBLICATION {database.name} FOR TABLE part",
+    )
+    assert failures(database.config()) == {}
+    database.run(f"ALTER PUBLICATION {database.name} SET (publish_via_partition_root = true)")
+    assert failures(database.config()) == {}
+
+
+def test_a_missing_publication_with_a_slot_fails(database: Database) -> None:
+    database.run(
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        "SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')",
+    )
+    assert "cannot decode what came before" in failures(database.config())["publication"].fix
+
+
+def test_a_slot_that_cannot_be_used_fails(old_database: Database) -> None:
+    old_database.run(
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION {old_database.name} FOR TABLE item",
+        "SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')",
+    )
+    assert "test_decoding" in failures(old_database.config())["slot"].sentence
+
+
+def test_what_makes_updates_fail_at_the_source_is_found(database: Database) -> None:
+    broken = {
+        "nothing": "ALTER TABLE nothing REPLICA IDENTITY NOTHING",
+        "keyless": "ALTER TABLE keyless DROP CONSTRAINT keyless_pkey",
+        "deferred": "ALTER TABLE deferred DROP CONSTRAINT deferred_pkey, ADD PRIMARY KEY (id) DEFERRABLE",
+    }
+    for name, change in broken.items():
+        database.run(f"CREATE TABLE {name} (id int PRIMARY KEY, v int)", change)
+    database.run(
+        "CREATE TABLE fine (id int PRIMARY KEY, v int)",
+        "CREATE TABLE whole (v int)",
+        "ALTER TABLE whole REPLICA IDENTITY FULL",
+        f"CREATE PUBLICATION {database.name} FOR ALL TABLES",
+    )
+    failing = set()
+    for name in ("fine", "whole", *broken):
+        try:
+            database.run(
+                f"INSERT INTO {name} (v) VALUES (1)" if name == "whole" else f"INSERT INTO {name} VALUES (1)"
+            )
+            database.run(f"UPDATE {name} SET v = 2")
+        except psycopg.errors.ObjectNotInPrerequisiteState:
+            failing.add(name)
+    assert failing == set(broken)
+    sentence = failures(database.config())["replica identity"].sentence
+    assert sentence.endswith("public.deferred, public.keyless, public.nothing.")
+
+
+def test_a_leaf_that_logs_less_than_its_root_says_is_found(database: Database) -> None:
+    database.run(
+        "CREATE TABLE part (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (10) TO (20)",
+        "ALTER TABLE part REPLICA IDENTITY FULL",
+        "ALTER TABLE part_2 REPLICA IDENTITY FULL",
+        f"CREATE PUBLICATION {database.name} FOR TABLE part WITH (publish_via_partition_root = true)",
+    )
+    found = failures(database.config())
+    assert set(found) == {"identities of partitions"}
+    assert found["identities of partitions"].sentence.endswith("which row they mean: public.part_1.")
+    database.run("ALTER TABLE part_1 REPLICA IDENTITY FULL")
+    assert failures(database.config()) == {}
+
+
+def test_a_leaf_that_does_not_log_the_key_of_its_root_is_found(database: Database) -> None:
+    database.run(
+        "CREATE TABLE part (region int, id int, code int NOT NULL, v text, PRIMARY KEY (region, id))"
+        " PARTITION BY LIST (region)",
+        # the columns of one stand in another order
+        "CREATE TABLE part_0 (v text, code int NOT NULL, id int NOT NULL, region int NOT NULL)",
+        "ALTER TABLE part ATTACH PARTITION part_0 FOR VALUES IN (0)",
+        *(f"CREATE TABLE part_{n} PARTITION OF part FOR VALUES IN ({n})" for n in range(1, 4)),
+        "CREATE UNIQUE INDEX part_1_code ON part_1 (code)",
+        "ALTER TABLE part_1 REPLICA IDENTITY USING INDEX part_1_code",
+        "CREATE UNIQUE INDEX part_2_more ON part_2 (code, id, region)",
+        "ALTER TABLE part_2 REPLICA IDENTITY USING INDEX part_2_more",
+        "CREATE UNIQUE INDEX part_3_beside ON part_3 (region, code) INCLUDE (id)",
+        "ALTER TABLE part_3 REPLICA IDENTITY USING INDEX part_3_beside",
+        f"CREATE PUBLICATION {database.name} FOR TABLE part WITH (publish_via_partition_root = true)",
+    )
+    found = failures(database.config())
+    assert set(found) == {"identities of partitions"}
+    sentence = found["identities of partitions"].sentence
+    assert sentence.endswith("which row they mean: public.part_1, public.part_3.")
+    database.run(*(f"ALTER TABLE part_{n} REPLICA IDENTITY FULL" for n in range(4)))
+    assert failures(database.config()) == {}
+
+
+@pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
+def test_an_unpublished_generated_column_in_a_full_identity_is_found(database: Database, kind: str) -> None:
+    database.run(
+        f"CREATE TABLE item (id int, twice int GENERATED ALWAYS AS (id * 2) {kind})",
+        "ALTER TABLE item REPLICA IDENTITY FULL",
+        f"CREATE PUBLICATION {database.name} FOR TABLE item",
+        "INSERT INTO item VALUES (1)",
+    )
+    with pytest.raises(psycopg.Error, match="cannot update"):
+        database.run("UPDATE item SET id = 2")
+    assert set(failures(database.config())) == {"generated columns"}
+    database.run(f"ALTER PUBLICATION {database.name} SET (publish_generated_columns = stored)")
+    assert set(failures(database.config())) == ({"generated columns"} if kind == "VIRTUAL" else set())
+
+
+def test_what_the_server_will_be_asked_for_is_said(database: Database, old_database: Database) -> None:
+    sentence = find(database.config(), "server version").sentence
+    assert sentence.endswith(
+        "will be asked for protocol version 4, streaming parallel, messages, origin any."
+    )
+    assert "streaming off" in find(database.config(route="sql"), "server version").sentence
+    assert "protocol version 1, streaming off" in find(old_database.config(), "server version").sentence
+
+
+def test_a_slot_that_two_phase_will_change_for_good_is_said(database: Database) -> None:
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    prepare(database.config())
+    assert find(database.config(), "slot").fix == ""
+    written = database.config(protocol=Protocol(two_phase=True))
+    assert "a two-phase slot for good" in find(written, "slot").fix
+
+
+def test_an_option_that_the_server_lacks_fails_when_written(old_database: Database) -> None:
+    old_database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    config = old_database.config(protocol=Protocol(messages=True, written=frozenset({"messages"})))
+    assert "needs PostgreSQL 14" in failures(config)["server version"].sentence
+
+
+def test_a_column_that_only_the_configuration_has_is_found(database: Database) -> None:
+    database.run('CREATE TABLE item (id int PRIMARY KEY, "Price" numeric)')
+    types = {"Price": "DECIMAL(20,4)", "id": "BIGINT"}
+    rule = TableRule("public.*", types=types)
+    config = replace(database.config(), tables=(rule,))
+    assert find(config, "configured columns").ok
+    wrong = replace(rule, types={"price": "DECIMAL(20,4)"}, misfits={"day": "error"})
+    check = find(replace(config, tables=(wrong,)), "configured columns")
+    assert not check.ok
+    assert check.sentence.endswith("misfits name: day of public.*, price of public.*.")

@@ -1,0 +1,34 @@
+"""The embedded server starts anywhere, stops and starts again, and keeps its data through a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pipeline.errors import SourceError
+from pipeline.postgres.embedded.server import start_server
+from tests.support.servers import MakeServer
+
+pytestmark = pytest.mark.postgres
+
+
+def test_a_server_keeps_its_data_through_restarts_and_a_crash(make_server: MakeServer) -> None:
+    server = make_server({"work_mem": "8MB"})
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute("CREATE TABLE item (id int)")
+    server.restart({"work_mem": "9MB"})
+    server.kill_immediate()
+    server.start()
+    server.stop()
+    server.stop()
+    server.start()
+    with psycopg.connect(server.socket_conninfo) as connection:
+        assert connection.execute("SELECT count(*) FROM item").fetchone() == (0,)
+        assert connection.execute("SHOW work_mem").fetchone() == ("9MB",)
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="The embedded server failed"):
+        start_server(tmp_path / "server", settings={"shared_buffers": "nonsense"})

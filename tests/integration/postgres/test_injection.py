@@ -1,0 +1,187 @@
+"""Names and values that try to be SQL stay names and values, by either route, in copies and in every check.
+
+`victim` is there to be dropped; it never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+from pipeline.config.config import Config
+from pipeline.key_ranges import TEXT as TEXT_OID
+from pipeline.key_ranges import KeyRange
+from pipeline.postgres.catalog import look_up
+from pipeline.postgres.checks.start import run_checks
+from pipeline.postgres.connection import connect
+from pipeline.postgres.key_conditions import key_condition, takes_keys
+from pipeline.postgres.publication import ensure_publication
+from pipeline.postgres.published_tables import describe_published
+from pipeline.postgres.replication.options import quote_identifier
+from pipeline.postgres.replication.slot import ensure_slot
+from pipeline.postgres.snapshot.comparable_text import TEXT
+from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.postgres.snapshot.read_table import CopyReader, PageRange
+from pipeline.postgres.snapshot.row_hashes import Shape, SourceRows, SourceTable
+from pipeline.protocol.decode import decode
+from pipeline.protocol.messages import Relation
+from tests.support.postgres.streams import both_routes, kinds, read_through, start
+from tests.support.servers import Database
+
+pytestmark = pytest.mark.postgres
+
+NAMES = [
+    "'; DROP TABLE public.victim; --",
+    '"; DROP TABLE public.victim; --',
+    "\"') ; DROP TABLE public.victim; --",
+    "\\'; DROP TABLE public.victim; --",
+    "$(touch /tmp/x) `id` ${HOME}",
+    "../../etc/passwd",
+    "two\nlines\r\t\x1b[31m",
+    "{} {0} {table} %s %(x)s %%",
+    "$$ $1 :x @@version",
+    "a,b.c*?[x]",
+]
+DATABASES = ["old_database", "database"]
+
+
+@pytest.fixture(params=DATABASES)
+def target(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """Give a database of PostgreSQL 10, then of 18, whose victim must live on."""
+    database: Database = request.getfixturevalue(request.param)
+    database.run("CREATE TABLE victim (id int PRIMARY KEY)", "INSERT INTO victim VALUES (1)")
+    yield database
+    assert database.run("SELECT id FROM victim") == [(1,)]
+
+
+def make_table(database: Database, name: str) -> None:
+    """Create schema, table and columns of that name, with a row that holds it."""
+    with database.connect() as connection:
+        names = {
+            "name": sql.Identifier(name),
+            "more": sql.Identifier(f"{name} 2"),
+            "value": sql.Literal(name),
+        }
+        for statement in (
+            "CREATE SCHEMA {name}",
+            "CREATE TABLE {name}.{name} ({name} text PRIMARY KEY, {more} text)",
+            "INSERT INTO {name}.{name} VALUES ({value}, {value})",
+        ):
+            connection.execute(sql.SQL(statement).format(**names))
+
+
+def config_of(database: Database, name: str, **source: Any) -> Config:
+    """Return a configuration of the table alone, whose publication has that name too."""
+    # of a glob `*` and `?` mean themselves as well
+    glob = f"{quote_identifier(name)}.{quote_identifier(name)}"
+    return database.config(glob, publication=name, **source)
+
+
+@both_routes
+@pytest.mark.parametrize("name", NAMES)
+def test_names_stay_names_in_the_stream(target: Database, name: str, route: str) -> None:
+    make_table(target, name)
+    config = config_of(target, name, route=route)
+    with connect(config.source.conninfo) as connection:
+        publication, is_new = ensure_publication(connection, config)
+        assert is_new
+        assert (publication.name, set(publication.tables)) == (name, {(name, name)})
+        ensure_slot(connection, config, may_create=True)
+        with target.connect() as other:
+            identifiers = sql.Identifier(name), sql.Identifier(f"{name} 2")
+            other.execute(sql.SQL("UPDATE {0}.{0} SET {1} = 'new'").format(*identifiers))
+        with closing(start(config, route)) as stream:
+            messages = read_through(stream, target.flush_lsn())
+        assert kinds(messages).endswith("UC")
+        [relation] = [message for message in map(decode, messages) if isinstance(message, Relation)]
+        assert (relation.namespace, relation.name) == (name, name)
+        assert [column.name for column in relation.columns] == [name, f"{name} 2"]
+        facts = look_up(connection, relation)
+        assert facts is not None
+        assert facts.primary_key == (name,)
+    assert all(check.ok for check in run_checks(config))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str) -> None:
+    make_table(target, name)
+    with target.connect() as connection:
+        connection.execute(sql.SQL("CREATE PUBLICATION {0} FOR TABLE {0}.{0}").format(sql.Identifier(name)))
+    conninfo = target.conninfo
+    keys = key_condition([name], [TEXT_OID], [KeyRange((name,), (name,)), KeyRange((name,), ())])
+    shape = Shape(((name, TEXT), (f"{name} 2", TEXT)), (0,))
+    with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
+        assert takes_keys(keeper.connection, (name, name), keys)
+        table = describe_published(keeper.connection, name, (name, name))
+        [leaf] = table.leaves
+        blocks = list(reader.read(keeper.snapshot, table, PageRange(leaf, 0, leaf.pages)))
+        assert sum(block.row_count for block in blocks) == 1
+        with SourceTable(conninfo, keeper.snapshot, name, (name, name)) as source:
+            rows = SourceRows(source, shape)
+            [prefix] = rows.sums(1)
+            [row] = rows.rows([prefix])
+            assert row.texts == (name,)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_check_tells_to_run_can_be_run_as_it_is(database: Database, name: str) -> None:
+    role = f"{name[:40]} {database.name}"
+    make_table(database, name)
+    with database.connect() as connection:
+        identifiers = sql.Identifier(name), sql.Identifier(role)
+        connection.execute(sql.SQL("CREATE PUBLICATION {}").format(identifiers[0]))
+        connection.execute(sql.SQL("CREATE ROLE {1} LOGIN").format(*identifiers))
+    try:
+        # \ and ' are escaped in a conninfo
+        user = role.replace("\\", r"\\").replace("'", r"\'")
+        conninfo = database.server.conninfo_of(database.name, f"'{user}'")
+        config = config_of(database, name, conninfo=conninfo, copy="initial")
+        for check in ("replication right", "published tables", "SELECT right"):
+            found = {check.name: check for check in run_checks(config) if not check.ok}
+            told = found[check].fix
+            for ending in (" as a superuser.", " (the rows that", ", or set source.copy"):
+                told = told.partition(ending)[0]
+            with database.connect() as connection:
+                connection.execute(told.removeprefix("Run ").encode())
+            assert check not in {check.name for check in run_checks(config) if not check.ok}
+    finally:
+        with database.connect() as connection:
+            connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+def test_a_row_filter_is_taken_as_the_server_writes_it(database: Database) -> None:
+    database.run(
+        "CREATE TABLE item (id int PRIMARY KEY, name text)",
+        "INSERT INTO item VALUES (1, 'shown'), (2, '{0} %s ''; -- $$ \\')",
+        f"CREATE PUBLICATION {database.name} FOR TABLE item WHERE (name <> '{{0}} %s ''; -- $$ \\')",
+    )
+    conninfo, name = database.conninfo, ("public", "item")
+    with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
+        table = describe_published(keeper.connection, database.name, name)
+        [leaf] = table.leaves
+        blocks = list(reader.read(keeper.snapshot, table, PageRange(leaf, 0, leaf.pages)))
+        assert sum(block.row_count for block in blocks) == 1
+        with SourceTable(conninfo, keeper.snapshot, database.name, name) as source:
+            sums = SourceRows(source, Shape((("id", TEXT), ("name", TEXT)), (0,))).sums(1)
+            assert sum(found.rows for found in sums.values()) == 1
+
+
+@pytest.mark.parametrize("setting", ["standard_conforming_strings = off", "backslash_quote = on"])
+def test_a_role_whose_strings_have_escapes_changes_nothing(database: Database, setting: str) -> None:
+    name = "\\'; DROP TABLE public.victim; --"
+    database.run("CREATE TABLE victim (id int)", f"ALTER DATABASE {database.name} SET {setting}")
+    database.run("SET standard_conforming_strings = on")
+    make_table(database, name)
+    for route in ("walsender", "sql"):
+        config = config_of(database, name, route=route, slot=f"{database.name}_{route}")
+        with connect(config.source.conninfo) as connection:
+            ensure_publication(connection, config)
+            ensure_slot(connection, config, may_create=True)
+        with closing(start(config, route)) as stream:
+            stream.ping()
+    assert database.run("SELECT count(*) FROM victim") == [(0,)]

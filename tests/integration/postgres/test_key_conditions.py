@@ -1,0 +1,64 @@
+"""Values of keys that somebody names, seen by the server that is to find them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.errors import SourceError
+from pipeline.key_ranges import DATE, INT4, TEXT, KeyRange
+from pipeline.postgres.key_conditions import key_condition, takes_keys
+from tests.support.servers import Database
+
+pytestmark = pytest.mark.postgres
+
+NAMES, TYPES = ("region", "No", "day"), (TEXT, INT4, DATE)
+TABLE = 'CREATE TABLE parts (region text, "No" int, day date, PRIMARY KEY (region, "No", day))'
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "is_taken"),
+    [
+        (("a", "1", "2020-01-01"), ("a", "1", "2020-01-01"), True),
+        (("a", "1"), ("b", "2"), True),
+        (("it's %s {} \\",), (), True),
+        (("a", "abc"), ("a", "abc"), False),
+        (("a", "1"), ("b", "99999999999"), False),
+        (("a", "1", "2020-02-30"), ("a", "1", "2020-02-30"), False),
+        (("", ""), (), False),
+    ],
+)
+def test_values_are_those_of_their_columns_types(
+    database: Database, first: tuple[str, ...], last: tuple[str, ...], is_taken: bool
+) -> None:
+    database.run("CREATE ROLE blind LOGIN", TABLE)
+    condition = key_condition(NAMES, TYPES, [KeyRange(first, last)])
+    try:
+        with database.connect() as connection:
+            connection.execute("SET ROLE blind")  # it may not read the table, and need not
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            assert takes_keys(connection, ("public", "parts"), condition) == is_taken
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    finally:
+        database.run("DROP ROLE blind")
+
+
+def test_what_is_not_there_is_said_and_the_transaction_goes_on(database: Database) -> None:
+    database.run(TABLE)
+    keys = key_condition(("gone",), (INT4,), [KeyRange(("1",), ("1",))])
+    with database.connect() as connection, connection.transaction():
+        with pytest.raises(SourceError, match=r"public\.parts cannot be asked by its key: .*gone"):
+            takes_keys(connection, ("public", "parts"), keys)
+        with pytest.raises(SourceError, match=r"public\.other cannot be asked"):
+            takes_keys(connection, ("public", "other"), keys)
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_look_at_the_keys_leaves_no_lock_to_a_transaction_that_goes_on(database: Database) -> None:
+    database.run(TABLE)
+    keys = key_condition(NAMES, TYPES, [KeyRange(("a",), ("b",))])
+    with database.connect() as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        assert takes_keys(connection, ("public", "parts"), keys)
+        pid = connection.info.backend_pid
+        query = f"SELECT 1 FROM pg_locks WHERE pid = {pid} AND relation = 'parts'::regclass"
+        assert not database.run(query)

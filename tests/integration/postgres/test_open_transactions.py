@@ -1,0 +1,52 @@
+"""Who writes to a table is seen in the server's locks: in any session, in a leaf, prepared or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.postgres.connection import connect
+from pipeline.postgres.open_transactions import list_writers, log_beyond_now
+from tests.support.servers import Database, MakeServer
+
+pytestmark = pytest.mark.postgres
+
+
+def test_open_writers_are_listed_by_table(make_server: MakeServer) -> None:
+    server = make_server({"max_prepared_transactions": "2"})
+    database = Database(server, "postgres", server.conninfo)
+    database.run(
+        "CREATE TABLE plain (id int)",
+        "CREATE TABLE root (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (10)",
+    )
+    plain, root = (
+        database.run(f"SELECT '{name}'::regclass::oid::bigint")[0][0] for name in ("plain", "root")
+    )
+    with connect(database.conninfo) as looks, database.connect() as reads, database.connect() as writes:
+        reads.execute("BEGIN")
+        reads.execute("SELECT * FROM plain")
+        assert not list_writers(looks, [plain, root]).of(plain)
+        writes.execute("BEGIN")
+        writes.execute("INSERT INTO leaf VALUES (1)")
+        writers = list_writers(looks, [plain, root])
+        assert (len(writers.of(plain)), len(writers.of(root))) == (0, 1)
+        with database.connect() as prepares:
+            for statement in ("BEGIN", "INSERT INTO plain VALUES (1)", "PREPARE TRANSACTION 'p'"):
+                prepares.execute(statement.encode())
+        before = list_writers(looks, [plain, root]).of(plain)
+        assert len(before) == 1
+        database.run("COMMIT PREPARED 'p'")
+        writes.execute("COMMIT")
+        after = list_writers(looks, [plain, root])
+        assert not after.left(before, plain)
+        assert not after.of(root)
+
+
+def test_the_log_goes_beyond_what_has_ended(database: Database) -> None:
+    database.run("CREATE TABLE t (id int)", "SET synchronous_commit = off", "INSERT INTO t VALUES (1)")
+    end = database.run("SELECT pg_current_wal_insert_lsn()::text")[0][0]
+    with connect(database.conninfo) as connection:
+        beyond = log_beyond_now(connection, lambda: False)
+    assert database.run(
+        f"SELECT '{end}'::pg_lsn <= '{beyond}'::pg_lsn, pg_current_wal_flush_lsn() > '{beyond}'"
+    )[0] == (True, True)

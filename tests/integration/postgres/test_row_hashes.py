@@ -1,0 +1,155 @@
+"""Rows of a live server as numbers: each value in the form that Spark gives it too, under one snapshot."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
+import pytest
+
+from pipeline.postgres.snapshot.comparable_text import TEXT, Form, Kind
+from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.postgres.snapshot.read_table import RowsMoved
+from pipeline.postgres.snapshot.row_hashes import RangeSum, Shape, SourceRows, SourceTable
+from tests.support.servers import Database
+
+pytestmark = pytest.mark.postgres
+
+FORMS = {
+    "id": TEXT,
+    "ok": TEXT,
+    "price": Form(Kind.DECIMAL, 12, 3),
+    "free": Form(Kind.DECIMAL, 4, 1, fits=False),
+    "near": Form(Kind.DECIMAL, 4, 1, fits=False, clamps=True),
+    "real": Form(Kind.REAL),
+    "double": Form(Kind.DOUBLE),
+    "name": TEXT,
+    "day": Form(Kind.DATE),
+    "nearest_day": Form(Kind.DATE, clamps=True),
+    "local": Form(Kind.TIMESTAMP),
+    "instant": Form(Kind.TIMESTAMPTZ),
+    "days": Form(Kind.DATE, is_array=True),
+    "doubles": Form(Kind.DOUBLE, is_array=True),
+    "texts": Form(Kind.TEXT, is_array=True),
+    "pair": TEXT,
+}
+TABLE = """CREATE TABLE t (id int PRIMARY KEY, ok bool, price numeric(12,2), free numeric, near numeric,
+    "real" float4, "double" float8, name char(4), day date, nearest_day date, local timestamp,
+    instant timestamptz, days date[], doubles float8[], texts text[], pair pair)"""
+ROWS = {
+    r"""1, true, 1.5, 1.50, 1.25, 0.1, '-0', 'ab', '2024-02-29', 'infinity', '0001-01-01',
+        '2024-01-01 00:00:00.5+02', '{2024-01-01,NULL,infinity}', '{1,NaN}', '{"a,b",NULL,""}',
+        '(,)'""": (
+        "1", "t", "1.500", "1.5", "1.3", "3dcccccd", "8000000000000000", "ab  ", "2024-02-29", "9999-12-31",
+        "0001-01-01 00:00:00", "2023-12-31 22:00:00.5+00", "{2024-01-01,NULL,NULL}",
+        "{3ff0000000000000,NaN}", '{"a,b",NULL,""}', "(,)",
+    ),
+    r"""2, false, 'NaN', 1.55, 1e9, 'NaN', 'Infinity', NULL, '0044-03-15 BC', '0044-03-15 BC',
+        '10000-01-01', '-infinity', '[0:0]={2024-01-01}', '{}', '{{a},{b}}', NULL""": (
+        "2", "f", None, None, "999.9", "NaN", "7ff0000000000000", None, None, "0001-01-01",
+        None, None, None, "{}", None, None,
+    ),
+    r"""3, NULL, NULL, 1000, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL""": (
+        "3", *[None] * 15,
+    ),
+}  # fmt: skip
+
+
+def shape(*key: int) -> Shape:
+    return Shape(tuple(FORMS.items()), key)
+
+
+def md5(values: Sequence[str | None]) -> str:
+    text = "".join(":" if value is None else f"{len(value)}:{value}" for value in values)
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+@contextmanager
+def source(database: Database) -> Iterator[SourceTable]:
+    with (
+        closing(SnapshotKeeper(database.conninfo)) as keeper,
+        SourceTable(database.conninfo, keeper.snapshot, database.name, ("public", "t")) as table,
+    ):
+        yield table
+
+
+def fill(database: Database) -> None:
+    inserts = (f"INSERT INTO t VALUES ({row})" for row in ROWS)
+    database.run(
+        "CREATE TYPE pair AS (a int, b text)",
+        TABLE,
+        *inserts,
+        f"CREATE PUBLICATION {database.name} FOR TABLE t",
+    )
+
+
+@pytest.mark.parametrize("name", ["database", "old_database"])
+def test_values_are_hashed_in_their_forms(name: str, request: pytest.FixtureRequest) -> None:
+    database: Database = request.getfixturevalue(name)
+    fill(database)
+    expected = {md5(values[:1]): values for values in ROWS.values()}
+    with source(database) as table:
+        rows = SourceRows(table, shape(0))
+        sums = rows.sums(2)
+        found = {row.key: row for row in rows.rows(sorted(sums))}
+        assert {row.texts for row in found.values()} == {("1",), ("2",), ("3",)}
+        for key, values in expected.items():
+            parts = [md5([value])[:8] for value in values]
+            differing = [
+                column for column, a, b in zip(FORMS, found[key].columns, parts, strict=True) if a != b
+            ]
+            assert not differing, values[0]
+            assert found[key].row == md5(values)
+        by_range: Counter[str] = Counter()
+        for key, values in expected.items():
+            by_range[key[:2]] += int(md5(values)[:15], 16)
+        assert {name: found.first for name, found in sums.items()} == by_range
+        assert rows.misfits == {
+            "price": 1, "free": 2, "day": 1, "local": 1, "instant": 1, "days": 1, "texts": 1,
+        }  # fmt: skip
+
+
+def test_equal_rows_count_and_ranges_are_cut(database: Database) -> None:
+    database.run(
+        "CREATE TABLE t (id int, v text)",
+        "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 500) i, generate_series(1, 2)",
+        f"CREATE PUBLICATION {database.name} FOR TABLE t",
+    )
+    with source(database) as table:
+        rows = SourceRows(table, Shape((("id", TEXT), ("v", TEXT)), ()))
+        coarse, fine = rows.sums(1), rows.sums(3)
+        assert sum(found.rows for found in coarse.values()) == 1000
+        for name, found in coarse.items():
+            parts = [part for range_, part in fine.items() if range_.startswith(name)]
+            assert found == RangeSum(
+                *(sum(getattr(p, f) for p in parts) for f in ("rows", "first", "second"))
+            )
+        name = min(coarse)
+        assert rows.sums(3, [name]) == {r: found for r, found in fine.items() if r.startswith(name)}
+        assert len(rows.rows([name])) == coarse[name].rows
+
+
+def test_rows_that_are_rewritten_are_not_taken_for_missing(database: Database) -> None:
+    fill(database)
+    with source(database) as table:
+        rows = SourceRows(table, shape(0))
+        database.run("TRUNCATE t")
+        with pytest.raises(RowsMoved):
+            rows.sums(1)
+
+
+def test_what_is_not_published_is_not_read(database: Database) -> None:
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE a PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE b (v text, id int NOT NULL)",
+        "ALTER TABLE t ATTACH PARTITION b FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO t SELECT i, '{%s}' FROM generate_series(1, 19) i",
+        f"CREATE PUBLICATION {database.name} FOR TABLE t WHERE (v <> '{{0}}%' AND id > 5)"
+        " WITH (publish_via_partition_root = true)",
+    )
+    with source(database) as table:
+        sums = SourceRows(table, Shape((("id", TEXT), ("v", TEXT)), (0,))).sums(1)
+        assert sum(found.rows for found in sums.values()) == 14

@@ -1,0 +1,162 @@
+"""A slot that is behind bronze: what comes again is not landed again, and the slot follows.
+
+So it is after a run that ended between its commit and the acknowledgement, and after a crash of the server,
+which keeps an acknowledgement from its next checkpoint on. Bronze is a double without Spark here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pipeline.config.config import Config, Protocol
+from pipeline.postgres.connection import connect, identify
+from pipeline.protocol.lsn import INVALID, LSN
+from tests.support.postgres.streams import both_routes, confirmed_lsn, end_lsns, prepare, read_all, start
+from tests.support.servers import Database
+
+if TYPE_CHECKING:
+    from pipeline.bronze.log import Bronze
+    from pipeline.delta.commit_files import DataFile
+    from pipeline.delta.txn import Commit
+    from pipeline.progress import IngestSummary
+    from pipeline.table_copy.coordinator import Copier
+
+pytestmark = pytest.mark.postgres
+
+PATIENCE = 30  # seconds until a run that does not end is stopped
+
+
+class Landed:
+    """Bronze as far as capture knows it: what was landed up to where, and how much was parked."""
+
+    def __init__(self, root: Path) -> None:
+        self.app_id = "pgdelta"
+        self.lake = SimpleNamespace(local_root=str(root))
+        self.changes = self.table = SimpleNamespace(path=str(root / "changes"))
+        self.relations = SimpleNamespace(force_log=lambda: None)
+        self.prepared = self
+        self.parked = 0
+        self.ends: list[LSN] = []
+        (root / "changes").mkdir()
+
+    def known_versions(self) -> set[int]:
+        return set()
+
+    def record_relations(self, versions: Sequence[object]) -> None:
+        """Keep nothing."""
+
+    def land(self, files: Sequence[DataFile], *commits: Commit) -> None:
+        self.ends += [commit.lsn for commit in commits]
+
+    def park(self, files: Sequence[object]) -> None:
+        self.parked += len(files)
+
+    def open_count(self, decisions: Sequence[object]) -> int:
+        return 0
+
+    def forget(self, decided: Sequence[object]) -> None:
+        """Keep nothing."""
+
+
+def run(config: Config, root: Path, position: LSN, **options: Any) -> tuple[Landed, IngestSummary]:
+    """Capture all that is committed into a bronze that is complete up to `position`."""
+    from pipeline.ingest.loop import Capture
+    from pipeline.progress import IngestSummary
+
+    landed = Landed(root)
+    copier = SimpleNamespace(
+        is_done=True, target=INVALID, reach=lambda lsn: None, start=lambda names: None, close=lambda: None
+    )
+    stop = threading.Event()
+    timer = threading.Timer(PATIENCE, stop.set)
+    with (
+        connect(config.source.conninfo) as connection,
+        closing(start(config, config.source.route, start_lsn=position, **options)) as stream,
+    ):
+        identity = identify(connection)
+        summary = IngestSummary(config.pipeline, config.source.slot, position)
+        capture = Capture(
+            config,
+            cast("Bronze", landed),
+            connection,
+            identity,
+            stream,
+            summary,
+            cast("Copier", copier),
+            0,
+            None,
+            lambda lsn: stream,
+        )
+        timer.start()
+        capture.run(identity.wal_flush_lsn, stop)
+        timer.cancel()
+    assert not stop.is_set(), "the run did not end"
+    return landed, summary
+
+
+@pytest.fixture(params=["18", "10"])
+def any_database(request: pytest.FixtureRequest) -> Database:
+    name = "database" if request.param == "18" else "old_database"
+    return cast("Database", request.getfixturevalue(name))
+
+
+def insert(database: Database, count: int) -> None:
+    database.run(*(f"INSERT INTO item (v) VALUES ({n})" for n in range(count)))
+
+
+def make(database: Database, **source: Any) -> Config:
+    database.run("CREATE TABLE item (id serial PRIMARY KEY, v int)")
+    config = database.config(**source)
+    prepare(config)
+    return config
+
+
+@pytest.mark.parametrize("limit", [10, 200_000], ids=["small passes", "one pass"])
+def test_the_slot_reaches_a_bronze_that_has_everything(
+    any_database: Database, tmp_path: Path, limit: int
+) -> None:
+    config = make(any_database, route="sql")
+    insert(any_database, 10)
+    position = any_database.flush_lsn()
+    end = end_lsns(read_all(any_database, config, "walsender"))[-1]
+    landed, summary = run(config, tmp_path, position, pass_messages=limit)
+    assert summary.changes == 0
+    assert all(lsn > position for lsn in landed.ends)
+    assert confirmed_lsn(any_database) >= end
+
+
+@both_routes
+def test_only_what_is_behind_bronze_is_landed(database: Database, tmp_path: Path, route: str) -> None:
+    config = make(database, route=route)
+    insert(database, 10)
+    position = end_lsns(read_all(database, config, "walsender"))[7]
+    insert(database, 5)
+    target = database.flush_lsn()
+    options = {"pass_messages": 10} if route == "sql" else {}
+    landed, summary = run(config, tmp_path, position, **options)
+    assert (summary.transactions, summary.changes) == (7, 7)
+    assert landed.ends == sorted(set(landed.ends))
+    assert confirmed_lsn(database) >= target
+
+
+def test_a_prepared_transaction_that_comes_again_is_acknowledged_as_far_as_it_came(
+    database: Database, tmp_path: Path
+) -> None:
+    config = make(database, route="sql", protocol=Protocol(two_phase=True))
+    with database.connect() as connection:
+        for statement in ("BEGIN", "INSERT INTO item (v) VALUES (1)", "PREPARE TRANSACTION 'p'"):
+            connection.execute(statement.encode())
+    database.run("COMMIT PREPARED 'p'")
+    insert(database, 10)
+    position = database.flush_lsn()
+    insert(database, 1)
+    landed, summary = run(config, tmp_path, position, pass_messages=4)
+    assert (landed.parked, summary.changes) == (1, 1)
+    assert confirmed_lsn(database) > position

@@ -1,0 +1,87 @@
+"""One ingest of a slot at a time: the lock at the source ends with the session that has it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from pipeline.errors import SlotBusyError, SourceError
+from pipeline.postgres.connection import connect
+from pipeline.postgres.replication.slot_lock import lock_key, lock_slot
+from tests.support.paths import ROOT
+from tests.support.servers import Database
+
+pytestmark = pytest.mark.postgres
+
+HOLD = """\
+import sys, time
+from pipeline.postgres.connection import connect
+from pipeline.postgres.replication.slot_lock import lock_slot
+
+connection = connect(sys.argv[1])
+lock_slot(connection, "shop")
+print(connection.info.backend_pid, flush=True)
+time.sleep(600)
+"""
+SLOTS = ("shop", "shop_2", "a", "s" * 63)  # keys of both signs
+
+
+@pytest.mark.parametrize("fixture", ["database", "old_database"])
+def test_a_second_session_is_refused_and_told_which_has_it(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    database: Database = request.getfixturevalue(fixture)
+    assert len({lock_key(slot) > 0 for slot in SLOTS}) == 2
+    with closing(connect(database.conninfo)) as one, closing(connect(database.conninfo)) as two:
+        for slot in SLOTS:
+            lock_slot(one, slot)
+        for slot in SLOTS:
+            began = time.monotonic()
+            sentence = rf"slot {slot} is busy and stayed so for 1 seconds .*PID {one.info.backend_pid}\)"
+            with pytest.raises(SlotBusyError, match=sentence):
+                lock_slot(two, slot, busy_timeout=0.6)
+            assert time.monotonic() - began < 5
+        with pytest.raises(SlotBusyError):
+            lock_slot(two, "shop", should_stop=lambda: True)
+        lock_slot(two, "other", busy_timeout=0)
+
+
+def test_it_is_taken_once_the_first_has_ended(database: Database) -> None:
+    one = connect(database.conninfo)
+    lock_slot(one, "shop")
+    timer = threading.Timer(1.0, one.close)
+    with closing(connect(database.conninfo)) as two:
+        began = time.monotonic()
+        timer.start()
+        lock_slot(two, "shop", busy_timeout=20)
+        # it looks again after pauses of two seconds at the most
+        assert 1.0 <= time.monotonic() - began < 10
+    timer.join()
+
+
+def test_it_does_not_outlive_a_kill(database: Database) -> None:
+    command = [sys.executable, "-c", HOLD, database.conninfo]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        pid = process.stdout.readline().strip()
+        with closing(connect(database.conninfo)) as other:
+            with pytest.raises(SlotBusyError, match=f"PID {pid}"):
+                lock_slot(other, "shop", busy_timeout=0.2)
+            process.kill()
+            lock_slot(other, "shop", busy_timeout=10)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_session_that_is_lost_is_a_sentence(database: Database) -> None:
+    with closing(connect(database.conninfo)) as one:
+        database.run(f"SELECT pg_terminate_backend({one.info.backend_pid})")
+        with pytest.raises(SourceError, match=r"Cannot take the lock of the slot shop: .*\."):
+            lock_slot(one, "shop")

@@ -1,0 +1,124 @@
+"""Looks at a slot by SQL: everything is shown, nothing is moved, and a slot moved by another is noticed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from pipeline.errors import GapError, SlotBusyError, SourceError
+from pipeline.postgres.connection import connect
+from pipeline.postgres.replication.options import pgoutput_options
+from pipeline.postgres.replication.slot import read_slot
+from pipeline.postgres.replication.sql_follow import Looks, start_looks
+from pipeline.protocol.messages import Cell, Insert, LogicalMessage
+from pipeline.tail.frames import Reading, Seen
+from tests.support.postgres.streams import make_items, prepare, start
+from tests.support.servers import Database
+
+pytestmark = pytest.mark.postgres
+
+
+def look(database: Database, **options: Any) -> Looks:
+    with connect(database.conninfo) as connection:
+        version = connection.info.server_version
+    protocol = database.config().source.protocol
+    plugin = pgoutput_options(version, protocol, database.name, "sql")
+    return start_looks(database.conninfo, database.name, database.name, options=plugin, **options)
+
+
+def read_all(looks: Looks, database: Database, reading: Reading) -> list[Seen]:
+    """Read what is committed now, without what the reading has seen before."""
+    found: list[Seen] = []
+    target = database.flush_lsn()
+    deadline = time.monotonic() + 20
+    while looks.sent_through < target:
+        assert time.monotonic() < deadline
+        found += [seen for data in looks.read(0.2) if (seen := reading.take(data, looks.session)) is not None]
+    return found
+
+
+def keys(seen: list[Seen]) -> list[Cell]:
+    """Return the keys of inserted rows, and the contents of messages."""
+    found: list[Cell] = []
+    for one in seen:
+        match one.message:
+            case Insert() as message:
+                found.append(message.new[0])
+            case LogicalMessage() as message:
+                found.append(message.content)
+    return found
+
+
+def insert(row: int) -> str:
+    return f"INSERT INTO item (id) VALUES ({row})"
+
+
+def emit(content: str) -> str:
+    # It is on disk with the next commit.
+    return f"SELECT pg_logical_emit_message(false, 'beat', '{content}')"
+
+
+def test_looks_that_are_too_short_go_further_until_everything_is_shown_once(database: Database) -> None:
+    make_items(database)
+    prepare(database.config())
+    database.run(*(statement for n in range(30) for statement in (emit(f"m{n}"), insert(n))))
+    with connect(database.conninfo) as connection, closing(look(database, look_messages=5)) as looks:
+        reading = Reading()
+        shown = keys(read_all(looks, database, reading))
+        assert shown == [key for n in range(30) for key in (b"m%d" % n, b"%d" % n)]
+        assert looks.session > 2
+        for number in (30, 31):
+            database.run(emit(f"m{number}"), insert(number))
+            assert keys(read_all(looks, database, reading)) == [b"m%d" % number, b"%d" % number]
+        slot = read_slot(connection, database.name)
+        assert slot is not None
+        assert slot.active_pid is None
+        again = look(database)
+        assert again.sent_through == slot.confirmed_flush_lsn
+        with closing(again):
+            assert len(keys(read_all(again, database, Reading()))) == 64
+
+
+def test_looks_end_where_another_reader_moves_the_slot_past_what_was_shown(database: Database) -> None:
+    make_items(database)
+    prepare(database.config())
+    database.run(insert(1))
+    move = f"SELECT pg_replication_slot_advance('{database.name}', pg_current_wal_flush_lsn())"
+    with closing(look(database)) as looks:
+        reading = Reading()
+        assert keys(read_all(looks, database, reading)) == [b"1"]
+        # What was shown may be forgotten.
+        database.run(move, insert(2))
+        assert keys(read_all(looks, database, reading)) == [b"2"]
+        time.sleep(0.6)
+        looks.read(0.1)
+        database.run(insert(3), move, insert(4))
+        with pytest.raises(GapError, match=r"was moved on to .* what lies between was not"):
+            read_all(looks, database, reading)
+
+
+def test_a_slot_that_stays_busy_ends_the_looks(database: Database) -> None:
+    make_items(database)
+    prepare(database.config())
+    database.run(insert(1))
+    with (
+        closing(start(database.config())),
+        closing(look(database, busy_timeout=0.5)) as looks,
+        pytest.raises(SlotBusyError, match="is busy"),
+    ):
+        read_all(looks, database, Reading())
+    with closing(look(database, busy_timeout=0.5)) as looks:
+        assert keys(read_all(looks, database, Reading())) == [b"1"]
+
+
+def test_looks_acknowledge_nothing(database: Database) -> None:
+    make_items(database)
+    prepare(database.config())
+    database.run(insert(1))
+    with closing(look(database)) as looks:
+        read_all(looks, database, Reading())
+        with pytest.raises(SourceError, match="Refused to acknowledge"):
+            looks.acknowledge(looks.sent_through)

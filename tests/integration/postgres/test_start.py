@@ -1,0 +1,291 @@
+"""Publication and slot at the start: created in order where allowed, used as they are, or refused."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from pipeline.config.config import Config, Protocol
+from pipeline.errors import GapError, SourceError
+from pipeline.ingest.continuity import first_slot
+from pipeline.postgres.connection import connect, identify
+from pipeline.postgres.publication import Publication, ensure_publication
+from pipeline.postgres.replication.slot import Slot, ensure_slot
+from tests.support.postgres.streams import kinds, read_through, start
+from tests.support.servers import Database, MakeServer
+
+pytestmark = pytest.mark.postgres
+
+
+def make_publication(config: Config) -> tuple[Publication, bool]:
+    with connect(config.source.conninfo) as connection:
+        return ensure_publication(connection, config)
+
+
+def make_slot(config: Config, *, may_create: bool = True) -> tuple[Slot, bool]:
+    with connect(config.source.conninfo) as connection:
+        return ensure_slot(connection, config, may_create=may_create)
+
+
+def test_a_publication_is_created_for_the_tables_that_match(database: Database) -> None:
+    database.run(
+        "CREATE SCHEMA sales",
+        'CREATE TABLE "Odd ""name" (id int PRIMARY KEY)',
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        "CREATE UNLOGGED TABLE scratch (id int)",
+        "CREATE VIEW seen AS SELECT 1",
+        "CREATE TABLE sales.orders (id int PRIMARY KEY)",
+        "CREATE TABLE sales.secret (id int PRIMARY KEY)",
+    )
+    publication, is_new = make_publication(database.config("public.*", "sales.orders"))
+    assert is_new
+    assert publication.tables == {("public", 'Odd "name'), ("public", "item"), ("sales", "orders")}
+    assert publication.operations == {"insert", "update", "delete", "truncate"}
+
+
+def test_a_publication_on_10_names_ordinary_tables(old_database: Database) -> None:
+    old_database.run(
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        "CREATE TABLE part (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)",
+    )
+    publication, _ = make_publication(old_database.config())
+    assert publication.tables == {("public", "item"), ("public", "part_1")}
+    assert publication.operations == {"insert", "update", "delete"}
+
+
+def test_a_publication_for_all_tables_is_created(database: Database) -> None:
+    publication, is_new = make_publication(database.config(create_publication="all"))
+    assert is_new
+    assert publication.all_tables
+
+
+def test_an_existing_publication_is_not_altered(database: Database) -> None:
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    config = database.config()
+    make_publication(config)
+    database.run("CREATE TABLE later (id int PRIMARY KEY)")
+    publication, is_new = make_publication(config)
+    assert not is_new
+    assert publication.tables == {("public", "item")}
+
+
+def test_a_missing_publication_that_may_not_be_created_is_refused(database: Database) -> None:
+    with pytest.raises(SourceError, match=r"does not exist and source.create.publication is never"):
+        make_publication(database.config(create_publication="never"))
+
+
+def test_a_publication_of_no_table_is_refused(database: Database) -> None:
+    with pytest.raises(SourceError, match=r"would be empty: no table .* matches tables in pipeline.yaml"):
+        make_publication(database.config())
+
+
+def test_a_publication_is_not_created_after_its_slot(database: Database) -> None:
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    make_slot(database.config())
+    with pytest.raises(SourceError, match="cannot decode what came before a publication"):
+        make_publication(database.config())
+
+
+def test_a_role_that_may_not_create_the_publication_is_told_what_to_run(database: Database) -> None:
+    role = f"reader_{database.name}"
+    database.run("CREATE TABLE item (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN REPLICATION")
+    conninfo = database.server.conninfo_of(database.name, role)
+    with pytest.raises(
+        SourceError, match=f'{role} may not create .* CREATE PUBLICATION "{database.name}" FOR'
+    ):
+        make_publication(database.config(conninfo=conninfo))
+    database.run(f"DROP ROLE {role}")
+
+
+def test_a_slot_is_created_once(database: Database) -> None:
+    slot, is_new = make_slot(database.config())
+    again, is_new_again = make_slot(database.config(), may_create=False)
+    assert (is_new, is_new_again) == (True, False)
+    assert slot == again
+    assert (slot.plugin, slot.database, slot.active_pid) == ("pgoutput", database.name, None)
+
+
+def test_a_missing_slot_is_a_gap_once_bronze_holds_a_position(database: Database) -> None:
+    with pytest.raises(GapError, match=f"The slot {database.name} is gone"):
+        make_slot(database.config(), may_create=False)
+
+
+def test_a_missing_slot_that_may_not_be_created_is_refused(database: Database) -> None:
+    with pytest.raises(SourceError, match=r"source.create.slot is false: create it with SELECT"):
+        make_slot(database.config(create_slot=False))
+
+
+def test_a_slot_of_another_plugin_is_refused(old_database: Database) -> None:
+    old_database.run("SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')")
+    with pytest.raises(SourceError, match="belongs to the plugin test_decoding"):
+        make_slot(old_database.config())
+
+
+def test_a_physical_slot_is_refused(database: Database) -> None:
+    database.run("SELECT pg_create_physical_replication_slot(current_database())")
+    with pytest.raises(SourceError, match="is a physical one"):
+        make_slot(database.config())
+    database.run("SELECT pg_drop_replication_slot(current_database())")
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_a_slot_of_another_database_is_refused(database: Database, route: str) -> None:
+    make_slot(database.config())
+    elsewhere = database.config(conninfo=database.server.conninfo)
+    with pytest.raises(SourceError, match=f"belongs to the database {database.name}, not postgres"):
+        make_slot(elsewhere)
+    with pytest.raises(SourceError, match=f"belongs to the database {database.name}, not postgres"):
+        start(elsewhere, route)
+
+
+def test_a_slot_with_two_phase_is_used_as_it_is(database: Database) -> None:
+    database.run("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput', false, true)")
+    slot, is_new = make_slot(database.config())
+    assert (slot.two_phase, is_new) == (True, False)
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+def test_a_slot_is_created_with_two_phase_only_where_that_is_written(
+    database: Database, two_phase: bool
+) -> None:
+    slot, _ = make_slot(database.config(protocol=Protocol(two_phase=two_phase)))
+    assert slot.two_phase is two_phase
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_a_slot_becomes_a_two_phase_one_only_where_that_is_written(database: Database, route: str) -> None:
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    make_publication(database.config())
+    plain, written = database.config(), database.config(protocol=Protocol(two_phase=True))
+    make_slot(plain)
+    for number, config in enumerate((plain, written, plain)):
+        database.run(f"INSERT INTO item VALUES ({number})")
+        with closing(start(config, route)) as stream:
+            assert kinds(read_through(stream, database.flush_lsn())).endswith("IC")
+        slot, _ = make_slot(config)
+        assert slot.two_phase is (number > 0)
+
+
+def prepare_transaction(database: Database, gid: str) -> None:
+    with database.connect() as connection:
+        for statement in ("BEGIN", "INSERT INTO item VALUES (1)", f"PREPARE TRANSACTION '{gid}'"):
+            connection.execute(statement.encode())
+
+
+def test_a_new_lake_refuses_a_two_phase_slot_that_may_have_passed_what_is_prepared(
+    make_server: MakeServer,
+) -> None:
+    server = make_server({"max_prepared_transactions": "5"})
+    database = Database(server, "postgres", server.conninfo)
+    database.run("CREATE TABLE item (id int)")
+    plain, two_phase = (
+        database.config(slot=name, protocol=Protocol(two_phase=name == "two_phase"))
+        for name in ("plain", "two_phase")
+    )
+    make_publication(two_phase)
+    with connect(database.conninfo) as connection:
+        for config in (plain, two_phase):  # made now
+            assert first_slot(connection, config).two_phase is (config is two_phase)
+        prepare_transaction(database, "p")
+        assert not first_slot(connection, plain).two_phase, "it sends all when that is committed"
+        for lost_slot in ("stop", "resync"):
+            config = replace(two_phase, source=replace(two_phase.source, lost_slot=lost_slot))
+            with pytest.raises(GapError, match=r"slot two_phase is older .*: 1\), .*drop the slot"):
+                first_slot(connection, config)
+        database.run("ROLLBACK PREPARED 'p'")
+        assert first_slot(connection, two_phase).two_phase
+
+
+def test_a_slot_is_not_created_for_options_that_the_server_lacks(old_database: Database) -> None:
+    with pytest.raises(SourceError, match="two_phase: true needs PostgreSQL 15 and the server is 10"):
+        make_slot(old_database.config(protocol=Protocol(two_phase=True)))
+    assert old_database.run("SELECT slot_name FROM pg_replication_slots") == []
+
+
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_a_role_without_the_right_to_replicate_is_told_what_to_run(database: Database, route: str) -> None:
+    role = f"reader_{database.name}"
+    database.run(f"CREATE ROLE {role} LOGIN", "CREATE TABLE item (id int PRIMARY KEY)")
+    config = database.config(conninfo=database.server.conninfo_of(database.name, role))
+    with pytest.raises(SourceError, match=f"{role} may not create the slot .* ALTER ROLE {role} REPLICATION"):
+        make_slot(config)
+    make_publication(database.config())
+    make_slot(database.config())
+    database.run("INSERT INTO item VALUES (2)")
+    with pytest.raises(SourceError, match=r"may not (replicate|read the slot).*ALTER ROLE … REPLICATION"):
+        start(config, route).read(5.0)
+    database.run(f"DROP ROLE {role}")
+
+
+def test_a_wal_level_that_is_too_low_is_named(make_server: MakeServer) -> None:
+    server = make_server({"wal_level": "replica"})
+    database = Database(server, "postgres", server.conninfo)
+    with pytest.raises(SourceError, match="ALTER SYSTEM SET wal_level = logical"):
+        make_slot(database.config())
+
+
+def test_a_server_without_a_free_slot_is_named(make_server: MakeServer) -> None:
+    server = make_server({"max_replication_slots": "1"})
+    database = Database(server, "postgres", server.conninfo)
+    make_slot(database.config())
+    with pytest.raises(SourceError, match="all replication slots are in use"):
+        make_slot(database.config(slot="another"))
+
+
+def test_a_server_without_a_free_walsender_is_named(make_server: MakeServer) -> None:
+    server = make_server({"max_wal_senders": "1"})
+    database = Database(server, "postgres", server.conninfo)
+    database.run("CREATE TABLE item (id int PRIMARY KEY)")
+    for slot in ("one", "two"):
+        make_publication(database.config(slot="none"))
+        make_slot(database.config(slot=slot))
+    stream = start(database.config(slot="one"))
+    with pytest.raises(SourceError, match="raise max_wal_senders"):
+        start(database.config(slot="two"))
+    stream.close()
+
+
+def test_a_server_is_identified(database: Database) -> None:
+    with connect(database.conninfo) as connection:
+        identity = identify(connection)
+    assert identity.database == database.name
+    assert (
+        identity.system_identifier
+        == database.run("SELECT system_identifier::text FROM pg_control_system()")[0][0]
+    )
+    assert (identity.timeline, identity.encoding) == (1, "UTF8")
+    assert identity.server_version >= 180000
+    assert identity.wal_flush_lsn <= database.flush_lsn()
+
+
+def test_the_encoding_of_a_session_is_ours_whatever_the_conninfo_says(database: Database) -> None:
+    with connect(f"{database.conninfo} client_encoding=LATIN1") as connection:
+        assert connection.info.encoding == "utf-8"
+
+
+def test_a_refused_connection_names_no_password(database: Database) -> None:
+    with pytest.raises(SourceError, match="Cannot connect to the source") as caught:
+        connect(f"host=127.0.0.1 port={database.server.port} dbname=nowhere user=postgres password=s3cr3t")
+    assert "s3cr3t" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "conninfo",
+    [
+        "host=x s3cr3t",
+        "postgresql://shop:pa:s3cr3t@host:s3cr3t/db",
+        "postgresql://a:b@h:x/s3cr3t",
+        # a password that is not percent-encoded: libpq takes its rest for the host, or the database
+        "postgresql://shop:pa@s3cr3t@127.0.0.1/db",
+        "postgresql://shop:5432/s3cr3t@127.0.0.1/db",
+        "postgresql://shop:pa%s3cr3t@127.0.0.1/db",
+    ],
+)
+def test_a_conninfo_that_cannot_be_parsed_is_not_repeated(conninfo: str) -> None:
+    with pytest.raises(SourceError, match=r"source.conninfo cannot be parsed") as caught:
+        connect(conninfo)
+    assert "s3cr3t" not in str(caught.value)

@@ -1,0 +1,97 @@
+"""The fold on Spark gives the rows of the source, for random histories of every kind of table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.histories import BAG, COMPOSITE, FULL_WITH_KEY, KEYED, History, random_changes
+from tests.support.model import ModelChange, Shape, Text, apply_all
+from tests.support.silver.folding import Folding, Lineage, counted, expected, lineage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def run(spark: SparkSession, lineages: list[Lineage]) -> Folding:
+    folding = Folding(spark, lineages)
+    folding.run()
+    for found in lineages:
+        names = found.history.shape.columns
+        source = counted(expected(found.history), names)
+        assert counted(found.rows, names) == source, f"seed {found.seed}"
+    return folding
+
+
+def check(
+    spark: SparkSession, shape: Shape, seeds: range, *, evolves: bool, cuts: int, count: int = 60
+) -> Folding:
+    lineages = []
+    for seed in seeds:
+        rng = Random(seed)
+        history = random_changes(rng, shape, count=count, evolves=evolves)
+        lineages.append(lineage(seed, history, rng, cuts=cuts))
+    return run(spark, lineages)
+
+
+@pytest.mark.parametrize("shape", [KEYED, COMPOSITE], ids=["one", "composite-toasted"])
+def test_fold_by_key_gives_the_rows_of_the_source(small: SparkSession, shape: Shape) -> None:
+    assert check(small, shape, range(60), evolves=False, cuts=2).linked > 1
+
+
+def test_fold_by_key_follows_columns_that_join_and_leave(small: SparkSession) -> None:
+    check(small, COMPOSITE, range(100, 140), evolves=True, cuts=2)
+
+
+@pytest.mark.parametrize("shape", [BAG, FULL_WITH_KEY], ids=["no-key", "primary-key"])
+def test_bag_gives_the_rows_of_the_source(small: SparkSession, shape: Shape) -> None:
+    check(small, shape, range(200, 240), evolves=False, cuts=2)
+
+
+def test_switched_identities_give_the_rows_of_the_source(small: SparkSession) -> None:
+    check(small, KEYED, range(300, 312), evolves=True, cuts=1, count=40)
+
+
+def arbitrary(rng: Random, shape: Shape) -> History:
+    """Return changes that fit no table: of rows that are not there, onto rows that are, twice over."""
+
+    def row() -> tuple[Text, ...]:
+        return str(rng.randint(0, 3)), rng.choice(("x", "y", None)), rng.choice(("x", "T1", None))
+
+    def change() -> ModelChange:
+        new, old, op = row(), row(), rng.choice("IUUUUD")
+        if op == "I":
+            return ModelChange("I", shape, new=new)
+        unsent = frozenset({2} if op == "U" and rng.random() < 0.6 else ())
+        sent = tuple(None if i in unsent else value for i, value in enumerate(new)) if op == "U" else None
+        if shape.identity == "f":
+            return ModelChange(op, shape, "O", old, sent, unsent)
+        key = (old[0], None, None) if op == "D" or rng.random() < 0.6 else None
+        return ModelChange(op, shape, key and "K", key, sent, unsent)
+
+    rows = [(str(key), *row()[1:]) for key in range(rng.randint(0, 3))]
+    initial = [dict(zip(shape.columns, values, strict=True)) for values in rows]
+    changes = [change() for _ in range(12)]
+    return History(initial, changes, apply_all(initial, changes).rows, shape)
+
+
+@pytest.mark.parametrize("shape", [KEYED, replace(BAG, columns=("k", "a", "big"))], ids=["key", "no-key"])
+def test_changes_that_fit_no_table_do_what_the_model_says(small: SparkSession, shape: Shape) -> None:
+    histories = [arbitrary(Random(seed), shape) for seed in range(200)]
+    run(small, [lineage(seed, h, Random(seed), cuts=1) for seed, h in enumerate(histories)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape", [KEYED, COMPOSITE, BAG, FULL_WITH_KEY], ids=lambda s: s.identity + s.columns[0]
+)
+@pytest.mark.parametrize("evolves", [False, True])
+def test_many_histories_give_the_rows_of_their_sources(
+    small: SparkSession, shape: Shape, evolves: bool
+) -> None:
+    check(small, shape, range(1000, 1400), evolves=evolves, cuts=3, count=120)

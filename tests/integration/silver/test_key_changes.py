@@ -1,0 +1,262 @@
+"""Changed keys: what was not sent comes from the row at the old key, however far back, all in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil, log2
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from pipeline.silver import key_changes as link_module
+from pipeline.silver import merge
+from pipeline.silver.fold import FROM_SILVER, UNKNOWN, VALUE, Fold, FoldColumn, fold_by_key, steps
+from pipeline.silver.key_changes import link
+from pipeline.silver.text_parsers import INT, STRING
+from tests.support.silver.folding import CHANGES, SOME_TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+FOLD = Fold(
+    (FoldColumn("id", INT, {1: 0}), FoldColumn("v", STRING, {1: 1}), FoldColumn("big", STRING, {1: 2}, True)),
+    (0,),
+    (1,),
+)
+# One version more: `extra` was added with a default.
+EVOLVED = Fold(
+    (
+        FoldColumn("id", INT, {1: 0, 2: 0}),
+        FoldColumn("v", STRING, {1: 1, 2: 1}),
+        FoldColumn("big", STRING, {1: 2, 2: 2}, True),
+        FoldColumn("extra", STRING, {2: 3}, True, "seven"),
+    ),
+    (0,),
+    (1, 2),
+)
+NOT_SENT = object()
+
+
+def insert(key: int, *values: Any) -> tuple[Any, ...]:
+    return "I", None, key, values
+
+
+def update(key: int, *values: Any, old: int | None = None) -> tuple[Any, ...]:
+    return "U", old, key, values
+
+
+def delete(key: int) -> tuple[Any, ...]:
+    return "D", key, None, ()
+
+
+def bronze(spark: SparkSession, changes: Sequence[tuple[Any, ...]]) -> DataFrame:
+    rows = []
+    for ordinal, (op, old, new, values) in enumerate(changes):
+        width = 1 + len(values)
+        sent = [None if v is NOT_SENT else v for v in values]
+        rows.append(
+            (
+                100,
+                ordinal,
+                SOME_TIME,
+                op,
+                1 if width < 4 else 2,
+                None if old is None else "K",
+                None if old is None else [str(old), *[None] * (width - 1)],
+                None if new is None else [str(new), *sent],
+                [i for i, v in enumerate(values, 1) if v is NOT_SENT] or None,
+            )
+        )
+    return spark.createDataFrame(rows, CHANGES)
+
+
+def linked(changes: DataFrame, fold: Fold = FOLD) -> DataFrame:
+    stepped = steps(changes, fold)
+    return merge.with_links(fold_by_key(stepped, fold), link(stepped, fold), fold)
+
+
+def told(spark: SparkSession, *changes: tuple[Any, ...], fold: Fold = FOLD) -> dict[int, str]:
+    """Return per key what the fold says of it: `D`, or the partial columns as text, state and base key."""
+    found = {}
+    for row in linked(bronze(spark, changes), fold).collect():
+        states = {VALUE: "=", UNKNOWN: "?", FROM_SILVER: f"<{row.b0}", None: "kept"}
+        columns = (states[row[f"s{i}"]] + (row[f"x{i}"] or "") for i in fold.partial)
+        found[int(row.k0)] = "D" if row.op == "D" else f"{row.x1} " + " ".join(columns)
+    return found
+
+
+def test_swap_takes_what_was_not_sent_from_the_silver_rows(small: SparkSession) -> None:
+    found = told(
+        small,
+        update(100, "one", NOT_SENT, old=1),
+        update(1, "two", NOT_SENT, old=2),
+        update(2, "one", NOT_SENT, old=100),
+    )
+    assert found == {1: "two <2", 2: "one <1", 100: "D"}
+
+
+def test_chain_inherits_from_where_the_value_was_sent_last(small: SparkSession) -> None:
+    found = told(
+        small,
+        insert(1, "a", "A"),
+        update(2, "b", NOT_SENT, old=1),
+        update(2, "c", "C"),
+        update(3, "d", NOT_SENT, old=2),
+        update(4, "e", NOT_SENT, old=3),
+        insert(1, "new", None),
+    )
+    assert found == {1: "new =", 2: "D", 3: "D", 4: "e =C"}
+
+
+def test_null_that_was_sent_is_inherited_as_null(small: SparkSession) -> None:
+    found = told(small, update(1, "a", None), update(2, "b", NOT_SENT, old=1))
+    assert found == {1: "D", 2: "b ="}
+
+
+def test_delete_ends_what_can_be_inherited(small: SparkSession) -> None:
+    found = told(
+        small,
+        delete(1),
+        insert(1, "a", "A"),
+        update(2, "b", NOT_SENT, old=1),
+        delete(2),
+        insert(2, "c", NOT_SENT),
+    )
+    assert found == {1: "D", 2: "c ?"}
+
+
+def test_row_that_came_back_to_its_key_has_its_own_value(small: SparkSession) -> None:
+    found = told(small, update(2, "a", NOT_SENT, old=1), update(1, "b", NOT_SENT, old=2))
+    assert found == {1: "b <1", 2: "D"}
+
+
+def test_key_that_came_toasted_and_unchanged_did_not_move(small: SparkSession) -> None:
+    fold = Fold((FoldColumn("id", INT, {1: 0}, True), *FOLD.columns[1:]), (0,), (1,))
+    rows = [(100, 0, SOME_TIME, "U", 1, "K", ["7", None, None], [None, "a", None], [0, 2])]
+    [row] = linked(small.createDataFrame(rows, CHANGES), fold).collect()
+    assert (row.k0, row.op, row.x0, row.x1, row.s2) == ("7", "U", "7", "a", None)
+
+
+def test_row_replaced_without_a_delete_leaves_one_row_at_its_key(small: SparkSession) -> None:
+    # The source lost row 5 by what sends no delete: a partition that was dropped, a row filter.
+    found = told(small, update(5, "a", NOT_SENT, old=1), update(5, "b", NOT_SENT, old=2))
+    assert found == {1: "D", 2: "D", 5: "b <2"}
+    assert len(linked(bronze(small, [update(5, "a", NOT_SENT, old=i) for i in (1, 2, 3)])).collect()) == 4
+    found = told(small, update(5, "a", NOT_SENT, old=1), insert(5, "b", "B"))
+    assert found == {1: "D", 5: "b =B"}
+
+
+def test_row_from_before_a_column_has_its_default_and_an_arrival_what_its_row_had(
+    small: SparkSession,
+) -> None:
+    found = told(
+        small,
+        insert(1, "a", "A"),  # of the version without the column
+        update(2, "b", NOT_SENT, old=1),
+        insert(3, "c", "C", "sent"),
+        update(4, "d", NOT_SENT, old=3),  # interleaved: the older version again
+        update(5, "e", "E"),
+        insert(6, "f", "F", NOT_SENT),
+        fold=EVOLVED,
+    )
+    assert found == {1: "D", 2: "b =A =seven", 3: "D", 4: "d =C =sent", 5: "e =E kept", 6: "f =F ?"}
+
+
+def test_silver_row_that_is_not_there_leaves_its_values_unknown(small: SparkSession) -> None:
+    changes = bronze(small, [update(2, "a", NOT_SENT, old=1), update(9, "b", NOT_SENT, old=8)])
+    silver = small.createDataFrame([(1, "x", "BIG")], "id INT, v STRING, big STRING")
+    source = merge.from_silver(merge.typed(linked(changes), FOLD), silver, FOLD)
+    found = {row.k0: (row.op, row.c2, row.s2) for row in source.collect() if row.op != "D"}
+    assert found == {2: ("U", "BIG", FROM_SILVER), 9: ("U", None, UNKNOWN)}
+    lost = source.where("op <> 'D'").selectExpr("k0", f"{merge.misfits(FOLD)} AS m").collect()
+    assert {row.k0: [tuple(m) for m in row.m] for row in lost} == {2: [], 9: [("big", None, "not sent")]}
+
+
+# Many at once -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Count the passes of `link`; within it nothing may come to the driver."""
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+    passes: list[str] = []
+    hop = link_module._hop
+
+    def counted_hop(nodes: DataFrame, fold: Fold) -> DataFrame:
+        passes.append("hop")
+        return hop(nodes, fold)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("rows were brought to the driver")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link_module, "_hop", counted_hop)
+        for name in ("collect", "toPandas", "toLocalIterator", "take", "head", "toArrow"):
+            patch.setattr(ClassicDataFrame, name, refuse)
+        yield passes
+
+
+def moves(spark: SparkSession, count: int, *, by: int) -> DataFrame:
+    """Return `count` updates of keys 0…, each adding `by` to its key and leaving `big` unsent."""
+    return spark.range(count).selectExpr(
+        "CAST(100 AS BIGINT) AS commit_lsn",
+        "id AS ordinal",
+        "timestamp'2024-01-01 00:00:00' AS commit_time",
+        "'U' AS op",
+        "CAST(1 AS BIGINT) AS relation_version",
+        "'K' AS old_kind",
+        "array(CAST(id AS STRING), NULL, NULL) AS old",
+        f"array(CAST(id + {by} AS STRING), 'moved', NULL) AS new",
+        "array(2) AS unsent",
+    )
+
+
+@pytest.mark.slow
+def test_chain_of_100_000_key_changes_takes_logarithmic_passes(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 100_000
+    with watched(monkeypatch) as passes:
+        links = link(steps(moves(spark, count, by=1), FOLD), FOLD)
+    assert [tuple(row) for row in links.collect()] == [(str(count), "0", FROM_SILVER, None)]
+    assert len(passes) <= ceil(log2(count)) + 1
+
+
+@pytest.mark.slow
+def test_chain_inherits_a_value_that_was_sent_in_the_middle(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, middle = 100_000, 30_000
+    sent = F.expr(f"CASE WHEN ordinal = {middle} THEN array('{middle + 1}', 'moved', 'sent') ELSE new END")
+    unsent = F.expr(f"CASE WHEN ordinal <> {middle} THEN unsent END")
+    changes = moves(spark, count, by=1).withColumns({"new": sent, "unsent": unsent})
+    with watched(monkeypatch):
+        stepped = steps(changes, FOLD)
+        source = merge.typed(merge.with_links(fold_by_key(stepped, FOLD), link(stepped, FOLD), FOLD), FOLD)
+    [row] = source.where("op <> 'D'").collect()
+    assert (row.k0, row.c1, row.s2, row.c2) == (count, "moved", VALUE, "sent")
+    assert source.where("op = 'D'").count() == count
+
+
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_all_keys_moved_at_once_take_one_pass(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    by = 1_000_000
+    silver = spark.range(count).selectExpr("CAST(id AS INT) AS id", "'old' AS v", "concat('big', id) AS big")
+    with watched(monkeypatch) as passes:
+        stepped = steps(moves(spark, count, by=by), FOLD)
+        links = merge.with_links(fold_by_key(stepped, FOLD), link(stepped, FOLD), FOLD)
+        source = merge.from_silver(merge.typed(links, FOLD), silver, FOLD).localCheckpoint()
+    assert len(passes) == 1
+    kept = f"c0 = k0 AND c1 = 'moved' AND s2 = {FROM_SILVER} AND c2 = concat('big', k0 - {by})"
+    assert source.where(f"op = 'U' AND {kept}").count() == count
+    assert source.where("op = 'D'").selectExpr("count(DISTINCT k0)", "max(k0)").collect() == [
+        (count, count - 1)
+    ]
+    assert source.count() == 2 * count

@@ -1,0 +1,296 @@
+"""Names and columns that Delta cannot hold as they are, and changes of which no message tells."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.config.tables import TableRule
+from pipeline.operate.plan import make_plan
+from pipeline.operate.retry import run_retry
+from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.silver.as_of import as_of
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
+from tests.support.servers import Database, drop_database
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def silver(pipeline: Pipeline, *names: str) -> list[tuple[object, ...]]:
+    """Return silver's columns but ours, then its rows in order."""
+    frame = pipeline.frame("silver", "public", "t").drop("_commit_lsn", "_commit_time")
+    rows = [tuple(row) for row in frame.orderBy(frame.columns[0]).collect()]
+    assert frame.columns == list(names)
+    return rows
+
+
+def recorded(pipeline: Pipeline) -> dict[str, str]:
+    """Return the source's names with silver's, as an analyst finds them."""
+    [row] = pipeline.frame("_pgdelta", "tables").where("table_name = 't'").collect()
+    return {column.name: column.silver_name for column in row["columns"]}
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", pytest.param("FULL", marks=pytest.mark.slow)])
+def test_columns_that_differ_only_in_case_are_both_there(pipeline: Pipeline, identity: str) -> None:
+    pipeline.run(
+        'CREATE TABLE t ("Id" int PRIMARY KEY, v text, "V" text, "ID" int)',
+        f"ALTER TABLE t REPLICA IDENTITY {identity}",
+    )
+    pipeline.ingest()
+    pipeline.run(
+        "INSERT INTO t SELECT g, 'low', 'high', g * 10 FROM generate_series(1, 4) g",
+        'UPDATE t SET "V" = \'higher\' WHERE "Id" = 2',
+        'UPDATE t SET "Id" = 9 WHERE "Id" = 3',
+        'DELETE FROM t WHERE "ID" = 40',
+    )
+    pipeline.catch_up()
+    rows = [(1, "low", "high", 10), (2, "low", "higher", 20), (9, "low", "high", 30)]
+    assert silver(pipeline, "Id", "v", "V__3", "ID__4") == rows
+    assert recorded(pipeline) == {"Id": "Id", "v": "v", "V": "V__3", "ID": "ID__4"}
+    # the names come free, each in its own way
+    pipeline.run(
+        "ALTER TABLE t RENAME v TO other", 'ALTER TABLE t RENAME "ID" TO n', "UPDATE t SET n = n + 1"
+    )
+    pipeline.catch_up()
+    assert silver(pipeline, "Id", "other", "V", "n") == [(*row[:3], row[3] + 1) for row in rows]
+    # and are taken again
+    pipeline.run('ALTER TABLE t ADD "OTHER" int DEFAULT 5', "DELETE FROM t WHERE n = 11")
+    pipeline.catch_up()
+    assert [row[4] for row in silver(pipeline, "Id", "other", "V", "n", "OTHER__5")] == [5, 5]
+    assert pipeline.events("t")[-1] == ("evolved", "column OTHER__5 was added with a default")
+
+
+@pytest.mark.slow
+def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
+    pipeline.run('CREATE TABLE t (id int PRIMARY KEY, _commit_lsn_ bigint, "_COMMIT_TIME" text)')
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 7, 'seven'), (2, 8, 'eight')")
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET _commit_lsn_ = 9 WHERE id = 2")
+    pipeline.catch_up()
+    frame = pipeline.frame("silver", "public", "t")
+    assert frame.columns == ["id", "_commit_lsn_", "_COMMIT_TIME", "_commit_lsn", "_commit_time_"]
+    rows = [tuple(row) for row in frame.orderBy("id").collect()]
+    assert [row[:3] for row in rows] == [(1, 7, "seven"), (2, 9, "eight")]
+    assert rows[0][3] < rows[1][3]
+    assert {type(row[4]) for row in rows} == {datetime}
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        None,
+        pytest.param("tables.LakeTable.add_columns", marks=pytest.mark.slow, id="before a column is added"),
+        pytest.param("records.Records.register", id="before the columns are recorded"),
+        pytest.param("silver.writer.CutWriter.write", marks=pytest.mark.slow, id="before the rows"),
+    ],
+)
+def test_our_columns_give_way_to_those_that_come(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, ends: str | None
+) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    pipeline.catch_up()
+    pipeline.run(
+        "ALTER TABLE t ADD _commit_lsn bigint DEFAULT 5",
+        'ALTER TABLE t RENAME v TO "_Commit_Time"',
+        "UPDATE t SET _commit_lsn = 6 WHERE id = 1",
+    )
+    pipeline.ingest()
+    [planned] = make_plan(pipeline.config, spark=pipeline.spark).tables
+    gave_way = [
+        "column _commit_lsn, which is ours, is _commit_lsn_ now: the source has one of that name",
+        "column _commit_time, which is ours, is _commit_time_ now: the source has one of that name",
+    ]
+    assert [step.sentence for step in planned.steps][:2] == gave_way
+    if ends:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"pipeline.lake.{ends}", crash)
+            with pytest.raises(Crash):
+                Applier(pipeline.spark, pipeline.config).apply_pending()
+    summary = Applier(pipeline.spark, pipeline.config).apply_pending()
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    frame = pipeline.frame("silver", "public", "t")
+    names = ["id", "_Commit_Time", "_commit_lsn_", "_commit_time_", "_commit_lsn"]
+    assert frame.columns == names
+    rows = [tuple(row) for row in frame.orderBy("id").collect()]
+    assert [(*row[:2], row[4]) for row in rows] == [(1, "a", 6), (2, "b", 5)]
+    assert rows[1][2] < rows[0][2]
+    assert {*gave_way} <= {sentence for _, sentence in pipeline.events("t")}
+    # and back: the names come free again, ours stay
+    pipeline.run("ALTER TABLE t RENAME _commit_lsn TO n", "UPDATE t SET n = 7 WHERE id = 2")
+    pipeline.catch_up()
+    frame = pipeline.frame("silver", "public", "t")
+    assert frame.columns == [*names[:4], "n"]
+    assert [row.n for row in frame.orderBy("id").collect()] == [6, 7]
+
+
+def test_dropped_columns_go_where_the_rule_says_so(pipeline: Pipeline) -> None:
+    rule = TableRule("public.t", dropped_columns="drop", misfits={"day": "text"})
+    pipeline = replace(pipeline, config=replace(pipeline.config, tables=(rule,)))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text, day date, w text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'a', 'infinity', 'x'), (2, 'b', '2024-01-01', 'y')")
+    pipeline.catch_up()
+    pipeline.transact(
+        "UPDATE t SET v = 'c' WHERE id = 1",
+        "ALTER TABLE t DROP v, DROP day",
+        "INSERT INTO t VALUES (3, 'z')",
+        "ALTER TABLE t ADD v int DEFAULT 7",
+        "UPDATE t SET w = 'late' WHERE id = 2",
+    )
+    pipeline.catch_up()
+    assert silver(pipeline, "id", "w", "v") == [(1, "x", 7), (2, "late", 7), (3, "z", 7)]
+    pipeline.assert_equal("t")
+    pipeline.run("ALTER TABLE t DROP w", "UPDATE t SET v = 8 WHERE id = 1")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+    assert recorded(pipeline) == {"id": "id", "v": "v"}
+
+
+@pytest.mark.slow
+def test_what_no_message_tells_is_an_event(pipeline: Pipeline) -> None:
+    tables = ("padded", "rounded", "longer", "numbered", "computed", "hidden")
+    pipeline.run(
+        "CREATE TABLE padded (id int PRIMARY KEY, v char(3))",
+        "CREATE TABLE rounded (id int PRIMARY KEY, v numeric(8,4))",
+        "CREATE TABLE longer (id int PRIMARY KEY, v varchar(10))",
+        "CREATE TABLE numbered (id int PRIMARY KEY, v text)",
+        "CREATE TABLE computed (id int PRIMARY KEY, v text)",
+        "CREATE TABLE hidden (id int PRIMARY KEY, v text)",
+    )
+    pipeline.ingest()
+    pipeline.run(*(f"INSERT INTO {table} VALUES (1, '1.2345'), (2, '7')" for table in tables[1:]))
+    pipeline.run("INSERT INTO padded VALUES (1, 'a'), (2, 'b')")
+    pipeline.catch_up()
+    pipeline.run(
+        "ALTER TABLE padded ALTER v TYPE char(5)",
+        "ALTER TABLE rounded ALTER v TYPE numeric(8,2)",
+        "ALTER TABLE longer ALTER v TYPE varchar(20)",
+        "ALTER TABLE numbered ADD n bigserial",
+        "ALTER TABLE computed ADD at timestamptz DEFAULT clock_timestamp()",
+        *(f"UPDATE {table} SET v = '3' WHERE id = 2" for table in tables),
+    )
+    pipeline.catch_up()
+    kinds = {table: sorted(kind for kind, _ in pipeline.events(table)) for table in tables}
+    assert kinds == {
+        "padded": ["resync"],
+        "rounded": ["evolved", "resync"],
+        "longer": [],
+        "numbered": ["evolved", "resync"],
+        "computed": ["evolved", "resync"],
+        "hidden": [],
+    }
+    pipeline.assert_equal("longer", "hidden")
+    pipeline.run(*(f"UPDATE {table} SET v = '4' WHERE id = 1" for table in tables))
+    pipeline.catch_up()  # once is enough
+    assert kinds == {table: sorted(kind for kind, _ in pipeline.events(table)) for table in tables}
+
+
+@pytest.mark.slow
+def test_a_column_that_looks_the_same_after_it_was_added_again_is_an_event(
+    make_pipeline: MakePipeline,
+) -> None:
+    pipeline = make_pipeline(create_publication="all", copy="initial")
+    auto = replace(pipeline.config.silver, resync="auto")
+    pipeline = replace(pipeline, config=replace(pipeline.config, silver=auto))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    pipeline.catch_up()
+    # when ingest asks the catalog about the first change, the column is another one already
+    pipeline.run(
+        "UPDATE t SET v = 'before' WHERE id = 1",
+        "ALTER TABLE t DROP v",
+        "ALTER TABLE t ADD v text",
+        "UPDATE t SET v = 'after' WHERE id = 2",
+    )
+    pipeline.catch_up()
+    assert "diverged" in {kind for kind, _ in pipeline.events("t")}
+    for _ in range(2):  # the copy that the event asked for
+        pipeline.catch_up()
+    assert silver(pipeline, "id", "v") == [(1, None), (2, "after")]
+    pipeline.assert_equal("t", ignore_left_columns=True)
+
+
+@pytest.fixture
+def ascii_database(server: EmbeddedServer) -> Iterator[Database]:
+    """Give a fresh database that does not say in which encoding its texts are."""
+    encoding = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE names_in_bytes {encoding}".encode())
+    yield Database(server, "names_in_bytes", server.conninfo_of("names_in_bytes"))
+    drop_database(server, "names_in_bytes")
+
+
+def test_keys_that_differ_in_a_byte_that_is_not_utf8_are_two(
+    ascii_database: Database, make_pipeline: MakePipeline
+) -> None:
+    pipeline = make_pipeline(database=ascii_database, create_publication="all", copy="initial")
+    pipeline.run(
+        "CREATE TABLE t (id text PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT 'caf' || chr(b), 'copied' FROM generate_series(232, 234) b",
+    )
+    pipeline.catch_up()
+    rows = [(rf"caf\x{byte}", "copied") for byte in ("E8", "E9", "EA")]
+    assert silver(pipeline, "id", "v") == rows
+    pipeline.run(
+        "INSERT INTO t SELECT 'th' || chr(b), 'new' FROM generate_series(232, 233) b",
+        "UPDATE t SET v = chr(255) WHERE id = 'caf' || chr(233)",
+        "UPDATE t SET id = 'caf' || chr(235) WHERE id = 'caf' || chr(234)",
+        "DELETE FROM t WHERE id IN ('caf' || chr(232), 'th' || chr(233))",
+    )
+    pipeline.catch_up()
+    rows = [(r"caf\xE9", r"\xFF"), (r"caf\xEB", "copied"), (r"th\xE8", "new")]
+    assert silver(pipeline, "id", "v") == rows
+
+
+def test_a_table_does_not_lie_in_the_folder_of_another(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline("*.*", create_publication="all")
+    rules = (TableRule("public.t", "shop"), TableRule("*.*"))
+    pipeline = replace(pipeline, config=replace(pipeline.config, tables=rules))
+    pipeline.run("CREATE SCHEMA shop", "CREATE TABLE shop.o (id int PRIMARY KEY)", "CREATE TABLE t (id int)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO shop.o VALUES (1)", "INSERT INTO t VALUES (1)")
+    pipeline.ingest()
+    summary = pipeline.apply()
+    assert summary.tables[("public", "t")].failure is None
+    failure = summary.tables[("shop", "o")].failure
+    assert failure is not None
+    assert failure.startswith("shop.o would lie in the folder of the silver table shop")
+    assert summary.exit_code(strict=False) == 1
+
+
+def test_a_folder_that_another_table_filled_is_not_gone_on_with(pipeline: Pipeline, tmp_path: Path) -> None:
+    both = TableRule("public.orders", "orders"), TableRule("public.orders_v2")
+    before = replace(pipeline, config=replace(pipeline.config, tables=both))
+    after = replace(
+        pipeline, config=replace(pipeline.config, tables=(TableRule("public.orders_v2", "orders"),))
+    )
+    pipeline.run(*(f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in ("orders", "orders_v2")))
+    pipeline.ingest()
+    pipeline.run("INSERT INTO orders VALUES (1)", "INSERT INTO orders_v2 VALUES (2)")
+    before.catch_up()
+    pipeline.run("INSERT INTO orders VALUES (3)", "INSERT INTO orders_v2 VALUES (4)")
+    after.ingest()
+    held = after.apply().tables["public", "orders_v2"].held
+    assert held is not None
+    assert held.startswith("public.orders_v2 is held: the rows in its folder ")
+    assert "are those of public.orders;" in held
+    assert pipeline.events("orders_v2") == [("held", held)]
+    assert {*as_of(pipeline.spark, pipeline.root).behind} == {("public", "orders_v2")}
+    rewritten = run_retry(after.config, ["public.orders_v2"], rewrites=True, spark=pipeline.spark)
+    assert rewritten.tables["public", "orders_v2"].held == held
+    assert {row.id for row in pipeline.frame("silver", "orders").collect()} == {1}
+    shutil.move(pipeline.path("silver", "orders"), tmp_path / "orders")
+    after.catch_up()
+    pipeline.assert_equal("orders_v2", targets={("public", "orders_v2"): "orders"})
+    again = before.apply().tables
+    assert "are those of public.orders_v2;" in (again["public", "orders"].held or "")
+    pipeline.assert_equal("orders_v2", targets={("public", "orders_v2"): "orders"})

@@ -1,0 +1,158 @@
+"""A table is written anew from bronze where its silver types cannot follow, and analysts see one change."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from pipeline.config.tables import TableRule
+from tests.support.pipelines import Crash, Pipeline, crash, with_rules
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def kinds(pipeline: Pipeline, table: str = "t") -> list[str]:
+    return sorted(kind for kind, _ in pipeline.events(table))
+
+
+def fill(pipeline: Pipeline) -> None:
+    """Make a table whose history has everything that a rewrite must read again."""
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v int, w text, big text)",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+    )
+    pipeline.ingest()
+    pipeline.run(
+        "INSERT INTO t SELECT g, g, 'w' || g, repeat('b', 3000) FROM generate_series(1, 9) g",
+        "UPDATE t SET id = 20 WHERE id = 3",
+        "DELETE FROM t WHERE id = 4",
+        "ALTER TABLE t ADD n int DEFAULT 7",
+        "UPDATE t SET n = 8 WHERE id = 5",
+    )
+    pipeline.catch_up()
+
+
+@pytest.mark.parametrize("name", [pytest.param("w", marks=pytest.mark.slow), "a name, with {all};"])
+def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name: str) -> None:
+    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
+    fill(pipeline)
+    if name != "w":
+        pipeline.run(f'ALTER TABLE t RENAME w TO "{name}"')
+    pipeline.run(
+        "UPDATE t SET v = 100 WHERE id = 1",
+        "ALTER TABLE t ALTER v TYPE text",
+        "UPDATE t SET v = 'a text' WHERE id = 2",
+        "INSERT INTO t (id, v) VALUES (30, 'new')",
+    )
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+    assert kinds(pipeline)[-1] == "resync"
+    history = pipeline.spark.sql(f"DESCRIBE HISTORY delta.`{pipeline.root}/silver/public/t`")
+    assert history.where("operation = 'WRITE'").orderBy("version").collect()[-1].version == max(
+        row.version for row in history.collect()
+    )
+    assert not pipeline.path("_pgdelta", "rewrites", "public", "t").exists()
+    # silver goes on from there
+    pipeline.run(
+        "UPDATE t SET v = 'last', n = 9 WHERE id = 20",
+        f'ALTER TABLE t RENAME "{name}" TO x',
+        "DELETE FROM t WHERE id = 5",
+    )
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+    pipeline.run("UPDATE t SET x = 'y' WHERE id < 7")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["replace_by", "register"])
+def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    from pipeline.apply.applier import Applier
+    from pipeline.delta.table import LakeTable
+    from pipeline.metadata.registry import Records
+
+    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
+    fill(pipeline)
+    pipeline.run("ALTER TABLE t ALTER v TYPE text", "UPDATE t SET v = 'a text' WHERE id = 2")
+    pipeline.ingest()
+    with monkeypatch.context() as patch:
+        if step == "replace_by":
+            patch.setattr(LakeTable, "replace_by", crash)
+        else:
+            register = Records.register
+
+            def first_only(records: Records, table: object) -> None:
+                register(records, table)  # type: ignore[arg-type]
+                patch.setattr(Records, "register", crash)
+
+            patch.setattr(Records, "register", first_only)
+        with pytest.raises(Crash):
+            Applier(pipeline.spark, pipeline.config).apply_pending()
+    pipeline.run("ALTER TABLE t RENAME v TO title", "UPDATE t SET title = 'more', n = 1 WHERE id = 1")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+
+
+@pytest.mark.slow
+def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipeline: Pipeline) -> None:
+    pipeline = with_rules(pipeline, TableRule("*.*", misfits={"n": "error"}, type_changes="rewrite"))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n numeric(5,2), m numeric(5,2))")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 1.5, 'NaN')")
+    pipeline.catch_up()
+    pipeline.run("INSERT INTO t VALUES (2, 'NaN', 2)", "INSERT INTO t VALUES (3, 3, 3)")
+    pipeline.ingest()
+    assert pipeline.apply().tables[("public", "t")].held
+    wider = with_rules(
+        pipeline, TableRule("*.*", misfits={"n": "error"}, types={"n": "STRING"}, type_changes="rewrite")
+    )
+    assert wider.apply().exit_code(strict=True) == 0
+    rows = wider.frame("silver", "public", "t").orderBy("id").select("id", "n", "m").collect()
+    assert [tuple(row) for row in rows] == [
+        (1, "1.50", None),
+        (2, "NaN", Decimal(2)),
+        (3, "3.00", Decimal(3)),
+    ]
+    # a misfit that was recorded before is not recorded again
+    assert wider.frame("_pgdelta", "misfits").count() == 1
+
+
+def test_a_rewrite_reads_every_version_into_the_type_that_a_column_had_last(pipeline: Pipeline) -> None:
+    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
+    pipeline.run(
+        'CREATE TABLE cased (id int PRIMARY KEY, v int, "V" int)',
+        "CREATE TABLE gone (id int PRIMARY KEY, v int, w int)",
+        "CREATE TABLE boxes (id int PRIMARY KEY, v int, b box[])",
+    )
+    pipeline.ingest()
+    boxes = "ARRAY[box '(2,2),(1,1)', box '(4,4),(3,3)']"
+    pipeline.run(
+        "INSERT INTO cased VALUES (1, 1, 1)",
+        "INSERT INTO gone VALUES (1, 1, 1)",
+        f"INSERT INTO boxes VALUES (1, 1, {boxes})",
+    )
+    pipeline.ingest()
+    pipeline.run(
+        'ALTER TABLE cased ALTER "V" TYPE text',
+        "INSERT INTO cased VALUES (2, 2, 'two')",
+        "ALTER TABLE gone ALTER v TYPE text",
+        "INSERT INTO gone VALUES (2, 'two', 2)",
+        "ALTER TABLE gone DROP v, ALTER w TYPE text",
+        "INSERT INTO gone VALUES (3, 'three')",
+        "ALTER TABLE boxes ALTER v TYPE text",
+        f"INSERT INTO boxes VALUES (2, 'two', {boxes})",
+    )
+    pipeline.catch_up()
+
+    def silver(table: str, *columns: str) -> list[tuple[object, ...]]:
+        rows = pipeline.frame("silver", "public", table).orderBy("id").select(*columns).collect()
+        return [tuple(row) for row in rows]
+
+    both = ["(2,2),(1,1)", "(4,4),(3,3)"]
+    assert silver("boxes", "v", "b") == [("1", both), ("two", both)]
+    assert silver("cased", "v", "V__3") == [(1, "1"), (2, "two")]
+    assert silver("gone", "v", "w") == [("1", "1"), ("two", "2"), (None, "three")]

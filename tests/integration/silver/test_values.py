@@ -1,0 +1,92 @@
+"""Every type of PostgreSQL 18 with its extreme values: what goes in is in silver, equal, or is recorded.
+
+Each value travels as an insert, as an update of an earlier row, and as a key where the type can be one; in
+text and in binary format. NULL in silver for a value means one row in misfits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.postgres.embedded.binaries import binaries_of
+from pipeline.postgres.embedded.server import EmbeddedServer, start_server
+from tests.support.servers import Database, drop_database
+from tests.support.values.run import MODES, Carried, carry
+from tests.support.values.table import BAGS, FAMILIES, NEWEST_FAMILIES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+UNORDERED = {
+    *("json", "jsonpath", "xml", "xid", "cid", "pg_snapshot", "txid_snapshot", "refcursor", "aclitem"),
+    *("point", "lseg", "line", "box", "path", "polygon", "circle", "odd.corner"),
+    *("public.lquery", "public.ltxtquery"),
+}
+KINDS = [kind for kinds in (FAMILIES | NEWEST_FAMILIES).values() for kind in kinds]
+
+
+@pytest.fixture(scope="module")
+def contrib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """Give a PostgreSQL 18 with what it comes with, xml too; the newest server has pgvector only."""
+    started = start_server(tmp_path_factory.mktemp("contrib"), binaries=binaries_of(18))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def carried(
+    contrib: EmbeddedServer,
+    server: EmbeddedServer,
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Carried:
+    """Take all values through both formats once."""
+    found = Carried()
+    for started, families, bags in ((contrib, FAMILIES, BAGS), (server, NEWEST_FAMILIES, {})):
+        database = Database(started, "postgres", started.conninfo)
+        database.run("CREATE DATABASE typed_values")
+        database = Database(started, "typed_values", started.conninfo_of("typed_values"))
+        carry(found, database, families, bags, spark, str(tmp_path_factory.mktemp("lakes")))
+        drop_database(started, "typed_values")
+    return found
+
+
+@pytest.mark.parametrize("name", [kind.type for kind in KINDS])
+def test_each_value_of_a_type_is_in_silver_or_in_misfits(carried: Carried, name: str) -> None:
+    faults = {mode: carried.verdicts[mode][name].faults for mode in MODES}
+    assert faults == {"text": [], "binary": []}
+    assert carried.verdicts["text"][name].counts["values"] > 0
+
+
+def test_types_with_an_order_were_keys(carried: Carried) -> None:
+    without = {kind.type.removesuffix("[]") for kind in KINDS if kind.type not in carried.keys}
+    assert without == UNORDERED
+
+
+def said(counts: Counter[str]) -> str:
+    return (
+        f"{counts['values']} values in = {counts['equal']} equal + {counts['misfits']} misfits, "
+        f"{counts['recorded']} recorded by the writes"
+    )
+
+
+def test_values_in_are_values_equal_and_misfits_recorded(carried: Carried) -> None:
+    for mode in MODES:
+        print(f"\n{mode}")
+        whole: Counter[str] = Counter()
+        for name, verdict in carried.verdicts[mode].items():
+            counts = verdict.counts
+            whole += counts
+            print(f"{name}: {said(counts)}")
+            assert counts["values"] == counts["equal"] + counts["misfits"], name
+        print(f"all types: {said(whole)}")
+
+
+def test_bronze_is_the_same_in_both_formats(carried: Carried) -> None:
+    assert carried.unequal_bronze == []

@@ -1,0 +1,270 @@
+"""The rows of some keys copied anew: silver equals the source, and nothing but these keys is written."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+from pipeline.delta.table import LakeTable
+from pipeline.errors import ConfigError
+from pipeline.key_ranges import KeyRange
+from pipeline.operate.resync import run_resync
+from pipeline.report.status import read_status
+from pipeline.silver.as_of import as_of
+from tests.support.lives import forbid_copies
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.servers import Database, MakeServer
+from tests.support.unseen import unseen_commits
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+BIG = "(SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 90) j)"
+ORDERS = (
+    "CREATE TABLE orders (id int8 PRIMARY KEY, n int, big text)",
+    "ALTER TABLE orders ALTER big SET STORAGE EXTERNAL",
+    f"INSERT INTO orders SELECT i, i % 7, {BIG} FROM generate_series(1, 300) i",
+)
+OURS = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+def keys(first: object, last: object) -> KeyRange:
+    return KeyRange((str(first),), (str(last),))
+
+
+def injure(pipeline: Pipeline, table: str, statement: str) -> None:
+    """Change a silver table as nobody should, by commits that look like ours."""
+    path = f"delta.`{pipeline.path('silver', 'public', table)}`"
+    pipeline.spark.conf.set(OURS, '{"pgdelta": 1}')
+    try:
+        pipeline.spark.sql(statement.format(path))
+    finally:
+        pipeline.spark.conf.unset(OURS)
+
+
+def resync(pipeline: Pipeline, table: str, *ranges: KeyRange) -> None:
+    run_resync(pipeline.config, [f"public.{table}"], key_ranges=ranges, spark=pipeline.spark)
+
+
+def patches(pipeline: Pipeline) -> list[int]:
+    """Return how many rows each complete patch has."""
+    rows = pipeline.frame("bronze", "copies").where("state = 'complete'").collect()
+    patched = pipeline.frame("bronze", "copies").where("key_ranges IS NOT NULL").collect()
+    ids = {row.copy_id for row in patched}
+    return [row.row_count for row in sorted(rows, key=lambda row: row.copy_id) if row.copy_id in ids]
+
+
+@pytest.fixture
+def orders(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline whose silver shows two tables."""
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.run(*ORDERS, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
+    pipeline.catch_up()
+    return pipeline
+
+
+def test_keys_are_copied_anew_while_the_table_changes(
+    orders: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    injure(orders, "orders", "UPDATE {} SET n = -1, big = NULL WHERE id BETWEEN 10 AND 20 OR id = 250")
+    injure(orders, "orders", "DELETE FROM {} WHERE id IN (30, 280)")
+    columns = "n, big, _commit_lsn, _commit_time"
+    injure(orders, "orders", f"INSERT INTO {{0}} SELECT 9000 + id, {columns} FROM {{0}} LIMIT 5")
+    orders.run("UPDATE orders SET n = 50 WHERE id BETWEEN 5 AND 12", "DELETE FROM orders WHERE id = 20")
+    resync(orders, "orders", keys(10, 20), keys(30, 30), keys(250, 280), KeyRange(("8000",), ()))
+    orders.run("UPDATE orders SET id = id + 8000 WHERE id = 260", "INSERT INTO other VALUES (2)")
+    with monkeypatch.context() as patch:
+        forbid_copies(patch)
+        orders.ingest()
+    before = orders.version("orders")
+    orders.apply()
+    assert orders.version("orders") == before, "it waits for the snapshot, and the others do not"
+    orders.assert_equal("other")
+    shown = {table.name[1]: table for table in read_status(orders.config, spark=orders.spark).tables}
+    assert shown["orders"].state == "behind"
+    assert "copied anew" in (shown["orders"].sentence or "")
+    orders.run("UPDATE orders SET n = n + 1 WHERE id BETWEEN 15 AND 40")
+    orders.catch_up()
+    assert patches(orders) == [10 + 1 + 30 + 1]
+    assert as_of(orders.spark, orders.root)["public", "orders"].count() == 299
+    orders.run(
+        "UPDATE orders SET n = n + 1 WHERE id BETWEEN 1 AND 100", "UPDATE orders SET id = 20 WHERE id = 120"
+    )
+    orders.catch_up()
+    orders.assert_equal("orders")
+    # silver is in bronze alone
+    shutil.rmtree(orders.path("silver", "public", "orders"))
+    orders.apply()
+    orders.assert_equal("orders")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_crash_while_keys_are_put(
+    orders: Pipeline, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    injure(orders, "orders", "DELETE FROM {} WHERE id BETWEEN 100 AND 200")
+    resync(orders, "orders", keys(100, 200))
+    orders.run("DELETE FROM orders WHERE id = 150")
+    orders.ingest()
+    orders.run("INSERT INTO orders VALUES (150, 1)", "DELETE FROM orders WHERE id = 160")
+    orders.ingest()
+    replace_where = LakeTable.replace_where
+    crashes = 0
+
+    def crash(self: LakeTable, *arguments: Any) -> None:
+        nonlocal crashes
+        crashes += 1
+        if is_written:
+            replace_where(self, *arguments)
+        raise OSError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeTable, "replace_where", crash)
+        orders.apply()
+    assert crashes
+    orders.catch_up()
+    orders.assert_equal("orders")
+    assert patches(orders) == [100]
+
+
+@pytest.mark.slow
+def test_keys_of_several_columns_compare_by_bytes(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    publication = pipeline.config.source.publication
+    pipeline.run(
+        f"CREATE PUBLICATION {publication} FOR ALL TABLES WITH (publish_via_partition_root = true)",
+        "CREATE TABLE parts (region text, no int, day date, u uuid, v text, PRIMARY KEY (region, no, day)) "
+        "PARTITION BY LIST (region)",
+        "CREATE TABLE parts_a PARTITION OF parts FOR VALUES IN ('a', 'B', 'ä')",
+        "CREATE TABLE parts_z (v text, u uuid, day date NOT NULL, no int NOT NULL, region text NOT NULL)",
+        "ALTER TABLE parts ATTACH PARTITION parts_z DEFAULT",
+        "INSERT INTO parts SELECT r, i, date '2020-01-01' + i, md5(i::text)::uuid, r || i "
+        "FROM unnest(ARRAY['a', 'B', 'ä', 'Z', 'o''k', '']) r, generate_series(1, 10) i",
+    )
+    pipeline.catch_up()
+    injure(pipeline, "parts", "UPDATE {} SET v = 'wrong'")
+    resync(
+        pipeline,
+        "parts",
+        KeyRange(("B", "9"), ("Z", "3", "2020-01-04")),  # two of B, three of Z: neither a nor ä lies between
+        KeyRange(("",), ("",)),
+        KeyRange(("o'k", "4", "2020-01-05"), ("o'k", "4", "2020-01-05")),
+    )
+    pipeline.catch_up()
+    assert patches(pipeline) == [5 + 10 + 1]
+    assert pipeline.frame("silver", "public", "parts").where("v = 'wrong'").count() == 60 - 16
+    resync(pipeline, "parts", KeyRange((), ("o",)), KeyRange(("o",), ()))
+    pipeline.catch_up()
+    assert patches(pipeline)[1:] == [60]
+    pipeline.assert_equal("parts")
+
+
+@pytest.mark.slow
+def test_what_ranges_cannot_say_is_refused(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.run(
+        "CREATE TABLE moments (at timestamptz PRIMARY KEY, v text)",
+        "INSERT INTO moments VALUES ('2020-01-01 00:00+00', 'a'), ('2021-01-01 00:00+00', 'b')",
+        "CREATE TABLE bag (a int)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+    )
+    pipeline.catch_up()
+    with pytest.raises(ConfigError, match=r"moments.*single keys"):
+        resync(pipeline, "moments", keys("2020-01-01", "2022-01-01"))
+    with pytest.raises(ConfigError, match="1 columns, and 2 values"):
+        resync(pipeline, "moments", KeyRange(("a", "b"), ("a", "b")))
+    with pytest.raises(ConfigError, match="no key"):
+        resync(pipeline, "bag", keys(1, 2))
+    with pytest.raises(ConfigError, match="matches 2"):
+        resync(pipeline, "*", keys(1, 2))
+    with pytest.raises(ConfigError, match="the type of its key does not have"):
+        resync(pipeline, "moments", keys("noon", "noon"))
+    injure(pipeline, "moments", "UPDATE {} SET v = 'wrong' WHERE v = 'b'")
+    resync(pipeline, "moments", keys("2021-01-01 00:00:00+00", "2021-01-01 00:00:00+00"))
+    pipeline.catch_up()
+    assert patches(pipeline) == [1]
+    pipeline.assert_equal("moments")
+
+
+@pytest.mark.slow
+def test_a_range_that_silver_cannot_tell_has_the_table_copied(make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.run(
+        "CREATE TABLE amounts (id numeric PRIMARY KEY, v text)",
+        "INSERT INTO amounts VALUES (7, 'x'), (70, 'y')",
+    )
+    pipeline.catch_up()
+    injure(pipeline, "amounts", "UPDATE {} SET v = 'wrong'")
+    resync(pipeline, "amounts", keys("1e60", "1e70"), keys(7, 8))
+    pipeline.catch_up()
+    assert any("whole table" in sentence for kind, sentence in pipeline.events("amounts") if kind == "resync")
+    pipeline.catch_up()
+    pipeline.assert_equal("amounts")
+
+
+@pytest.mark.slow
+def test_what_somebody_else_wrote_is_replaced_by_a_copy(orders: Pipeline) -> None:
+    orders.spark.sql(f"DELETE FROM delta.`{orders.path('silver', 'public', 'orders')}` WHERE id < 100")
+    orders.run("UPDATE orders SET n = 9 WHERE id = 200")
+    orders.ingest()
+    summary = orders.apply()
+    assert summary.exit_code(strict=False) == 1
+    assert any("pgdelta resync" in line for line in summary.lines())
+    run_resync(orders.config, ["public.orders"], spark=orders.spark)
+    orders.catch_up()
+    orders.assert_equal("orders")
+
+
+@pytest.mark.slow
+def test_keys_beside_a_transaction_that_cannot_be_seen_yet(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    """The place of the rows is before the snapshot, and they are put there all the same."""
+    server = make_server({"synchronous_standby_names": ""})
+    database = Database(server, "postgres", server.conninfo)
+    pipeline = make_pipeline(copy="initial", create_publication="all", database=database)
+    pipeline.run(*ORDERS)
+    pipeline.catch_up()
+    injure(pipeline, "orders", "UPDATE {} SET n = -1 WHERE id BETWEEN 100 AND 110")
+    resync(pipeline, "orders", keys(100, 110))
+    with unseen_commits(database, "UPDATE orders SET n = 77 WHERE id = 7", "DELETE FROM orders WHERE id = 8"):
+        pipeline.ingest()
+    pipeline.catch_up()
+    assert patches(pipeline) == [11]
+    assert not [event for event in pipeline.events("orders") if event[0] == "resync"]
+    pipeline.assert_equal("orders")
+
+
+@pytest.mark.slow
+def test_transactions_that_ended_and_cannot_be_seen_yet(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    """What a snapshot of some keys lacks, and what it has of later transactions, is applied in order."""
+    server = make_server({"synchronous_standby_names": ""})
+    pipeline = make_pipeline(
+        copy="initial", create_publication="all", database=Database(server, "postgres", server.conninfo)
+    )
+    pipeline.run(*ORDERS)
+    pipeline.catch_up()
+    injure(pipeline, "orders", "UPDATE {} SET n = -1, big = NULL WHERE id BETWEEN 100 AND 110")
+    resync(pipeline, "orders", keys(100, 200))
+    late = (
+        "UPDATE orders SET n = 77 WHERE id = 101",
+        "UPDATE orders SET id = 1000 + id WHERE id = 102",  # out of the range
+        "UPDATE orders SET id = 150000 + id WHERE id = 20",
+    )
+    with unseen_commits(pipeline.database, *late):
+        with pipeline.database.connect() as free:
+            free.execute("SET synchronous_commit = local")
+            free.execute("UPDATE orders SET n = 78 WHERE id = 104")
+            free.execute("UPDATE orders SET id = 2000 + id WHERE id = 105")  # its old value was not sent
+        pipeline.ingest()
+        complete = pipeline.frame("bronze", "copies").where("key_ranges IS NOT NULL").collect()
+        assert complete
+    pipeline.catch_up()
+    [(_, sentence)] = [event for event in pipeline.events("orders") if event[0] == "resync"]
+    assert "missing" in sentence
+    pipeline.catch_up()
+    pipeline.assert_equal("orders")

@@ -1,0 +1,293 @@
+"""Rows from before the slot: silver equals the source, whatever goes on at the source meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from typing import Any
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.bronze.copy_states import Range
+from pipeline.bronze.staged_files import Part
+from pipeline.config.config import Copying
+from pipeline.postgres.snapshot.export import COPY_SESSIONS
+from pipeline.postgres.snapshot.read_table import CopyReader
+from pipeline.progress import IngestSummary
+from pipeline.report.status import read_status
+from pipeline.table_copy import coordinator as copying_module
+from pipeline.table_copy.candidates import WantedCopies
+from pipeline.table_copy.reader_pool import CopyRound, TableCopy
+from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.running import wait_until
+from tests.support.servers import Database, MakeServer
+from tests.support.unseen import unseen_commits
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+@pytest.fixture
+def copying(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline that begins with copies, of ranges of four pages."""
+    return make_pipeline(copy="initial", copying=Copying(range_size=32 << 10), create_publication="all")
+
+
+def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
+    """Return (state, ranges before) of what was recorded of a table's copies, in order."""
+    rows = (
+        pipeline.frame("bronze", "copies").where(f"table_name = '{table}'").orderBy("recorded_at").collect()
+    )
+    return [(row.state, row.ranges_before) for row in rows]
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, ranges: int) -> None:
+    """Let copying end by a failure once so many ranges of a table were read, always the same ones."""
+    stage = CopyRound._stage
+
+    def stage_or_stop(self: CopyRound, reader: CopyReader, table: TableCopy, pages: Range) -> Part | None:
+        if table.reading.ranges.index(pages) >= ranges:
+            raise OSError("cut off")
+        return stage(self, reader, table, pages)
+
+    monkeypatch.setattr(CopyRound, "_stage", stage_or_stop)
+
+
+def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
+    copying.run(*ORDERS, FILL.format(5000), *BAG, FILL_BAG)
+    copying.run(
+        "CREATE TABLE empty (id int PRIMARY KEY, note text)",
+        "CREATE TABLE log (at timestamptz, line text)",
+        "INSERT INTO log SELECT now(), 'line ' || i FROM generate_series(1, 100) i",
+        "INSERT INTO log VALUES ('infinity', 'does not fit')",
+    )
+    summary = copying.ingest()
+    assert {name[1]: copy.rows_landed for name, copy in summary.copies.items()} == {
+        "orders": 5000,
+        "bag": 20000,
+        "empty": 0,
+        "log": 101,
+    }
+    applier = Applier(copying.spark, copying.config)
+    applier.apply_pending()
+    versions = [copying.version(table) for table in ("orders", "bag", "empty", "log")]
+    applier.apply_pending()  # in the same process there is nothing more to do
+    copying.apply()  # nor in another
+    assert versions == [copying.version(table) for table in ("orders", "bag", "empty", "log")]
+    assert copying.frame("silver", "public", "empty").count() == 0
+    [misfit] = copying.frame("_pgdelta", "misfits").collect()
+    assert (misfit.table_name, misfit.column_name, misfit.raw_text) == ("log", "at", "infinity")
+    copying.assert_equal("orders", "bag", "empty")
+    copying.run(
+        "UPDATE orders SET n = 99 WHERE id <= 10",
+        "DELETE FROM orders WHERE id BETWEEN 11 AND 20",
+        "UPDATE orders SET id = id + 100000 WHERE id BETWEEN 21 AND 30",
+        "DELETE FROM bag WHERE ctid IN (SELECT ctid FROM bag WHERE a = 1 LIMIT 3)",
+        "INSERT INTO empty VALUES (1, 'one')",
+    )
+    copying.catch_up()
+    copying.assert_equal("orders", "bag", "empty")
+    # silver is in bronze alone
+    before = copying.frame("silver", "public", "orders").drop("_commit_time").collect()
+    shutil.rmtree(copying.path("silver", "public", "orders"))
+    copying.apply()
+    after = copying.frame("silver", "public", "orders").drop("_commit_time").collect()
+    assert sorted(map(repr, before)) == sorted(map(repr, after))
+
+
+def test_a_copy_under_load(copying: Pipeline) -> None:
+    copying.run(*ORDERS, FILL.format(4000), *BAG, FILL_BAG)
+    with load(copying, 1):
+        copying.ingest()
+        copying.apply()
+    copying.catch_up()
+    copying.assert_equal("orders", "bag")
+    assert copies(copying, "orders") == [("reading", 0), ("complete", None)]
+
+
+def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying.run(*ORDERS, FILL.format(4000), *BAG, FILL_BAG)
+    with monkeypatch.context() as patch, load(copying, 2):
+        stop_after(patch, 4)
+        summary = copying.ingest()
+    assert summary.exit_code(strict=False) == 1
+    assert "OSError" in (summary.copy_failure or "")
+    assert copying.apply().tables == {}  # waiting
+    status = read_status(copying.config, spark=copying.spark)
+    assert {table.name[1]: table.state for table in status.tables} == {"bag": "copying", "orders": "copying"}
+    with load(copying, 3):
+        copying.ingest()
+    copying.catch_up()
+    states = copies(copying, "orders")
+    assert [state for state, _ in states] == ["reading", "reading", "complete"]
+    assert states[1][1]  # some of it was not read again
+    # rows without a key cannot be told apart: they are read anew
+    assert "abandoned" in [state for state, _ in copies(copying, "bag")]
+    copying.catch_up()  # where a row moved, one more copy
+    copying.catch_up()
+    copying.assert_equal("orders", "bag")
+
+
+@pytest.mark.slow
+def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying.run(
+        *ORDERS,
+        "ALTER TABLE orders SET (autovacuum_enabled = off)",
+        FILL.format(4000),
+        "DELETE FROM orders WHERE id < 400",
+        "VACUUM orders",
+    )
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        copying.ingest()
+    # new versions stand where the first rows were, and their long values are not sent
+    moved = "SELECT id FROM orders WHERE n = -1 AND (ctid::text::point)[0] < 4 AND big IS NOT NULL"
+    copying.run("UPDATE orders SET n = -1 WHERE id BETWEEN 1500 AND 1600")
+    lost = len(copying.source.execute(moved).fetchall())
+    assert lost > 10
+    copying.catch_up()
+    assert any(kind == "resync" for kind, _ in copying.events("orders"))
+    assert copying.frame("silver", "public", "orders").where("n = -1 AND big IS NULL").count() > lost
+    copying.catch_up()
+    copying.assert_equal("orders")
+    assert [state for state, _ in copies(copying, "orders")] == [
+        "reading", "reading", "complete", "reading", "complete",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_transaction_that_ended_and_cannot_be_seen_yet(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    """Its commit record waits for a synchronous standby: decoded it is already, visible it is not."""
+    server = make_server({"synchronous_standby_names": ""})
+    pipeline = make_pipeline(
+        copy="initial", create_publication="all", database=Database(server, "postgres", server.conninfo)
+    )
+    pipeline.ingest()  # a slot cannot be made while transactions wait
+    pipeline.run(*ORDERS, FILL.format(100), *BAG, FILL_BAG)
+    late = (
+        "UPDATE orders SET n = -5, id = id + 1000 WHERE id < 10",
+        "DELETE FROM bag WHERE a = 3",
+        "INSERT INTO orders VALUES (77777, 1)",
+    )
+    with unseen_commits(pipeline.database, *late):
+        with pipeline.database.connect() as free:
+            free.execute("SET synchronous_commit = local")
+            assert free.execute("SELECT count(*) FROM orders WHERE n = -5").fetchone() == (0,)
+        pipeline.ingest()
+        complete = pipeline.frame("bronze", "copies").where("state = 'complete'").collect()
+        assert {row.table_name: len(row.late) for row in complete} == {"orders": 2, "bag": 1}
+    pipeline.catch_up()
+    pipeline.assert_equal("orders", "bag")
+
+
+@pytest.mark.slow
+def test_a_table_that_is_written_anew_under_way_is_copied_anew(
+    copying: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying.run(*ORDERS, FILL.format(2000))
+    begin, is_done = CopyReader._begin, False
+
+    def begin_and_rewrite(self: CopyReader, snapshot: Any) -> None:
+        nonlocal is_done
+        begin(self, snapshot)
+        if not is_done:
+            is_done = True
+            copying.run("ALTER TABLE orders ALTER n TYPE bigint")
+
+    monkeypatch.setattr(CopyReader, "_begin", begin_and_rewrite)
+    copying.catch_up()
+    assert [state for state, _ in copies(copying, "orders")] == [
+        "reading",
+        "abandoned",
+        "reading",
+        "complete",
+    ]
+    copying.assert_equal("orders")
+
+
+@pytest.mark.slow
+def test_columns_that_change_while_the_table_waits(
+    copying: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying.run(*ORDERS, FILL.format(1000), *BAG, FILL_BAG)
+    land = CopyRound._land_in_order
+
+    def land_and_alter(self: CopyRound, tables: Any) -> None:
+        monkeypatch.setattr(CopyRound, "_land_in_order", land)
+        land(self, tables)
+        copying.run(
+            "ALTER TABLE orders ADD COLUMN state text DEFAULT 'open'",
+            "UPDATE orders SET state = 'paid' WHERE id < 10",
+            "ALTER TABLE bag ADD COLUMN c int DEFAULT 7",
+            "DELETE FROM bag WHERE a = 1",
+        )
+
+    monkeypatch.setattr(CopyRound, "_land_in_order", land_and_alter)
+    copying.catch_up()
+    copying.catch_up()
+    copying.assert_equal("orders", "bag")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", ["walsender", "sql"])
+def test_a_copy_of_the_oldest_server_by_either_route(
+    make_pipeline: MakePipeline, old_database: Database, route: str
+) -> None:
+    pipeline = make_pipeline(
+        database=old_database,
+        copy="initial",
+        copying=Copying(range_size=32 << 10),
+        create_publication="all",
+        route=route,
+    )
+    pipeline.run(*ORDERS, FILL.format(1000), *BAG, FILL_BAG)
+    pipeline.catch_up()
+    pipeline.assert_equal("orders", "bag")
+    pipeline.run("UPDATE orders SET id = -id WHERE id < 10", "DELETE FROM bag WHERE a = 3")
+    pipeline.catch_up()
+    pipeline.assert_equal("orders", "bag")
+
+
+def test_a_session_that_is_lost_between_two_looks_is_no_failure(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying_module, "LOOK_SECONDS", 0.5)
+    pipeline = make_pipeline(copy="never", create_publication="all")
+    looks: list[int] = []
+    failures: set[str | None] = set()
+    look = WantedCopies.look
+
+    def counted(wanted: WantedCopies) -> Any:
+        found = look(wanted)
+        looks.append(len(looks))
+        return found
+
+    monkeypatch.setattr(WantedCopies, "look", counted)
+    stop = threading.Event()
+
+    def remember(summary: IngestSummary) -> None:
+        failures.add(summary.copy_failure)
+
+    thread = threading.Thread(
+        target=pipeline.ingest, kwargs={"trigger": "continuous", "stop": stop, "progress": remember}
+    )
+    thread.start()
+    try:
+        wait_until(lambda: looks)
+        ended = pipeline.source.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name = %s",
+            (COPY_SESSIONS,),
+        ).fetchall()
+        assert ended == [(True,)]
+        count = len(looks)
+        wait_until(lambda: len(looks) > count + 1)
+        pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        wait_until(lambda: pipeline.path("bronze", "relations").exists() and failures)
+    finally:
+        stop.set()
+        thread.join(120)
+    assert failures == {None}

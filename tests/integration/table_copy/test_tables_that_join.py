@@ -1,0 +1,94 @@
+"""A table joins the publication while transactions write to it: what these wrote before that comes too."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pipeline.table_copy import new_tables
+from tests.support.lives import FILL, TABLE
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.running import continuous, wait_until
+from tests.support.servers import Database, MakeServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def add(pipeline: Pipeline, table: str) -> None:
+    pipeline.run(f"ALTER PUBLICATION {pipeline.config.source.publication} ADD TABLE {table}")
+
+
+@contextmanager
+def ingesting(pipeline: Pipeline) -> Iterator[threading.Thread]:
+    """Run ingest on a thread of its own; it has to end by itself."""
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(pipeline.ingest().exit_code(strict=False)))
+    thread.start()
+    yield thread
+    thread.join(60)
+    assert codes == [0]
+
+
+def test_what_was_open_when_a_table_joined_is_copied(life: Pipeline) -> None:
+    life.run(TABLE.format("b"), FILL.format("b", 1, 20))
+    with life.database.connect() as writer:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO b VALUES (100, 'before it joined')")
+        add(life, "b")
+        writer.execute("UPDATE b SET v = 'since it joined' WHERE id = 2")
+        with ingesting(life) as running:
+            time.sleep(5)
+            assert running.is_alive(), "it waits"
+            life.run("INSERT INTO b VALUES (101, 'meanwhile')")
+            writer.execute("COMMIT")
+    life.apply()
+    life.assert_equal("a", "b")
+
+
+def test_what_never_ends_is_told(
+    make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server({"max_prepared_transactions": "2"})
+    database = Database(server, "postgres", server.conninfo)
+    life = make_pipeline(copy="initial", create_publication="configured", database=database)
+    life.run(TABLE.format("a"), FILL.format("a", 1, 5))
+    life.catch_up()
+    life.run(TABLE.format("b"), TABLE.format("c"), FILL.format("c", 1, 5))
+    life.prepare("p", "INSERT INTO b VALUES (100, 'prepared before it joined')")
+    add(life, "b, c")
+    monkeypatch.setattr(new_tables, "PATIENCE", 3.0)
+    assert life.ingest().exit_code(strict=False) == 1
+    [(kind, sentence)] = life.events("b")
+    assert kind == "held"
+    assert "pg_prepared_xacts" in sentence
+    life.run("COMMIT PREPARED 'p'")
+    life.catch_up()
+    life.assert_equal("a", "b", "c")
+
+
+@pytest.mark.parametrize("major", [pytest.param(10, marks=pytest.mark.slow), None])
+def test_a_session_that_knew_the_table_before_it_joined_sends_it(
+    make_server: MakeServer, make_pipeline: MakePipeline, major: int | None
+) -> None:
+    server = make_server(major=major)
+    database = Database(server, "postgres", server.conninfo)
+    life = make_pipeline(copy="initial", create_publication="configured", database=database)
+    life.run(TABLE.format("a"), FILL.format("a", 1, 5), TABLE.format("b"))
+    life.run(f"CREATE PUBLICATION {life.config.source.publication} FOR TABLE a")
+    with continuous(life) as running, life.database.connect() as writer:
+        wait_until(lambda: ("public", "a") in running.copied)
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO b VALUES (100, 'before it joined')")
+        add(life, "b")
+        writer.execute("INSERT INTO b VALUES (101, 'since it joined')")
+        time.sleep(7)
+        writer.execute("COMMIT")
+        life.run("INSERT INTO b VALUES (102, 'afterwards')")
+        wait_until(lambda: ("public", "b") in running.copied)
+        life.run("INSERT INTO b VALUES (103, 'after its copy')", "UPDATE b SET v = '' WHERE id = 100")
+    life.catch_up()
+    life.assert_equal("a", "b")

@@ -1,0 +1,329 @@
+"""Silver is held against its source while a load goes on: what is equal is never called different, and every
+injury is found.
+
+Injuries are written to silver under a mark that apply takes for its own: as if a fault of ours had made them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+
+from pipeline.delta.table import Lake
+from pipeline.errors import LakeError, SourceError
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliations, Verdict
+from pipeline.operate.run import run_both
+from pipeline.report.status import read_status
+from pipeline.silver.as_of import as_of
+from pipeline.verify import reconcile
+from pipeline.verify.reconcile import run_reconcile
+from pipeline.verify.reconcile_report import Reconciled
+from tests.support.injuries import injure
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.servers import Database, MakeServer
+from tests.support.unseen import unseen_commits
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+ODD = "Odd/näme %1"
+TABLES = (
+    """CREATE TABLE items (id int PRIMARY KEY, name text, price numeric(10,2), weight float8, day date,
+        at timestamptz DEFAULT now(), tags text[], long text)""",
+    "ALTER TABLE items ALTER long SET STORAGE EXTERNAL",
+    "CREATE TABLE pairs (a text, b date, n bigint, PRIMARY KEY (a, b))",
+    "CREATE TABLE bag (n int, v text)",
+    "ALTER TABLE bag REPLICA IDENTITY FULL",
+    f'CREATE TABLE "{ODD}" (id int PRIMARY KEY, "a b" text)',
+)
+QUIET = 1000  # rows beyond are not the load's
+FILL = (
+    "INSERT INTO items SELECT i, 'item ' || i, i / 7.0, i / 7.0::float8, date '2000-01-01' + i, now(),"
+    " ARRAY['a', 'b,' || i], repeat('x', 3000) || i FROM generate_series(1, 1500) i",
+    "INSERT INTO pairs SELECT 'p' || i, date '2000-01-01' + i, i FROM generate_series(1, 1500) i",
+    "INSERT INTO bag SELECT i % 400, 'v' || i % 3 FROM generate_series(1, 1500) i",
+    f"""INSERT INTO "{ODD}" SELECT i, 'ü' || i FROM generate_series(1, 20) i""",
+)
+
+
+@dataclass
+class Load:
+    """Transactions at the source until it is stopped, on a thread of its own."""
+
+    database: Database
+    rng: Random
+    columns: int = 0
+    transactions: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with self.database.connect() as source:
+                while not self.stop.wait(0.05):
+                    with suppress(psycopg.errors.UniqueViolation), source.transaction():
+                        for _ in range(self.rng.randint(1, 4)):
+                            source.execute(self.statement().encode())
+                    self.transactions += 1
+        except BaseException as error:
+            self.error = error
+
+    def statement(self) -> str:
+        """Return a statement that leaves the quiet rows alone; seldom one that adds a column or truncates."""
+        rng = self.rng
+        i, j = rng.randrange(1, QUIET), rng.randrange(10_000, 20_000)
+        if rng.random() < 0.01 and self.columns < 2:
+            self.columns += 1
+            return f"ALTER TABLE items ADD COLUMN extra{self.columns} int DEFAULT {self.columns}"
+        statements = (
+            f"UPDATE items SET price = price + 1, weight = random() WHERE id = {i}",
+            f"UPDATE items SET long = long || 'y', day = NULL WHERE id = {i}",
+            f"UPDATE items SET id = {j} WHERE id = {i} AND NOT EXISTS (SELECT FROM items WHERE id = {j})",
+            f"DELETE FROM items WHERE id = {i}",
+            f"INSERT INTO items (id, name, tags) VALUES ({i}, E'it''s \\t{j}', '{{NULL,\"\"}}')"
+            " ON CONFLICT (id) DO UPDATE SET name = excluded.name",
+            f"UPDATE pairs SET a = 'q{j}', n = n + 1 WHERE a = 'p{i}'",
+            f"INSERT INTO pairs VALUES ('p{i}', '2020-01-01', {j}) ON CONFLICT DO NOTHING",
+            f"INSERT INTO bag VALUES ({i % 400}, NULL), ({i % 400}, NULL)",
+            f"DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE n = {i % 390})",
+            f"UPDATE bag SET v = 'w' WHERE n = {i % 390}",
+            f"""UPDATE "{ODD}" SET "a b" = '{j}' WHERE id = {i % 20 + 1}""",
+        )
+        return rng.choice(statements)
+
+
+@contextmanager
+def loaded(database: Database, seed: int) -> Iterator[Load]:
+    """Give a load that goes on."""
+    load = Load(database, Random(seed))
+    thread = threading.Thread(target=load.run)
+    thread.start()
+    try:
+        yield load
+    finally:
+        load.stop.set()
+        thread.join()
+    assert load.error is None, load.error
+
+
+@contextmanager
+def running(pipeline: Pipeline) -> Iterator[None]:
+    """Capture and apply continuously meanwhile."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            run_both(pipeline.config, trigger="continuous", stop=stop, spark=pipeline.spark)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not errors, errors
+
+
+@pytest.fixture
+def shop(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline whose tables were copied."""
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.run(*TABLES, *FILL)
+    pipeline.catch_up()
+    return pipeline
+
+
+def compared(pipeline: Pipeline, *globs: str, **options: Any) -> dict[str, Verdict]:
+    """Return the verdicts of a reconciliation by table."""
+    found = run_reconcile(pipeline.config, globs or None, spark=pipeline.spark, **options)
+    assert found.exit_code == int(any(v.verdict != EQUAL for v in found.verdicts))
+    return {verdict.name[1]: verdict for verdict in found.verdicts}
+
+
+def differences(pipeline: Pipeline, table: str) -> list[tuple[str, str | None, tuple[str, ...], int]]:
+    rows = pipeline.frame("_pgdelta", "differences").where(f"table_name = '{table}'").collect()
+    return [(row.kind, row.key, tuple(row["columns"]), row.copies) for row in rows]
+
+
+@pytest.mark.slow
+def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) -> None:
+    seed = Random().randrange(1 << 32)
+    print(f"seed {seed}")
+    pending = 0
+    with loaded(shop.database, seed) as load, running(shop):
+        for _ in range(3):
+            before = load.transactions
+            found = compared(shop)
+            assert {name: v.verdict for name, v in found.items()} == dict.fromkeys(
+                ("items", "pairs", "bag", ODD), EQUAL
+            ), found
+            assert load.transactions > before
+            pending += sum(verdict.pending for verdict in found.values())
+    assert pending, "no change came between version and snapshot"
+    shop.catch_up()
+    last = compared(shop, runs=True)
+    assert {v.verdict for v in last.values()} == {EQUAL}
+    status = read_status(shop.config, spark=shop.spark)
+    verified = {table.name[1]: table.verified for table in status.tables}
+    assert verified == {name: verdict.lsn for name, verdict in last.items()}
+    shop.assert_equal("items", "pairs", "bag")
+
+
+@pytest.mark.slow
+def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
+    injure(shop, "items", "UPDATE {} SET price = price + 0.01 WHERE id = 1001")
+    injure(shop, "items", "UPDATE {} SET tags = array('a', 'b', '1002') WHERE id = 1002")
+    injure(shop, "items", "UPDATE {} SET day = NULL, long = NULL WHERE id = 1003")
+    injure(shop, "items", "DELETE FROM {} WHERE id = 1004")
+    injure(shop, "items", "UPDATE {} SET at = at + INTERVAL 1 MICROSECOND WHERE id = 1005")
+    injure(shop, "items", "UPDATE {} SET name = concat(name, ' ') WHERE id = 1006")
+    injure(shop, "pairs", "INSERT INTO {} SELECT * FROM {0} WHERE a = 'p1001'".replace("{}", "{0}"))
+    injure(shop, "pairs", "INSERT INTO {} (a, b, n) VALUES ('none', DATE '2000-01-01', 1)")
+    injure(shop, "bag", "INSERT INTO {} (n, v) VALUES (395, 'v0')")
+    injure(shop, "bag", "UPDATE {} SET v = NULL WHERE n = 396 AND v = 'v1'")
+    whole = shop.source.execute("SELECT count(*) FROM bag WHERE n = 396 AND v = 'v1'").fetchone()
+    assert whole is not None
+    with loaded(shop.database, 1), running(shop):
+        found = compared(shop)
+    assert found.pop(ODD).verdict == EQUAL
+    assert {name: verdict.verdict for name, verdict in found.items()} == dict.fromkeys(found, DIFFERENT)
+    assert set(differences(shop, "items")) == {
+        ("changed", '{"id": "1001"}', ("price",), 1),
+        ("changed", '{"id": "1002"}', ("tags",), 1),
+        ("changed", '{"id": "1003"}', ("day", "long"), 1),
+        ("missing", '{"id": "1004"}', (), 1),
+        ("changed", '{"id": "1005"}', ("at",), 1),
+        ("changed", '{"id": "1006"}', ("name",), 1),
+    }
+    assert set(differences(shop, "pairs")) == {
+        ("surplus", '{"a": "p1001", "b": "2002-09-28"}', (), 1),
+        ("surplus", '{"a": "none", "b": "2000-01-01"}', (), 1),
+    }
+    assert sorted(row[0:1] + row[3:] for row in differences(shop, "bag")) == [
+        ("missing", whole[0]),
+        ("surplus", 1),
+        ("surplus", whole[0]),
+    ]
+    assert Reconciliations(Lake(shop.spark, shop.root)).verified().keys() == {("public", ODD)}
+    repaired = run_reconcile(shop.config, spark=shop.spark, runs=True, repairs=True)
+    assert repaired.repairs == {
+        ("public", "items"): "the rows of 6 keys are to be copied anew",
+        ("public", "pairs"): "the rows of 2 keys are to be copied anew",
+        ("public", "bag"): "the whole table is to be copied anew",
+    }
+    assert {verdict.verdict for verdict in compared(shop, runs=True).values()} == {EQUAL}
+    shop.assert_equal("items", "pairs", "bag")
+    silver = as_of(shop.spark, shop.root)
+    assert {silver.table("public", name).refusal for name in ("items", "pairs")} == {None}
+
+
+def test_two_reconciliations_at_once_leave_each_others_clones_alone(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(create_publication="all")
+    pipeline.run("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    pipeline.catch_up()
+    pipeline.run("INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 50) i")
+    pipeline.catch_up()
+    pipeline.run("UPDATE items SET name = 'new' WHERE id < 9")  # is not in silver yet: a clone will have it
+    pipeline.ingest()
+    left = pipeline.path("_pgdelta", "reconcile", f"{10**9}-{'0' * 32}", "public", "items")
+    left.mkdir(parents=True)
+    find: Any = getattr(reconcile, "find_differences")  # noqa: B009
+    inner = []
+
+    def compare_another_first(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(reconcile, "find_differences", find)
+        inner.append(compared(pipeline, runs=True)["items"].verdict)
+        return find(*arguments, **options)
+
+    monkeypatch.setattr(reconcile, "find_differences", compare_another_first)
+    assert compared(pipeline, runs=True)["items"].verdict == EQUAL
+    assert inner == [EQUAL]
+    assert list(pipeline.path("_pgdelta", "reconcile").iterdir()) == [], "nor does a dead run leave one"
+
+
+def test_what_silver_cannot_hold_is_no_difference(make_pipeline: MakePipeline) -> None:
+    rule = "public.*"
+    pipeline = make_pipeline(rule, copy="initial", create_publication="all")
+    tables = tuple(
+        replace(
+            r, misfits={"kept": "text", "near": "clamp"}, types={"free": "DECIMAL(6,1)", "json": "VARIANT"}
+        )
+        for r in pipeline.config.tables
+    )
+    pipeline = replace(pipeline, config=replace(pipeline.config, tables=tables))
+    pipeline.run(
+        """CREATE TABLE t (id int PRIMARY KEY, gone date, kept timestamp, near timestamptz, free numeric,
+            json jsonb, days date[], days2 int[])""",
+        """INSERT INTO t VALUES
+            (1, 'infinity', '-infinity', 'infinity', 1.25, '{"a": 1}', '{infinity,2024-01-01}', '{{1},{2}}'),
+            (2, '2024-01-01', '2024-01-01', '0044-03-15 BC', 1e9, '1', NULL, '{}'),
+            (3, '0044-03-15 BC', NULL, NULL, 'NaN', NULL, '{{2024-01-01}}', '[3:3]={1}')""",
+    )
+    pipeline.catch_up()
+    found = compared(pipeline, runs=True)["t"]
+    assert found.verdict == EQUAL, found
+    assert dict(found.misfits) == {"gone": 2, "kept": 1, "free": 3, "days": 1, "days2": 2}
+    assert found.left_out.keys() == {"json"}
+    # a text that is lost beside its column, and a nearest value that is another
+    injure(pipeline, "t", "UPDATE {} SET kept__text = NULL WHERE id = 1")
+    injure(pipeline, "t", "UPDATE {} SET near = TIMESTAMP '9998-12-31 00:00:00' WHERE id = 1")
+    assert compared(pipeline, runs=True)["t"].columns == ("kept__text", "near")
+
+
+@pytest.mark.slow
+def test_rows_behind_a_late_commit_are_left_to_the_next_snapshot(
+    make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "_ATTEMPTS", 2)
+    server = make_server()
+    database = Database(server, "postgres", server.conninfo_of("postgres"))
+    pipeline = make_pipeline(database=database, create_publication="all")
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20) i")
+    pipeline.catch_up()
+
+    with unseen_commits(database, "UPDATE t SET v = 'late' WHERE id = 1"):
+        pipeline.run("SET synchronous_commit = off", "INSERT INTO t VALUES (100, 'seen')")
+        pipeline.ingest()
+        changes = pipeline.frame("bronze", "changes").where("op = 'U'").count()
+        assert changes == 1, "the commit that waits is decoded"
+        found = compared(pipeline, runs=True)["t"]
+        assert (found.verdict, found.source_rows, found.pending) == (EQUAL, 21, 1)
+        pipeline.apply()
+        found = compared(pipeline, runs=True)["t"]
+        assert found.verdict == UNPROVEN
+        assert found.sentence
+        assert "not visible" in found.sentence
+    found = compared(pipeline, runs=True)["t"]
+    assert found.verdict == EQUAL
+
+
+@pytest.mark.slow
+def test_what_is_not_known_is_not_proven(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "_ATTEMPTS", 2)
+    shop.run("INSERT INTO bag VALUES (1, 'not captured')")
+    with pytest.raises(LakeError, match="--run"):
+        compared(shop, "public.bag", wait=0)
+    other = replace(shop, config=replace(shop.config, source=replace(shop.config.source, conninfo="port=1")))
+    with pytest.raises(SourceError):
+        compared(other)
+    shop.run("CREATE TABLE late (id int PRIMARY KEY)")
+    late = compared(shop, "public.late", runs=True)["late"]
+    assert late.verdict == UNPROVEN
+    assert late.sentence
+    table = compared(shop, "public.pairs", runs=True)
+    assert table.keys() == {"pairs"}
+    assert Reconciled("shop", "1", tuple(table.values())).as_json()["ok"]

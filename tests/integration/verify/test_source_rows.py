@@ -1,0 +1,49 @@
+"""A table that is emptied while it is compared: what the snapshot saw of it was read before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.config.tables import TableRule
+from pipeline.metadata.reconciliations import EQUAL, UNPROVEN
+from pipeline.silver.clone import Pinned, SilverAsOf, SnapshotSilver
+from pipeline.verify import reconcile
+from pipeline.verify.reconcile import run_reconcile
+from tests.support.injuries import injure
+from tests.support.pipelines import MakePipeline, Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+@pytest.fixture
+def emptied(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """Give a pipeline whose table is emptied as soon as silver is brought to the snapshot."""
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.run("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 20) i")
+    pipeline.catch_up()
+    bring = SnapshotSilver.bring
+
+    def empty(self: SnapshotSilver, pinned: Pinned, rule: TableRule, **options: Any) -> SilverAsOf:
+        pipeline.run("TRUNCATE t")
+        return bring(self, pinned, rule, **options)
+
+    monkeypatch.setattr(SnapshotSilver, "bring", empty)
+    monkeypatch.setattr(reconcile, "_ATTEMPTS", 1)
+    return pipeline
+
+
+def test_a_table_that_is_emptied_meanwhile_is_compared(emptied: Pipeline) -> None:
+    emptied.run("UPDATE t SET v = 'changed' WHERE id = 1")
+    (found,) = run_reconcile(emptied.config, spark=emptied.spark, runs=True).verdicts
+    assert (found.verdict, found.source_rows, found.pending) == (EQUAL, 20, 1)
+
+
+@pytest.mark.slow
+def test_rows_that_differ_and_are_gone_are_not_guessed(emptied: Pipeline) -> None:
+    injure(emptied, "t", "UPDATE {} SET v = 'wrong' WHERE id = 2")
+    (found,) = run_reconcile(emptied.config, spark=emptied.spark, runs=True).verdicts
+    assert found.verdict == UNPROVEN
+    assert "emptied" in (found.sentence or "")

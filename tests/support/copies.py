@@ -1,0 +1,75 @@
+"""Tables whose rows are copied, and a load on them."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+from tests.support.pipelines import Pipeline
+
+BIG = "(SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 90) j)"
+
+
+ORDERS = (
+    "CREATE TABLE orders (id int8 PRIMARY KEY, n int, big text, price numeric(12,2), at timestamptz)",
+    "ALTER TABLE orders ALTER big SET STORAGE EXTERNAL",
+)
+
+
+FILL = (
+    f"INSERT INTO orders SELECT i, i % 7, CASE WHEN i % 3 > 0 THEN {BIG} END, i / 7.0, "
+    "timestamptz '2020-01-01' + i * interval '1 hour' FROM generate_series(1, {}) i"
+)
+
+
+BAG = ("CREATE TABLE bag (a int, b text)", "ALTER TABLE bag REPLICA IDENTITY FULL")
+
+
+FILL_BAG = "INSERT INTO bag SELECT i % 50, repeat('x', i % 3) FROM generate_series(1, 20000) i"
+
+
+@contextmanager
+def load(pipeline: Pipeline, seed: int) -> Iterator[None]:
+    """Change orders and bag all the time, by two sessions."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def change(random: Random) -> None:
+        try:
+            with pipeline.database.connect() as source:
+                while not stop.wait(0.01):
+                    i = random.randrange(1, 4000)
+                    with source.transaction():
+                        for _ in range(random.randrange(1, 4)):
+                            source.execute(statement(random, i).encode())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=change, args=(Random(seed + n),)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures
+
+
+def statement(random: Random, i: int) -> str:
+    return random.choice(
+        [
+            f"UPDATE orders SET n = n + 1 WHERE id = {i}",
+            f"UPDATE orders SET big = repeat('y', {random.randrange(5000)}) WHERE id = {i}",
+            f"UPDATE orders SET id = {random.randrange(10**9)} WHERE id = {i}",
+            f"DELETE FROM orders WHERE id = {i}",
+            f"INSERT INTO orders SELECT i, 1, {BIG}, 1 FROM (SELECT {random.randrange(10**9)} AS i) s "
+            "ON CONFLICT DO NOTHING",
+            f"UPDATE bag SET a = {i % 50} WHERE ctid = (SELECT ctid FROM bag WHERE a = {i % 50} LIMIT 1 "
+            "FOR UPDATE SKIP LOCKED)",
+            f"DELETE FROM bag WHERE ctid = (SELECT ctid FROM bag WHERE a = {i % 50} LIMIT 1 "
+            "FOR UPDATE SKIP LOCKED)",
+            f"INSERT INTO bag VALUES ({i % 50}, 'new')",
+        ]
+    )

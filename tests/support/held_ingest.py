@@ -1,0 +1,61 @@
+"""An ingest that holds itself up: `python -m tests.support.held_ingest FILE MOMENT`.
+
+It runs continuously and lands several times a second. At its third bronze commit with changes it stops its
+process group, the JVM with it, as SIGSTOP does: before the commit, amid it (the transaction has begun, the
+log entry is not written), or after it, before the slot is told. `any` leaves the moment to its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pipeline.bronze.log import Bronze
+from pipeline.delta import commit_files
+from pipeline.ingest import loop
+
+MOMENTS = ("before", "amid", "after")
+
+
+def hold_up(moment: str) -> None:
+    """Have the process stop itself at a moment."""
+    seen = 0
+    land = Bronze.land
+
+    def stop_once() -> None:
+        nonlocal seen
+        if seen == 3:
+            seen += 1
+            os.killpg(0, signal.SIGSTOP)
+
+    def landing(self: Bronze, files: Any, *made: Any) -> None:
+        nonlocal seen
+        if files and seen < 3:
+            seen += 1
+            if moment == "before":
+                stop_once()
+        land(self, files, *made)
+        if moment == "after":
+            stop_once()
+
+    def amid(of: Callable[[], int]) -> Callable[[], int]:
+        def now() -> int:
+            if moment == "amid":
+                stop_once()
+            return of()
+
+        return now
+
+    Bronze.land = landing  # type: ignore[method-assign]
+    commit_files._now = amid(commit_files._now)
+
+
+if __name__ == "__main__":
+    from pipeline.cli.main import main
+
+    hold_up(sys.argv[2])
+    loop.LAND_SECONDS = 0.2
+    sys.exit(main(["ingest", "--config", sys.argv[1], "--trigger", "continuous"]))

@@ -1,0 +1,165 @@
+"""One pipeline under test: a database, a lake in a temporary folder, and both jobs called in this process.
+
+The Spark session is shared; lake, slot and publication are each test's own. `pipeline` ingests by the
+walsender; tests that need something else make theirs with `make_pipeline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psycopg
+import pytest
+
+from pipeline.config.config import Config
+from pipeline.config.tables import TableRule
+from pipeline.protocol.lsn import LSN
+from tests.support import oracle
+from tests.support.servers import Database
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipeline.progress import ApplySummary, IngestSummary
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def crash(*arguments: object, **options: object) -> Any:
+    raise Crash
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """A configuration with what its jobs need; `source` is an ordinary session of the superuser."""
+
+    database: Database
+    spark: SparkSession
+    config: Config
+    source: psycopg.Connection[Any] = field(repr=False)
+
+    @property
+    def root(self) -> str:
+        return self.config.storage.root
+
+    def run(self, *statements: str) -> None:
+        """Run statements at the source, each in its own transaction."""
+        for statement in statements:
+            self.source.execute(statement.encode())
+
+    def transact(self, *statements: str) -> None:
+        """Run statements at the source in one transaction."""
+        with self.source.transaction():
+            self.run(*statements)
+
+    def prepare(self, gid: str, *statements: str) -> None:
+        """Run statements at the source in a transaction that is prepared under a name."""
+        with self.database.connect() as other:
+            for statement in ("BEGIN", *statements, f"PREPARE TRANSACTION '{gid}'"):
+                other.execute(statement.encode())
+
+    def drop_slot(self) -> None:
+        """Drop the slot once it is free."""
+        self.database.free_slot()
+        self.source.execute("SELECT pg_drop_replication_slot(%s)", (self.config.source.slot,))
+
+    def ingest(self, **options: Any) -> IngestSummary:
+        """Capture all that is committed."""
+        from pipeline.ingest.job import run_ingest
+
+        return run_ingest(self.config, spark=self.spark, **options)
+
+    def apply(self, **options: Any) -> ApplySummary:
+        """Apply all that bronze holds; what it says of the tables in `_pgdelta/status` is left out."""
+        from pipeline.apply.job import run_apply
+
+        return run_apply(self.config, spark=self.spark, **{"records_status": False, **options})
+
+    def catch_up(self) -> ApplySummary:
+        """Capture and apply all there is; no table may fail or be held."""
+        self.ingest()
+        summary = self.apply()
+        assert summary.exit_code(strict=True) == 0, summary.lines()
+        return summary
+
+    def assert_equal(self, *tables: str, **options: Any) -> None:
+        """Assert that tables of schema public equal their source, and that bronze has no duplicates."""
+        names = [("public", table) for table in tables]
+        oracle.assert_silver_equals_source(self.source, self.spark, self.root, names, **options)
+        oracle.bronze_has_no_duplicates(self.spark, self.root)
+
+    def frame(self, *names: str) -> DataFrame:
+        """Return a Delta table of the lake."""
+        return self.spark.read.format("delta").load("/".join([self.root, *names]))
+
+    def version(self, table: str) -> int:
+        """Return the version of a silver table of schema public."""
+        path = str(self.path("silver", "public", table))
+        row = self.spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").head()
+        assert row is not None
+        return int(row.version)
+
+    def changes(self) -> list[dict[str, Any]]:
+        """Return bronze's rows in order, but for the column that tells how they came."""
+        rows = [row.asDict(recursive=True) for row in self.frame("bronze", "changes").drop("gid").collect()]
+        return sorted(rows, key=lambda row: (row["commit_lsn"], row["op"] == "M", row["ordinal"]))
+
+    def path(self, *names: str) -> Path:
+        """Return where something lies in the lake."""
+        return Path(self.root, *names)
+
+    def events(self, table: str) -> list[tuple[str, str]]:
+        """Return (kind, sentence) of the events of a table, oldest first."""
+        rows = self.frame("_pgdelta", "events").where(f"table_name = '{table}'").orderBy("lsn").collect()
+        return [(row.kind, row.sentence) for row in rows]
+
+    def confirmed_lsn(self) -> LSN:
+        """Return the position that the slot was told."""
+        query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+        row = self.source.execute(query, (self.config.source.slot,)).fetchone()
+        assert row is not None
+        return LSN.parse(row[0])
+
+
+class MakePipeline(Protocol):
+    """Make a pipeline; `name` tells apart several of one database, each with a lake of its own."""
+
+    def __call__(
+        self, *rules: str, name: str = "", database: Database | None = None, **source: Any
+    ) -> Pipeline: ...
+
+
+@pytest.fixture
+def make_pipeline(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
+) -> Iterator[MakePipeline]:
+    """Give a function that makes a pipeline of a fresh database, or of the one given."""
+    with ExitStack() as sources:
+
+        def make(*rules: str, name: str = "", database: Database | None = None, **source: Any) -> Pipeline:
+            database = database or request.getfixturevalue("database")
+            if name:
+                source = {"slot": f"{database.name}_{name}", **source}
+            root = str(tmp_path / f"lake_{name}") if name else str(tmp_path / "lake")
+            config = database.config(*rules, root=root, **source)
+            if name:
+                config = replace(config, pipeline=f"{database.name}_{name}")
+            return Pipeline(database, spark, config, sources.enter_context(database.connect()))
+
+        yield make
+
+
+@pytest.fixture
+def pipeline(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline of a fresh database by the walsender; tables are those of schema public."""
+    return make_pipeline(create_publication="all")
+
+
+def with_rules(pipeline: Pipeline, *rules: TableRule) -> Pipeline:
+    return replace(pipeline, config=replace(pipeline.config, tables=rules))

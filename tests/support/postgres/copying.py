@@ -1,0 +1,47 @@
+"""Copying without Spark: what a publication has of a table at a snapshot, as rows of bronze."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pipeline.bronze.relation_versions import relation_version
+from pipeline.postgres.catalog import look_up
+from pipeline.postgres.published_tables import PublishedTable, describe_published
+from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.postgres.snapshot.read_table import CopyReader, PageRange
+from pipeline.protocol.lsn import INVALID
+from pipeline.table_copy.chunks import plan_ranges
+from pipeline.table_copy.rows import CopyPlace, CopySpool
+from tests.support.bronze.events import rows_of_parts
+
+Row = dict[str, Any]
+
+
+def copy_table(
+    conninfo: str, publication: str, table: str, directory: Path
+) -> tuple[PublishedTable, list[Row]]:
+    """Return a table of schema public as it is described, and its rows in the order of their ordinals."""
+    with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
+        described = describe_published(keeper.connection, publication, ("public", table))
+        facts = look_up(keeper.connection, described.relation)
+        assert facts is not None
+        version = relation_version(described.relation, facts, INVALID)
+        spool = CopySpool(directory, CopyPlace(7, version, keeper.snapshot.lsn, keeper.snapshot.taken_at))
+        count = 0
+        for pages in plan_ranges(described.leaves, 64 << 20):
+            leaf = next(leaf for leaf in described.leaves if leaf.oid == pages.relation_id)
+            for block in reader.read(
+                keeper.snapshot, described, PageRange(leaf, pages.first_page, pages.end_page)
+            ):
+                spool.add(block, count)
+                count += block.row_count
+        part = spool.finish()
+    return described, rows_of_parts([part] if part else [])
+
+
+def values(rows: Sequence[Row]) -> list[list[str | None]]:
+    """Return the values of rows."""
+    return [row["new"] for row in rows]

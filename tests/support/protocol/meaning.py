@@ -1,0 +1,113 @@
+"""A message as one line of text, in the words of `tests/support/captures/scenarios.py`."""
+
+from collections.abc import Mapping
+
+from pipeline.protocol.messages import (
+    UNSENT,
+    Begin,
+    BeginPrepare,
+    Binary,
+    Cell,
+    Column,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Origin,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Tuple,
+    Type,
+    Update,
+)
+
+
+def tell(
+    message: Message, relations: Mapping[int, str], types: Mapping[int, str], xids: dict[int, int]
+) -> str:
+    """Return what the message says, with the names that the catalog has for its oids.
+
+    The xids of streams are numbered in the order in which they appear; `xids` holds the numbers given so far.
+    """
+
+    def number(xid: int) -> int:
+        return xids.setdefault(xid, len(xids) + 1)
+
+    is_whole = isinstance(message, Begin | BeginPrepare | Prepare | CommitPrepared | RollbackPrepared)
+    xid = None if is_whole else getattr(message, "xid", None)
+    inside = "" if xid is None else f"{number(xid)} "
+    match message:
+        case Begin() | Commit():
+            return type(message).__name__
+        case Origin():
+            return f"Origin {message.name} {message.commit_lsn}"
+        case Relation():
+            columns = ", ".join(_column(column, types) for column in message.columns)
+            return f"Relation {inside}{message.qualified_name} {message.replica_identity} ({columns})"
+        case Type():
+            name = f"{message.namespace or 'pg_catalog'}.{message.name}"
+            return f"Type {inside}of {types[message.oid]}: {name}"
+        case Insert():
+            return f"Insert {inside}{relations[message.oid]} {_tuple(message.new)}"
+        case Update():
+            old = "" if message.old is None else f"{message.old_kind} {_tuple(message.old)} "
+            return f"Update {inside}{relations[message.oid]} {old}→ {_tuple(message.new)}"
+        case Delete():
+            return f"Delete {inside}{relations[message.oid]} {message.old_kind} {_tuple(message.old)}"
+        case Truncate():
+            names = ", ".join(relations[oid] for oid in message.oids)
+            return f"Truncate {inside}{names} {message.options}"
+        case LogicalMessage():
+            kind = "transactional" if message.transactional else "non-transactional"
+            return f"Message {inside}{message.prefix} {kind}: {message.content.hex()}"
+        case StreamStart():
+            return (
+                f"Stream Start {inside}first" if message.is_first_segment else f"Stream Start {inside[:-1]}"
+            )
+        case StreamStop():
+            return "Stream Stop"
+        case StreamCommit():
+            return f"Stream Commit {inside[:-1]}"
+        case StreamAbort():
+            return f"Stream Abort {inside}of {number(message.subxid)}"
+        case BeginPrepare():
+            return f"Begin Prepare '{message.gid}'"
+        case Prepare():
+            return f"Prepare '{message.gid}'"
+        case CommitPrepared():
+            return f"Commit Prepared '{message.gid}'"
+        case RollbackPrepared():
+            return f"Rollback Prepared '{message.gid}'"
+        case StreamPrepare():
+            return f"Stream Prepare {inside}'{message.gid}'"
+
+
+def _column(column: Column, types: Mapping[int, str]) -> str:
+    modifier = "" if column.type_modifier == -1 else f" {column.type_modifier}"
+    return f"{column.name} {types[column.type_oid]}{modifier}{' *' if column.is_key else ''}"
+
+
+def _tuple(cells: Tuple) -> str:
+    return f"({', '.join(map(_cell, cells))})"
+
+
+def _cell(cell: Cell) -> str:
+    if cell is None:
+        return "NULL"
+    if cell is UNSENT:
+        return "unsent"
+    if isinstance(cell, Binary):
+        return f"binary {cell.hex()}"
+    text = cell.decode("utf-8", "surrogateescape")
+    if len(text) > 100 and len(set(text)) == 1:
+        return f"'{text[0]}'·{len(text)}"
+    return f"'{text}'"

@@ -1,0 +1,73 @@
+"""An ingest that runs in a thread, and what tests wait for."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pipeline.config.tables import TableName
+from pipeline.progress import IngestSummary
+from tests.support.pipelines import Pipeline
+
+ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
+
+
+FILL = "INSERT INTO items SELECT g, 'item ' || g FROM generate_series({}, {}) g"
+
+
+CONFIG = """\
+pipeline: {name}
+source:
+  conninfo: "{conninfo}"
+  copy: never
+storage:
+  root: {root}
+"""
+
+
+def wait_until(is_true: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until a condition holds; fail when it does not within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+class Running:
+    """A continuous ingest on a thread of its own."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.stop = threading.Event()
+        self.summary: IngestSummary | None = None
+        self.captured = 0
+        self.copied: set[TableName] = set()
+        self.error: BaseException | None = None
+        self._pipeline = pipeline
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.summary = self._pipeline.ingest(
+                trigger="continuous", stop=self.stop, progress=self._remember
+            )
+        except BaseException as error:
+            self.error = error
+
+    def _remember(self, summary: IngestSummary) -> None:
+        self.captured = summary.changes
+        self.copied = {name for name, copy in summary.copies.items() if copy.is_complete}
+
+    def join(self) -> None:
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+
+@contextmanager
+def continuous(pipeline: Pipeline) -> Iterator[Running]:
+    running = Running(pipeline)
+    try:
+        yield running
+    finally:
+        running.stop.set()
+        running.join()

@@ -1,0 +1,153 @@
+"""Live servers for tests marked `postgres`: one server a session, one database a test.
+
+`database` is a fresh database of PostgreSQL 18 whose slots are dropped with it; `old_database` one of
+PostgreSQL 10. `make_server` starts a server of its own, for tests that change its settings or stop it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from pipeline.config.config import Config, Silver, Source, Storage
+from pipeline.config.tables import TableRule
+from pipeline.postgres.embedded.server import EmbeddedServer, binaries_of, start_server
+from pipeline.protocol.lsn import LSN
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database of a live server, and names for a publication and a slot that nothing else uses."""
+
+    server: EmbeddedServer
+    name: str
+    conninfo: str
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Open an ordinary session of the superuser in autocommit mode."""
+        return psycopg.connect(self.conninfo, autocommit=True, client_encoding="UTF8")
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements, each in its own transaction, and return the rows of the last one."""
+        with self.connect() as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def free_slot(self) -> None:
+        """Wait until the slots are free, which is a moment after their readers closed their sessions."""
+        query = "SELECT FROM pg_replication_slots WHERE database = current_database() AND active"
+        deadline = time.monotonic() + 10
+        while self.run(query):
+            assert time.monotonic() < deadline, f"a slot of {self.name} is still read after 10 s"
+            time.sleep(0.02)
+
+    def flush_lsn(self) -> LSN:
+        """Return the end of the WAL that is on disk."""
+        return LSN.parse(self.run("SELECT pg_current_wal_flush_lsn()::text")[0][0])
+
+    def config(self, *rules: str, root: str = "./lake", **source: Any) -> Config:
+        """Return a configuration of this database; publication and slot are named like the database.
+
+        Tests that are not about copies do without.
+        """
+        return Config(
+            pipeline=self.name,
+            source=Source(
+                **{
+                    "conninfo": self.conninfo,
+                    "publication": self.name,
+                    "slot": self.name,
+                    "copy": "never",
+                    **source,
+                }
+            ),
+            storage=Storage(root),
+            silver=Silver(),
+            tables=tuple(TableRule(rule) for rule in rules or ("public.*",)),
+            path="pipeline.yaml",
+        )
+
+
+MakeServer = Callable[..., EmbeddedServer]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """Give the session's PostgreSQL 18."""
+    yield from _serve(tmp_path_factory.mktemp("postgres-18"))
+
+
+@pytest.fixture(scope="session")
+def old_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """Give the session's PostgreSQL 10."""
+    yield from _serve(tmp_path_factory.mktemp("postgres-10"), binaries_of(10))
+
+
+@pytest.fixture
+def database(server: EmbeddedServer) -> Iterator[Database]:
+    """Give a fresh database of PostgreSQL 18."""
+    yield from _create_database(server)
+
+
+@pytest.fixture
+def old_database(old_server: EmbeddedServer) -> Iterator[Database]:
+    """Give a fresh database of PostgreSQL 10."""
+    yield from _create_database(old_server)
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Iterator[MakeServer]:
+    """Give a function that starts a server with settings; it is stopped after the test."""
+    servers: list[EmbeddedServer] = []
+
+    def make(settings: Mapping[str, str] | None = None, *, major: int | None = None) -> EmbeddedServer:
+        binaries = None if major is None else binaries_of(major)
+        servers.append(
+            start_server(tmp_path / f"server-{len(servers)}", binaries=binaries, settings=settings)
+        )
+        return servers[-1]
+
+    yield make
+    for started in servers:
+        started.stop()
+
+
+def _serve(directory: Path, binaries: Path | None = None) -> Iterator[EmbeddedServer]:
+    started = start_server(directory, binaries=binaries)
+    yield started
+    started.stop()
+
+
+def _create_database(started: EmbeddedServer) -> Iterator[Database]:
+    name = f"shop_{next(_numbers)}"
+    with psycopg.connect(started.conninfo, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield Database(started, name, started.conninfo_of(name))
+    drop_database(started, name)
+
+
+def drop_database(started: EmbeddedServer, name: str) -> None:
+    """End the sessions of a database and drop it with its slots."""
+    with psycopg.connect(started.conninfo, autocommit=True) as connection:
+        sessions = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
+        connection.execute(f"SELECT pg_terminate_backend(pid) FROM ({sessions}) s", (name,))
+        deadline = time.monotonic() + 10
+        while connection.execute(sessions, (name,)).fetchall():
+            assert time.monotonic() < deadline, f"a session of {name} has not ended after 10 s"
+            time.sleep(0.02)
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
+            (name,),
+        )
+        connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))

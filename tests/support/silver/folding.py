@@ -1,0 +1,291 @@
+"""Histories of many small tables, folded side by side by the pipeline's own planning and SQL.
+
+Every history gets a column `seed` of its own that is part of the key, so that one Spark query folds all of
+them as rows of one table. What a MERGE would do with the folded rows is done here in plain Python.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyspark.sql import functions as F
+
+from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.bronze.survey import Survey
+from pipeline.config.tables import TableRule
+from pipeline.delta.sql import quoted
+from pipeline.protocol.lsn import LSN
+from pipeline.silver import merge, multiset
+from pipeline.silver.fold import INHERITED, Fold, fold_by_key, steps
+from pipeline.silver.key_changes import link
+from pipeline.silver.merge import MetadataNames
+from pipeline.silver.types import stored
+from pipeline.silver.write_plan import Cut, Identity, TableInput, identity_of, plan_fold, signature
+from tests.support.histories import History
+from tests.support.model import ModelChange, Shape, Text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Values: TypeAlias = tuple[Any, ...]
+
+CHANGES = (
+    "commit_lsn BIGINT, ordinal BIGINT, commit_time TIMESTAMP, op STRING, relation_version BIGINT, "
+    "old_kind STRING, old ARRAY<STRING>, new ARRAY<STRING>, unsent ARRAY<INT>"
+)
+NO_METADATA = MetadataNames(None, None)
+SOME_TIME = datetime(2024, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column of the model is typed: the text for each of the model's texts, and the value of a text."""
+
+    type_oid: int
+    ddl: str
+    text: Callable[[str], str] = str
+    value: Callable[[str], Any] = str
+    modifier: int = -1
+
+
+_DOUBLES = {"x": "-0", "y": "1.5", "": "NaN"}
+_DATES = {"x": "2024-01-01", "y": "infinity", "": "0001-01-01"}  # a misfit is NULL in silver
+INTEGER = Column(1700, "DECIMAL(38,0)", value=Decimal, modifier=(38 << 16) + 4)
+PLAIN = Column(25, "STRING")
+COLUMNS = {
+    "k": INTEGER,
+    "k1": INTEGER,
+    "k2": PLAIN,
+    "seed": Column(23, "INT", value=int),
+    "a": Column(701, "DOUBLE", lambda t: _DOUBLES.get(t, t), float),
+    "b": Column(
+        1082, "DATE", lambda t: _DATES[t], lambda t: None if t == "infinity" else date.fromisoformat(t)
+    ),
+    "big": Column(1009, "ARRAY<STRING>", lambda t: f'{{"{t}",NULL}}', lambda t: [t[2:-7], None]),
+}
+
+
+def column_of(name: str) -> Column:
+    return COLUMNS.get(name, PLAIN)
+
+
+def value_of(name: str, text: Text) -> Any:
+    """Return what silver holds for a text of the model."""
+    column = column_of(name)
+    return None if text is None else column.value(column.text(text))
+
+
+@dataclass
+class Lineage:
+    """One history and how far it is folded: rounds of changes that have one identity each, and the rows."""
+
+    seed: int
+    history: History
+    rounds: list[tuple[bool, list[tuple[ModelChange, int, int]]]]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Folding:
+    """Folds lineages round by round."""
+
+    spark: SparkSession
+    lineages: list[Lineage]
+    versions: dict[Shape, int] = field(default_factory=dict)
+    relations: dict[int, SourceRelation] = field(default_factory=dict)
+    linked: int = 0
+
+    def run(self) -> None:
+        """Fold everything, all lineages' rounds of one kind and number in one go."""
+        for number in range(max(len(lineage.rounds) for lineage in self.lineages)):
+            groups: dict[tuple[object, ...], list[Lineage]] = {}
+            for lineage in self.lineages:
+                if number < len(lineage.rounds):
+                    truncates, changes = lineage.rounds[number]
+                    if truncates:
+                        lineage.rows.clear()
+                    if changes:
+                        relation = self.relations[self.version(changes[0][0].shape)]
+                        groups.setdefault(signature(relation), []).append(lineage)
+            for group in groups.values():
+                self.fold(group, [(x.seed, x.rounds[number][1]) for x in group])
+
+    def version(self, shape: Shape) -> int:
+        """Return the relation version of a shape; the same shape of another history is the same one."""
+        shape = replace(shape, toast=frozenset())
+        if shape not in self.versions:
+            version = self.versions[shape] = 100 + len(self.versions)
+            names = (*shape.columns, "seed")
+            columns = tuple(
+                SourceColumn(
+                    name=name,
+                    type_oid=column_of(name).type_oid,
+                    type_modifier=column_of(name).modifier,
+                    is_key=name == "seed" or shape.identity == "f" or place in shape.flagged,
+                    attribute_number=1,
+                    base_oid=column_of(name).type_oid,
+                    base_modifier=column_of(name).modifier,
+                )
+                for place, name in enumerate(names)
+            )
+            self.relations[version] = SourceRelation(version, 1, "public", "t", shape.identity, columns)
+        return self.versions[shape]
+
+    def fold(
+        self, group: list[Lineage], rounds: list[tuple[int, list[tuple[ModelChange, int, int]]]]
+    ) -> None:
+        rows = [self.bronze_row(seed, *placed) for seed, changes in rounds for placed in changes]
+        surveys = self.surveys(rows)
+        versions = tuple(s.version for s in surveys)
+        identity = identity_of(self.relations[versions[0]])
+        table = TableInput(surveys, self.relations, LSN(1))
+        cut = Cut(identity, versions, (0, 0), (1, 0), replaces=False, through=LSN(1))
+        names = {name: None for x in group for row in x.rows for name in row}
+        names |= {c.name: None for v in versions for c in self.relations[v].columns}
+        fold = plan_fold(table, cut, {name: stored(column_of(name).ddl) for name in names}, TableRule("*.*"))
+        changes = self.spark.createDataFrame(rows, CHANGES)
+        ddl = ", ".join(f"`{name}` {column_of(name).ddl}" for name in names)
+        before = [row for x in group for row in x.rows]
+        silver = self.spark.createDataFrame([tuple(row.get(n) for n in names) for row in before], ddl)
+        after = (
+            self.keyed(changes, fold, silver, before)
+            if identity is Identity.KEY
+            else self.bag(changes, fold, silver)
+        )
+        for lineage in group:
+            lineage.rows = []
+        by_seed = {x.seed: x for x in group}
+        for row in after:
+            by_seed[row["seed"]].rows.append(row)
+
+    def bronze_row(self, seed: int, change: ModelChange, lsn: int, ordinal: int) -> Values:
+        names = change.shape.columns
+
+        def texts(cells: Sequence[Text] | None) -> list[Text] | None:
+            if cells is None:
+                return None
+            shown = zip(names, cells, strict=True)
+            return [None if text is None else column_of(name).text(text) for name, text in shown] + [
+                str(seed)
+            ]
+
+        unsent = sorted(change.unsent) or None
+        version = self.version(change.shape)
+        old, new = texts(change.old), texts(change.new)
+        return (lsn, ordinal, SOME_TIME, change.op, version, change.old_kind, old, new, unsent)
+
+    def surveys(self, rows: Iterable[Values]) -> tuple[Survey, ...]:
+        """Survey the changes as `Bronze.survey` does."""
+        found: dict[int, Survey] = {}
+        for lsn, ordinal, _, op, version, old_kind, _, _, unsent in rows:
+            place = lsn, ordinal
+            survey = found.setdefault(version, Survey(version, place, place))
+            found[version] = replace(
+                survey,
+                first=min(survey.first, place),
+                last=max(survey.last, place),
+                updates=survey.updates + (op == "U"),
+                key_tuples=survey.key_tuples + (op == "U" and old_kind is not None),
+                unsent=survey.unsent | frozenset(unsent or ()),
+            )
+        return tuple(found.values())
+
+    def keyed(
+        self, changes: DataFrame, fold: Fold, silver: DataFrame, before: list[dict[str, Any]]
+    ) -> Iterator[dict[str, Any]]:
+        """Fold by key as `CutWriter` does, and merge."""
+        stepped = steps(changes, fold)
+        folded = fold_by_key(stepped, fold)
+        if fold.has_key_changes and fold.partial:
+            self.linked += 1
+            linked = merge.typed(merge.with_links(folded, link(stepped, fold), fold), fold)
+            source = merge.from_silver(linked, silver, fold)
+        else:
+            source = merge.typed(folded, fold)
+        names = [column.name for column in fold.columns]
+        key = [names[i] for i in fold.key]
+        rows = {tuple(row[name] for name in key): row for row in before}
+        for found in source.collect():
+            place = tuple(found[k] for k in fold.key_names)
+            kept = rows.pop(place, {})
+            if found.op != "D":
+                states = {names[i]: found[f"s{i}"] for i in fold.partial}
+                assert INHERITED not in states.values()
+                sent = {name: found[f"c{i}"] for i, name in enumerate(names)}
+                rows[place] = {
+                    name: kept.get(name) if name in states and states[name] is None else sent[name]
+                    for name in names
+                }
+        return iter(rows.values())
+
+    def bag(self, changes: DataFrame, fold: Fold, silver: DataFrame) -> Iterator[dict[str, Any]]:
+        """Move copies as `CutWriter` does."""
+        (version,) = fold.versions
+        columns = fold.columns
+        net = multiset.net_copies(multiset.copies(changes, columns, version), columns)
+        counted = multiset.against_silver(net, silver, columns).localCheckpoint()
+        plain = Fold(tuple(replace(c, is_partial=False) for c in columns), (), fold.versions)
+        added = merge.typed(multiset.added_rows(counted, columns).withColumn("op", F.lit("I")), plain)
+        kept = multiset.kept_rows(counted, silver, columns, NO_METADATA)
+        images = silver.alias("t").withColumn("image", F.expr(multiset.image_of_row(columns, "t")))
+        untouched = images.join(counted.where("wanted < held"), "image", "left_anti")
+        values = [f"c{i}" for i in range(len(columns))]
+        named = [F.col(quoted(column.name)).alias(c) for c, column in zip(values, columns, strict=True)]
+        everything = added.select(values).unionAll(kept.select(values)).unionAll(untouched.select(named))
+        for row in everything.collect():
+            yield {column.name: row[c] for c, column in zip(values, columns, strict=True)}
+
+
+def lineage(seed: int, history: History, rng: Random, *, cuts: int) -> Lineage:
+    """Cut a history into rounds: where the identity changes, behind a truncate, and anywhere."""
+    names: dict[str, str] = {}
+
+    def renamed(shape: Shape) -> Shape:
+        # A column that joins is `c<serial>`: as the first, second … of its history it is that of others too.
+        columns = tuple(
+            names.setdefault(name, f"e{len(names)}") if name[0] == "c" else name for name in shape.columns
+        )
+        return replace(shape, columns=columns)
+
+    changes = [replace(change, shape=renamed(change.shape)) for change in history.changes]
+    whole = history._replace(
+        shape=renamed(history.shape),
+        changes=changes,
+        final=[{names.get(n, n): v for n, v in row.items()} for row in history.final],
+    )
+    rows = [{n: value_of(n, v) for n, v in row.items()} | {"seed": seed} for row in history.initial]
+    result = Lineage(seed, whole, [], rows)
+    at = {0, *rng.sample(range(len(changes)), cuts)}
+    known: tuple[object, ...] | None = None
+    # A place in the WAL is one change's only, of whatever table.
+    lsn, ordinal = 1_000_000 * (seed + 1), 0
+    for place, change in enumerate(changes):
+        kind = (change.shape.identity, change.shape.flagged if change.shape.identity != "f" else change.shape)
+        if (change.op != "T" and known != kind) or place in at:
+            result.rounds.append((False, []))
+            known = kind
+        if change.op == "T":
+            # As in `plan_cuts`, what is before it in its round is irrelevant.
+            result.rounds[-1:] = [(True, [])]
+            continue
+        if rng.random() < 0.4:
+            lsn, ordinal = lsn + 10, 0
+        result.rounds[-1][1].append((change, lsn, ordinal))
+        ordinal += 1
+    return result
+
+
+def counted(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Counter[str]:
+    """Return rows as a multiset in which NaN equals NaN and -0 differs from 0."""
+    return Counter(repr([row.get(name) for name in names]) for row in rows)
+
+
+def expected(history: History) -> list[dict[str, Any]]:
+    """Return the source's rows at the end, as silver holds them."""
+    return [{name: value_of(name, text) for name, text in row.items()} for row in history.final]

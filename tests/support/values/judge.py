@@ -1,0 +1,159 @@
+"""Is every value of the source in silver, or recorded as one that silver cannot hold?
+
+A cell is judged by what the server says of it and what Spark collects: the text of exact values, the number
+itself of floats, element by element in arrays, whose elements the server finds. Nothing of the pipeline's own
+reading is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.support.comparable.silver import collectable, silver_reader
+from tests.support.comparable.source import SCALARS
+from tests.support.values.kinds import Cell, Kind
+from tests.support.values.tables import Source, ValueTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+_FLOATS: Mapping[str, Callable[[str], Any]] = {"float": SCALARS["float4"], "double": SCALARS["float8"]}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of a type's values in one mode."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+    def fault(self, sentence: str) -> None:
+        self.faults.append(sentence)
+
+
+Verdicts = defaultdict[str, Verdict]  # by type
+
+
+def judge_types(table: ValueTable, frame: DataFrame, verdicts: Verdicts) -> None:
+    """Hold the types of a silver table against the contract's."""
+    found = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    for column, kind in zip(table.columns, table.kinds, strict=True):
+        if found.get(column) != kind.silver:
+            verdicts[kind.type].fault(f"{table.name}: lands as {found.get(column)}, should be {kind.silver}")
+
+
+def collected(table: ValueTable, frame: DataFrame) -> Iterator[tuple[int, list[Any]]]:
+    """Give each row's n and its values, whose times are text or numbers."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import MapType
+
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    columns = [
+        functions.col(name) if isinstance(types[name], MapType) else collectable(frame[name], types[name])
+        for name in table.columns
+    ]
+    readers = [
+        dict if isinstance(types[name], MapType) else silver_reader(types[name]) for name in table.columns
+    ]
+    for n, *row in frame.select("n", *columns).collect():
+        yield n, [None if value is None else read(value) for read, value in zip(readers, row, strict=True)]
+
+
+def judge_rows(table: ValueTable, phase: str, source: Source, frame: DataFrame, verdicts: Verdicts) -> None:
+    """Compare each cell of a table, and count what is equal and what is NULL for a reason."""
+    silver: dict[int, list[Any]] = {}
+    for n, row in collected(table, frame):
+        if n in silver or n not in source.texts:
+            for kind in table.kinds:
+                verdicts[kind.type].fault(f"{table.name} after {phase}: row {n} is too much in silver")
+        silver[n] = row
+    for n, texts in source.texts.items():
+        for i, (kind, text) in enumerate(zip(table.kinds, texts, strict=True)):
+            verdict = verdicts[kind.type]
+            if n not in silver:
+                verdict.fault(f"{table.name} after {phase}: row {n} is missing from silver")
+                continue
+            cell = table.cell(phase, n, i) or Cell("")
+            wanted = None if text is None or cell.lost else expected(kind, cell, text, source.items[n][i])
+            if text is not None:
+                verdict.counts["values"] += 1
+            if silver[n][i] != wanted:
+                verdict.fault(
+                    f"{table.name} after {phase}: row {n} has {shown(silver[n][i])}, "
+                    f"should be {shown(wanted)} for {shown(text)}"
+                )
+            elif text is not None:
+                verdict.counts["misfits" if cell.lost or cell.lost_items else "equal"] += 1
+
+
+def expected(kind: Kind, cell: Cell, text: str, items: Any) -> Any:
+    """Return the comparable value of a text: floats as numbers, arrays by their elements."""
+    if kind.silver.startswith("map<"):
+        return items
+    if not kind.is_array:
+        return _FLOATS.get(kind.silver, str)(text)
+    read = _FLOATS.get(kind.silver[6:-1], str)
+    if kind.silver.startswith("array<map<"):
+        read = _map_text
+    return tuple(
+        None if item is None or at in cell.lost_items else read(item) for at, item in enumerate(items)
+    )
+
+
+def _map_text(item: str) -> str:
+    return str(json.loads(item))
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A row of `_pgdelta/misfits`, the phase found by its LSN."""
+
+    column: str
+    key: str | None
+    raw_text: str | None
+    phase: str
+    policy: str
+
+
+def judge_misfits(
+    table: ValueTable,
+    sources: Mapping[str, Source],
+    rows: list[Row],
+    phase_of: Callable[[int], str],
+    verdicts: Verdicts,
+) -> None:
+    """Compare what was recorded of a table with what had to be: each value once, with key and place."""
+    found = Counter(
+        Misfit(
+            row.column_name,
+            row.key and json.dumps(json.loads(row.key)),
+            row.raw_text,
+            phase_of(row.lsn),
+            row.policy,
+        )
+        for row in rows
+    )
+    wanted: Counter[Misfit] = Counter()
+    for phase, written in table.written.items():
+        for n, cells in written.items():
+            if n not in sources[phase].texts:
+                continue  # deleted by the same transaction
+            key = json.dumps({"n": str(n)}) if table.role == "plain" else None
+            for column, cell, text in zip(table.columns, cells, sources[phase].texts[n], strict=True):
+                if cell is not None and (cell.lost or cell.lost_items):
+                    wanted[Misfit(column, key, text, phase, "null")] += 1
+    for verdict_of, rest in (("is not recorded", wanted - found), ("should not be recorded", found - wanted)):
+        for misfit, count in rest.items():
+            kind = table.kinds[int(misfit.column[1:])]
+            verdicts[kind.type].fault(f"{table.name}: {verdict_of}, {count} times: {shown(misfit)}")
+    for misfit, count in found.items():
+        verdicts[table.kinds[int(misfit.column[1:])].type].counts["recorded"] += count
+
+
+def shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:120]}…{text[-40:]} ({len(text)} characters)"

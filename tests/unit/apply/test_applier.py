@@ -1,0 +1,33 @@
+"""When apply tries again while bronze stands still."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.apply.applier import RETRY_SECONDS, Applier
+from pipeline.config.config import Config, Silver, Source, Storage
+from pipeline.delta.table import LakeTable
+
+CONFIG = Config("shop", Source("", "shop", "shop"), Storage("file:/nowhere"), Silver(), (), "pipeline.yaml")
+
+
+def test_no_log_is_asked_before_it_is_time_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def version(table: LakeTable) -> int:
+        asked.append(table.path)
+        return -1
+
+    monkeypatch.setattr(LakeTable, "version", version)
+    monkeypatch.setattr("pipeline.delta.table.require_log_store", lambda spark: None)  # there is no Spark
+    applier = Applier(cast(SparkSession, object()), CONFIG)
+    applier._passed_at = time.monotonic()
+    applier.retry_when_due()
+    assert asked == []
+    applier._passed_at -= RETRY_SECONDS
+    applier.retry_when_due()
+    assert asked == ["file:/nowhere/bronze/copies"]

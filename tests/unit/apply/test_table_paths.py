@@ -1,0 +1,35 @@
+"""Whose rows a folder of silver has is told by where tables are on record, be it that the lake moved."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.apply.table_paths import why_not_its_own
+from pipeline.metadata.registry import Registered
+
+ROOT = "file:/lake"
+A, B = ("public", "a"), ("public", "b")
+AT_A, AT_B, AT_T = "silver/public/a", "silver/public/b", "silver/t"
+
+
+@pytest.mark.parametrize(
+    ("places", "path", "whose"),
+    [
+        ({}, AT_A, None),  # the run that began it ended before it could record it
+        ({A: AT_A, B: AT_B}, AT_A, None),
+        ({A: AT_T, B: AT_B}, AT_T, None),
+        ({B: AT_B}, AT_A, None),
+        ({A: AT_A, B: AT_T}, AT_T, "those of public.b"),
+        ({B: AT_T}, AT_T, "those of public.b"),
+        ({A: AT_T, B: AT_B}, AT_A, f"not those of now, which are in {ROOT}/{AT_T}"),
+    ],
+)
+@pytest.mark.parametrize("root", [ROOT, "file:/before/it/moved"])
+def test_a_folder_with_rows_is_its_own_or_refused(
+    places: dict[tuple[str, str], str], path: str, whose: str | None, root: str
+) -> None:
+    registered = {name: Registered(*name, f"{root}/{place}", 1, ()) for name, place in places.items()}
+    why = why_not_its_own(A, f"{ROOT}/{path}", registered, ROOT)
+    assert (why is None) == (whose is None)
+    if whose:
+        assert f"public.a is held: the rows in its folder {ROOT}/{path} are {whose};" in (why or "")

@@ -1,0 +1,110 @@
+"""Which tables wait for a copy of their rows, and which events say that a renamed one lacks some."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.apply.table_renames import Astray, names_by_table, rename_events, replaced_tables
+from pipeline.bronze.copied_rows import Copy
+from pipeline.bronze.log import TableSurvey
+from pipeline.config.tables import TableName
+from pipeline.delta.timestamps import EPOCH
+from pipeline.metadata.registry import Registered
+from pipeline.protocol.lsn import LSN
+from tests.support.silver.relations import column, relation, survey
+
+A, B = ("public", "a"), ("public", "b")
+
+
+def registered(name: TableName, oid: int) -> Registered:
+    return Registered(*name, f"file:/lake/{name[1]}", oid, ())
+
+
+def sentences(
+    name: TableName,
+    known: dict[TableName, int],
+    seen: list[tuple[TableName, int]],
+    astray: Astray | None = None,
+) -> list[str]:
+    """Return the events of a table with changes from LSN 50 to 90 of the last version.
+
+    `known` are silver's tables with their oids, `seen` the versions by name and oid.
+    """
+    versions = {
+        number: replace(relation(column("id", 1), version=number, oid=oid), table_name=table[1])
+        for number, (table, oid) in enumerate(seen)
+    }
+    own = [number for number, each in versions.items() if each.name == name]
+    found = [survey(own[-1], (50, 0), (90, 3))]
+    tables = {table: registered(table, oid) for table, oid in known.items()}
+    events = [*rename_events(name, tables, versions, found, astray)]
+    assert all(event.kind == "resync" for event in events)
+    return [event.sentence for event in events]
+
+
+@pytest.mark.parametrize(
+    ("known", "seen"),
+    [
+        ({A: 1}, [(A, 1)]),
+        ({A: 1, B: 2}, [(A, 1), (B, 2)]),
+        ({}, [(A, 1)]),
+        ({A: 1}, [(A, 2)]),  # dropped and created again
+        ({A: 1}, [(B, 1), (A, 1)]),  # renamed long ago
+    ],
+)
+def test_what_lacks_nothing_is_no_event(
+    known: dict[TableName, int], seen: list[tuple[TableName, int]]
+) -> None:
+    assert sentences(A, known, seen) == []
+
+
+def test_new_name_has_its_older_rows_under_the_old_one() -> None:
+    assert [s[:32] for s in sentences(B, {A: 1}, [(A, 1), (B, 1)])] == ["public.a was renamed to public.b"]
+
+
+def test_name_of_another_table_is_told_too() -> None:
+    found = sentences(A, {A: 1, B: 2}, [(A, 1), (B, 2), (A, 2)])
+    assert [s[:32] for s in found] == ["public.b was renamed to public.a"]
+
+
+def test_table_that_had_another_name_for_a_while_lacks_what_came_then() -> None:
+    (sentence,) = sentences(A, {A: 1}, [(A, 1), (B, 1), (A, 1)], Astray(LSN(60), B))
+    assert sentence.startswith("the table was called public.b for a while")
+
+
+@pytest.mark.parametrize(
+    ("copied", "known", "seen", "is_replaced"),
+    [
+        (1, 1, [1, 1], False),
+        (1, 1, [1, 2], True),  # dropped and created again, or renamed
+        (1, 1, [2], True),
+        (1, 1, [2, 1], True),  # and back: what came under the other name is missing all the same
+        (2, 1, [2, 2], False),  # copied since
+        (2, 1, [2, 3], True),
+        (None, 1, [1], False),
+        (None, 1, [2], True),
+        (None, None, [1, 2], False),  # nothing is there that could be replaced
+    ],
+)
+def test_input_of_another_table_than_was_copied_waits(
+    copied: int | None, known: int | None, seen: list[int], is_replaced: bool
+) -> None:
+    versions = {oid: relation(column("id", 1), version=oid, oid=oid) for oid in (1, 2, 3)}
+    copies = {A: Copy(7, copied, (LSN(40),), 10)} if copied else {}
+    tables = {A: registered(A, known)} if known else {}
+    found = [TableSurvey(survey(oid, (50, 0), (60, 0)), {}, EPOCH) for oid in seen]
+    replaced = replaced_tables({A: found, B: []}, copies, tables, versions)
+    assert replaced == ({A} if is_replaced else set())
+
+
+def test_tables_of_which_all_came_under_their_names_are_not_asked_for() -> None:
+    versions = {1: relation(column("id", 1), version=1, oid=1)}
+    versions |= {2: replace(versions[1], version=2, table_name="b")}
+    found = {
+        A: [TableSurvey(survey(1, (50, 0), (60, 0)), {}, EPOCH)],
+        B: [TableSurvey(survey(2, (70, 0), (80, 0)), {}, EPOCH)],
+    }
+    assert names_by_table(found, versions) == {1: {A, B}}
+    assert names_by_table({A: found[A]}, versions) == {1: {A}}

@@ -1,0 +1,160 @@
+"""`pgdelta status --prove` and `pgdelta as-of`: what they call, what they print, how they end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime, timezone
+from io import StringIO
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from pipeline.cli import main
+from pipeline.delta.table import Lake
+from pipeline.metadata.manifests import Manifest, ManifestEntry
+from pipeline.operate.as_of import SilverVersions
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.as_of import AsOf
+from pipeline.verify.audit import Proof
+from pipeline.verify.commit_chain import audit
+from tests.support.commit_chains import APP, CREATED, WHOLE, chain, position
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "c.yaml"
+    path.write_text("pipeline: shop\n")
+    return str(path)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, function: str, found: Any) -> list[dict[str, Any]]:
+    """Put a function that returns `found` in a module's place; return what it is called with."""
+    calls: list[dict[str, Any]] = []
+
+    def call(config: Any, **keywords: Any) -> Any:
+        calls.append(keywords)
+        return found
+
+    place = ModuleType(module)
+    setattr(place, function, call)
+    monkeypatch.setitem(sys.modules, module, place)
+    return calls
+
+
+def printed(found: Any) -> str:
+    text = StringIO()
+    found.print(Console(file=text, width=160))
+    return text.getvalue()
+
+
+BROKEN = Proof("shop", audit([CREATED, *chain(100, 100, 130), position(3, 150, 160)], APP))
+WHOLE_PROOF = Proof("shop", audit(WHOLE, APP, LSN(190)), counted=90, prepared_rows=3, copies=1)
+CROSSED = Proof("shop", audit([*WHOLE, position(5, 190, 900, gap="[the] slot was lost")], APP), counted=90)
+
+
+@pytest.mark.parametrize(
+    ("proof", "options", "code"),
+    [
+        (WHOLE_PROOF, ["--strict"], 0),
+        (BROKEN, [], 1),
+        (CROSSED, [], 0),
+        (CROSSED, ["--strict"], 1),
+    ],
+)
+def test_a_broken_chain_ends_with_1(
+    proof: Proof,
+    options: list[str],
+    code: int,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stand_in(monkeypatch, "pipeline.verify.audit", "prove", proof)
+    assert main.main(["status", "--prove", "--config", config, "--json", *options]) == code
+    assert json.loads(capsys.readouterr().out) == proof.as_json()
+    assert proof.as_json()["whole"] == (not proof.findings)
+
+
+def test_a_proof_is_printed_by_stretches_with_what_breaks_it() -> None:
+    text = printed(WHOLE_PROOF)
+    assert "shop: the chain from 0/64 to 0/BE is whole" in text
+    assert "90 changes and 1 complete copies were compared; 3 changes of prepared" in text
+    assert "the log begins at version" not in text
+    text = printed(BROKEN)
+    assert "is BROKEN" in text
+    assert "gap: nothing says that bronze has what was committed from 0/82 to 0/96: version 2 ends" in text
+    assert "gap from 0/BE to 0/384, crossed at version 5: [the] slot was lost" in printed(CROSSED)
+    text = printed(Proof("shop", audit(WHOLE[3:], APP)))
+    assert "the log begins at version 3, with what was committed after 0/82" in text
+    assert "rows were not counted" in text
+
+
+def entry(table: str, *, is_behind: bool = False) -> ManifestEntry:
+    return ManifestEntry("public", table, f"file:/lake/silver/public/{table}", 7, LSN(50), is_behind)
+
+
+def silver(*entries: ManifestEntry) -> AsOf:
+    lake = cast(Lake, SimpleNamespace(root="file:/lake"))
+    return AsOf(lake, Manifest(LSN(100), datetime(2026, 1, 31, 12, tzinfo=timezone.utc), entries))
+
+
+def test_versions_are_printed_as_queries(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = silver(entry("[a]"), entry("b", is_behind=True))
+    behind = found.table("public", "b")
+    current = type(behind)(("public", "[a]"), "file:/lake/silver/public/[a]", 7)
+    versions = SilverVersions(found, (("current", current), ("behind", behind)))
+    calls = stand_in(monkeypatch, "pipeline.operate.as_of", "read_silver", versions)
+    assert main.main(["as-of", "--config", config, "--lsn", "0/64"]) == 0
+    assert calls == [{"lsn": "0/64", "timestamp": None}]
+    assert capsys.readouterr().out.splitlines() == [
+        "-- silver as of 0/64, committed 2026-01-31 12:00:00.000000Z",
+        "-- public.[a]: version 7 of file:/lake/silver/public/[a]",
+        "SELECT * FROM delta.`file:/lake/silver/public/[a]` VERSION AS OF 7;",
+        "-- public.b was as of 0/32 when the others were as of 0/64: its rows would be those of "
+        "another commit; ask for a manifest in which it caught up",
+    ]
+    data = versions.as_json()
+    assert (data["lsn"], data["commit_time"]) == ("0/64", "2026-01-31T12:00:00+00:00")
+    assert [(t["state"], t["query"] is None) for t in data["tables"]] == [
+        ("current", False),
+        ("behind", True),
+    ]
+    assert SilverVersions(found, (("gone", behind),)).exit_code == 1
+
+
+def test_a_name_with_a_line_end_stays_in_its_comment(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a\nDROP TABLE b; \x1b[2J"
+    found = silver(entry(name, is_behind=True))
+    behind = found.table("public", name)
+    current = type(behind)(("public", name), "file:/lake/silver/public/a%0A", 7)
+    versions = SilverVersions(found, (("current", current), ("behind", behind)))
+    stand_in(monkeypatch, "pipeline.operate.as_of", "read_silver", versions)
+    assert main.main(["as-of", "--config", config]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith("-- ") for line in lines] == [True, True, False, True]
+    assert lines[2].startswith("SELECT * FROM delta.")
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_a_mapping_leaves_out_what_is_behind() -> None:
+    found = silver(entry("a"), entry("b", is_behind=True))
+    assert (list(found), len(found), found.behind) == ([("public", "a")], 1, {("public", "b"): LSN(50)})
+    assert ("public", "a") in found
+    assert ("public", "b") not in found
+    with pytest.raises(KeyError):
+        found["public", "c"]
+
+
+def test_an_lsn_and_a_time_cannot_both_be_asked_for(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["as-of", "--config", config, "--lsn", "0/1", "--timestamp", "2026-01-31"])
+    assert ended.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err

@@ -1,0 +1,441 @@
+"""The command: what it teaches, what it calls, and how it ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline import __version__
+from pipeline.cli import main
+from pipeline.cli.signals import main_guard, sentence_of
+from pipeline.errors import ConfigError, GapError, LakeError, told
+from tests.support.paths import ROOT
+
+COMMANDS = ("check", "ingest", "apply", "run", "status", "plan", "retry", "as-of", "tail", "demo")
+
+
+@dataclass
+class Ran:
+    """A summary that remembers how the run was called."""
+
+    called: dict[str, Any]
+
+    def lines(self) -> list[str]:
+        return ["captured 3 changes", "public.t: held"]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"changes": 3}
+
+    def exit_code(self, strict: bool) -> int:
+        return int(strict)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Put stand-ins where the command looks for what does the work; return what they were called with."""
+    seen: list[dict[str, Any]] = []
+
+    def stand_in(module: str, function: str) -> None:
+        def run(config: Any, **keywords: Any) -> Ran:
+            seen.append({"function": function, "pipeline": config.pipeline, **keywords})
+            return Ran(seen[-1])
+
+        place = ModuleType(module)
+        setattr(place, function, run)
+        monkeypatch.setitem(sys.modules, module, place)
+
+    stand_in("pipeline.ingest.job", "run_ingest")
+    stand_in("pipeline.apply.job", "run_apply")
+    stand_in("pipeline.operate.run", "run_both")
+    return seen
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "c.yaml"
+    path.write_text("pipeline: shop\n")
+    return str(path)
+
+
+def start(code: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+    """Start Python on some code with the checkout on its path, as a shell would."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_help_teaches_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"\n    {command} " in text for command in COMMANDS)
+    assert "exit codes: 0 done; 1 failed; 2 a mistake" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_json_and_debug(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main([command, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "--json" in text
+    assert "--debug" in text
+
+
+def test_help_loads_neither_spark_nor_psycopg() -> None:
+    code = (
+        "import sys; from pipeline.cli.main import make_parser; make_parser().format_help();"
+        "print(sorted({'pyspark', 'psycopg', 'pyarrow', 'yaml', 'rich'} & set(sys.modules)))"
+    )
+    assert start(code).communicate()[0] == "[]\n"
+
+
+def test_tail_needs_no_spark() -> None:
+    code = (
+        "import sys; from pipeline.cli.main import main;"
+        "print(main(['tail', '--conninfo', 'host=/nowhere', '--slot', 'shop']));"
+        "print(sorted({'pyspark', 'py4j', 'delta', 'pyarrow', 'rich'} & set(sys.modules)))"
+    )
+    out, err = start(code).communicate()
+    assert out == "1\n[]\n"
+    assert err.startswith("pgdelta: Cannot connect to the source: ")
+
+
+def test_a_flag_that_changes_a_slot_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["tail", "--slot", "shop", "--ack"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --ack" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--limit", "0"], ["--limit", "x"], ["--until-lsn", "12"], ["--value-length", "-1"]]
+)
+def test_a_number_or_position_that_is_none_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["tail", "--slot", "shop", *arguments])
+    assert ended.value.code == 2
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["--version"])
+    assert capsys.readouterr().out == f"pgdelta {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["ingst"], ["ingest"], ["run", "--config", "x", "--trigger", "no"]]
+)
+def test_a_mistake_in_the_command_line_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+    assert ended.value.code == 2
+
+
+def test_a_mistake_in_the_configuration_is_one_sentence_and_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.yaml").write_text("pipeline: s\nsorce: {}\n")
+    assert main.main(["ingest", "--config", str(tmp_path / "c.yaml")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"pgdelta: {tmp_path}/c.yaml:2: sorce: unknown key; did you mean source?\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "function"), [("ingest", "run_ingest"), ("apply", "run_apply"), ("run", "run_both")]
+)
+def test_a_run_gets_config_trigger_and_stop_and_says_its_lines(
+    command: str,
+    function: str,
+    config: str,
+    calls: list[dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.main([command, "--config", config]) == 0
+    assert main.main([command, "--config", config, "--trigger", "continuous", "--strict"]) == 1
+    assert [call["function"] for call in calls] == [function] * 2
+    assert [call["trigger"] for call in calls] == ["available-now", "continuous"]
+    assert all(isinstance(call["stop"], threading.Event) for call in calls)
+    assert capsys.readouterr().out == "captured 3 changes\npublic.t: held\n" * 2
+
+
+def test_json_is_one_object(
+    config: str, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["ingest", "--config", config, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"changes": 3}
+
+
+@pytest.mark.parametrize("command", ["ingest", "apply", "run"])
+def test_a_log_of_json_begins_and_ends_with_the_run(
+    command: str, config: str, calls: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main([command, "--config", config, "--log", "json", "--strict"]) == 1
+    said = capsys.readouterr()
+    start, end = map(json.loads, said.err.splitlines())
+    assert said.out == "captured 3 changes\npublic.t: held\n"
+    assert (start["event"], start["command"], start["pipeline"]) == ("start", command, "shop")
+    assert (end["event"], end["exit_code"]) == ("end", 1)
+
+
+def test_a_failed_run_has_one_last_line_in_its_log(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(config: Any, **keywords: Any) -> Ran:
+        raise GapError("the slot is gone")
+
+    place = ModuleType("pipeline.ingest.job")
+    monkeypatch.setattr(place, "run_ingest", fail, raising=False)
+    monkeypatch.setitem(sys.modules, "pipeline.ingest.job", place)
+    assert main.main(["ingest", "--config", config, "--log", "json"]) == 1
+    _, end = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (end["event"], end["exit_code"], end["sentence"]) == ("end", 1, "the slot is gone")
+
+
+@pytest.mark.parametrize("arguments", [["--metrics", "0"], ["--metrics", ":9187"], ["--log", "xml"]])
+def test_a_way_to_watch_that_is_none_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["run", "--config", "x", *arguments])
+    assert ended.value.code == 2
+
+
+def test_check_prints_passes_and_fixes(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = SimpleNamespace(name="wal_level", ok=True, sentence="wal_level is logical", fix=None)
+    bad = SimpleNamespace(name="slot", ok=False, sentence="slot [x] is busy", fix="stop process 17")
+    checks = [good, bad]
+    place = ModuleType("pipeline.postgres.checks.start")
+    monkeypatch.setattr(place, "run_checks", lambda _: checks, raising=False)
+    monkeypatch.setitem(sys.modules, "pipeline.postgres.checks.start", place)
+    assert main.main(["check", "--config", config]) == 1
+    text = capsys.readouterr().out
+    for part in ("✔", "✘", "slot [x] is busy", "stop process 17", "1 of 4 checks failed", "Java", "lake"):
+        assert part in text
+    assert main.main(["check", "--config", config, "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"] is False
+    assert [check["name"] for check in said["checks"][:3]] == ["Java", "lake", "wal_level"]
+    assert said["checks"][3] == {
+        "name": "slot",
+        "ok": False,
+        "sentence": "slot [x] is busy",
+        "fix": "stop process 17",
+    }
+    checks.remove(bad)
+    assert main.main(["check", "--config", config]) == 0
+    assert "ready" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(GapError("the slot is gone"), 1), (LakeError("x"), 1), (ConfigError("y"), 2)]
+)
+def test_an_error_of_ours_says_its_sentence_and_ends_with_its_code(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(stop: threading.Event) -> int:
+        raise error
+
+    assert main_guard(fail) == code
+    assert capsys.readouterr().err == f"pgdelta: {error}\n"
+
+
+def test_any_other_error_is_named_without_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(stop: threading.Event) -> int:
+        raise ValueError("the row holds geheim")
+
+    assert main_guard(fail) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("pgdelta: unexpected ValueError in test_cli.py line ")
+    assert said.endswith("run again with --debug for the stack trace\n")
+    assert "geheim" not in said
+    assert said.count("\n") == 1
+
+
+def test_debug_shows_the_stack_trace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGDELTA_SPARK_LOG", "warn")
+
+    def fail(stop: threading.Event) -> int:
+        raise LakeError("no lake")
+
+    assert main_guard(fail, debug=True) == 1
+    said = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in said
+    assert said.endswith("pgdelta: no lake\n")
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_debug_shows_the_stack_traces_of_errors_after_which_the_run_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, debug: bool
+) -> None:
+    monkeypatch.setenv("PGDELTA_SPARK_LOG", "warn")
+
+    sentences: list[str] = []
+
+    def go_on(stop: threading.Event) -> int:
+        try:
+            raise ValueError("the row holds geheim")
+        except ValueError as error:
+            sentences.append(told(error))
+        return 0
+
+    for _ in range(2):
+        assert main_guard(go_on, debug=debug) == 0
+        said = capsys.readouterr().err
+        assert said.count("Traceback (most recent call last)") == int(debug)
+        assert ("geheim" in said) is bool(said) is debug
+    assert all(sentence.startswith("unexpected ValueError in test_cli.py") for sentence in sentences)
+
+
+def test_an_error_of_a_side_thread_is_a_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(stop: threading.Event) -> int:
+        side = threading.Thread(target=lambda: 1 // 0)
+        side.start()
+        side.join()
+        return 0
+
+    assert main_guard(run) == 0
+    assert capsys.readouterr().err.startswith("pgdelta: unexpected ZeroDivisionError in test_cli.py line ")
+
+
+def spark_error(name: str, text: str, module: str = "pyspark.errors") -> Exception:
+    """Return an exception as Spark's Python side has it."""
+    error: Exception = type(name, (Exception,), {"__module__": module})(text)
+    return error
+
+
+def test_a_spark_error_is_its_first_line_without_values() -> None:
+    text = "[CAST_INVALID_INPUT] The value 'geheim' of the type \"STRING\" is malformed.\n\tat x.y(Z.scala:1)"
+    sentence = sentence_of(spark_error("SparkRuntimeException", text))
+    assert sentence.startswith(
+        "Spark failed: [CAST_INVALID_INPUT] The value … of the type … is malformed; run"
+    )
+    sentence = sentence_of(spark_error("AnalysisException", "[PATH_NOT_FOUND] Path 'x' does not exist.\nat"))
+    assert "Path 'x' does not exist; run again" in sentence
+    sentence = sentence_of(spark_error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol"))
+    assert sentence.startswith("the connection to Spark's JVM broke")
+    error = spark_error("Py4JJavaError", "", "py4j.protocol")
+    error.__dict__["java_exception"] = SimpleNamespace(
+        toString=lambda: "java.io.IOException: full\n\tat a.b(C)"
+    )
+    assert sentence_of(error).startswith("Spark failed: java.io.IOException: full; run again")
+
+
+def test_a_gateway_that_is_gone_is_said_as_such_and_a_full_disk_as_a_full_disk() -> None:
+    refuse = "raise ConnectionRefusedError(111, 'refused')"
+    work = compile(refuse, "x/py4j/java_gateway.py", "exec")
+    with pytest.raises(ConnectionRefusedError) as caught:
+        exec(work)
+    assert sentence_of(caught.value).startswith("the connection to Spark's JVM broke")
+    with pytest.raises(ConnectionRefusedError) as refused:
+        socket.create_connection(("127.0.0.1", free_port()))
+    assert sentence_of(refused.value).startswith("Connection refused")
+    full = OSError(errno.ENOSPC, "as Arrow puts it: [errno 28] No space left on device")
+    assert sentence_of(full) == "No space left on device; nothing is lost: make room and run again"
+    text = "[TASK_WRITE_FAILED] x\n\tCaused by: java.io.IOException: No space left on device"
+    assert sentence_of(spark_error("SparkException", text)).endswith("make room and run again")
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return int(server.getsockname()[1])
+
+
+WORK = """
+import sys, time
+from pipeline.cli import signals
+signals._GRACE_SECONDS = float(sys.argv[1])
+def work(stop):
+    print("ready", flush=True)
+    stop.wait(60)
+    time.sleep(float(sys.argv[2]))
+    print("committed", flush=True)
+    return 0
+sys.exit(signals.main_guard(work))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.Signals) -> None:
+    process = start(WORK, "50", "0.3")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "committed\n", "")
+
+
+@pytest.mark.parametrize(("kind", "code"), [("READER", 0), ("ANSWER", 1)])
+def test_what_commits_nothing_is_not_waited_for(kind: str, code: int) -> None:
+    process = start(WORK.replace("(work)", f"(work, kind=signals.Kind.{kind})"), "50", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=5)
+    assert (process.returncode, out, err) == (code, "", "")
+
+
+def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:
+    process = start(WORK, "0.5", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "")
+    assert err.startswith("pgdelta: stopped before the commit under way had ended; nothing is lost")
+
+
+def test_what_nobody_repeats_is_cut_off_with_1() -> None:
+    process = start(WORK.replace("(work)", "(work, kind=signals.Kind.ONCE)"), "0.5", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.endswith("nothing is lost, run the same command again\n")
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    process = start(WORK, "50", "60")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    threading.Event().wait(1.3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.startswith("pgdelta: stopped at once; nothing is lost")
+
+
+@pytest.mark.parametrize("job", ["ingest", "apply"])
+def test_a_job_is_its_command_from_any_folder(job: str, tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert run("--help").stdout.startswith(f"usage: pgdelta {job} ")
+    assert run().returncode == 2
+    done = run("--config", "none.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "pgdelta: none.yaml: no such file; give --config the path of a YAML file\n"

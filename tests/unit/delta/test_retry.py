@@ -1,0 +1,102 @@
+"""What is written again where somebody else's commit came before, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    MetadataChangedException,
+)
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipeline.delta.log import delta_log
+from pipeline.delta.retry import ATTEMPTS, conflict_sentence, despite_conflicts, is_conflict
+from pipeline.delta.table import Lake
+
+CONFLICT = ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] files were added")
+SAME_WRITE = ConcurrentTransactionException("[DELTA_CONCURRENT_TRANSACTION] another query")
+
+
+class Writer:
+    """Fails as it is told, then writes."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.failures = list(failures)
+        self.count = 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return "written"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (CONFLICT, True),
+        (MetadataChangedException("[DELTA_METADATA_CHANGED] metadata"), True),
+        (PySparkException("Job aborted: [DELTA_CONCURRENT_DELETE_READ.NO_DETAILS] files"), True),
+        (SAME_WRITE, False),
+        (PySparkException("Job aborted: [DELTA_CONCURRENT_TRANSACTION] another query"), False),
+        (PySparkException("[DELTA_SCHEMA_CHANGED] schema"), False),
+        (OSError("no space"), False),
+    ],
+)
+def test_two_writers_of_the_same_are_no_conflict(error: Exception, expected: bool) -> None:
+    assert is_conflict(error) == expected
+
+
+@pytest.mark.parametrize("failures", range(ATTEMPTS))
+def test_a_conflict_is_written_again(failures: int) -> None:
+    writer = Writer(*[CONFLICT] * failures)
+    assert despite_conflicts(writer) == "written"
+    assert writer.count == failures + 1
+
+
+def test_conflicts_without_end_are_an_error() -> None:
+    writer = Writer(*[CONFLICT] * ATTEMPTS)
+    with pytest.raises(ConcurrentAppendException):
+        despite_conflicts(writer)
+    assert writer.count == ATTEMPTS
+
+
+@pytest.mark.parametrize("error", [SAME_WRITE, ValueError("other")])
+def test_any_other_error_comes_at_once(error: Exception) -> None:
+    writer = Writer(error)
+    with pytest.raises(type(error)):
+        despite_conflicts(writer)
+    assert writer.count == 1
+
+
+def test_a_conflict_has_a_sentence() -> None:
+    assert "each of the 4 times" in str(conflict_sentence(CONFLICT))
+    assert "another apply" in str(conflict_sentence(SAME_WRITE))
+    assert conflict_sentence(ValueError("other")) is None
+
+
+@pytest.mark.spark
+def test_what_delta_refuses_is_a_conflict(spark: SparkSession, tmp_path: Path) -> None:
+    table = Lake(spark, str(tmp_path)).table("t")
+    table.ensure("id INT")
+    table.append(spark.range(2).selectExpr("CAST(id AS INT) AS id"))
+    jvm: Any = spark._jvm
+    transaction = delta_log(spark, table.path).startTransaction()
+    files = transaction.filterFiles()
+    spark.sql(f"DELETE FROM {table.identifier}").collect()
+    operation = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$")
+    removes = jvm.scala.jdk.javaapi.CollectionConverters.asJava(files)
+    actions = jvm.java.util.ArrayList()
+    for file in removes:
+        actions.add(file.remove())
+    with pytest.raises(ConcurrentDeleteReadException) as refused:
+        transaction.commit(
+            jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq(), getattr(operation, "MODULE$")
+        )
+    assert is_conflict(refused.value)

@@ -1,0 +1,182 @@
+"""What `make setup` leaves in the environment's own Spark, and what `spark-submit` makes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.delta.spark.jars import check_java, prepare_spark
+from pipeline.delta.spark.log_store import JAR_NAME, manifest, require_log_store
+from pipeline.delta.spark.settings import DELTA_JARS, LOG_STORE, LOG_STORE_SETTING, SPARK_SETTINGS
+from pipeline.errors import LakeError
+from tests.support.paths import ROOT
+
+SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
+
+
+@pytest.fixture
+def spark_home(tmp_path: Path) -> Path:
+    """Return a Spark that has Delta's JARs and nothing else of ours."""
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "bin").mkdir()
+    for _, artifact, version in DELTA_JARS:
+        with zipfile.ZipFile(tmp_path / "jars" / f"{artifact}-{version}.jar", "w") as jar:
+            jar.writestr("x", "")
+    with zipfile.ZipFile(tmp_path / "jars" / JAR_NAME, "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", manifest())
+    return tmp_path
+
+
+def test_a_second_setup_changes_nothing(spark_home: Path) -> None:
+    assert len(prepare_spark(spark_home, spark_home / "bin")) == 3
+    assert prepare_spark(spark_home, spark_home / "bin") == []
+    lines = (spark_home / "conf" / "spark-defaults.conf").read_text().splitlines()
+    assert dict(line.split(" ", 1) for line in lines) == SPARK_SETTINGS
+
+
+def test_a_file_that_was_changed_is_written_again(spark_home: Path) -> None:
+    prepare_spark(spark_home, spark_home / "bin")
+    (spark_home / "conf" / "spark-defaults.conf").write_text("spark.master yarn\n")
+    assert prepare_spark(spark_home, spark_home / "bin") == ["spark-defaults.conf written"]
+
+
+def test_a_spark_without_ivy_is_named(spark_home: Path) -> None:
+    (spark_home / "jars" / f"{DELTA_JARS[0][1]}-{DELTA_JARS[0][2]}.jar").write_bytes(b"half a jar")
+    with pytest.raises(LakeError, match="ships no Ivy"):
+        prepare_spark(spark_home, spark_home / "bin")
+
+
+def test_a_log_store_of_another_source_is_compiled_again(spark_home: Path) -> None:
+    jar = spark_home / "jars" / JAR_NAME
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\nSource-SHA-256: 0\n")
+    with pytest.raises(LakeError, match="ships no Ivy"):  # to fetch the compiler with
+        prepare_spark(spark_home, spark_home / "bin")
+
+
+def test_a_session_that_commits_by_another_store_is_refused() -> None:
+    def session(store: str | None, *, has_class: bool) -> Any:
+        def for_name(*_: object) -> None:
+            if not has_class:
+                raise RuntimeError("ClassNotFoundException")
+
+        java = SimpleNamespace(lang=SimpleNamespace(Class=SimpleNamespace(forName=for_name)))
+        thread = SimpleNamespace(currentThread=lambda: SimpleNamespace(getContextClassLoader=lambda: None))
+        context = SimpleNamespace(getConf=lambda: {LOG_STORE_SETTING: store})
+        return SimpleNamespace(sparkContext=context, _jvm=SimpleNamespace(java=java, Thread=thread))
+
+    require_log_store(session(LOG_STORE, has_class=True))
+    with pytest.raises(LakeError, match=f"start Spark with --conf {LOG_STORE_SETTING}={LOG_STORE}$"):
+        require_log_store(session(None, has_class=True))
+    with pytest.raises(LakeError, match=f"{JAR_NAME} is not on Spark's class path: run `make setup`"):
+        require_log_store(session(LOG_STORE, has_class=False))
+
+
+def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(LakeError, match="JAVA_HOME names no Java; install Java 17"):
+        check_java()
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    with pytest.raises(LakeError, match="is not Java 17"):
+        check_java()
+
+
+def test_this_environment_is_as_setup_leaves_it() -> None:
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    assert prepare_spark(Path(spec.origin).parent, Path(sys.executable).parent) == []
+
+
+JOB = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pipeline.guard import main_guard
+from pipeline.delta.spark.settings import SPARK_SETTINGS
+def work(stop):
+    from pyspark.sql import SparkSession
+    session = SparkSession.builder.getOrCreate()
+    assert all(session.conf.get(key) == value for key, value in SPARK_SETTINGS.items())
+    session.range(5).write.format("delta").save(sys.argv[2])
+    print("python", sys.executable, flush=True)
+    print("ready", flush=True)
+    stop.wait(60)
+    print("rows", session.read.format("delta").load(sys.argv[2]).count(), flush=True)
+    return 0
+sys.exit(main_guard(work))
+"""
+
+
+@pytest.mark.spark
+def test_spark_submit_needs_nothing_on_its_line_and_a_signal_ends_it_with_0(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    environ = {key: value for key, value in os.environ.items() if "SPARK" not in key}
+    # a PATH without the environment: the command is called by its path, as cron does
+    java = shutil.which("java")
+    assert java is not None
+    environ["PATH"] = os.pathsep.join([str(Path(java).parent), "/usr/bin", "/bin"])
+    process = subprocess.Popen(
+        [str(SPARK_SUBMIT), str(tmp_path / "job.py"), str(ROOT), str(tmp_path / "table")],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"python {sys.executable}\n"
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "rows 5\n")
+    # the JVM's own line about a module that Spark asks for; nothing of Spark's
+    assert [line for line in err.splitlines() if "incubator" not in line] == []
+
+
+@pytest.mark.spark
+def test_a_job_does_not_outlive_the_jvm_that_started_it(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(
+        "import os, sys, threading\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from pipeline.guard import main_guard\n"
+        "def work(stop):\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    stop.wait(60)\n"
+        "    return 0\n"
+        "main_guard(work)\n"
+    )
+    process = subprocess.Popen(
+        [str(SPARK_SUBMIT), str(tmp_path / "job.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    job = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    for _ in range(100):
+        try:
+            os.kill(job, 0)
+        except ProcessLookupError:
+            return
+        if Path(f"/proc/{job}/stat").exists() and Path(f"/proc/{job}/stat").read_text().split()[2] == "Z":
+            return
+        time.sleep(0.1)
+    os.kill(job, signal.SIGKILL)
+    pytest.fail("the job went on for 10 s after its JVM was killed")

@@ -1,0 +1,47 @@
+"""What is forced where a writer died before it did: a folder and all above it, as far as they can be read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.delta.filesystem import force_names
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the paths that are forced from now on."""
+    paths: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    return paths
+
+
+def test_a_folder_and_all_above_it_are_forced(tmp_path: Path, forced: list[str]) -> None:
+    folder = tmp_path.resolve() / "a" / "b"
+    folder.mkdir(parents=True)
+    force_names(folder)
+    assert forced == [str(each) for each in (folder, *folder.parents)]
+
+
+def test_a_folder_that_is_not_there_is_left_out(tmp_path: Path, forced: list[str]) -> None:
+    force_names(tmp_path.resolve() / "a" / "b")
+    assert forced == [str(each) for each in (tmp_path.resolve(), *tmp_path.resolve().parents)]
+
+
+def test_a_folder_that_may_not_be_read_is_left_out(
+    tmp_path: Path, forced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def refuse(path: Path, flags: int) -> int:
+        if path == tmp_path:
+            raise PermissionError
+        return opened(path, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    force_names(tmp_path)
+    assert forced == [str(each) for each in tmp_path.parents]

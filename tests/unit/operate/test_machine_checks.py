@@ -1,0 +1,69 @@
+"""What the jobs would lack on this machine is said before they run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from pipeline.config.config import Config
+from pipeline.operate.machine_checks import check_machine
+from pipeline.postgres.checks.tables import Check
+
+
+def checked(root: str) -> dict[str, Check]:
+    config = cast(Config, SimpleNamespace(storage=SimpleNamespace(root=root)))
+    return {check.name: check for check in check_machine(config)}
+
+
+def test_the_lake_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    new = checked("./lake")["lake"]
+    assert new.ok
+    assert f"A new lake will be made in {tmp_path / 'lake'}." == new.sentence
+    assert "relative" in new.fix
+    assert not checked(str(tmp_path / "lake"))["lake"].fix
+    (tmp_path / "lake" / "bronze" / "changes").mkdir(parents=True)
+    assert checked(f"file:{tmp_path}/lake")["lake"] == Check(
+        "lake", True, f"The lake is {tmp_path / 'lake'}."
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    assert str(tmp_path / "file") in checked(f"{tmp_path}/file/lake")["lake"].sentence
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert not checked(f"{tmp_path}/lake")["lake"].ok
+
+
+def test_a_folder_without_hard_links_is_refused_and_the_probe_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checked(str(tmp_path))["lake"].ok
+    assert list(tmp_path.iterdir()) == []
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    lake = checked(f"{tmp_path}/lake")["lake"]
+    assert not lake.ok
+    assert f"The file system of {tmp_path} has no hard links" in lake.sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nobody_can_look_nothing_is_promised() -> None:
+    assert "seen by the jobs" in checked("s3a://bucket/lake")["lake"].sentence
+
+
+def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checked("/")["Java"].ok
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    java = checked("/")["Java"]
+    assert (java.ok, java.sentence) == (
+        False,
+        "JAVA_HOME names no Java; install Java 17 (a headless JRE will do).",
+    )

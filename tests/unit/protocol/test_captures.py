@@ -1,0 +1,267 @@
+"""Bytes that real servers sent decode to what was done there; damaged, they raise ProtocolError."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from pipeline.errors import ProtocolError
+from pipeline.protocol.decode import decode
+from pipeline.protocol.events import (
+    Began,
+    BeganPrepare,
+    Change,
+    Committed,
+    Event,
+    Prepared,
+    StreamAborted,
+    StreamCommitted,
+    StreamedChange,
+    StreamPrepared,
+    Truncation,
+)
+from pipeline.protocol.lsn import LSN
+from pipeline.protocol.messages import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    Update,
+)
+from pipeline.protocol.transactions import Assembler, State
+from tests.support.captures.scenarios import SCENARIOS
+from tests.support.protocol.encode import encode
+from tests.support.protocol.golden import CAPTURES, MARKED, Capture
+from tests.support.protocol.meaning import tell
+
+every_capture = pytest.mark.parametrize("capture", CAPTURES, ids=str)
+
+
+def decode_all(capture: Capture) -> list[Message]:
+    """Decode the messages of a capture, those of streams as such."""
+    messages: list[Message] = []
+    in_stream = False
+    for row in capture.messages:
+        messages.append(decode(row.data, in_stream=in_stream))
+        in_stream = {"S": True, "E": False}.get(chr(row.data[0]), in_stream)
+    return messages
+
+
+@every_capture
+def test_messages_mean_what_was_done(capture: Capture) -> None:
+    names: dict[int, str] = {}
+    xids: dict[int, int] = {}
+    told = []
+    for message in decode_all(capture):
+        if isinstance(message, Relation):
+            assert message.oid in names or message.qualified_name == capture.relations[message.oid]
+            names[message.oid] = message.qualified_name
+        told.append(tell(message, names, capture.types, xids))
+    assert told == list(capture.scenario.meaning)
+
+
+@every_capture
+def test_positions_xids_and_times_are_those_the_server_tells_elsewhere(capture: Capture) -> None:
+    begin = Begin(LSN(0), 0, 0)
+    for row, message in zip(capture.messages, decode_all(capture), strict=True):
+        if row.lsn is None or row.xid is None:
+            continue
+        match message:
+            case Begin() as begin:
+                assert begin.xid == row.xid
+                assert begin.commit_time == capture.commit_times[row.xid]
+            case Commit() as commit:
+                assert commit.commit_lsn == begin.final_lsn
+                assert commit.end_lsn == row.lsn
+                assert commit.commit_time == begin.commit_time
+            case LogicalMessage():
+                assert message.lsn == row.lsn
+            case StreamStart():
+                assert message.xid == row.xid
+            case StreamCommit() | CommitPrepared():
+                assert (message.xid, message.end_lsn) == (row.xid, row.lsn)
+                assert message.commit_time == capture.commit_times[row.xid]
+                assert message.commit_lsn < message.end_lsn
+            case StreamAbort():
+                assert message.subxid == row.xid
+                assert message.abort_lsn in (None, row.lsn)
+            case BeginPrepare():
+                assert message.xid == row.xid
+                assert row.lsn < message.prepare_lsn < message.end_lsn
+            case Prepare() | StreamPrepare():
+                assert (message.xid, message.end_lsn) == (row.xid, row.lsn)
+                assert message.prepare_lsn < message.end_lsn
+            case RollbackPrepared():
+                assert (message.xid, message.rollback_end_lsn) == (row.xid, row.lsn)
+                assert message.prepare_end_lsn < message.rollback_end_lsn
+                assert message.prepare_time < message.rollback_time
+
+
+@every_capture
+def test_aborts_have_a_position_where_streaming_is_parallel(capture: Capture) -> None:
+    is_parallel = capture.scenario.is_streamed and capture.server_version >= 160000
+    for message in decode_all(capture):
+        if isinstance(message, StreamAbort):
+            assert (message.abort_lsn is not None) is (message.abort_time is not None) is is_parallel
+
+
+@every_capture
+def test_transactions_are_assembled_whole(capture: Capture) -> None:
+    assembler = Assembler()
+    ordinals: list[int] = []
+    for row, told in zip(capture.messages, capture.scenario.meaning, strict=True):
+        event = assembler.receive(row.data)
+        match event:
+            case Began() | BeganPrepare():
+                assert assembler.in_transaction
+                ordinals = []
+            case Change():
+                assert event.data is row.data
+                assert f" {event.relation.qualified_name} " in told
+                ordinals.append(event.ordinal)
+            case Truncation():
+                assert ", ".join(relation.qualified_name for relation in event.relations) in told
+                ordinals.extend(range(event.ordinal, event.ordinal + len(event.relations)))
+            case Committed() | Prepared():
+                assert ordinals == list(range(event.change_count))
+                assert row.xid in (None, event.xid)
+            case StreamedChange():
+                assert event.data is row.data
+                assert event.xid in assembler.open_streams
+                assert f" {event.relation.qualified_name} " in told
+            case StreamAborted() | StreamCommitted() | StreamPrepared():
+                is_over = not isinstance(event, StreamAborted) or event.subxid == event.xid
+                assert (event.xid in assembler.open_streams) is not is_over
+    assert assembler.state is State.IDLE
+    assert assembler.open_streams == ()
+
+
+@every_capture
+def test_changes_have_the_relation_that_the_server_had_in_mind(capture: Capture) -> None:
+    assembler = Assembler()
+    for row, message in zip(capture.messages, decode_all(capture), strict=True):
+        event = assembler.receive(row.data)
+        if isinstance(event, Change | StreamedChange):
+            assert isinstance(message, Insert | Update | Delete)
+            row_tuple = message.old if isinstance(message, Delete) else message.new
+            assert len(row_tuple) == len(event.relation.columns)
+
+
+def test_origin_is_that_of_its_own_transaction_only() -> None:
+    for capture in CAPTURES:
+        if capture.scenario.name == "origin":
+            assembler = Assembler()
+            events = [assembler.receive(row.data) for row in capture.messages]
+            origins = [event.origin and event.origin.name for event in events if isinstance(event, Change)]
+            assert origins == ["north", None]
+
+
+def test_origin_of_a_stream_is_that_of_its_later_segments_too() -> None:
+    for capture in CAPTURES:
+        if capture.scenario.name == "origin and binary values of a stream":
+            assembler = Assembler()
+            events = [assembler.receive(row.data) for row in capture.messages]
+            changes = [event for event in events if isinstance(event, StreamedChange)]
+            assert [event.origin and event.origin.name for event in changes] == ["south", "south", None]
+
+
+def test_every_message_was_captured_and_every_scenario_ran() -> None:
+    assert {chr(data[0]) for data, _ in MARKED} == set("BMCORYIUDTSEcAbPKrp")
+    assert {chr(data[0]) for data, in_stream in MARKED if in_stream} == set("MORIUDTE")
+    ran = Counter(capture.scenario.name for capture in CAPTURES)
+    assert [scenario.name for scenario in SCENARIOS if not ran[scenario.name]] == []
+
+
+def test_encoder_of_the_tests_gives_the_bytes_of_the_servers() -> None:
+    assert [data for data, inside in MARKED if encode(decode(data, in_stream=inside)) != data] == []
+
+
+def test_every_strict_prefix_raises() -> None:
+    for data, inside in MARKED:
+        for length in range(len(data)):
+            if data[:1] == b"A" and length == 9:
+                continue  # a whole one, without position and time
+            with pytest.raises(ProtocolError):
+                decode(data[:length], in_stream=inside)
+
+
+def test_trailing_byte_raises() -> None:
+    for data, inside in MARKED:
+        for extra in (b"\0", b"n", b"N", data):
+            with pytest.raises(ProtocolError):
+                decode(data + extra, in_stream=inside)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_messages_decode_or_raise_protocol_errors_only(seed: int) -> None:
+    random = Random(seed)
+    short = [pair for pair in MARKED if len(pair[0]) < 400]
+    raised = 0
+    for _ in range(12_500):
+        original, inside = random.choice(short)
+        data = bytearray(original)
+        for _ in range(random.randint(1, 4)):
+            damage(data, random)
+        try:
+            message = decode(bytes(data), in_stream=inside is not (random.random() < 0.1))
+        except ProtocolError:
+            raised += 1
+        else:
+            assert encode(message) == bytes(data)
+    assert raised > 5000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_sessions_end_in_protocol_errors_only(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(300):
+        stream = [row.data for row in random.choice(CAPTURES).messages if len(row.data) < 400]
+        for _ in range(random.randint(0, 3)):
+            place = random.randrange(len(stream))
+            match random.randrange(4):
+                case 0:
+                    del stream[place]
+                case 1:
+                    stream.insert(place, random.choice(MARKED)[0])
+                case 2:
+                    stream[place] = stream[place][: random.randrange(len(stream[place]) + 1)]
+                case _:
+                    data = bytearray(stream[place])
+                    damage(data, random)
+                    stream[place] = bytes(data)
+            if not stream:
+                break
+        assembler = Assembler()
+        is_broken = False
+        for data_ in stream:
+            try:
+                event: Event | None = assembler.receive(data_)
+            except ProtocolError:
+                is_broken = True
+            else:
+                assert not is_broken, f"{event} after the session broke"
+
+
+def damage(data: bytearray, random: Random) -> None:
+    """Change, insert, delete or repeat some bytes."""
+    place = random.randrange(len(data) + 1)
+    match random.randrange(4):
+        case 0 if place < len(data):
+            data[place] = random.randrange(256)
+        case 1:
+            data.insert(place, random.choice(b"\0\1\xffNKOntub"))
+        case 2:
+            del data[place : place + random.randint(1, 5)]
+        case _:
+            data[place:place] = data[place : place + random.randint(1, 8)]

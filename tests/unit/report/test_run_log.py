@@ -1,0 +1,224 @@
+"""A run's log as JSON lines, and how a watched run ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from pipeline import __version__
+from pipeline.cli.metrics_options import Address, address_of
+from pipeline.config.config import Config, Silver, Source, Storage
+from pipeline.errors import ConfigError, EndpointError, LakeError
+from pipeline.metadata.manifests import Manifest
+from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableState
+from pipeline.protocol.lsn import LSN
+from pipeline.report.run_log import RunLog
+from pipeline.report.watch import Watch
+
+CONFIG = Config("shop", Source("", "shop", "shop"), Storage("./lake"), Silver(), (), "pipeline.yaml")
+
+
+def logged(lines: list[str]) -> list[dict[str, Any]]:
+    """Return the objects of lines without what all have, and forget the lines."""
+    found = [json.loads(line) for line in lines]
+    assert all("\n" not in line for line in lines)
+    assert all((said.pop("pipeline"), said.pop("command")) == ("shop", "run") for said in found)
+    assert all(said.pop("time").endswith("Z") for said in found)
+    lines.clear()
+    return found
+
+
+def test_copies_that_all_fail_are_logged_once_for_each_sentence() -> None:
+    lines: list[str] = []
+    log, summary = RunLog("shop", "run", lines.append), IngestSummary("shop", "slot", LSN(5))
+    for sentence in ("no server", None, "no server", "no right", "no right"):
+        summary.copy_failure = sentence
+        log.take_ingest(summary)
+    copy = summary.copies["public", "t"] = CopyProgress(rows_landed=4)
+    copy.complete()
+    log.take_ingest(summary)
+    said = [(line["event"], line.get("sentence")) for line in logged(lines)]
+    assert said == [("copies failed", "no server"), ("copies failed", "no right"), ("copied", None)]
+
+
+def test_commits_and_copies_are_logged_as_they_come() -> None:
+    lines: list[str] = []
+    log, summary = RunLog("shop", "run", lines.append), IngestSummary("shop", "slot", LSN(5))
+    log.start("continuous")
+    log.take_ingest(summary)
+    assert logged(lines) == [{"event": "start", "trigger": "continuous", "version": __version__}]
+    summary.position, summary.transactions, summary.changes, summary.commits = LSN(9), 2, 30, 1
+    log.take_ingest(summary)
+    log.take_ingest(summary)
+    summary.position, summary.transactions, summary.changes, summary.commits = LSN(12), 3, 31, 2
+    copy = summary.copies["public", "t"] = CopyProgress(rows_landed=4)
+    log.take_ingest(summary)
+    assert logged(lines) == [
+        {"event": "commit", "position": "0/9", "transactions": 2, "changes": 30},
+        {"event": "commit", "position": "0/C", "transactions": 1, "changes": 1},
+    ]
+    copy.failure = "no right"
+    log.take_ingest(summary)
+    log.take_ingest(summary)
+    copy.failure = None
+    copy.complete()
+    log.take_ingest(summary)
+    table = {"schema": "public", "table": "t", "rows": 4, "seconds": 0.0}
+    assert logged(lines) == [
+        {"event": "copy failed", **table, "sentence": "no right"},
+        {"event": "copied", **table},
+    ]
+
+
+def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
+    lines: list[str] = []
+    log, summary = RunLog("shop", "run", lines.append), ApplySummary("shop")
+    log.take_apply(summary)
+    assert lines == []
+    summary.tables = {
+        ("public", "a"): TableState(LSN(9), 3),
+        ("public", "b"): TableState(LSN(4), held="b changed its type"),
+        ("public", "c"): TableState(LSN(4), failure="c has no folder"),
+    }
+    summary.show(Manifest(LSN(9)))
+    summary.count_pass(0.25)
+    log.take_apply(summary)
+    log.take_apply(summary)
+    facts = {"position": "0/9", "seconds": 0.25}
+    assert logged(lines) == [
+        {"event": "pass", **facts, "changes": 3, "tables": 1},
+        {
+            "event": "held",
+            "schema": "public",
+            "table": "b",
+            "applied": "0/4",
+            "sentence": "b changed its type",
+        },
+        {
+            "event": "failed",
+            "schema": "public",
+            "table": "c",
+            "applied": "0/4",
+            "sentence": "c has no folder",
+        },
+    ]
+    summary.tables["public", "a"].changes = 5
+    summary.tables["public", "c"] = TableState(LSN(9))
+    summary.count_pass(0.25)
+    log.take_apply(summary)
+    assert logged(lines) == [
+        {"event": "pass", **facts, "changes": 2, "tables": 1},
+        {"event": "resumed", "schema": "public", "table": "c", "applied": "0/9"},
+    ]
+
+
+def test_a_log_that_nobody_reads_ends_no_run() -> None:
+    def write(line: str) -> None:
+        raise BrokenPipeError
+
+    RunLog("shop", "run", write).start("continuous")
+
+
+def options(
+    log: str = "json",
+    metrics: Address | None = None,
+    debug: bool = False,
+    trigger: str = "available-now",
+    json: bool = False,
+) -> argparse.Namespace:
+    return argparse.Namespace(log=log, metrics=metrics, debug=debug, json=json, trigger=trigger)
+
+
+def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, Watch(CONFIG, options(), "apply"):
+        raise ConfigError("no such table")
+    assert ended.value.code == 2
+    start, end = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (start["event"], start["command"]) == ("start", "apply")
+    assert {k: end[k] for k in ("event", "exit_code", "sentence")} == {
+        "event": "end",
+        "exit_code": 2,
+        "sentence": "no such table",
+    }
+    with pytest.raises(ValueError, match="geheim"), Watch(CONFIG, options(debug=True), "apply"):
+        raise ValueError("geheim")
+    assert "geheim" not in capsys.readouterr().err
+
+
+def test_a_run_that_is_done_says_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watch(CONFIG, options(), "apply") as watch:
+        watch.take_apply(ApplySummary("shop"))
+    assert watch.end(1) == 1
+    assert json.loads(capsys.readouterr().err.splitlines()[-1])["exit_code"] == 1
+
+
+def test_text_is_what_it_was_and_leaves_errors_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Watch(CONFIG, options("text"), "ingest")
+    with watch:
+        watch.take_ingest(IngestSummary("shop", "slot"))
+    assert watch.end(0) == 0
+    with pytest.raises(LakeError, match="no lake"), watch:
+        raise LakeError("no lake")
+    assert capsys.readouterr().err == ""
+
+
+def tell_troubles(options: argparse.Namespace) -> None:
+    summary = ApplySummary("shop")
+    with Watch(CONFIG, options, "apply") as watch:
+        for state in (
+            TableState(LSN(4), held="public.b is held: a type"),
+            TableState(LSN(4), held="public.b is held: a type"),
+            TableState(LSN(4), held="public.b is held: two types"),
+            TableState(LSN(4), failure="it has\nno folder"),
+            TableState(LSN(9)),
+        ):
+            summary.tables = {("public", "a"): TableState(LSN(9), 3), ("public", "b"): state}
+            summary.count_pass(0.25)
+            watch.take_apply(summary)
+
+
+def test_a_continuous_run_says_in_text_what_is_held_fails_or_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell_troubles(options("text", trigger="continuous"))
+    assert capsys.readouterr().err.splitlines() == [
+        "held: public.b is held: a type",
+        "held: public.b is held: two types",
+        "failed: public.b: it has\\nno folder",
+        "resumed: public.b",
+    ]
+    # It comes in the closing lines, or beside a result as data.
+    tell_troubles(options("text"))
+    tell_troubles(options("text", trigger="continuous", json=True))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_port_that_is_taken_ends_the_run_before_it_begins() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        address = Address("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(EndpointError, match="is in use"), Watch(CONFIG, options("text", address), "run"):
+            pytest.fail("it began")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9187", ("127.0.0.1", 9187)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+        ("db-1.local:65535", ("db-1.local", 65535)),
+        ("[::1]:9187", ("::1", 9187)),
+    ],
+)
+def test_an_address_is_a_port_or_host_and_port(text: str, address: tuple[str, int]) -> None:
+    assert address_of(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", ":9187", "x", "host:", "host:0", "-1", "1.5", "٣"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="write a port from 1 to 65535"):
+        address_of(text)

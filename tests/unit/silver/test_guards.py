@@ -1,0 +1,63 @@
+"""Guards hold a table of which one pass would take more than they allow, and the sentence says what to do."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from pipeline.config.tables import Guards, TableRule, glob_of
+from pipeline.silver.policies import confirmation, find_excess
+
+NAME = ("public", "orders")
+
+
+@pytest.mark.parametrize(
+    ("guards", "counts"),
+    [
+        (Guards(), {"I": 0, "U": 0, "D": 10**9, "T": 10**9}),
+        (Guards(deletes=5), {"D": 5, "T": 7}),
+        (Guards(truncates=1), {"D": 5, "T": 1}),
+        (Guards(0, 0), {"I": 9, "U": 9, "D": 0, "T": 0}),
+        (Guards(0, 0), {}),
+    ],
+)
+def test_what_is_within_the_limits_goes_on(guards: Guards, counts: dict[str, int]) -> None:
+    assert find_excess(NAME, counts, guards) is None
+
+
+@pytest.mark.parametrize(
+    ("guards", "counts", "excess"),
+    [
+        (Guards(deletes=5), {"D": 6, "T": 7}, "6 deletes (guards.deletes is 5)"),
+        (Guards(deletes=0), {"I": 10, "D": 1}, "1 deletes (guards.deletes is 0)"),
+        (Guards(truncates=0), {"D": 6, "T": 1}, "1 truncates (guards.truncates is 0)"),
+        (
+            Guards(5, 0),
+            {"D": 6, "T": 2},
+            "6 deletes (guards.deletes is 5) and 2 truncates (guards.truncates is 0)",
+        ),
+    ],
+)
+def test_more_than_a_limit_holds_the_table(guards: Guards, counts: dict[str, int], excess: str) -> None:
+    assert find_excess(NAME, counts, guards) == (
+        f"public.orders is held by its guards: what waits for it has {excess}; bronze keeps the changes: "
+        "where they are meant, apply them with pgdelta retry --confirm --table public.orders"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "glob"),
+    [
+        (("public", "orders"), "public.orders"),
+        (("a.b", "c"), '"a.b".c'),
+        (("a", 'say "b"'), 'a."say ""b"""'),
+        (("Ä", "it's; rm"), "Ä.it's; rm"),
+    ],
+)
+def test_the_command_names_that_table_and_no_other(name: tuple[str, str], glob: str) -> None:
+    assert glob_of(name) == glob
+    words = shlex.split(confirmation(name))
+    assert words == ["pgdelta", "retry", "--confirm", "--table", glob]
+    assert TableRule(words[-1]).matches(*name)
+    assert not TableRule(words[-1]).matches(name[0], name[1] + "x")

@@ -1,0 +1,27 @@
+"""What holds a table before a change: SQL that finds it, and a sentence."""
+
+from __future__ import annotations
+
+from pipeline.silver.policies import blind_update, refusal
+from tests.support.silver.relations import INT4, column, relation, survey
+
+KEYED = relation(column("id", 1, INT4, is_key=True), column("v", 2), version=1)
+FULL = relation(column("id", 1, INT4, is_key=True), column("v", 2, is_key=True), version=3, identity="f")
+RELATIONS = {r.version: r for r in (KEYED, FULL)}
+
+
+def test_update_without_an_old_row_is_blind_only_where_whole_rows_are_told_apart() -> None:
+    keyed = survey(1, (10, 0), (20, 0), updates=2, without_old_row=2)
+    whole = survey(3, (30, 0), (40, 0), updates=2)
+    assert blind_update([keyed, whole], RELATIONS) is None
+    some = survey(3, (30, 0), (40, 0), updates=2, without_old_row=1)
+    found = blind_update([keyed, some], RELATIONS)
+    assert found == "op = 'U' AND NOT old_kind <=> 'O' AND relation_version IN (3)"
+
+
+def test_blind_update_is_held_with_what_to_run() -> None:
+    held = refusal(("public", "r"), 30, None)
+    assert (held.before, held.kind) == (30, "held")
+    assert "REPLICA IDENTITY FULL for each partition" in held.sentence
+    assert held.sentence.endswith("pgdelta resync --table public.r")
+    assert refusal(("public", "r"), 30, "v").kind == "refused"

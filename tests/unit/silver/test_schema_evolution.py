@@ -1,0 +1,258 @@
+"""From silver's shape to a relation version's: what is followed, what is held, and what a crash leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.config.tables import TableRule
+from pipeline.silver.column_mapping import Known, name_alike
+from pipeline.silver.schema_evolution import (
+    AddColumn,
+    CreateTable,
+    DropColumn,
+    Hold,
+    Operation,
+    WidenColumn,
+    plan_evolution,
+    rule_of_last,
+    shaped,
+)
+from pipeline.silver.schema_notes import Note
+from tests.support.silver.relations import FLOAT8, INT4, INT8, NUMERIC, TEXT, column, relation
+
+ID = column("id", 1, INT4, is_key=True)
+NAME = column("name", 2)
+BEFORE = relation(ID, NAME)
+KNOWN = Known(500, {"id": 1, "name": 2})
+SILVER = {"id": "INT", "name": "STRING"}
+HELD = "; bronze keeps its changes, and silver shows the table as of before that"
+
+
+def plan(
+    to: SourceRelation,
+    known: Known | None = KNOWN,
+    silver: Mapping[str, str] | None = SILVER,
+    overrides: Mapping[str, str] | None = None,
+) -> list[Operation]:
+    return plan_evolution(known, to, silver, TableRule("*.*", types=overrides or {}))
+
+
+def held(to: SourceRelation, known: Known | None = KNOWN, silver: Mapping[str, str] | None = SILVER) -> str:
+    [operation] = plan(to, known, silver)
+    assert isinstance(operation, Hold)
+    sentence, _, way_out = operation.sentence.partition(HELD)
+    assert len(sentence) < len(operation.sentence)
+    name = f"{to.schema_name}.{to.table_name}"
+    is_of_types = " changed from " in sentence
+    told = f": set type_changes to rewrite, or run pgdelta retry --rewrite --table {name}"
+    assert way_out == (told if is_of_types else "")
+    return sentence
+
+
+def test_table_is_created_with_the_columns_of_the_relation_in_order() -> None:
+    to = relation(ID, column("amount", 2, NUMERIC, modifier=((10 << 16) | 2) + 4), column("tags", 3, 1009))
+    [operation] = plan(to, None, None)
+    assert isinstance(operation, CreateTable)
+    assert [(name, kind.ddl) for name, kind in operation.columns] == [
+        ("id", "INT"),
+        ("amount", "DECIMAL(10,2)"),
+        ("tags", "ARRAY<STRING>"),
+    ]
+    assert not operation.needs_column_mapping
+
+
+def test_name_that_delta_takes_under_column_mapping_only_asks_for_it() -> None:
+    for name in ("a b", "a,b", "a;b", "{a", "a}", "(a", "a)", "a\nb", "a\tb", "a=b"):
+        [operation] = plan(relation(column(name, 1)), None, None)
+        assert isinstance(operation, CreateTable)
+        assert operation.needs_column_mapping
+    [operation] = plan(relation(column("a.b`c/日", 1)), None, None)
+    assert isinstance(operation, CreateTable)
+    assert not operation.needs_column_mapping
+
+
+def test_same_shape_needs_nothing() -> None:
+    assert plan(BEFORE) == []
+    assert plan(relation(NAME, ID)) == []
+
+
+def test_new_column_is_added() -> None:
+    [operation] = plan(relation(ID, NAME, column("more `x`", 3, INT4)))
+    assert isinstance(operation, AddColumn)
+    assert (operation.ddl, operation.backfill) == ("`more ``x``` INT", None)
+    assert operation.sentence == "column more `x` was added"
+
+
+def test_new_column_with_a_default_is_filled_in_the_rows_that_are_there() -> None:
+    [operation] = plan(relation(ID, NAME, column("n", 3, INT4, default="7")))
+    assert isinstance(operation, AddColumn)
+    assert (operation.backfill, operation.sentence) == ("7", "column n was added with a default")
+    [empty] = plan(relation(ID, NAME, column("n", 3, default="")))
+    assert isinstance(empty, AddColumn)
+    assert (empty.backfill, empty.sentence) == ("", "column n was added with a default")
+
+
+def test_column_that_leaves_the_relation_stays_in_silver() -> None:
+    assert plan(relation(ID)) == []
+
+
+def test_changed_type_is_held() -> None:
+    sentence = "public.t is held: column name changed from STRING to INT"
+    assert held(relation(ID, column("name", 2, INT4))) == sentence
+    assert held(relation(ID, column("name", 9, INT4))) == sentence
+
+
+NUMERIC_10_2, NUMERIC_12_4 = (((p << 16) | s) + 4 for p, s in ((10, 2), (12, 4)))
+WIDER = {
+    "SMALLINT to INT": ("SMALLINT", column("v", 2, INT4), "INT"),
+    "INT to BIGINT": ("INT", column("v", 2, INT8), "BIGINT"),
+    "INT to DOUBLE": ("INT", column("v", 2, FLOAT8), "DOUBLE"),
+    "INT to DECIMAL": ("INT", column("v", 2, NUMERIC, modifier=NUMERIC_12_4 + (2 << 16)), "DECIMAL(14,4)"),
+    "DECIMAL": ("DECIMAL(10,2)", column("v", 2, NUMERIC, modifier=NUMERIC_12_4), "DECIMAL(12,4)"),
+    "INT to DECIMAL that holds both": (
+        "INT",
+        column("v", 2, NUMERIC, modifier=NUMERIC_12_4),
+        "DECIMAL(14,4)",
+    ),
+    "DECIMAL that holds both": (
+        "DECIMAL(10,2)",
+        column("v", 2, NUMERIC, modifier=((10 << 16) | 4) + 4),
+        "DECIMAL(12,4)",
+    ),
+    "DATE to TIMESTAMP_NTZ": ("DATE", column("v", 2, 1114), "TIMESTAMP_NTZ"),
+}
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_type_that_holds_every_value_of_the_one_before_is_widened_and_stays_wide(name: str) -> None:
+    before, wide, after = WIDER[name]
+    known = Known(500, {"id": 1, "v": 2})
+    [operation] = plan(relation(ID, wide), known, {"id": "INT", "v": before})
+    assert isinstance(operation, WidenColumn)
+    assert (operation.type.ddl, operation.sentence.split(";")[0]) == (
+        after,
+        f"column v was widened from {before} to {after}",
+    )
+    silver = shaped({"id": "INT", "v": before}, [operation])
+    assert silver == {"id": "INT", "v": after}
+    assert plan(relation(ID, wide), known, silver) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "to"),
+    [
+        ("FLOAT", column("name", 2, FLOAT8)),  # the text of a float4 is not that of its float8
+        ("BIGINT", column("name", 2, FLOAT8)),
+        ("DECIMAL(38,2)", column("name", 2, NUMERIC, modifier=NUMERIC_12_4)),
+        ("DATE", column("name", 2, 1184)),
+        ("TIMESTAMP_NTZ", column("name", 2, 1184)),
+    ],
+)
+def test_type_that_does_not_hold_every_value_is_held(before: str, to: SourceColumn) -> None:
+    assert "column name changed from" in held(relation(ID, to), KNOWN, {"id": "INT", "name": before})
+
+
+def test_narrower_type_leaves_silver_as_wide_as_it_is() -> None:
+    assert plan(relation(ID, column("name", 2, INT4)), silver={"id": "INT", "name": "BIGINT"}) == []
+
+
+def test_override_keeps_the_type_that_silver_has() -> None:
+    assert plan(relation(ID, column("name", 2, INT4)), overrides={"name": "string"}) == []
+    [operation] = plan(relation(ID, NAME), overrides={"name": "DECIMAL(20, 4)"})
+    assert isinstance(operation, Hold)
+
+
+def test_names_that_differ_only_in_case_are_held() -> None:
+    sentence = "public.t is held: columns Id and id differ only in case, which Delta cannot hold"
+    assert held(relation(column("Id", 1), column("id", 2)), None, None) == sentence
+    present = {"Id": "INT", "name": "STRING"}
+    assert held(relation(column("id", 3), NAME), Known(500, {"Id": 1, "name": 2}), present) == sentence
+
+
+def test_evolution_that_a_crash_cut_short_is_done_again() -> None:
+    to = relation(ID, NAME, column("a", 3, default="7"), column("b", 4))
+    whole = plan(to)
+    for there in ({}, {"a": "STRING"}, {"a": "STRING", "b": "STRING"}):
+        again = plan(to, silver=SILVER | there)
+        assert again == whole
+    assert [type(operation) for operation in whole] == [AddColumn, AddColumn]
+
+
+def test_table_created_again_under_its_name_numbers_its_columns_anew() -> None:
+    again = relation(column("name", 1), column("id", 2, INT4, is_key=True), column("more", 3), oid=501)
+    [operation] = plan(again)
+    assert isinstance(operation, AddColumn)
+    assert operation.name == "more"
+
+
+def test_column_that_appears_while_the_catalog_is_ahead_is_added_with_a_note() -> None:
+    to = relation(*(column(c.name, None, c.type_oid) for c in (ID, NAME)), column("more", None))
+    added, note = plan_evolution(KNOWN, to, SILVER, TableRule("*.*"), is_certain=False)
+    assert isinstance(added, AddColumn)
+    assert isinstance(note, Note)
+    assert note.sentence.startswith("column more appeared while the catalog was ahead of the stream")
+
+
+def test_column_that_may_be_one_of_which_nobody_knew_the_number_is_added_with_a_note() -> None:
+    before = relation(ID, column("old", None, NAME.type_oid))
+    known = Known(500, {}).after(before)
+    silver = {"id": "INT", "old": "STRING"}
+    added, note = plan_evolution(
+        known, relation(ID, column("new", 2, NAME.type_oid)), silver, TableRule("*.*")
+    )
+    assert (type(added), type(note)) == (AddColumn, Note)
+    # one that is still there under its name is not in doubt, nor is one that is long gone
+    later = relation(ID, column("old", 2, NAME.type_oid), column("more", 3))
+    assert [type(o) for o in plan_evolution(known, later, silver, TableRule("*.*"))] == [AddColumn]
+    gone = known.after(relation(ID))
+    assert [
+        type(o) for o in plan_evolution(gone, relation(ID, column("more", 3)), silver, TableRule("*.*"))
+    ] == [AddColumn]
+
+
+def test_type_that_only_the_catalog_knows_is_what_silver_has() -> None:
+    silver = {"id": "INT", "name": "ARRAY<STRING>"}
+    unknown = relation(column("id", None, 16_400), column("name", None, 16_500))
+    assert plan(unknown, silver=silver) == []
+    assert held(relation(column("id", None, TEXT)), silver=silver).endswith("changed from INT to STRING")
+
+
+def test_what_the_catalog_did_not_say_does_not_make_numbers_unknown() -> None:
+    silent = relation(column("id", None), column("name", None), column("new", None))
+    after = KNOWN.after(silent)
+    assert after.numbers == {"id": 1, "name": 2, "new": None}
+    assert KNOWN.after(relation(ID)).numbers == KNOWN.numbers
+    assert KNOWN.after(relation(column("id", 4), oid=9)) == Known(9, {"id": 4}, types={"id": (TEXT, -1)})
+
+
+def test_dropped_column_stays_unless_the_rule_says_otherwise() -> None:
+    silver = SILVER | {"name__text": "STRING"}
+    assert plan_evolution(KNOWN, relation(ID), silver, TableRule("*.*")) == []
+    rule = TableRule("*.*", dropped_columns="drop")
+    operations = plan_evolution(KNOWN, relation(ID), silver, rule)
+    assert operations == [DropColumn("name"), DropColumn("name__text")]
+    assert shaped(silver, operations) == {"id": "INT"}
+    # the catalog does not say which columns there are
+    assert plan_evolution(KNOWN, relation(column("id", None, INT4)), silver, rule) == []
+
+
+def test_a_rewrite_reads_each_column_into_the_type_it_had_last_under_its_name_in_silver() -> None:
+    first = relation(ID, column("v", 2, INT4), column("V", 3, INT4), column("gone", 4, INT4))
+    second = relation(ID, column("v", 2, INT4), column("V", 3), column("gone", 4), version=2)
+    third = relation(ID, column("w", 2, INT8), column("V", 3), version=3)
+    alike = name_alike(None, [first, second, third])
+    found = rule_of_last(alike.relations, TableRule("*.*", type_changes="rewrite"))
+    assert found.types == {"id": "INT", "w": "BIGINT", "V": "STRING", "gone": "STRING"}
+    assert found.type_changes == "hold"
+    alike = name_alike(None, [first, second])
+    found = rule_of_last(alike.relations, TableRule("*.*", types={"gone": "BIGINT"}))
+    assert found.types == {"id": "INT", "v": "INT", "V__3": "STRING", "gone": "BIGINT"}
+
+
+def test_a_rewrite_leaves_a_type_that_the_last_version_does_not_tell() -> None:
+    known = relation(ID, column("v", 2, 16_400, base_oid=INT4))
+    unknown = relation(ID, column("v", None, 16_400), version=2)
+    assert rule_of_last([known, unknown], TableRule("*.*")).types == {"id": "INT", "v": "INT"}

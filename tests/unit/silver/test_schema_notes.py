@@ -1,0 +1,96 @@
+"""What the stream does not tell of a column is noted: silver may differ from the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from pipeline.bronze.relations import SourceRelation
+from pipeline.config.tables import TableRule
+from pipeline.silver.column_mapping import Known
+from pipeline.silver.schema_evolution import plan_evolution
+from pipeline.silver.schema_notes import Note
+from pipeline.silver.types import keeps_values
+from tests.support.silver.relations import INT4, INT8, NUMERIC, TEXT, column, relation
+
+ID = column("id", 1, INT4, is_key=True)
+NAME = column("name", 2)
+KNOWN = Known(500, {"id": 1, "name": 2})
+SILVER = {"id": "INT", "name": "STRING"}
+VARCHAR, BPCHAR, TIMESTAMP, JSON, JSONB = 1043, 1042, 1114, 114, 3802
+NUMERIC_10_2, NUMERIC_12_4 = (((p << 16) | s) + 4 for p, s in ((10, 2), (12, 4)))
+
+
+def notes(to: SourceRelation, known: Known, silver: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the kind and the first word after the column's name of what is noted."""
+    found = plan_evolution(known, to, silver, TableRule("*.*"))
+    return [(n.kind, n.sentence.split(", ")[0]) for n in found if isinstance(n, Note)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "keeps"),
+    [
+        ((VARCHAR, 14), (VARCHAR, 24), True),
+        ((VARCHAR, 14), (TEXT, -1), True),
+        ((VARCHAR, 24), (VARCHAR, 14), False),
+        ((TEXT, -1), (VARCHAR, 14), False),
+        ((BPCHAR, 14), (BPCHAR, 24), False),
+        ((BPCHAR, 14), (TEXT, -1), False),
+        ((JSON, -1), (JSONB, -1), False),
+        ((TIMESTAMP, 3), (TIMESTAMP, -1), True),
+        ((TIMESTAMP, -1), (TIMESTAMP, 3), False),
+        ((NUMERIC, NUMERIC_10_2), (NUMERIC, NUMERIC_12_4), True),
+        ((NUMERIC, NUMERIC_12_4), (NUMERIC, NUMERIC_10_2), False),
+        ((NUMERIC, -1), (NUMERIC, NUMERIC_10_2), False),
+        ((INT8, -1), (INT4, -1), True),
+        ((INT4, -1), (NUMERIC, NUMERIC_10_2), True),
+        ((NUMERIC, NUMERIC_10_2), (INT4, -1), False),
+        ((INT4, -1), (701, -1), True),
+        ((1082, -1), (TIMESTAMP, -1), True),
+        ((TIMESTAMP, -1), (1082, -1), False),
+    ],
+)
+def test_type_that_changes_values_without_a_message_is_noted(
+    before: tuple[int, int], after: tuple[int, int], keeps: bool
+) -> None:
+    assert keeps_values(before, after) is keeps
+    assert keeps_values(after, after)
+
+
+def test_change_of_type_that_silver_does_not_see_is_noted() -> None:
+    silver = {"id": "INT", "v": "STRING"}
+    known = Known(500, {"id": 1, "v": 2}, types={"id": (INT4, -1), "v": (BPCHAR, 9)})
+    to = relation(ID, column("v", 2, BPCHAR, modifier=14))
+    assert notes(to, known, silver) == [("resync", "the type of column v changed")]
+    assert notes(to, known.after(to), silver) == []
+    unknown = relation(ID, column("v", None, 16_400))
+    assert notes(unknown, known, silver) == []
+    assert notes(to, known.after(unknown), silver) == [("resync", "the type of column v changed")]
+
+
+def test_column_that_was_not_published_for_some_time_is_noted() -> None:
+    known = Known(500, {"id": 1, "name": 2}, types={"id": (INT4, -1)})
+    assert notes(relation(ID, NAME), known, SILVER) == [
+        ("resync", "column name was not published for some time: only a resync brings what it was then")
+    ]
+    never = Known(500, {"id": 1, "last": 3}, types={"id": (INT4, -1), "last": (TEXT, -1)})
+    to = relation(ID, NAME, column("last", 3))
+    assert [kind for kind, _ in notes(to, never, {"id": "INT", "last": "STRING"})] == ["resync"]
+
+
+def test_default_that_each_row_has_for_itself_is_noted() -> None:
+    serial = replace(column("n", 3, INT4), has_default=True)
+    assert [kind for kind, _ in notes(relation(ID, NAME, serial), KNOWN, SILVER)] == ["resync"]
+    constant = replace(serial, missing_value="7")
+    assert notes(relation(ID, NAME, constant), KNOWN, SILVER) == []
+
+
+def test_column_that_cannot_be_null_is_noted_where_nobody_knows_what_it_is_in_older_rows() -> None:
+    given = replace(column("u", 3), is_not_null=True)
+    [(kind, sentence)] = notes(relation(ID, NAME, given), KNOWN, SILVER)
+    assert kind == "resync"
+    assert sentence.startswith("column u was added as NOT NULL")
+    assert notes(relation(ID, NAME, replace(given, missing_value="7")), KNOWN, SILVER) == []
+    assert notes(relation(ID, NAME, column("c", 3, INT4)), KNOWN, SILVER) == []

@@ -1,0 +1,171 @@
+"""The writes that a table's input needs, by what the survey says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.survey import Survey
+from pipeline.config.tables import TableRule
+from pipeline.errors import LakeError
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.text_parsers import BIGINT, INT, STRING
+from pipeline.silver.write_plan import Cut, Identity, Run, TableInput, plain_runs, plan_cuts, plan_fold
+from tests.support.silver.relations import INT4, column, relation, survey
+
+KEY, PLAIN = column("id", 1, INT4, is_key=True), column("v", 2)
+KEYED = relation(KEY, PLAIN, version=1)
+WIDER = relation(KEY, PLAIN, column("w", 3), version=2)
+FULL = relation(column("id", 1, INT4, is_key=True), column("v", 2, is_key=True), version=3, identity="f")
+FULL_WIDER = relation(*FULL.columns, column("w", 3, is_key=True), version=4, identity="f")
+OTHER_KEY = relation(column("id", 1, INT4), column("v", 2, is_key=True), version=5, identity="i")
+NOTHING = relation(column("id", 1, INT4), column("v", 2), version=6, identity="n")
+AGAIN = relation(KEY, PLAIN, version=7, oid=501)
+RELATIONS = {r.version: r for r in (KEYED, WIDER, FULL, FULL_WIDER, OTHER_KEY, NOTHING, AGAIN)}
+START = (0, -1)
+
+
+def cuts(*surveys: Survey, runs: Sequence[Run] | None = None, known_oid: int | None = None) -> list[Cut]:
+    found = plain_runs(surveys, RELATIONS) if runs is None else tuple(runs)
+    assert found is not None
+    return plan_cuts(TableInput(surveys, RELATIONS, LSN(1000), found), known_oid)
+
+
+def told(cut: Cut) -> str:
+    text = f"{cut.identity.value} {cut.versions} ({cut.after}, {cut.upto}] → {int(cut.through)}"
+    return text + f" #{cut.part}" * bool(cut.part) + " replaces" * cut.replaces
+
+
+def test_one_version_is_one_cut() -> None:
+    [cut] = cuts(survey(1, (10, 0), (90, 4)))
+    assert told(cut) == "key (1,) ((0, -1), (90, 4)] → 1000"
+
+
+def test_versions_of_one_key_are_one_cut_even_interleaved() -> None:
+    [cut] = cuts(survey(1, (10, 0), (90, 4)), survey(2, (20, 0), (80, 0)))
+    assert told(cut) == "key (1, 2) ((0, -1), (90, 4)] → 1000"
+
+
+def test_another_identity_is_another_cut_complete_up_to_the_next_transaction() -> None:
+    planned = cuts(survey(1, (10, 0), (20, 3)), survey(3, (30, 0), (40, 0)), survey(5, (50, 1), (60, 0)))
+    assert [told(cut) for cut in planned] == [
+        "key (1,) ((0, -1), (20, 3)] → 30",
+        "whole row (3,) ((20, 3), (40, 0)] → 50",
+        "key (5,) ((40, 0), (60, 0)] → 1000",
+    ]
+
+
+def test_cuts_within_one_transaction_are_numbered() -> None:
+    planned = cuts(
+        survey(1, (10, 0), (30, 1)),
+        survey(3, (30, 2), (30, 5)),
+        survey(5, (30, 6), (40, 0)),
+        survey(6, (40, 1), (50, 0)),
+    )
+    assert [told(cut) for cut in planned] == [
+        "key (1,) ((0, -1), (30, 1)] → 30 #1",
+        "whole row (3,) ((30, 1), (30, 5)] → 30 #2",
+        "key (5,) ((30, 5), (40, 0)] → 40 #1",
+        "none (6,) ((40, 0), (50, 0)] → 1000",
+    ]
+
+
+def test_whole_rows_of_two_shapes_are_two_cuts() -> None:
+    planned = cuts(survey(3, (10, 0), (20, 0)), survey(4, (30, 0), (40, 0)))
+    assert [cut.versions for cut in planned] == [(3,), (4,)]
+
+
+def test_identities_that_interleave_have_no_plain_runs() -> None:
+    surveys = survey(1, (10, 0), (50, 0)), survey(3, (20, 0), (40, 0))
+    assert plain_runs(surveys, RELATIONS) is None
+    runs = Run((1,), (10, 0), (19, 0)), Run((3,), (20, 0), (40, 0)), Run((1,), (41, 0), (50, 0))
+    assert [told(cut) for cut in cuts(*surveys, runs=runs)] == [
+        "key (1,) ((0, -1), (19, 0)] → 20",
+        "whole row (3,) ((19, 0), (40, 0)] → 41",
+        "key (1,) ((40, 0), (50, 0)] → 1000",
+    ]
+
+
+def test_truncate_makes_what_is_before_it_irrelevant() -> None:
+    [cut] = cuts(survey(1, (10, 0), (90, 4), truncate=(50, 2)))
+    assert told(cut) == "key (1,) ((50, 2), (90, 4)] → 1000 replaces"
+    [cut] = cuts(survey(1, (10, 0), (20, 0)), survey(3, (30, 0), (90, 4), truncate=(50, 2)))
+    assert told(cut) == "whole row (3,) ((50, 2), (90, 4)] → 1000 replaces"
+
+
+def test_truncate_at_the_end_leaves_nothing() -> None:
+    [cut] = cuts(survey(1, (10, 0), (90, 4), truncate=(90, 4)))
+    assert told(cut) == "key (1,) ((90, 4), (90, 4)] → 1000 replaces"
+
+
+def test_truncate_as_the_last_change_of_an_identity_empties_before_the_next_one() -> None:
+    planned = cuts(survey(1, (10, 0), (20, 0), truncate=(20, 0)), survey(3, (30, 0), (40, 0)))
+    assert [told(cut) for cut in planned] == [
+        "key (1,) ((20, 0), (20, 0)] → 30 replaces",
+        "whole row (3,) ((20, 0), (40, 0)] → 1000",
+    ]
+
+
+def test_table_created_again_under_its_name_replaces_the_rows_of_the_old_one() -> None:
+    [cut] = cuts(survey(1, (10, 0), (20, 0)), survey(7, (30, 3), (40, 0)))
+    assert told(cut) == "key (7,) ((30, 2), (40, 0)] → 1000 replaces"
+    [cut] = cuts(survey(7, (30, 0), (40, 0)), known_oid=500)
+    assert told(cut) == "key (7,) ((30, -1), (40, 0)] → 1000 replaces"
+    [cut] = cuts(survey(7, (30, 0), (40, 0)), known_oid=501)
+    assert told(cut) == "key (7,) ((0, -1), (40, 0)] → 1000"
+    [cut] = cuts(survey(7, (30, 0), (40, 0), truncate=(35, 0)), known_oid=500)
+    assert told(cut) == "key (7,) ((35, 0), (40, 0)] → 1000 replaces"
+
+
+def test_only_the_last_of_tables_created_again_counts() -> None:
+    third = relation(KEY, PLAIN, version=8, oid=502)
+    surveys = survey(1, (10, 0), (20, 0)), survey(7, (30, 0), (40, 0)), survey(8, (50, 0), (60, 0))
+    relations: dict[int, SourceRelation] = RELATIONS | {8: third}
+    runs = plain_runs(surveys, relations)
+    assert runs is not None
+    [cut] = plan_cuts(TableInput(surveys, relations, LSN(1000), runs), 500)
+    assert told(cut) == "key (8,) ((50, -1), (60, 0)] → 1000 replaces"
+
+
+def test_identity_without_columns_appends_and_refuses_what_it_cannot_place() -> None:
+    unflagged = relation(column("id", 1, INT4), version=9)
+    for version, of in ((6, NOTHING), (9, unflagged)):
+        runs = (Run((version,), (10, 0), (20, 0)),)
+        table = TableInput((survey(version, (10, 0), (20, 0)),), {version: of}, LSN(50), runs)
+        assert [cut.identity for cut in plan_cuts(table)] == [Identity.NONE]
+        changed = TableInput((survey(version, (10, 0), (20, 0), updates=1),), {version: of}, LSN(50), runs)
+        with pytest.raises(LakeError, match="has no replica identity, but updates or deletes came"):
+            plan_cuts(changed)
+
+
+def test_fold_knows_where_each_version_has_a_column_and_what_may_be_missing() -> None:
+    surveys = survey(1, (10, 0), (20, 0), unsent=[1], key_tuples=1), survey(2, (30, 0), (40, 0))
+    runs = plain_runs(surveys, RELATIONS)
+    assert runs is not None
+    table = TableInput(surveys, RELATIONS, LSN(1000), runs)
+    [cut] = plan_cuts(table)
+    silver = {"id": INT, "v": STRING, "w": STRING, "gone": BIGINT}
+    fold = plan_fold(table, cut, silver, TableRule("*.*"))
+    assert [(c.name, dict(c.positions), c.is_partial) for c in fold.columns] == [
+        ("id", {1: 0, 2: 0}, False),
+        ("v", {1: 1, 2: 1}, True),
+        ("w", {2: 2}, True),
+        ("gone", {}, True),
+    ]
+    assert (fold.key, fold.versions, fold.partial, fold.has_key_changes) == ((0,), (1, 2), (1, 2, 3), True)
+    assert fold.columns[3].type is BIGINT or fold.columns[3].type.ddl == "BIGINT"
+    configured = plan_fold(table, cut, silver | {"v": BIGINT}, TableRule("*.*", types={"v": "BIGINT"}))
+    assert configured.columns[1].type.ddl == "BIGINT"
+    wider = plan_fold(table, cut, silver | {"id": BIGINT}, TableRule("*.*"))
+    assert wider.columns[0].type.ddl == "BIGINT"
+
+
+def test_fold_takes_the_type_that_silver_has_where_only_the_catalog_could_tell() -> None:
+    unknown = relation(column("id", None, INT4, is_key=True), column("v", None, 16_500), version=1)
+    surveys = (survey(1, (10, 0), (20, 0)),)
+    table = TableInput(surveys, {1: unknown}, LSN(50), (Run((1,), (10, 0), (20, 0)),))
+    [cut] = plan_cuts(table)
+    fold = plan_fold(table, cut, {"id": INT, "v": BIGINT}, TableRule("*.*"))
+    assert [c.type.ddl for c in fold.columns] == ["INT", "BIGINT"]

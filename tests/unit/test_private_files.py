@@ -1,0 +1,217 @@
+"""What is made on this host is its user's alone, whatever the umask; and no link is followed to make it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pipeline.bronze import staging as staging_module
+from pipeline.bronze.staged_files import create_file
+from pipeline.bronze.staging import Staging
+from pipeline.delta.table import Lake
+from pipeline.errors import LakeError
+from pipeline.postgres.embedded.binaries import copy_binaries
+from pipeline.postgres.embedded.server import find_binaries, start_server
+from pipeline.private_files import make_private_folder, open_private
+from tests.support.paths import ROOT
+
+FILES = sorted((ROOT / "pipeline").rglob("*.py"))
+# Calls that make something with the mode that the umask leaves, and why that is right there.
+BY_UMASK = {
+    "pipeline/bronze/streamed_transactions.py": {
+        "self._file.open('ab')"
+    },  # in the staging folder, which is private
+    # the lake's
+    "pipeline/bronze/staging.py": {"runs.mkdir(parents=True, exist_ok=True)"},
+    # the lake's too: whoever may write its tables takes turns
+    "pipeline/delta/locks.py": {"path.parent.mkdir(parents=True, exist_ok=True)"},
+    # setup writes into the environment that it runs in, dist into a folder that is to be copied
+    "pipeline/delta/spark/jars.py": {
+        "path.parent.mkdir(exist_ok=True)",
+        "path.write_text(text)",
+        "settings.write_text(_IVY_SETTINGS)",
+    },
+    "pipeline/delta/spark/dist.py": {
+        "(folder / 'jobs').mkdir(parents=True)",
+        "(folder / 'log4j2.properties').write_text(LOG4J_PROPERTIES)",
+        "(folder / 'README.txt').write_text(text)",
+    },
+    # in a data folder of mode 0700, and in a temporary one
+    "pipeline/postgres/embedded/server.py": {"(data / 'postgresql.conf').open('a', encoding='utf-8')"},
+    "pipeline/postgres/embedded/binaries.py": {"settings.write_text"},
+}
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Set the process's umask for the test: the most open one first."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_private_folder_is_closed_and_what_is_above_cannot_be_changed(tmp_path: Path, umask: int) -> None:
+    make_private_folder(tmp_path / "a" / "b" / "c")
+    assert mode_of(tmp_path / "a" / "b" / "c") == 0o700
+    assert mode_of(tmp_path / "a") == mode_of(tmp_path / "a" / "b") == 0o755 & ~umask
+    with pytest.raises(FileExistsError):
+        make_private_folder(tmp_path / "a")
+    make_private_folder(tmp_path / "a", exist_ok=True)
+    make_private_folder(tmp_path / "d", mode=0o711)
+    assert mode_of(tmp_path / "d") == 0o711 & ~umask
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_private_file_is_closed_and_no_link_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    for append in (False, True):
+        with open_private(file, append=append) as opened:
+            opened.write("x")
+    assert (mode_of(file), file.read_text()) == (0o600, "xx")
+    (tmp_path / "link").symlink_to(file)
+    for append in (False, True):
+        with pytest.raises(OSError, match="symbolic"):
+            open_private(tmp_path / "link", append=append)
+    assert file.read_text() == "xx"
+
+
+@pytest.mark.postgres
+def test_a_server_of_ours_is_closed(tmp_path: Path, umask: int) -> None:
+    # the folder that pytest made must be open for the server's own account
+    folder = tmp_path / "server"
+    server = start_server(folder)
+    try:
+        assert mode_of(server.data) == 0o700
+        sockets = Path(server.socket_conninfo.split()[0].removeprefix("host="))
+        assert mode_of(sockets) == 0o700
+        assert mode_of(folder) == (0o700 if os.geteuid() else 0o711) & ~umask
+        # what others may enter, they may not look into
+        assert not mode_of(server.data.parent) & 0o066
+    finally:
+        server.stop()
+
+
+@pytest.mark.postgres
+def test_binaries_are_not_taken_from_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = os.umask(0)
+    try:
+        copied = copy_binaries(find_binaries())
+    finally:
+        os.umask(before)
+    [installed] = [path for path in tmp_path.iterdir() if path.is_dir()]
+    for path in (installed, copied, copied / "postgres"):
+        assert not mode_of(path) & 0o022
+    installed.rename(tmp_path / "elsewhere")
+    installed.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Exception, match="belongs to somebody else: remove it"):
+        copy_binaries(find_binaries())
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_what_is_staged_is_closed_and_what_lands_is_as_the_umask_says(
+    tmp_path: Path, umask: int, is_local: bool
+) -> None:
+    nothing: Any = None
+    lake = Lake(nothing, f"file:{tmp_path}/lake" if is_local else "s3a://bucket/lake")
+    staging = Staging(lake)
+    try:
+        assert mode_of(staging.directory) == 0o700
+        if is_local:
+            # other users may write to a lake that they share
+            assert mode_of(staging.directory.parent) == mode_of(tmp_path / "lake") == 0o777 & ~umask
+            table = lake.table("bronze", "changes")
+            Path(tmp_path, "lake", "bronze", "changes").mkdir(parents=True)
+            part = create_file(staging.directory).close()
+            staging.move(part, table)
+            assert mode_of(Path(tmp_path, "lake", "bronze", "changes", part.path.name)) == 0o666 & ~umask
+    finally:
+        staging.close()
+    assert not staging.directory.exists()
+
+
+def local_lake(folder: Path) -> Lake:
+    nothing: Any = None
+    return Lake(nothing, f"file:{folder}/lake")
+
+
+def test_runs_stage_apart_and_only_what_dead_ones_left_is_removed(tmp_path: Path) -> None:
+    lake = local_lake(tmp_path)
+    runs = Path(tmp_path, "lake", "_pgdelta", "staging")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    (runs / "dead").mkdir(parents=True)
+    for left in ("dead/file", "file of an older release"):
+        (runs / left).touch()
+    (runs / "link").symlink_to(precious)
+    first = Staging(lake)
+    assert list(runs.iterdir()) == [first.directory]
+    (first.directory / "file").touch()
+    second = Staging(lake)
+    assert (first.directory / "file").exists(), "the first run is alive"
+    first.close()
+    assert list(runs.iterdir()) == [second.directory]
+    second.close()
+    assert not runs.exists()
+    assert (precious / "file").exists()
+
+
+def test_no_folder_that_is_there_already_is_taken_for_staging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = local_lake(tmp_path)
+    runs = Path(tmp_path, "lake", "_pgdelta", "staging")
+    name = uuid4()
+    (runs / name.hex).mkdir(parents=True)
+    remove = staging_module._remove_unless_held
+
+    def remove_and_be_late(path: Path) -> None:
+        remove(path)
+        path.mkdir(mode=0o777)
+
+    monkeypatch.setattr(staging_module, "_remove_unless_held", remove_and_be_late)
+    monkeypatch.setattr(staging_module, "uuid4", lambda: name)
+    with pytest.raises(FileExistsError):
+        Staging(lake)
+
+
+def test_a_link_in_the_place_of_the_staging_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "lake" / "_pgdelta").mkdir(parents=True)
+    (tmp_path / "lake" / "_pgdelta" / "staging").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LakeError, match=r"is a symbolic link, which is not followed: .* remove the link"):
+        Staging(local_lake(tmp_path))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def made_by(path: Path) -> set[str]:
+    """Return the calls of a file that make a folder or open a file to write."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        modes = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        writes = name == "open" and any(set(mode) & set("wax") and len(mode) < 4 for mode in modes)
+        explicit = any(keyword.arg == "mode" for keyword in node.keywords)
+        if (writes or name in ("mkdir", "makedirs", "write_text", "write_bytes", "touch")) and not explicit:
+            text = ast.unparse(node)
+            found.add("settings.write_text" if len(text) > 120 else text)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_else_is_made_with_the_mode_that_the_umask_leaves(path: Path) -> None:
+    assert made_by(path) == BY_UMASK.get(path.relative_to(ROOT).as_posix(), set())

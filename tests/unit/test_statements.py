@@ -1,0 +1,91 @@
+"""Whatever is put into the text of a statement was looked at: this is the list, and it is complete.
+
+SQL is built by psycopg's `sql`, by parameters, or by quoting (`quote_identifier`, `quoted`, `literal`). Where
+a text is put together otherwise, what goes in is named here with why it cannot be anything else. Something
+new fails until somebody has looked at it, quoted it, or written it down.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+FILES = sorted((ROOT / "pipeline").rglob("*.py"))
+CALLS = {"execute", "exec_", "send_query", "SQL", "sql", "_fetch", "_run"}
+# Texts that are constants of the module, chosen by the server's version, or numbers.
+SAFE = {
+    "pipeline/bronze/log.py": {"self.changes.identifier", "limit"},
+    "pipeline/bronze/prepared.py": {"table", "ended"},  # of `literal`s and numbers
+    # the value is a `literal`
+    "pipeline/silver/schema_writer.py": {"self._table.identifier", "quoted(operation.name)", "value"},
+    "pipeline/silver/clone.py": {"to.identifier", "table.identifier", "version"},
+    "pipeline/delta/table.py": {
+        *("self.identifier", "quote_identifier(name)", "quote_identifier(to)"),
+        "_AUTO_COMPACTION",
+        *("ddl", "name", "value"),  # names are quoted by whoever writes DDL; properties are constants
+    },
+    "pipeline/demo/compare.py": {"names", "relation"},  # both quoted in the lines above
+    "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
+    "pipeline/postgres/connection.py": {"timeline"},
+    "pipeline/postgres/snapshot/read_table.py": {
+        "table.row_filter"
+    },  # what pg_get_expr writes; see test_injection
+    "pipeline/postgres/publication.py": {"truncate", "via_root", "generated", "kinds"},
+    "pipeline/postgres/published_tables.py": {
+        "_PUBLISHED.format(entries=entries)",
+        "_TABLE.format(row_filter=row_filter)",
+        "_COLUMNS.format(is_sent=is_sent, key=key, not_null=not_null)",
+    },
+    "pipeline/postgres/replication/slot_status.py": {"newer"},
+    "pipeline/postgres/replication/slot.py": {"newer", "arguments"},
+    "pipeline/postgres/snapshot/export.py": {"position"},
+    "pipeline/postgres/replication/temporary_slot.py": {"create", "kind"},
+    "pipeline/postgres/types.py": {"_COLUMNS.format(published=published)"},
+}
+
+
+def is_plain_format(node: ast.AST) -> bool:
+    """Tell a text's own `%` or `format`; `sql.SQL(…).format(…)`, which quotes, is none."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mod)
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    return node.func.attr == "format" and not isinstance(node.func.value, ast.Call)
+
+
+def put_in(path: Path) -> set[str]:
+    """Return what a file puts into the texts of its calls that run or make SQL, other than by psycopg."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name not in CALLS:
+            continue
+        for part in (inner for argument in node.args for inner in ast.walk(argument)):
+            if isinstance(part, ast.JoinedStr):
+                found |= {ast.unparse(v.value) for v in part.values if isinstance(v, ast.FormattedValue)}
+            elif is_plain_format(part):
+                found.add(ast.unparse(part))
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_put_into_a_statement_was_looked_at(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    assert put_in(path) == SAFE.get(name, set())
+
+
+def test_the_list_finds_what_it_is_for(tmp_path: Path) -> None:
+    file = tmp_path / "bad.py"
+    file.write_text(
+        "connection.execute(f'DROP TABLE {table}')\n"
+        "connection.execute('SELECT %s' % column)\n"
+        "connection.execute('SELECT {}'.format(other))\n"
+        "connection.execute(sql.SQL('SELECT {}').format(sql.Identifier(good)))\n"
+    )
+    assert put_in(file) == {"table", "'SELECT %s' % column", "'SELECT {}'.format(other)"}

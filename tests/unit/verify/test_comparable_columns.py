@@ -1,0 +1,94 @@
+"""Which columns of a table are compared, how, and which are named as left out."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from pipeline.config.tables import TableRule
+from pipeline.metadata.registry import RegisteredColumn
+from pipeline.postgres.catalog import ColumnFacts, RelationFacts
+from pipeline.postgres.snapshot.comparable_text import TEXT, Form, Kind
+from pipeline.protocol.messages import Column, Relation
+from pipeline.silver.row_hashes import SilverColumn
+from pipeline.verify.comparable_columns import Compared, Fields, plan_comparison
+
+INT4, NUMERIC, DATE, TEXT_OID, JSONB = 23, 1700, 1082, 25, 3802
+COLUMNS = [("id", INT4, True), ("price", NUMERIC, False), ("day", DATE, False), ("note", TEXT_OID, False)]
+FIELDS = {
+    "id": ("id", "INT"),
+    "price": ("price", "DECIMAL(6,2)"),
+    "day": ("day", "DATE"),
+    "note": ("remark", "STRING"),
+    "ours": ("_commit_lsn", "BIGINT"),
+}
+
+
+def facts(number: int, oid: int) -> ColumnFacts:
+    return ColumnFacts(
+        number, "pg_catalog", "t", "b", oid, -1, None, None, None, "out", False, None, False, False
+    )
+
+
+def plan(
+    fields: Fields = FIELDS,
+    rule: TableRule | None = None,
+    identity: str = "d",
+    is_ascii: bool = False,
+    columns: list[tuple[str, int, bool]] | None = None,
+) -> Compared:
+    columns = columns or COLUMNS
+    relation = Relation(
+        5, "public", "t", identity, tuple(Column(k, name, oid, -1) for name, oid, k in columns)
+    )
+    looked_up = tuple(facts(number, oid) for number, (_, oid, _) in enumerate(columns, 1))
+    known = [RegisteredColumn(name, name, number, name) for number, (name, _, _) in enumerate(columns, 1)]
+    now = datetime.now(timezone.utc)
+    return plan_comparison(
+        relation,
+        RelationFacts(looked_up, ("id",), now),
+        known,
+        fields,
+        rule or TableRule("*.*"),
+        is_ascii=is_ascii,
+    )
+
+
+def test_columns_are_found_by_number_under_the_names_of_silver() -> None:
+    compared = plan()
+    assert compared.shape.columns == (
+        ("id", TEXT),
+        ("price", Form(Kind.DECIMAL, 6, 2, fits=False)),
+        ("day", Form(Kind.DATE)),
+        ("note", TEXT),
+    )
+    assert compared.silver[3] == SilverColumn("remark", "STRING")
+    assert compared.shape.key == (0,)
+    assert compared.left_out == {}
+
+
+def test_whole_rows_are_found_by_all_that_they_hold() -> None:
+    assert plan(identity="f").shape.key == ()
+    # a key that is not compared cannot tell rows apart
+    assert plan({**FIELDS, "id": ("id", "DATE")}).shape.key == ()
+
+
+def test_what_cannot_be_compared_is_named() -> None:
+    fields = {name: field for name, field in FIELDS.items() if name != "note"} | {
+        "price": ("price", "VARIANT")
+    }
+    compared = plan(fields)
+    assert compared.left_out.keys() == {"note", "price"}
+    assert "yet" in compared.left_out["note"]
+    assert "VARIANT" in compared.left_out["price"]
+    assert plan(is_ascii=True).left_out.keys() == {"note"}
+
+
+def test_policies_of_misfits_are_part_of_the_form() -> None:
+    rule = TableRule("*.*", misfits={"day": "text", "price": "clamp"})
+    compared = plan({**FIELDS, "aside": ("day__text", "STRING")}, rule)
+    assert ("day", Form(Kind.DATE, is_misfit=True)) in compared.shape.columns
+    assert compared.names == ("id", "price", "day", "day__text", "note")
+    assert compared.shape.columns[1] == ("price", Form(Kind.DECIMAL, 6, 2, fits=False, clamps=True))
+    # a key is never clamped: two could become one
+    key = plan({"id": ("id", "DATE")}, TableRule("*.*", misfit="clamp"), columns=[("id", DATE, True)])
+    assert key.shape.columns == (("id", Form(Kind.DATE)),)

@@ -1,0 +1,58 @@
+"""Verdicts for people and as data: what differs is said in numbers and columns, never in values."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Verdict
+from pipeline.protocol.lsn import LSN
+from pipeline.verify.reconcile_report import Reconciled, what_differs
+
+EQUAL_TABLE = Verdict(
+    ("public", "a"), EQUAL, LSN(256), source_rows=3, silver_rows=3, left_out={"v": "VARIANT"}
+)
+OTHER = Verdict(
+    ("public", "b"),
+    DIFFERENT,
+    LSN(256),
+    source_rows=2000,
+    silver_rows=1999,
+    missing=2,
+    surplus=1,
+    changed=1,
+    columns=("price",),
+    rows=(Difference("changed", '{"id": "a secret key"}', ("price",), 1),),
+)
+UNKNOWN = Verdict(("public", "c"), UNPROVEN, sentence="silver has no table of it yet")
+
+
+def printed(found: Reconciled) -> str:
+    out = io.StringIO()
+    found.print(Console(file=out, width=160))
+    return out.getvalue()
+
+
+def test_what_differs_is_said_without_keys_and_values() -> None:
+    found = Reconciled("shop", "run7", (EQUAL_TABLE, OTHER, UNKNOWN), {OTHER.name: "1 key is copied anew"})
+    text = printed(found)
+    assert "2 missing, 1 too many, 1 with other values (price)" in text
+    assert "not compared: public.a.v: VARIANT" in text
+    assert "silver has no table of it yet" in text
+    assert "public.b: 1 key is copied anew" in text
+    assert "run7" in text
+    assert "secret" not in text + str(found.as_json())
+    assert what_differs(Verdict(("s", "t"), DIFFERENT, missing=1, is_whole=False)) == "at least 1 missing"
+
+
+def test_only_equality_is_success() -> None:
+    assert Reconciled("shop", "1", (EQUAL_TABLE,)).exit_code == 0
+    assert Reconciled("shop", "1", (EQUAL_TABLE, OTHER)).exit_code == 1
+    assert Reconciled("shop", "1", (EQUAL_TABLE, UNKNOWN)).exit_code == 1
+
+
+def test_data_has_positions_as_text() -> None:
+    one, other = Reconciled("shop", "1", (OTHER, UNKNOWN)).as_json()["tables"]
+    assert (one["lsn"], one["verdict"], one["columns"]) == ("0/100", "different", ["price"])
+    assert (other["lsn"], other["verdict"]) == (None, "unproven")

@@ -1,0 +1,42 @@
+"""What is copied anew where rows differ: their keys, or all rows where keys do not tell them."""
+
+from __future__ import annotations
+
+from pipeline.key_ranges import KeyRange
+from pipeline.postgres.snapshot.comparable_text import TEXT, Form, Kind
+from pipeline.postgres.snapshot.row_hashes import Shape
+from pipeline.verify import reconcile
+from pipeline.verify.comparable_columns import Compared
+from pipeline.verify.key_ranges import Differences, DifferingRow
+from pipeline.verify.reconcile import plan_repair, repair_sentence
+
+NAME = ("public", "t")
+
+
+def compared(*forms: Form, width: int = 1) -> Compared:
+    columns = tuple((f"c{i}", form) for i, form in enumerate(forms))
+    return Compared(Shape(columns, tuple(range(width))), (), {})
+
+
+def differences(*keys: tuple[str | None, ...]) -> Differences:
+    return Differences(5, 5, [DifferingRow("changed", key) for key in keys], is_equal=False)
+
+
+def test_keys_of_differing_rows_are_copied_once() -> None:
+    request = plan_repair(NAME, differences(("2",), ("1",), ("2",)), compared(TEXT, TEXT))
+    assert request.key_ranges == (KeyRange(("1",), ("1",)), KeyRange(("2",), ("2",)))
+    assert request.name == NAME
+    assert repair_sentence(request) == "the rows of 2 keys are to be copied anew"
+
+
+def test_where_keys_do_not_tell_rows_the_table_is_copied() -> None:
+    assert plan_repair(NAME, differences(()), compared(TEXT, width=0)).key_ranges == ()
+    assert plan_repair(NAME, differences(("1",)), compared(Form(Kind.DOUBLE))).key_ranges == ()
+    assert plan_repair(NAME, differences(("1",), (None,)), compared(TEXT)).key_ranges == ()
+    many = differences(*((str(i),) for i in range(reconcile.MOST_KEYS + 1)))
+    request = plan_repair(NAME, many, compared(TEXT))
+    assert request.key_ranges == ()
+    assert repair_sentence(request) == "the whole table is to be copied anew"
+    some = differences(("1",))
+    some.is_whole = False
+    assert plan_repair(NAME, some, compared(TEXT)).key_ranges == ()
