@@ -78,7 +78,7 @@ def one_line(text: str) -> str:
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
-def sentence_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the one sentence that a user gets for an exception, without row values."""
     if isinstance(error, PgdeltaError):
         return str(error)
@@ -101,9 +101,9 @@ def sentence_of(error: BaseException) -> str:
     return f"unexpected {type(error).__name__}{place}; {_AGAIN}"
 
 
-def told(error: BaseException) -> str:
+def report_error(error: BaseException) -> str:
     """Return the sentence of an error that ends no run, and leave its stack trace to `--debug`."""
-    sentence = sentence_of(error)
+    sentence = describe_error(error)
     TRACES.debug("%s", one_line(sentence), exc_info=error)
     return sentence
 

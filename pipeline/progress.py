@@ -71,7 +71,7 @@ class IngestSummary:
 
     pipeline: str
     slot: str
-    position: LSN = INVALID
+    captured_offset: LSN = INVALID
     transactions: int = 0
     changes: int = 0
     commits: int = 0
@@ -103,7 +103,7 @@ class IngestSummary:
             *copied,
             f"ingest {self.pipeline}: {self.changes} changes of {self.transactions} transactions in "
             f"{self.commits} commits, {self.seconds:.1f} s ({rate:.0f} changes/s)",
-            f"bronze is complete up to {self.position}, acknowledged to slot {self.slot}",
+            f"bronze is complete up to {self.captured_offset}, acknowledged to slot {self.slot}",
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class IngestSummary:
         return {
             "pipeline": self.pipeline,
             "slot": self.slot,
-            "position": str(self.position),
+            "position": str(self.captured_offset),
             "transactions": self.transactions,
             "changes": self.changes,
             "commits": self.commits,
@@ -176,35 +176,35 @@ class ApplySummary:
     """What a run applied so far, by table."""
 
     pipeline: str
-    position: LSN = INVALID
+    applied_offset: LSN = INVALID
     tables: dict[TableName, TableState] = field(default_factory=dict)
     commit_time: datetime | None = None  # of the newest transaction that silver shows
     entries: tuple[ManifestEntry, ...] = ()
-    passes: int = 0
+    batches: int = 0
     passing_seconds: float = 0.0
-    pass_seconds: float = 0.0  # of the last one
+    batch_seconds: float = 0.0  # of the last one
     stream: StreamProgress | None = None
 
     def show(self, manifest: Manifest) -> None:
         """Note how far silver is."""
-        self.position, self.commit_time = manifest.lsn, manifest.commit_time
+        self.applied_offset, self.commit_time = manifest.lsn, manifest.commit_time
         self.entries = manifest.entries
 
-    def count_pass(self, seconds: float) -> None:
+    def count_batch(self, seconds: float) -> None:
         """Note a pass that applied something."""
-        self.passes += 1
+        self.batches += 1
         self.passing_seconds += seconds
-        self.pass_seconds = seconds
+        self.batch_seconds = seconds
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
         changes = sum(state.changes for state in self.tables.values())
         misfits = sum(state.misfits for state in self.tables.values())
-        if self.position == INVALID and not self.tables:
+        if self.applied_offset == INVALID and not self.tables:
             return [f"apply {self.pipeline}: {NO_BRONZE}"]
         lines = [
             f"apply {self.pipeline}: {changes} changes to {len(self.tables)} tables; "
-            f"silver shows {self.position}"
+            f"silver shows {self.applied_offset}"
         ]
         if misfits:
             lines.append(
@@ -222,7 +222,7 @@ class ApplySummary:
         """Return the same as data."""
         return {
             "pipeline": self.pipeline,
-            "position": str(self.position),
+            "position": str(self.applied_offset),
             "tables": [
                 {
                     "schema": name[0],

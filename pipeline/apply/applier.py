@@ -12,24 +12,24 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.apply.detached_tables import archive_left, left_tables
+from pipeline.apply.detached_tables import archive_detached, detached_tables
 from pipeline.apply.known_versions import ChangedError
-from pipeline.apply.manifest_entries import Entries
-from pipeline.apply.planner import Outlook, Pending
-from pipeline.apply.resync_requests import ask_for_copies, ask_for_replaced
+from pipeline.apply.manifest_entries import ManifestEntries
+from pipeline.apply.planner import BatchPlan, Planner
+from pipeline.apply.resync_requests import request_copies, request_replaced
 from pipeline.apply.table_paths import refuse_nested_folder
-from pipeline.apply.table_renames import Detours, rename_events
-from pipeline.bronze.copied_rows import Start
+from pipeline.apply.table_renames import OtherNames, rename_events
+from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import Point
+from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.tables import TableName
 from pipeline.delta.retry import ATTEMPTS, conflict_sentence, is_conflict
-from pipeline.delta.spark.session import own_session
+from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake
-from pipeline.errors import told
+from pipeline.errors import report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
@@ -58,12 +58,12 @@ class Applier:
         self._config = config
         self._progress = progress
         self.manifest: Manifest | None = None
-        self._since: Point | None = None  # where this process wrote the manifest
+        self._since: BronzeOffset | None = None  # where this process wrote the manifest
         self._is_ready = False
         self._writers: dict[TableName, SilverTable] = {}
-        self._outlook = Outlook(config, self.bronze, self.records, self.summary)
-        self._detours = Detours()
-        self._passed_at = 0.0
+        self._planner = Planner(config, self.bronze, self.records, self.summary)
+        self._other_names = OtherNames()
+        self._batch_at = 0.0
         self._was_outrun = False  # in the last pass somebody else's commit came before ours
         self.confirmed: Callable[[TableName], bool] = lambda name: False  # whose guards are lifted
         self.guarded: dict[TableName, int] = {}  # held by their guards, with the changes of the last event
@@ -83,12 +83,12 @@ class Applier:
     @property
     def relations(self) -> dict[int, SourceRelation]:
         """Return the relation versions that bronze has, as the last look saw them."""
-        return self._outlook.relations
+        return self._planner.relations
 
     @property
-    def halted(self) -> Mapping[TableName, str]:
+    def held(self) -> Mapping[TableName, str]:
         """Return why tables stay as they are, as the last look saw them."""
-        return self._outlook.halted
+        return self._planner.held
 
     def close(self) -> None:
         """Wait for the batch under way and take no other: Spark would wait for it without end."""
@@ -97,31 +97,31 @@ class Applier:
 
     def retry_when_due(self) -> None:
         """Try tables that are behind again, or whose copy is complete, while bronze stands still."""
-        if time.monotonic() - self._passed_at < RETRY_SECONDS:
+        if time.monotonic() - self._batch_at < RETRY_SECONDS:
             return  # no log need be asked
         is_behind = self.manifest is not None and bool(self.manifest.behind)
-        has_copies = self.bronze.copies.version() != self._outlook.copies_version
-        if is_behind or has_copies or self._outlook.is_look_due:
+        has_copies = self.bronze.copies.version() != self._planner.copies_version
+        if is_behind or has_copies or self._planner.is_poll_due:
             self.apply_pending()
 
-    def apply_pending(self, upto: Point | None = None) -> ApplySummary:
+    def apply_pending(self, end: BronzeOffset | None = None) -> ApplySummary:
         """Apply what bronze holds, or holds up to a point, and return the summary so far."""
         with self._lock:
-            point = upto or self.bronze.point()
+            point = end or self.bronze.captured_offset()
             if point is not None:
                 self._make_ready()
                 for gap in self.bronze.copies.read().gaps:
                     # Whatever lies before a gap is applied before anything beyond it.
                     if (self.manifest or Manifest(INVALID)).lsn < gap.start < point.lsn:
-                        self._bring_all(Point(point.version, gap.start))
-                self._bring_all(point)
+                        self._apply_until(BronzeOffset(point.version, gap.start))
+                self._apply_until(point)
         return self.summary
 
-    def _bring_all(self, point: Point) -> None:
+    def _apply_until(self, end: BronzeOffset) -> None:
         """Bring the tables to a point; those that somebody else changed meanwhile once more."""
         for _ in range(ATTEMPTS):
             self._was_outrun = False
-            self._pass(point)
+            self._run_batch(end)
             if not self._was_outrun:
                 return
 
@@ -132,18 +132,18 @@ class Applier:
             self.manifest = self.manifests.last()
             self._is_ready = True
 
-    def _pass(self, point: Point) -> None:
-        self._passed_at = time.monotonic()
+    def _run_batch(self, end: BronzeOffset) -> None:
+        self._batch_at = time.monotonic()
         manifest = self.manifest or Manifest(INVALID)
-        pending = self._outlook.look(point, manifest, self._since)
+        pending = self._planner.plan(end, manifest, self._since)
         self._record_refused(manifest)
         if pending is None:
             self.summary.show(manifest)
             self._report()
             return
-        self._detours.note(pending.names_of, pending.registered)
+        self._other_names.update(pending.names_of, pending.registered)
         names = pending.names
-        entries = Entries(self.lake, manifest, self.path, self.bronze.app_id)
+        entries = ManifestEntries(self.lake, manifest, self.path, self.bronze.app_id)
 
         def apply(name: TableName) -> tuple[TableState, ManifestEntry]:
             return self._apply_table(name, pending, entries)
@@ -155,31 +155,31 @@ class Applier:
             state.changes += before.changes
             state.misfits += before.misfits
             self.summary.tables[name] = state
-        left = left_tables(self._config, self.bronze.copies.read(), self.records.registered(), point)
+        left = detached_tables(self._config, self.bronze.copies.read(), self.records.registered(), end)
         self._record(manifest, pending, entries, {name: entry for name, (_, entry) in done.items()}, left)
-        ask_for_copies(self._config, self.records, self.bronze.copies)
-        ask_for_replaced(pending, self.bronze.copies)
-        for name in archive_left(self._config, self.records, left, self.summary.tables, point, self.path):
+        request_copies(self._config, self.records, self.bronze.copies)
+        request_replaced(pending, self.bronze.copies)
+        for name in archive_detached(self._config, self.records, left, self.summary.tables, end, self.path):
             self._writers.pop(name, None)
-        self.summary.count_pass(time.monotonic() - self._passed_at)
+        self.summary.count_batch(time.monotonic() - self._batch_at)
         self._report()
 
     def _report(self) -> None:
         if self._progress:
             self._progress(self.summary)
 
-    def pending(self) -> Pending | None:
+    def plan(self) -> BatchPlan | None:
         """Return what the next pass would apply, None where there is nothing; changes nothing."""
-        point = self.bronze.point() if self.bronze.changes.exists() else None
+        point = self.bronze.captured_offset() if self.bronze.changes.exists() else None
         if point is None:
             return None
         with self._lock:
             manifest = self.manifests.last() or Manifest(INVALID)
-            return self._outlook.look(point, manifest, self._since)
+            return self._planner.plan(point, manifest, self._since)
 
     def path(self, name: TableName) -> str:
         """Return where a table's silver table is."""
-        return self._outlook.path(name)
+        return self._planner.path(name)
 
     def writer(self, name: TableName, history: CopyHistory) -> SilverTable:
         """Return what writes a table, in a session of its own; it knows of copies what a look saw."""
@@ -187,7 +187,7 @@ class Applier:
             rule = self._config.rule_for(*name)
             assert rule is not None
             self._writers[name] = SilverTable(
-                own_session(self._spark),
+                new_session(self._spark),
                 self.bronze,
                 self.records,
                 name,
@@ -199,36 +199,36 @@ class Applier:
         self._writers[name].history = history
         return self._writers[name]
 
-    def excess(self, name: TableName, pending: Pending) -> str | None:
+    def excess(self, name: TableName, pending: BatchPlan) -> str | None:
         """Return why a table's guards hold it; what begins, or begins anew, shows nothing that could go."""
         rule = self._config.rule_for(*name)
-        if rule is None or name in pending.copies or pending.floor(name) == INVALID or self.confirmed(name):
+        if rule is None or name in pending.copies or pending.offset(name) == INVALID or self.confirmed(name):
             return None
         return find_excess(name, pending.counts.get(name, {}), rule.guards)
 
     def _apply_table(
-        self, name: TableName, pending: Pending, entries: Entries
+        self, name: TableName, pending: BatchPlan, entries: ManifestEntries
     ) -> tuple[TableState, ManifestEntry]:
         """Apply what is pending of a table; return how that went, and what the manifest says of it."""
         try:
             since = entries.known(name)
             if name in pending.copies or name in pending.again:  # it replaces foreign commits
                 since = max(since, self.lake.table_at(self.path(name)).version())
-            self._outlook.seen.require(name)
-            state = self._bring(name, pending, since)
+            self._planner.known_versions.require(name)
+            state = self._write_table(name, pending, since)
             entry = entries.shown(name, state.applied, since, is_behind=bool(state.held))
-            self._outlook.seen.note(name, entry)
+            self._planner.known_versions.record(name, entry)
             return state, entry
         except Exception as error:
-            floor, failure = pending.floor(name), conflict_sentence(error) or told(error)
-            self._outlook.seen.forget(name)
+            floor, failure = pending.offset(name), conflict_sentence(error) or report_error(error)
+            self._planner.known_versions.forget(name)
             if is_conflict(error) or isinstance(error, ChangedError):
                 self._was_outrun = True
             return TableState(applied=floor, failure=failure), entries.failed(name, floor)
 
-    def _bring(self, name: TableName, pending: Pending, since: int) -> TableState:
+    def _write_table(self, name: TableName, pending: BatchPlan, since: int) -> TableState:
         """Bring a table to the point, or hold it; nobody else may have written to it since a version."""
-        registered, floor = pending.registered.get(name), pending.floor(name)
+        registered, floor = pending.registered.get(name), pending.offset(name)
         found, copy = pending.surveys.get(name, []), pending.copies.get(name)
         changes = sum(sum(s.counts.values()) for s in found)
         surveys = [each.survey for each in found]
@@ -239,8 +239,8 @@ class Applier:
             self.guarded.pop(name, None)
         refuse_nested_folder(self._config, name)
         writer = self.writer(name, pending.history)
-        writer.bronze.arrivals = self.bronze.arrivals
-        astray = self._detours.find(registered, pending.point, pending.names_of, self.relations, writer)
+        writer.bronze.new_files = self.bronze.new_files
+        astray = self._other_names.find(registered, pending.end, pending.names_of, self.relations, writer)
         renames = rename_events(name, pending.registered, self.relations, surveys, astray)
         self.records.record_events([*renames])
         writer.refuse_foreign_commits(since)
@@ -249,24 +249,24 @@ class Applier:
         if (again := pending.again.get(name)) is not None:
             self.records.record_events([Event(*name, pending.manifest.lsn, "evolved", again)])
         if copy:
-            written = writer.begin_with(copy, self.relations, registered, pending.point)
+            written = writer.start_from_copy(copy, self.relations, registered, pending.end)
             changes = written.changes
         elif again is not None and registered is not None:
-            written = writer.build_again(self.relations, registered, pending.point.lsn)
+            written = writer.rebuild_lost(self.relations, registered, pending.end.lsn)
         else:
-            start, patches = Start(floor), pending.patches.get(name)
+            start, patches = InputStart(floor), pending.partial_copies.get(name)
             if patches:
-                written = writer.apply_patches(patches, self.relations, registered, pending.point, start)
+                written = writer.apply_partial_copies(patches, self.relations, registered, pending.end, start)
                 changes = written.changes
             else:
-                written = writer.apply(surveys, self.relations, registered, pending.point, start)
+                written = writer.apply(surveys, self.relations, registered, pending.end, start)
         if written.held:
             self.records.record_events([Event(*name, written.applied, written.kind, written.held)])
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
 
-    def _hold(self, name: TableName, pending: Pending, sentence: str) -> TableState:
+    def _hold(self, name: TableName, pending: BatchPlan, sentence: str) -> TableState:
         """Leave a table as it is, and say so: once, and again where what waits for it has doubled."""
-        floor, count = pending.floor(name), sum(pending.counts[name].values())
+        floor, count = pending.offset(name), sum(pending.counts[name].values())
         if count >= 2 * self.guarded.get(name, 0):
             self.records.record_events([Event(*name, floor, "held", sentence)])
             self.guarded[name] = count
@@ -275,23 +275,23 @@ class Applier:
     def _record(
         self,
         manifest: Manifest,
-        pending: Pending,
-        found: Entries,
+        pending: BatchPlan,
+        found: ManifestEntries,
         applied: Mapping[TableName, ManifestEntry],
         left: Collection[TableName],
     ) -> None:
         """Write the manifest of this pass: which version of each table shows which LSN."""
-        point = pending.point
+        point = pending.end
         entries = {**found.before, **applied}
-        for name, floor in pending.floors.items():
+        for name, floor in pending.offsets.items():
             # It got here in a run that ended before its manifest, or came back, and has no change since.
             if name not in pending.names and name in pending.registered and INVALID < floor <= point.lsn:
                 try:
                     entries[name] = found.shown(name, floor, found.known(name))
                 except Exception as error:
-                    self.summary.tables[name] = TableState(applied=floor, failure=told(error))
+                    self.summary.tables[name] = TableState(applied=floor, failure=report_error(error))
                     entries[name] = found.failed(name, floor)
-        halted = self._outlook.unreadable | self._outlook.halted.keys() | pending.frozen
+        halted = self._planner.unreadable | self._planner.held.keys() | pending.waiting
         for name in halted & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         stale = [Event(*n, gap.start, "resync", gap.sentence_of_tables) for n, gap in pending.stale.items()]
@@ -308,6 +308,6 @@ class Applier:
         entries = manifest.by_name
         events = [
             Event(*name, entries[name].applied_lsn if name in entries else INVALID, "held", sentence)
-            for name, sentence in self._outlook.refused.items()
+            for name, sentence in self._planner.refused.items()
         ]
         self.records.record_events(events)

@@ -7,8 +7,8 @@ manifest any more, as nobody keeps it up to date.
 from collections.abc import Callable, Iterator, Mapping
 
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import GONE
-from pipeline.bronze.new_files import Point
+from pipeline.bronze.copy_states import DROPPED
+from pipeline.bronze.new_files import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake
@@ -17,29 +17,29 @@ from pipeline.metadata.registry import Records, Registered
 from pipeline.progress import TableState
 
 
-def why_left(config: Config, copies: CopyHistory, name: TableName, point: Point) -> str | None:
+def why_detached(config: Config, copies: CopyHistory, name: TableName, point: BronzeOffset) -> str | None:
     """Say why a table is not followed any more, None where it is; what came before has to be applied."""
     if config.rule_for(*name) is None:
         return "no rule of the configuration matches it any more"
     last = copies.last(name)
-    if last is not None and last.state == GONE and last.gone_at <= point.lsn:
+    if last is not None and last.state == DROPPED and last.dropped_at <= point.lsn:
         return last.sentence
     return None
 
 
-def archive_left(
+def archive_detached(
     config: Config,
     records: Records,
     left: Mapping[TableName, str],
     states: Mapping[TableName, TableState],
-    point: Point,
+    point: BronzeOffset,
     path: Callable[[TableName], str],
 ) -> Iterator[TableName]:
     """Move what left to the archive, where the configuration says so; give the names of what was moved."""
     registered = records.registered()
     for name, reason in left.items():
         rule = config.rule_for(*name)
-        policy = rule.leaving if rule else config.silver.leaving
+        policy = rule.detached_tables if rule else config.silver.detached_tables
         state = states.get(name, TableState())
         has_all = not (state.failure or state.held)  # else the next pass tries again
         if policy == "archive" and has_all and registered[name].path == path(name):
@@ -47,7 +47,7 @@ def archive_left(
             yield name
 
 
-def _archive(lake: Lake, records: Records, registered: Registered, point: Point, reason: str) -> None:
+def _archive(lake: Lake, records: Records, registered: Registered, point: BronzeOffset, reason: str) -> None:
     """Move a table's folder to the archive, and record where it is."""
     name = (registered.schema_name, registered.table_name)
     table = lake.table_at(registered.path)
@@ -61,9 +61,9 @@ def _archive(lake: Lake, records: Records, registered: Registered, point: Point,
     records.record_events([Event(*name, point.lsn, "evolved", sentence)])
 
 
-def left_tables(
-    config: Config, copies: CopyHistory, registered: Mapping[TableName, Registered], point: Point
+def detached_tables(
+    config: Config, copies: CopyHistory, registered: Mapping[TableName, Registered], point: BronzeOffset
 ) -> dict[TableName, str]:
     """Return the tables of silver that left, each with the reason."""
-    found = {name: why_left(config, copies, name, point) for name in registered}
+    found = {name: why_detached(config, copies, name, point) for name in registered}
     return {name: reason for name, reason in found.items() if reason}

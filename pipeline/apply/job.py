@@ -13,10 +13,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
-from pipeline.apply.status_writer import StatusRecord
+from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.filesystem import remove_folder
-from pipeline.delta.locks import hold_apply
+from pipeline.delta.locks import lock_apply
 from pipeline.delta.spark.session import start_session
 from pipeline.progress import ApplyProgress, ApplySummary, StreamProgress
 
@@ -40,13 +40,13 @@ def run_apply(
     applier = Applier(spark, config, progress)
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
-    status = StatusRecord(applier, config) if records_status else None
-    with nullcontext() if is_alone else hold_apply(applier.lake):
+    status = StatusWriter(applier, config) if records_status else None
+    with nullcontext() if is_alone else lock_apply(applier.lake):
         return _apply(applier, spark, trigger, stop, status)
 
 
 def _apply(
-    applier: Applier, spark: SparkSession, trigger: str, stop: threading.Event, status: StatusRecord | None
+    applier: Applier, spark: SparkSession, trigger: str, stop: threading.Event, status: StatusWriter | None
 ) -> ApplySummary:
     if not applier.bronze.changes.exists():
         while not stop.wait(1.0) and not applier.bronze.changes.exists():
@@ -77,7 +77,7 @@ def _follow(
     spark: SparkSession,
     trigger: str,
     stop: threading.Event,
-    status: StatusRecord | None,
+    status: StatusWriter | None,
     checkpoint: str,
 ) -> Exception | None:
     """Apply as bronze grows, until the query ends or is to stop; return why it could not go on, if so."""

@@ -14,7 +14,7 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.versions import place_of, state_of
+from pipeline.silver.versions import resolve_path, state_of
 
 
 class ChangedError(LakeError):
@@ -22,20 +22,20 @@ class ChangedError(LakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class TableVersion:
     """A silver table as its log has it; `version` is -1 and `table_id` empty where there is none."""
 
     version: int
     table_id: str
-    position: LSN
+    offset: LSN
 
-    def follows(self, last: "Sight") -> bool:
+    def follows(self, last: "TableVersion") -> bool:
         """Say whether the table is the same and no rows were written since; OPTIMIZE only adds versions."""
-        same = (self.table_id, self.position) == (last.table_id, last.position)
+        same = (self.table_id, self.offset) == (last.table_id, last.offset)
         return same and self.version >= last.version
 
 
-class Verdict(Enum):
+class TableChange(Enum):
     """What became of a table since a manifest."""
 
     SAME = "the same"
@@ -45,7 +45,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class FirstCommit:
     """What the first commit of a table's log says of itself, as far as it is one of ours.
 
     `after` is the position that the write went on from; a table begins at 0/0.
@@ -56,63 +56,63 @@ class Origin:
 
 
 def judge(
-    name: TableName, entry: ManifestEntry | None, found: Sight, origin: Callable[[], Origin]
-) -> Verdict:
+    name: TableName, entry: ManifestEntry | None, found: TableVersion, origin: Callable[[], FirstCommit]
+) -> TableChange:
     """Say what became of a table, by what the last manifest has of it; `origin` is asked where ids differ.
 
     A run that ended before its manifest leaves a later position, and a table that it built again has another
     id: both are ours, and go on.
     """
     if entry is None or entry.version < 0:
-        return Verdict.SAME
+        return TableChange.SAME
     if found.version < 0:
-        return Verdict.GONE
-    if found.position == INVALID:
-        return Verdict.SAME  # nothing says how far it is: it begins, or is refused for its rows
-    is_behind = found.position < (entry.position or INVALID)
+        return TableChange.GONE
+    if found.offset == INVALID:
+        return TableChange.SAME  # nothing says how far it is: it begins, or is refused for its rows
+    is_behind = found.offset < (entry.offset or INVALID)
     if entry.table_id in (None, found.table_id):
-        return Verdict.OLDER if is_behind or found.version < entry.version else Verdict.SAME
+        return TableChange.OLDER if is_behind or found.version < entry.version else TableChange.SAME
     first = origin()
     if first.name != name or first.after is None:
-        return Verdict.OTHER
-    return Verdict.OLDER if is_behind or first.after > INVALID else Verdict.SAME
+        return TableChange.OTHER
+    return TableChange.OLDER if is_behind or first.after > INVALID else TableChange.SAME
 
 
-def sentence_of(name: TableName, path: str, verdict: Verdict) -> str:
+def change_sentence(name: TableName, path: str, verdict: TableChange) -> str:
     """Say what was found, and what becomes of the table."""
     table = ".".join(name)
-    if verdict is Verdict.OTHER:
+    if verdict is TableChange.OTHER:
         return (
             f"{table} is held: {path} holds another table than the one that was written there; put that "
             "back, or move the folder away, and the table is built again"
         )
-    what = "is gone" if verdict is Verdict.GONE else "lacks commits that were written to it"
+    what = "is gone" if verdict is TableChange.GONE else "lacks commits that were written to it"
     return f"the table in {path} {what}: it is built again from bronze"
 
 
-class Sights:
+class KnownVersions:
     """The silver tables as this process saw or wrote them last; each is used by one thread at a time."""
 
     def __init__(self, lake: Lake, path: Callable[[TableName], str], app_id: str) -> None:
         self._lake = lake
         self._path = path
         self._app_id = app_id
-        self._last: dict[TableName, Sight] = {}
+        self._last: dict[TableName, TableVersion] = {}
 
     def __contains__(self, name: TableName) -> bool:
         return name in self._last
 
-    def look(self, name: TableName, entry: ManifestEntry | None) -> tuple[Sight, Verdict]:
+    def check(self, name: TableName, entry: ManifestEntry | None) -> tuple[TableVersion, TableChange]:
         """Look at a table, keep what is found, and say what became of it since the last manifest."""
         table = self._lake.table_at(self._path(name))
-        if entry is not None and place_of(entry.path, name, self._lake.root) != table.path:
+        if entry is not None and resolve_path(entry.path, name, self._lake.root) != table.path:
             entry = None  # the configuration gives it another folder
-        found = sight_of(table, self._app_id)
-        verdict = judge(name, entry, found, lambda: origin_of(table))
-        if verdict is not Verdict.SAME:
+        found = read_version(table, self._app_id)
+        verdict = judge(name, entry, found, lambda: read_first_commit(table))
+        if verdict is not TableChange.SAME:
             clear_cache(table.spark, table.path)  # of a folder that was there before
-            found = sight_of(table, self._app_id)
-            verdict = judge(name, entry, found, lambda: origin_of(table))
+            found = read_version(table, self._app_id)
+            verdict = judge(name, entry, found, lambda: read_first_commit(table))
         self._last[name] = found
         return found, verdict
 
@@ -124,36 +124,40 @@ class Sights:
         """Raise ChangedError unless the table is still what was seen or written last."""
         last = self._last.get(name)
         table = self._lake.table_at(self._path(name))
-        if last is not None and not sight_of(table, self._app_id).follows(last):
+        if last is not None and not read_version(table, self._app_id).follows(last):
             raise _changed(name, table.path)
 
-    def note(self, name: TableName, written: ManifestEntry) -> None:
+    def record(self, name: TableName, written: ManifestEntry) -> None:
         """Keep what was written; raise ChangedError where it went to another table than was there before."""
         last = self._last.get(name)
-        found = _sight(written.version, written.table_id or "", written.position)
+        found = _sight(written.version, written.table_id or "", written.offset)
         if last is not None and last.version >= 0 and found.table_id != last.table_id:
             raise _changed(name, written.path)
         self._last[name] = found
 
 
-def sight_of(table: LakeTable, app_id: str) -> Sight:
+def read_version(table: LakeTable, app_id: str) -> TableVersion:
     """Look at a table's log."""
     return _sight(*state_of(table, app_id))
 
 
-def _sight(version: int, table_id: str, position: LSN | None) -> Sight:
-    return Sight(version, table_id, position or INVALID) if version >= 0 else Sight(-1, "", INVALID)
+def _sight(version: int, table_id: str, position: LSN | None) -> TableVersion:
+    return (
+        TableVersion(version, table_id, position or INVALID)
+        if version >= 0
+        else TableVersion(-1, "", INVALID)
+    )
 
 
-def origin_of(table: LakeTable) -> Origin:
+def read_first_commit(table: LakeTable) -> FirstCommit:
     """Return what the first commit of rows that the table's log has says of itself."""
     for operation in operations_since(table.spark, table.path, -1):
         if "table" in operation.metadata:
             named, after = operation.metadata["table"], operation.metadata.get("after")
             is_named = isinstance(named, list) and len(named) == 2
             name = (str(named[0]), str(named[1])) if is_named else None
-            return Origin(name, LSN.parse(after) if isinstance(after, str) else None)
-    return Origin()
+            return FirstCommit(name, LSN.parse(after) if isinstance(after, str) else None)
+    return FirstCommit()
 
 
 def _changed(name: TableName, path: str) -> ChangedError:

@@ -15,7 +15,7 @@ from pipeline.silver.foreign_commits import refuse_foreign_commits
 from pipeline.silver.versions import entry_of, version_and_id
 
 
-class Entries:
+class ManifestEntries:
     """The entries of a pass's manifest, made from those of the one before; read by several threads."""
 
     def __init__(self, lake: Lake, manifest: Manifest, path: Callable[[TableName], str], app_id: str) -> None:

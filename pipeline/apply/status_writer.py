@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timezone
 
 from pipeline.apply.applier import Applier
-from pipeline.bronze.activity import times_of_positions
+from pipeline.bronze.activity import commit_times_of
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.metadata.status import FAILED, Statuses
@@ -19,7 +19,7 @@ from pipeline.report.status_page import TableStatus
 EVERY_SECONDS = 60.0
 
 
-class StatusRecord:
+class StatusWriter:
     """Writes how the tables of one applier stand."""
 
     def __init__(self, applier: Applier, config: Config) -> None:
@@ -37,15 +37,15 @@ class StatusRecord:
 
     def write(self, *, always: bool = False) -> None:
         """Write where there was a pass since the last time, or always."""
-        passes = self._applier.summary.passes
-        manifest, point = self._applier.manifest, self._bronze.point()
+        passes = self._applier.summary.batches
+        manifest, point = self._applier.manifest, self._bronze.captured_offset()
         self._written_at = time.monotonic()
         if (passes == self._passes and not always) or manifest is None or point is None:
             return
         self._passes = passes
         tables = read_tables(self._config, self._bronze, self._applier.records, manifest)
         behind = {table.applied for table in tables} - {manifest.lsn}
-        times = times_of_positions(self._applier.lake, behind)
+        times = commit_times_of(self._applier.lake, behind)
         now = datetime.now(timezone.utc)
         states = self._applier.summary.tables
         rows = [

@@ -6,7 +6,7 @@ from pipeline.config.config import Config
 from pipeline.config.tables import TableName
 from pipeline.errors import LakeError
 from pipeline.metadata.registry import Registered
-from pipeline.silver.versions import place_of
+from pipeline.silver.versions import resolve_path
 
 
 def refuse_nested_folder(config: Config, name: TableName) -> None:
@@ -19,7 +19,7 @@ def refuse_nested_folder(config: Config, name: TableName) -> None:
         )
 
 
-def why_not_its_own(
+def why_folder_is_taken(
     name: TableName, path: str, registered: Mapping[TableName, Registered], root: str
 ) -> str | None:
     """Say why a table may not go on in a folder that has rows, None where they are its own.
@@ -27,7 +27,7 @@ def why_not_its_own(
     All tables record their positions alike, so a folder does not tell whose it is: where tables are on record
     does. Of a folder that is on record for nobody the table was cut off as it began.
     """
-    places = {other: place_of(table.path, other, root) for other, table in registered.items()}
+    places = {other: resolve_path(table.path, other, root) for other, table in registered.items()}
     if places.get(name) == path:
         return None
     owner = next((other for other, place in sorted(places.items()) if place == path), None)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import functions as F
 
-from pipeline.bronze.copied_rows import Copy
+from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.bronze.log import TableSurvey
-from pipeline.bronze.new_files import Point
+from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey
 from pipeline.config.tables import TableName
@@ -22,16 +22,16 @@ from pipeline.silver.table import SilverTable
 
 # Changes of a table that came under another name, before others came under its own again.
 @dataclass(frozen=True, slots=True)
-class Astray:
+class ChangesUnderOtherName:
     """The last change of a table that came under another name."""
 
     lsn: LSN
     name: TableName
 
 
-def last_astray(
+def last_changes_under_other_name(
     changes: LakeTable, oid: int, name: TableName, after: LSN, upto: LSN, *, has_rows: bool
-) -> Astray | None:
+) -> ChangesUnderOtherName | None:
     """Return the last change of a table under another name that one under its own follows, between positions.
 
     With `has_rows` silver has what came before the first position; else what came before the first change
@@ -51,7 +51,9 @@ def last_astray(
     others = rows.where(f"NOT {is_own} AND {begin} AND {place} < {_place(own['last'])}")
     newest = F.expr("max(struct(commit_lsn, ordinal, schema_name, table_name))").alias("newest")
     for row in others.agg(newest).where("newest IS NOT NULL").collect():
-        return Astray(LSN(row.newest.commit_lsn), (row.newest.schema_name, row.newest.table_name))
+        return ChangesUnderOtherName(
+            LSN(row.newest.commit_lsn), (row.newest.schema_name, row.newest.table_name)
+        )
     return None
 
 
@@ -61,7 +63,7 @@ def _place(found: tuple[int, int]) -> str:
 
 def replaced_tables(
     found: Mapping[TableName, Sequence[TableSurvey]],
-    copies: Mapping[TableName, Copy],
+    copies: Mapping[TableName, CompleteCopy],
     registered: Mapping[TableName, Registered],
     relations: Mapping[int, SourceRelation],
 ) -> set[TableName]:
@@ -90,24 +92,24 @@ def names_by_table(
     return names
 
 
-class Detours:
+class OtherNames:
     """Finds what came under other names than a table's own; bronze is asked where there may be something."""
 
     def __init__(self) -> None:
         self._settled: set[TableName] = set()  # of which all that came so far came under their names
 
-    def note(self, names: Mapping[int, Set[TableName]], registered: Mapping[TableName, Registered]) -> None:
+    def update(self, names: Mapping[int, Set[TableName]], registered: Mapping[TableName, Registered]) -> None:
         """Take note of a pass, by the names under which changes of each table came."""
         self._settled -= {n for n, table in registered.items() if names.get(table.relation_id, {n}) - {n}}
 
     def find(
         self,
         known: Registered | None,
-        point: Point,
+        point: BronzeOffset,
         names: Mapping[int, Set[TableName]],
         relations: Mapping[int, SourceRelation],
         writer: SilverTable,
-    ) -> Astray | None:
+    ) -> ChangesUnderOtherName | None:
         """Return what came last under another name since the table was written, and before its newest change.
 
         The pass that wrote it may have had such changes behind the last one under its own name: they are
@@ -123,13 +125,15 @@ class Detours:
             self._settled.add(name)
         return found
 
-    def _find(self, oid: int, point: Point, writer: SilverTable) -> Astray | None:
+    def _find(self, oid: int, point: BronzeOffset, writer: SilverTable) -> ChangesUnderOtherName | None:
         name, bronze = writer.name, writer.bronze
         copy = writer.history.newest(point.lsn).get(name)
-        after = Manifests(bronze.lake).last_before(writer.position)
+        after = Manifests(bronze.lake).last_before(writer.offset)
         if copy is not None:
             after = max(after, copy.lsns[0])
-        return last_astray(bronze.changes, oid, name, after, point.lsn, has_rows=copy is not None)
+        return last_changes_under_other_name(
+            bronze.changes, oid, name, after, point.lsn, has_rows=copy is not None
+        )
 
 
 def rename_events(
@@ -137,7 +141,7 @@ def rename_events(
     registered: Mapping[TableName, Registered],
     relations: Mapping[int, SourceRelation],
     surveys: Sequence[Survey],
-    astray: Astray | None,
+    astray: ChangesUnderOtherName | None,
 ) -> Iterator[Event]:
     """Give the events about changes that silver does not have for a rename."""
     known = registered.get(name)

@@ -10,12 +10,12 @@ from datetime import datetime, timedelta, timezone
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.bronze.copied_rows import Copy
+from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import Point
+from pipeline.bronze.new_files import BronzeOffset
 from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake
-from pipeline.delta.timestamps import EPOCH, instant
+from pipeline.delta.timestamps import EPOCH, from_microseconds
 from pipeline.protocol.lsn import INVALID, LSN
 
 WINDOW = timedelta(days=1)
@@ -45,12 +45,12 @@ class Activity:
     since: Mark | None = None
 
 
-def read_activity(bronze: Bronze, point: Point, positions: Collection[LSN], now: datetime) -> Activity:
+def read_activity(bronze: Bronze, captured: BronzeOffset, lsns: Collection[LSN], now: datetime) -> Activity:
     """Read what came within a day before `now`, and the commit times of positions."""
-    asked = sorted({p for p in positions if p > INVALID})
+    asked = sorted({p for p in lsns if p > INVALID})
     manifests = _look_at_manifests(bronze.lake, asked, now - WINDOW - _SLACK)
     rows = bronze.changes.frame().where(
-        f"op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(manifests.floor)} AND end_lsn <= {int(point.lsn)}"
+        f"op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(manifests.floor)} AND end_lsn <= {int(captured.lsn)}"
     )
     mark = F.expr("struct(commit_lsn, unix_micros(commit_time) AS micros)")
     day, recent, settled = (_literal(now - age) for age in (WINDOW, RECENT, _SHORTEST))
@@ -74,18 +74,18 @@ def read_activity(bronze: Bronze, point: Point, positions: Collection[LSN], now:
     for number, position in enumerate(asked):
         exact = [row.times[number] for row in found if row.times[number] is not None]
         if exact:
-            times[position] = instant(max(exact))
+            times[position] = from_microseconds(max(exact))
     recents = [row.recent for row in found if row.recent is not None]
     befores = [row.before for row in found if row.before is not None]
     since = manifests.newest
     if recents or befores:
         lsn, micros = min(recents) if recents else max(befores)
-        since = Mark(LSN(lsn), instant(micros))
+        since = Mark(LSN(lsn), from_microseconds(micros))
     return Activity(operations, times, since)
 
 
 def newest_commits(
-    bronze: Bronze, after: LSN, upto: LSN, copies: Collection[Copy]
+    bronze: Bronze, after: LSN, end_lsn: LSN, copies: Collection[CompleteCopy]
 ) -> dict[TableName, datetime]:
     """Return when each table's newest change between two positions was committed, or its copy was read.
 
@@ -93,16 +93,16 @@ def newest_commits(
     """
     copied = " OR ".join(f"(op = 'R' AND {copy.condition()})" for copy in copies) or "false"
     rows = bronze.changes.frame().where(
-        f"(op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(after)} AND end_lsn <= {int(upto)}) OR {copied}"
+        f"(op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(after)} AND end_lsn <= {int(end_lsn)}) OR {copied}"
     )
     newest = F.expr("max(unix_micros(commit_time))").alias("micros")
     found = rows.groupBy("schema_name", "table_name").agg(newest).collect()
-    return {(row.schema_name, row.table_name): instant(row.micros) for row in found}
+    return {(row.schema_name, row.table_name): from_microseconds(row.micros) for row in found}
 
 
-def times_of_positions(lake: Lake, positions: Collection[LSN]) -> dict[LSN, datetime]:
+def commit_times_of(lake: Lake, lsns: Collection[LSN]) -> dict[LSN, datetime]:
     """Return the commit times of positions, or of the passes before them, as the manifests tell."""
-    asked = sorted({p for p in positions if p > INVALID})
+    asked = sorted({p for p in lsns if p > INVALID})
     return dict(_look_at_manifests(lake, asked, EPOCH).times) if asked else {}
 
 
@@ -126,8 +126,12 @@ def _look_at_manifests(lake: Lake, positions: Collection[LSN], before: datetime)
         )
         .collect()
     )
-    times = {p: instant(micros) for p, micros in zip(positions, row.times, strict=True) if micros is not None}
-    newest = row.newest and Mark(LSN(row.newest[0]), instant(row.newest[1]))
+    times = {
+        p: from_microseconds(micros)
+        for p, micros in zip(positions, row.times, strict=True)
+        if micros is not None
+    }
+    newest = row.newest and Mark(LSN(row.newest[0]), from_microseconds(row.newest[1]))
     return _Manifests(LSN(row.floor or 0), times, newest)
 
 

@@ -16,14 +16,14 @@ from pipeline.protocol.lsn import INVALID, LSN
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CompleteCopy:
     """One complete copy; `lsns` are the positions of its snapshots, in order."""
 
     id: int
     version: int  # the relation version of its rows
     lsns: tuple[LSN, ...]
     row_count: int
-    late: tuple[LSN, ...] = ()  # commit LSNs; of a copy under several snapshots there are none
+    invisible_commits: tuple[LSN, ...] = ()  # commit LSNs; of a copy under several snapshots there are none
     key_ranges: tuple[KeyRange, ...] = ()  # of a patch
 
     @property
@@ -32,38 +32,38 @@ class Copy:
         return len(self.lsns) == 1
 
     @property
-    def through(self) -> LSN:
+    def end_lsn(self) -> LSN:
         """Return the position of the last snapshot: bronze has to be complete beyond it."""
         return self.lsns[-1]
 
     @property
-    def place(self) -> LSN:
+    def lsn(self) -> LSN:
         """Return where the rows stand among the changes: those of one snapshot before all that it lacks."""
-        return LSN(min((self.lsns[0], *(lsn - 1 for lsn in self.late))))
+        return LSN(min((self.lsns[0], *(lsn - 1 for lsn in self.invisible_commits))))
 
     def condition(self) -> str:
         """Return SQL that is true for the copy's rows and for the changes that follow them."""
         if self.key_ranges:
-            return f"op = 'R' AND copy_id = {self.id} AND commit_lsn = {int(self.through)}"
-        late = f" OR commit_lsn IN ({_numbers(self.late)})" if self.late else ""
+            return f"op = 'R' AND copy_id = {self.id} AND commit_lsn = {int(self.end_lsn)}"
+        late = f" OR commit_lsn IN ({_numbers(self.invisible_commits)})" if self.invisible_commits else ""
         return (
-            f"commit_lsn >= {int(self.place)} AND CASE WHEN op = 'R' THEN copy_id = {self.id} "
+            f"commit_lsn >= {int(self.lsn)} AND CASE WHEN op = 'R' THEN copy_id = {self.id} "
             f"AND commit_lsn IN ({_numbers(self.lsns)}) ELSE commit_lsn > {int(self.lsns[0])}{late} END"
         )
 
     def commit_lsn(self) -> str:
         """Return SQL for the position by which rows and changes are in order."""
-        if not self.late:
+        if not self.invisible_commits:
             return "commit_lsn"
-        return f"CASE WHEN op = 'R' THEN {int(self.place)} ELSE commit_lsn END"
+        return f"CASE WHEN op = 'R' THEN {int(self.lsn)} ELSE commit_lsn END"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class InputStart:
     """Where a table's input begins: behind a position, or with the rows of a copy."""
 
-    floor: LSN = INVALID
-    copy: Copy | None = None
+    offset: LSN = INVALID
+    copy: CompleteCopy | None = None
 
 
 def _numbers(lsns: Sequence[LSN]) -> str:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pyspark.sql import functions as F
 
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import GAP, Gap, Request, key_range_rows, key_ranges_of, states_of
+from pipeline.bronze.copy_states import GAP, CopyRequest, Gap, key_range_rows, key_ranges_of, states_of
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.timestamps import instant, now
+from pipeline.delta.timestamps import from_microseconds, now
 from pipeline.protocol.lsn import LSN
 
 _KEY_RANGES = "key_ranges ARRAY<STRUCT<first: ARRAY<STRING>, last: ARRAY<STRING>>>"
@@ -63,10 +63,10 @@ class Copies:
         self._history, self._asked_version = history, asked
         return history
 
-    def _read_requests(self) -> tuple[Request, ...]:
+    def _read_requests(self) -> tuple[CopyRequest, ...]:
         rows = self._requests.frame().orderBy("requested_at").collect()
         return tuple(
-            Request(r.request_id, (r.schema_name, r.table_name), r.reason, key_ranges_of(r)) for r in rows
+            CopyRequest(r.request_id, (r.schema_name, r.table_name), r.reason, key_ranges_of(r)) for r in rows
         )
 
     def version(self) -> int:
@@ -77,7 +77,7 @@ class Copies:
         """Append rows, by one commit; its time is later than all before, also where the clock went back."""
         if self.read().version < 0:
             self.table.ensure(COPIES)
-        recorded_at = max(now(), instant(self._recorded_at + 1))
+        recorded_at = max(now(), from_microseconds(self._recorded_at + 1))
         stamped = [dict(row) | {"recorded_at": recorded_at} for row in rows]
         frame = local_frame(self.lake.spark, stamped, COPIES)
         commit_files(self.table, [], rows=frame, epoch=self.epoch)
@@ -86,7 +86,7 @@ class Copies:
         """Record that the stream lacks what lies between two positions."""
         self.record([{"copy_id": 0, "state": GAP, "from_lsn": start, "lsn": end, "sentence": sentence}])
 
-    def request(self, requests: Sequence[Request]) -> None:
+    def request(self, requests: Sequence[CopyRequest]) -> None:
         """Ask for tables to be copied anew."""
         if not requests:
             return

@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.bronze.copied_rows import Copy
-from pipeline.bronze.copy_states import COMPLETE, GONE, READING, CopyState, Gap, Request
+from pipeline.bronze.copied_rows import CompleteCopy
+from pipeline.bronze.copy_states import COMPLETE, DROPPED, READING, CopyRequest, CopyState, Gap
 from pipeline.config.tables import TableName
 from pipeline.protocol.lsn import LSN
 
@@ -19,14 +19,14 @@ class CopyHistory:
 
     states: Mapping[TableName, Sequence[CopyState]] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
-    requests: tuple[Request, ...] = ()
+    requests: tuple[CopyRequest, ...] = ()
     version: int = -1
 
     def last_gap(self, before: LSN) -> Gap | None:
         """Return the last gap that begins before an LSN, None where there is none."""
         return next((gap for gap in reversed(self.gaps) if gap.start < before), None)
 
-    def is_beyond_gaps(self, copy: Copy | None) -> bool:
+    def is_past_gaps(self, copy: CompleteCopy | None) -> bool:
         """Say whether the stream is whole from a copy on; without one, whether it is from its beginning."""
         gaps = self.gaps
         return not gaps or (copy is not None and gaps[-1].is_before(copy.lsns[0]))
@@ -40,18 +40,18 @@ class CopyHistory:
         """Return the copies of a table, or of keys of it, that a run began and did not bring to an end."""
         return [state for state in self.states.get(name, ()) if state.state == READING]
 
-    def is_gone(self, name: TableName) -> bool:
+    def is_dropped(self, name: TableName) -> bool:
         """Say whether a table was not there any more when it was to be copied."""
         last = self.last(name)
-        return last is not None and last.state == GONE
+        return last is not None and last.state == DROPPED
 
-    def returning(self, newest: Mapping[TableName, Copy], upto: LSN) -> set[TableName]:
+    def returning(self, newest: Mapping[TableName, CompleteCopy], end_lsn: LSN) -> set[TableName]:
         """Return the tables that were gone before an LSN, are back, and of which no newest copy is newer."""
         found = set()
         for name, states in self.states.items():
             whole = [state for state in states if not state.key_ranges]
-            gone = [s.id for s in whole if s.state == GONE and s.gone_at <= upto]
-            is_back = bool(gone) and whole[-1].state != GONE
+            gone = [s.id for s in whole if s.state == DROPPED and s.dropped_at <= end_lsn]
+            is_back = bool(gone) and whole[-1].state != DROPPED
             if is_back and (name not in newest or newest[name].id < gone[-1]):
                 found.add(name)
         return found
@@ -62,7 +62,7 @@ class CopyHistory:
         return (
             last is not None
             and last.state == COMPLETE
-            and self.is_beyond_gaps(last.copy)
+            and self.is_past_gaps(last.copy)
             and (last.relation_id, last.membership) == (relation_id, membership)
         )
 
@@ -71,9 +71,9 @@ class CopyHistory:
         last = self.last(name)
         if last is None or last.state != COMPLETE or last.relation_id != relation_id or not last.membership:
             return None  # copies of an older release do not know the entry of a schema
-        return last.readings[0].lsn if last.membership != membership else None
+        return last.snapshots[0].lsn if last.membership != membership else None
 
-    def newest(self, before: LSN | None = None) -> dict[TableName, Copy]:
+    def newest(self, before: LSN | None = None) -> dict[TableName, CompleteCopy]:
         """Return the newest complete copy of each table; before an LSN: of those that silver may show there.
 
         Such a one was read before that LSN, and behind the last gap before it.
@@ -85,16 +85,16 @@ class CopyHistory:
             for state in states
             if (copy := state.copy)
             and not copy.key_ranges
-            and (before is None or copy.through < before)
+            and (before is None or copy.end_lsn < before)
             and (gap is None or gap.is_before(copy.lsns[0]))
         }
 
     def is_older(self, name: TableName, lsn: LSN) -> bool:
         """Say whether a table that is still there was copied before an LSN, or never."""
         copy = self.newest().get(name)
-        return not self.is_gone(name) and (copy is None or copy.lsns[0] < lsn)
+        return not self.is_dropped(name) and (copy is None or copy.lsns[0] < lsn)
 
-    def patches(self, name: TableName, after: Copy | None) -> list[Copy]:
+    def partial_copies(self, name: TableName, after: CompleteCopy | None) -> list[CompleteCopy]:
         """Return the complete copies of keys of a table, in order, that came after a copy of it all."""
         found = (state.copy for state in self.states.get(name, ()) if state.key_ranges)
         return [copy for copy in found if copy and (after is None or copy.id > after.id)]
@@ -104,16 +104,16 @@ class CopyHistory:
         ids = [state.id for states in self.states.values() for state in states]
         return max([time.time_ns() // 1000, *(i + 1 for i in ids)])
 
-    def open_requests(self) -> dict[TableName, list[Request]]:
+    def open_requests(self) -> dict[TableName, list[CopyRequest]]:
         """Return what was asked for and has no copy yet that is complete or gone."""
         answered = {
             request
             for states in self.states.values()
             for state in states
-            if state.state in (COMPLETE, GONE)
+            if state.state in (COMPLETE, DROPPED)
             for request in state.requests
         }
-        found: dict[TableName, list[Request]] = {}
+        found: dict[TableName, list[CopyRequest]] = {}
         for request in self.requests:
             if request.id not in answered:
                 found.setdefault(request.name, []).append(request)

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from pipeline.bronze.copied_rows import Copy
+from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.config.tables import TableName
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
 
-READING, COMPLETE, ABANDONED, GONE, GAP = "reading", "complete", "abandoned", "gone", "gap"
+READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "gone", "gap"
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class PageRange:
     """Pages [first_page, end_page) of one leaf, and the file node that they were in."""
 
     relation_id: int
@@ -27,13 +27,13 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SnapshotRanges:
     """What a copy reads under one snapshot; `ranges_before` were read under earlier ones."""
 
     lsn: LSN
     running: tuple[int, ...]
     ranges_before: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[PageRange, ...]
 
     @property
     def range_count(self) -> int:
@@ -51,21 +51,23 @@ class CopyState:
     relation_id: int | None = None
     membership: int | None = None  # the entry of the publication that it belongs to
     relation_version: int | None = None
-    readings: list[Reading] = field(default_factory=list)
+    snapshots: list[SnapshotRanges] = field(default_factory=list)
     requests: tuple[str, ...] = ()
     row_count: int = 0
-    late: tuple[LSN, ...] = ()
+    invisible_commits: tuple[LSN, ...] = ()
     sentence: str | None = None
-    gone_at: LSN = INVALID
+    dropped_at: LSN = INVALID
     key_ranges: tuple[KeyRange, ...] = ()
 
     @property
-    def copy(self) -> Copy | None:
+    def copy(self) -> CompleteCopy | None:
         """Return the copy that silver may begin with, None where it is not complete."""
         if self.state != COMPLETE or self.relation_version is None:
             return None
-        lsns = tuple(reading.lsn for reading in self.readings)
-        return Copy(self.id, self.relation_version, lsns, self.row_count, self.late, self.key_ranges)
+        lsns = tuple(reading.lsn for reading in self.snapshots)
+        return CompleteCopy(
+            self.id, self.relation_version, lsns, self.row_count, self.invisible_commits, self.key_ranges
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CopyRequest:
     """Somebody's, or a policy's, wish to have a table copied anew, or the rows of some of its keys."""
 
     id: str
@@ -99,7 +101,7 @@ class Request:
     key_ranges: tuple[KeyRange, ...] = ()
 
     @classmethod
-    def of(cls, name: TableName, reason: str, key_ranges: Sequence[KeyRange] = ()) -> "Request":
+    def of(cls, name: TableName, reason: str, key_ranges: Sequence[KeyRange] = ()) -> "CopyRequest":
         """Return a new request."""
         return cls(uuid4().hex, name, reason, tuple(key_ranges))
 
@@ -125,13 +127,13 @@ def states_of(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
         if row.state == READING:
             state.relation_id, state.membership = row.relation_id, row.membership
             state.relation_version = row.relation_version
-            ranges = tuple(Range(r.relation_id, r.filenode, r.first_page, r.end_page) for r in row.ranges)
-            reading = Reading(LSN(row.lsn), tuple(row.running), row.ranges_before, ranges)
-            state.readings.append(reading)
+            ranges = tuple(PageRange(r.relation_id, r.filenode, r.first_page, r.end_page) for r in row.ranges)
+            reading = SnapshotRanges(LSN(row.lsn), tuple(row.running), row.ranges_before, ranges)
+            state.snapshots.append(reading)
             state.key_ranges = key_ranges_of(row)
-        elif row.state == GONE:
-            state.gone_at = LSN(row.lsn)
+        elif row.state == DROPPED:
+            state.dropped_at = LSN(row.lsn)
         elif row.state == COMPLETE:
             state.row_count = row.row_count
-            state.late = tuple(LSN(lsn) for lsn in row.late)
+            state.invisible_commits = tuple(LSN(lsn) for lsn in row.late)
     return {name: [states[i] for i in sorted(states)] for name, states in found.items()}

@@ -10,21 +10,21 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.bronze.copied_rows import Start
+from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.copies import COPIES, Copies
-from pipeline.bronze.new_files import Arrivals, Point, arrivals_between
+from pipeline.bronze.new_files import BronzeOffset, NewFiles, new_files_between
 from pipeline.bronze.prepared import PreparedTransactions
 from pipeline.bronze.relation_versions import RelationVersion, relations_table
 from pipeline.bronze.relations import SourceRelation, source_relation
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
-from pipeline.bronze.survey import Place, Survey, survey_of
+from pipeline.bronze.survey import SequenceKey, Survey, survey_of
 from pipeline.config.tables import TableName
 from pipeline.delta.commit_files import DataFile, Epoch, commit_files
 from pipeline.delta.log import json_object
 from pipeline.delta.sql import literal
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.timestamps import instant
-from pipeline.delta.txn import Commit
+from pipeline.delta.timestamps import from_microseconds
+from pipeline.delta.txn import TableCommit
 from pipeline.errors import ConfigError
 from pipeline.protocol.lsn import LSN
 
@@ -58,16 +58,16 @@ class Bronze:
         self.copies = Copies(lake)
         self._names: set[TableName] = set()
         self._names_version = -1
-        self.arrivals: Arrivals | None = None
+        self.new_files: NewFiles | None = None
         self._epoch: Epoch | None = None
 
     def in_session(self, spark: SparkSession) -> "Bronze":
         """Return the same tables seen through another session."""
         return Bronze(Lake(spark, self.lake.root), self.pipeline)
 
-    def look_at_arrivals(self, since: Point | None, upto: Point) -> None:
+    def read_new_files(self, start: BronzeOffset | None, end: BronzeOffset) -> None:
         """Read what lies between two points by its files, where that can be."""
-        self.arrivals = arrivals_between(self.changes, self.app_id, since, upto) if since else None
+        self.new_files = new_files_between(self.changes, self.app_id, start, end) if start else None
 
     def ensure(self) -> None:
         """Create the tables unless they are there."""
@@ -90,30 +90,30 @@ class Bronze:
     def begin(self) -> None:
         """Take the next epoch: what this object commits from now on excludes ingests that started earlier."""
         name = f"{self.app_id}#epoch"
-        self._epoch = Epoch(name, (self.changes.position(name) or 0) + 1)
+        self._epoch = Epoch(name, (self.changes.offset(name) or 0) + 1)
         self.prepared.epoch = self.copies.epoch = self._epoch
 
     def claim(self) -> None:
         """Have earlier ingests refused from now on; FencedError where a later one has begun."""
         epoch = self._epoch
         if epoch:
-            commit_files(self.changes, [], Commit(epoch.app_id, LSN(epoch.number)), epoch=epoch)
+            commit_files(self.changes, [], TableCommit(epoch.app_id, LSN(epoch.number)), epoch=epoch)
 
-    def remember(self, point: Point) -> None:
+    def record_offset_again(self, captured: BronzeOffset) -> None:
         """Record again how far bronze is, where Delta was told to forget it."""
-        if self.changes.position(self.app_id) is None:
+        if self.changes.offset(self.app_id) is None:
             counts = ("transactions", "changes", "gap")  # of a commit that is there already
             facts = {name: fact for name, fact in self.metadata().items() if name not in counts}
-            facts["from_lsn"] = str(point.lsn)
-            self.land([], Commit(self.app_id, point.lsn, facts))
+            facts["from_lsn"] = str(captured.lsn)
+            self.land([], TableCommit(self.app_id, captured.lsn, facts))
 
-    def point(self) -> Point | None:
+    def captured_offset(self) -> BronzeOffset | None:
         """Return how far bronze is complete, None where it holds no position.
 
         Delta forgets positions where delta.setTransactionRetentionDuration says so; its log has them still.
         ConfigError where another pipeline fills bronze: each would take the other's rows for its own.
         """
-        version, lsn = self.changes.version_and_position(self.app_id)
+        version, lsn = self.changes.version_and_offset(self.app_id)
         if lsn is None and version >= 0:
             if told := self.metadata().get("to_lsn"):
                 lsn = LSN.parse(told)
@@ -122,7 +122,7 @@ class Bronze:
                     f"the lake {self.lake.root} is that of the pipeline {owner}, which shares it with none: "
                     f"give {self.pipeline} a storage.root of its own, or write its former name as `pipeline`"
                 )
-        return None if lsn is None else Point(version, lsn)
+        return None if lsn is None else BronzeOffset(version, lsn)
 
     def metadata(self) -> dict[str, Any]:
         """Return what the newest commit of ours recorded about its source, empty where there is none."""
@@ -151,7 +151,7 @@ class Bronze:
         """Append relation versions; must be durable before the changes that name them."""
         commit_files(self.relations, [], rows=self._frame(relations_table(versions), RELATIONS))
 
-    def known_versions(self) -> set[int]:
+    def relation_version_ids(self) -> set[int]:
         """Return the ids of all recorded relation versions."""
         rows = self.relations.frame().select("relation_version").distinct().collect()
         return {row.relation_version for row in rows}
@@ -169,7 +169,7 @@ class Bronze:
         """Return how many rows of a copy are there."""
         return self.changes.frame().where(f"op = 'R' AND copy_id = {copy_id}").count()
 
-    def land(self, files: Sequence[DataFile], *commits: Commit) -> None:
+    def land(self, files: Sequence[DataFile], *commits: TableCommit) -> None:
         """Make files of the table's folder part of it, in one commit with positions; no file is fine."""
         epoch = self._epoch
         if epoch:
@@ -189,54 +189,54 @@ class Bronze:
         return {row.relation_version: source_relation(row) for row in rows}
 
     def survey(
-        self, point: Point, default_floor: LSN, floors: Mapping[TableName, LSN]
+        self, end: BronzeOffset, default_offset: LSN, offsets: Mapping[TableName, LSN]
     ) -> dict[TableName, list[TableSurvey]]:
         """Return what lies between each table's floor and the point, one entry per relation version.
 
         `floors` names the tables whose floor is not the default one.
         """
         special = " ".join(
-            f"WHEN {_names(name)} THEN end_lsn > {int(floor)}" for name, floor in sorted(floors.items())
+            f"WHEN {_names(name)} THEN end_lsn > {int(floor)}" for name, floor in sorted(offsets.items())
         )
-        above = f"CASE {special} ELSE end_lsn > {int(default_floor)} END" if special else "true"
-        lowest = min([default_floor, *floors.values()])
-        return _surveys(self._rows(lowest, point.lsn).where(above))
+        above = f"CASE {special} ELSE end_lsn > {int(default_offset)} END" if special else "true"
+        lowest = min([default_offset, *offsets.values()])
+        return _surveys(self._rows(lowest, end.lsn).where(above))
 
-    def survey_table(self, name: TableName, start: Start, through: LSN) -> list[Survey]:
+    def survey_table(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Survey]:
         """Survey one table's input up to an LSN; that of a copy's rows comes first."""
-        found = _surveys(self.table_changes(name, start, through).where("op <> 'R'"))
+        found = _surveys(self.table_changes(name, start, end_lsn).where("op <> 'R'"))
         surveys = [table.survey for table in found.get(name, [])]
         return [survey_of(start.copy), *surveys] if start.copy else surveys
 
-    def count_of(self, name: TableName, through: LSN) -> int:
+    def count_of(self, name: TableName, end_lsn: LSN) -> int:
         """Return how many changes of a table bronze holds up to an LSN."""
-        return self.table_changes(name, Start(), through).count()
+        return self.table_changes(name, InputStart(), end_lsn).count()
 
-    def table_changes(self, name: TableName, start: Start, through: LSN) -> DataFrame:
+    def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
         """Return one table's changes up to an LSN, after a position; or a copy's rows and what follows.
 
         A copy's rows may lie beyond that LSN: their place is before what their snapshot could not see yet.
         """
         copy = start.copy
         if copy is None:
-            return self._rows(start.floor, through).where(_names(name))
-        rows = self.changes.frame().where(f"(op = 'R' OR end_lsn <= {int(through)}) AND {copy.condition()}")
+            return self._rows(start.offset, end_lsn).where(_names(name))
+        rows = self.changes.frame().where(f"(op = 'R' OR end_lsn <= {int(end_lsn)}) AND {copy.condition()}")
         return rows.where(_names(name)).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
 
-    def _rows(self, floor: LSN, through: LSN) -> DataFrame:
+    def _rows(self, start_lsn: LSN, end_lsn: LSN) -> DataFrame:
         # Bronze only grows, and by whole transactions: rows up to an LSN it has reached stay the same.
-        bounds = f"op NOT IN ('M', 'R') AND end_lsn > {int(floor)} AND end_lsn <= {int(through)}"
-        if self.arrivals and self.arrivals.cover(floor, through):
-            return self.arrivals.frame(self.lake.spark).where(bounds)
+        bounds = f"op NOT IN ('M', 'R') AND end_lsn > {int(start_lsn)} AND end_lsn <= {int(end_lsn)}"
+        if self.new_files and self.new_files.covers(start_lsn, end_lsn):
+            return self.new_files.frame(self.lake.spark).where(bounds)
         return self.changes.frame().where(bounds)
 
 
-def between(changes: DataFrame, after: Place, upto: Place) -> DataFrame:
+def between(changes: DataFrame, start: SequenceKey, end: SequenceKey) -> DataFrame:
     """Return the row changes (no truncates) in (after, upto] of places; copied rows are inserts there."""
     rows = changes.where(
         "op IN ('I', 'U', 'D', 'R') "
-        f"AND (commit_lsn > {after[0]} OR (commit_lsn = {after[0]} AND ordinal > {after[1]})) "
-        f"AND (commit_lsn < {upto[0]} OR (commit_lsn = {upto[0]} AND ordinal <= {upto[1]}))"
+        f"AND (commit_lsn > {start[0]} OR (commit_lsn = {start[0]} AND ordinal > {start[1]})) "
+        f"AND (commit_lsn < {end[0]} OR (commit_lsn = {end[0]} AND ordinal <= {end[1]}))"
     )
     return rows.withColumn("op", F.expr("CASE op WHEN 'R' THEN 'I' ELSE op END"))
 
@@ -269,17 +269,17 @@ def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
             deletes=row.D,
             key_tuples=row.key_tuples,
             without_old_row=row.without_old_row,
-            unsent=frozenset(row.unsent),
+            unchanged_toast=frozenset(row.unsent),
         )
         counts = {op: row[op] for op in "IUDT"}
-        found = TableSurvey(survey, counts, instant(row.commit_micros))
+        found = TableSurvey(survey, counts, from_microseconds(row.commit_micros))
         tables.setdefault((row.schema_name, row.table_name), []).append(found)
     return tables
 
 
 def exact_runs(
     changes: DataFrame, signatures: Mapping[int, int]
-) -> Iterable[tuple[tuple[int, ...], Place, Place]]:
+) -> Iterable[tuple[tuple[int, ...], SequenceKey, SequenceKey]]:
     """Return (versions, first, last) of each run of one signature, where versions interleave."""
     number = "CASE relation_version " + " ".join(f"WHEN {v} THEN {n}" for v, n in signatures.items()) + " END"
     rows = (

@@ -19,7 +19,7 @@ MOST_COMMITS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class BronzeOffset:
     """A state of bronze: `changes` is complete up to an LSN, and was as of this version."""
 
     version: int
@@ -27,16 +27,16 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class NewFiles:
     """All files that hold rows whose end LSN lies in (floor, through]."""
 
-    floor: LSN
-    through: LSN
+    start_lsn: LSN
+    end_lsn: LSN
     paths: tuple[str, ...]
 
-    def cover(self, floor: LSN, through: LSN) -> bool:
+    def covers(self, start_lsn: LSN, end_lsn: LSN) -> bool:
         """Say whether these files hold all rows of (floor, through]."""
-        return bool(self.paths) and self.floor <= floor and through <= self.through
+        return bool(self.paths) and self.start_lsn <= start_lsn and end_lsn <= self.end_lsn
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the files' rows."""
@@ -45,25 +45,27 @@ class Arrivals:
         return reader.schema(spark_ddl(CHANGES)).parquet(*self.paths)
 
 
-def arrivals_between(changes: LakeTable, app_id: str, since: Point, upto: Point) -> Arrivals | None:
+def new_files_between(
+    changes: LakeTable, app_id: str, start: BronzeOffset, end: BronzeOffset
+) -> NewFiles | None:
     """Return what came between two points, None where that is not just a few added files.
 
     The commit at `since` has to be the one that records its LSN: rows that came before that commit are of
     transactions that ended before that LSN.
     """
-    if not 0 < upto.version - since.version <= MOST_COMMITS:
+    if not 0 < end.version - start.version <= MOST_COMMITS:
         return None
     paths: list[str] = []
     is_recorded = False
     try:
-        for version, actions in actions_since(changes.spark, changes.path, since.version - 1, is_whole=True):
-            if version > upto.version:
+        for version, actions in actions_since(changes.spark, changes.path, start.version - 1, is_whole=True):
+            if version > end.version:
                 break
             for action in actions:
                 kind = kind_of(action)
-                if version == since.version:
+                if version == start.version:
                     if kind == "SetTransaction" and action.appId() == app_id:
-                        is_recorded = LSN(action.version()) == since.lsn
+                        is_recorded = LSN(action.version()) == start.lsn
                 elif kind == "RemoveFile" or (kind == "AddFile" and not action.dataChange()):
                     return None
                 elif kind == "AddFile":
@@ -72,4 +74,4 @@ def arrivals_between(changes: LakeTable, app_id: str, since: Point, upto: Point)
         return None
     if not is_recorded or len(paths) > MOST_FILES:
         return None
-    return Arrivals(since.lsn, upto.lsn, tuple(paths))
+    return NewFiles(start.lsn, end.lsn, tuple(paths))

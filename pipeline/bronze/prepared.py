@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from pipeline.bronze.schema import CHANGES, STATISTICS, spark_ddl, storable
 from pipeline.bronze.staged_files import Decision, Parked
 from pipeline.delta.commit_files import DataFile, Epoch, commit_files
-from pipeline.delta.retry import despite_conflicts
+from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import literal
 from pipeline.delta.table import Lake, LakeTable, local_frame
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.protocol.events import CommittedPrepared
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS
@@ -56,7 +56,7 @@ class PreparedTransactions:
         A transaction that is not here was empty: servers up to 17 send nothing but the end of one that only
         locked rows.
         """
-        recorded = LSN(self._changes.position(self._app_id) or INVALID)
+        recorded = LSN(self._changes.offset(self._app_id) or INVALID)
         commits = [d for d in decisions if isinstance(d, CommittedPrepared) and d.end_lsn > recorded]
         if not commits:
             return
@@ -79,7 +79,7 @@ class PreparedTransactions:
         landed = rows.join(F.broadcast(decided), ["gid", "xid"]).select(*CHANGES.names)
         newest = max(commit.end_lsn for commit in commits)
         facts = {"epoch": self.epoch.number} if self.epoch else {}
-        landing = Commit(self._app_id, newest, facts, after=recorded)
+        landing = TableCommit(self._app_id, newest, facts, expected_offset=recorded)
         commit_files(self._changes, [], landing, rows=landed, epoch=self.epoch)
 
     def forget(self, decided: Collection[tuple[str, int]]) -> None:
@@ -89,20 +89,20 @@ class PreparedTransactions:
             self._claim()
             ended = ", ".join(f"({literal(gid)}, {xid}L)" for gid, xid in sorted(left))
             table, sql = self.table.identifier, self.table.spark.sql
-            despite_conflicts(lambda: sql(f"DELETE FROM {table} WHERE (gid, xid) IN ({ended})"))
+            retry_conflicts(lambda: sql(f"DELETE FROM {table} WHERE (gid, xid) IN ({ended})"))
 
     def _claim(self) -> None:
         """Keep an ingest that was held up from parking what is removed now."""
         epoch = self.epoch
         if epoch and self.table.path not in epoch.claimed:
-            commit_files(self.table, [], Commit(epoch.app_id, LSN(epoch.number)), epoch=epoch)
+            commit_files(self.table, [], TableCommit(epoch.app_id, LSN(epoch.number)), epoch=epoch)
 
     def forget_all(self) -> None:
         """Remove all there are."""
         if self.table.exists():
             self._claim()
             table, sql = self.table.identifier, self.table.spark.sql
-            despite_conflicts(lambda: sql(f"DELETE FROM {table}"))
+            retry_conflicts(lambda: sql(f"DELETE FROM {table}"))
 
     def open_count(self, decisions: Sequence[Decision] = ()) -> int:
         """Return how many are not decided, these decisions taken into account."""

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, field
 import pyarrow as pa
 
 from pipeline.bronze.schema import RELATIONS, storable
-from pipeline.postgres.catalog import RelationFacts
+from pipeline.postgres.catalog import CatalogRelation
 from pipeline.protocol.binary.types import Types
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Relation
@@ -27,7 +27,7 @@ class RelationVersion:
     id: int
     lsn: LSN
     relation: Relation
-    facts: RelationFacts | None
+    catalog: CatalogRelation | None
     types: Types | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -41,7 +41,7 @@ class RelationVersion:
         relation = self.relation
         if relation.replica_identity == "f":
             return (), ()
-        facts = self.facts.columns if self.facts else ()
+        facts = self.catalog.columns if self.catalog else ()
         found = [
             (column.name, facts[i].base_oid if facts else column.type_oid)
             for i, column in enumerate(relation.columns)
@@ -56,15 +56,15 @@ class RelationVersion:
 
 
 def relation_version(
-    relation: Relation, facts: RelationFacts | None, lsn: LSN, types: Types | None = None
+    relation: Relation, catalog: CatalogRelation | None, lsn: LSN, types: Types | None = None
 ) -> RelationVersion:
     """Give the relation its version id: 63 bits of SHA-256 over its shape and the catalog's facts."""
-    columns = [astuple(column) for column in facts.columns] if facts else None
-    key = facts.primary_key if facts else None
+    columns = [astuple(column) for column in catalog.columns] if catalog else None
+    key = catalog.primary_key if catalog else None
     shape = (relation.oid, relation.namespace, relation.name, relation.replica_identity)
     described = tuple(astuple(column) for column in relation.columns)
     digest = hashlib.sha256(repr((shape, described, columns, key)).encode("utf-8", "surrogatepass")).digest()
-    return RelationVersion(int.from_bytes(digest[:8], "big") >> 1, lsn, relation, facts, types)
+    return RelationVersion(int.from_bytes(digest[:8], "big") >> 1, lsn, relation, catalog, types)
 
 
 def relations_table(versions: Sequence[RelationVersion]) -> pa.Table:
@@ -73,7 +73,7 @@ def relations_table(versions: Sequence[RelationVersion]) -> pa.Table:
 
 
 def _row(version: RelationVersion) -> dict[str, object]:
-    relation, facts = version.relation, version.facts
+    relation, facts = version.relation, version.catalog
     columns = []
     for position, column in enumerate(relation.columns):
         fact = facts.columns[position] if facts else None
@@ -107,5 +107,5 @@ def _row(version: RelationVersion) -> dict[str, object]:
         "replica_identity": relation.replica_identity,
         "columns": columns,
         "primary_key": [storable(name) for name in facts.primary_key] if facts else None,
-        "looked_up_at": facts.looked_up_at if facts else None,
+        "looked_up_at": facts.read_at if facts else None,
     }

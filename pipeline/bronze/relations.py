@@ -48,7 +48,7 @@ class SourceRelation:
     lsn: int = 0  # of the first transaction that was seen to use it
 
     @property
-    def facts_known(self) -> bool:
+    def is_in_catalog(self) -> bool:
         """Say whether the catalog agreed with the Relation message when it came."""
         return all(column.attribute_number is not None for column in self.columns)
 
@@ -69,7 +69,7 @@ class SourceRelation:
         """Return the oids of the key's types, beneath domains."""
         return tuple(column.type[0] for column in self.columns if column.name in self.key)
 
-    def position(self, name: str) -> int | None:
+    def index_of(self, name: str) -> int | None:
         """Return the 0-based place of a column in this version's tuples, None where it has none."""
         return next((i for i, column in enumerate(self.columns) if column.name == name), None)
 

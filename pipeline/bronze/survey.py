@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from pipeline.bronze.copied_rows import Copy
+from pipeline.bronze.copied_rows import CompleteCopy
 
-Place = tuple[int, int]  # (commit LSN, ordinal)
+SequenceKey = tuple[int, int]  # (commit LSN, ordinal)
 
 
 _LAST_ORDINAL = 2**62
@@ -15,18 +15,18 @@ class Survey:
     """What one relation version has in the input; ops count rows, places are (commit LSN, ordinal)."""
 
     version: int
-    first: Place
-    last: Place
-    last_truncate: Place | None = None
+    first: SequenceKey
+    last: SequenceKey
+    last_truncate: SequenceKey | None = None
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
     key_tuples: int = 0  # updates that carry the old key: it may have changed
     without_old_row: int = 0  # updates that do not carry the old row
-    unsent: frozenset[int] = frozenset()
+    unchanged_toast: frozenset[int] = frozenset()
 
 
-def survey_of(copy: Copy) -> Survey:
+def survey_of(copy: CompleteCopy) -> Survey:
     """Return the survey of a copy's rows."""
-    first, last = (int(copy.place), 0), (int(copy.place if copy.is_whole else copy.through), _LAST_ORDINAL)
+    first, last = (int(copy.lsn), 0), (int(copy.lsn if copy.is_whole else copy.end_lsn), _LAST_ORDINAL)
     return Survey(copy.version, first, last, inserts=copy.row_count)

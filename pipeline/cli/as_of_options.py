@@ -2,7 +2,7 @@
 
 import argparse
 
-from pipeline.cli.options import take_config
+from pipeline.cli.options import add_config
 
 AS_OF = """\
 Print, for the newest manifest or for the one that is asked for, its LSN and commit time, and for each
@@ -12,9 +12,9 @@ Exit code 1 where the version of a table is gone.
 """
 
 
-def take_as_of(parser: argparse.ArgumentParser) -> None:
+def add_as_of(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    take_config(parser)
+    add_config(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--lsn", metavar="X/Y", help="as of the newest manifest at or before this position")
     place.add_argument(

@@ -62,10 +62,10 @@ def ingest(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture."""
     config = _load(options)
     from pipeline.ingest.job import run_ingest
-    from pipeline.report.watch import Watch
+    from pipeline.report.watch import Observers
 
-    with Watch(config, options, "ingest") as watch:
-        summary = run_ingest(config, trigger=options.trigger, stop=stop, progress=watch.take_ingest)
+    with Observers(config, options, "ingest") as watch:
+        summary = run_ingest(config, trigger=options.trigger, stop=stop, progress=watch.on_ingest)
     return watch.end(_finish(summary, options))
 
 
@@ -73,10 +73,10 @@ def apply(options: argparse.Namespace, stop: threading.Event) -> int:
     """Apply."""
     config = _load(options)
     from pipeline.apply.job import run_apply
-    from pipeline.report.watch import Watch
+    from pipeline.report.watch import Observers
 
-    with Watch(config, options, "apply") as watch:
-        summary = run_apply(config, trigger=options.trigger, stop=stop, progress=watch.take_apply)
+    with Observers(config, options, "apply") as watch:
+        summary = run_apply(config, trigger=options.trigger, stop=stop, progress=watch.on_apply)
     return watch.end(_finish(summary, options))
 
 
@@ -84,15 +84,15 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture and apply."""
     config = _load(options)
     from pipeline.operate.run import run_both
-    from pipeline.report.watch import Watch
+    from pipeline.report.watch import Observers
 
-    with Watch(config, options, "run") as watch:
+    with Observers(config, options, "run") as watch:
         summary = run_both(
             config,
             trigger=options.trigger,
             stop=stop,
-            ingest_progress=watch.take_ingest,
-            apply_progress=watch.take_apply,
+            ingest_progress=watch.on_ingest,
+            apply_progress=watch.on_apply,
         )
     return watch.end(_finish(summary, options))
 
@@ -112,9 +112,9 @@ def status(options: argparse.Namespace, stop: threading.Event) -> int:
 
 def _prove(config: Config, options: argparse.Namespace) -> int:
     """Print whether bronze is whole, and return 1 where it is not."""
-    from pipeline.verify.audit import prove
+    from pipeline.verify.audit import run_audit
 
-    proof = prove(config)
+    proof = run_audit(config)
     _show(proof, options)
     return proof.exit_code(options.strict)
 
@@ -150,7 +150,7 @@ def resync(options: argparse.Namespace, stop: threading.Event) -> int:
             options.table,
             key_ranges=_key_ranges(options),
             runs=options.run,
-            progress=board.take,
+            progress=board.update,
             stop=stop,
         )
     return _unless_stopped(_finish(summary, options), stop)

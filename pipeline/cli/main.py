@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from pipeline import __version__
 from pipeline.cli import commands
-from pipeline.cli.as_of_options import AS_OF, take_as_of
-from pipeline.cli.metrics_options import take_offline, take_watch
-from pipeline.cli.options import take_config
+from pipeline.cli.as_of_options import AS_OF, add_as_of
+from pipeline.cli.metrics_options import add_offline, add_watch
+from pipeline.cli.options import add_config
 from pipeline.cli.signals import Kind, main_guard
-from pipeline.tail.request import TAIL, take_tail
+from pipeline.tail.request import TAIL, add_tail
 
 _ABOUT = """\
 Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to the source in silver.
@@ -86,26 +86,26 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _take_run(parser: argparse.ArgumentParser) -> None:
-    take_config(parser)
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
     parser.add_argument(
         "--trigger",
         choices=("available-now", "continuous"),
         default="available-now",
         help="end when what is there at the start is done (default), or go on until a signal",
     )
-    _take_strict(parser)
-    take_watch(parser)
+    _add_strict(parser)
+    add_watch(parser)
 
 
-def _take_strict(parser: argparse.ArgumentParser) -> None:
+def _add_strict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="exit 1 also where a recorded policy held or refused a table"
     )
 
 
-def _take_status(parser: argparse.ArgumentParser) -> None:
-    take_config(parser)
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
     parser.add_argument("--strict", action="store_true", help="exit 1 where something holds a table")
     parser.add_argument(
         "--prove",
@@ -113,10 +113,10 @@ def _take_status(parser: argparse.ArgumentParser) -> None:
         help="walk the commits of bronze instead: is everything there that was committed between its first "
         "LSN and its last? exit 1 where the chain is broken",
     )
-    take_offline(parser)
+    add_offline(parser)
 
 
-def _take_tables(parser: argparse.ArgumentParser) -> None:
+def _add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table",
         action="append",
@@ -125,9 +125,9 @@ def _take_tables(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _take_retry(parser: argparse.ArgumentParser) -> None:
-    take_config(parser)
-    _take_tables(parser)
+def _add_retry(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    _add_tables(parser)
     parser.add_argument(
         "--rewrite",
         action="store_true",
@@ -138,12 +138,12 @@ def _take_retry(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="apply what waits for the tables that --table names, whatever their guards say",
     )
-    _take_strict(parser)
+    _add_strict(parser)
 
 
-def _take_resync(parser: argparse.ArgumentParser) -> None:
-    take_config(parser)
-    _take_tables(parser)
+def _add_resync(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    _add_tables(parser)
     parser.add_argument(
         "--key",
         action="append",
@@ -159,12 +159,12 @@ def _take_resync(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", action="store_true", help="ingest and apply at once; not beside a running job"
     )
-    _take_strict(parser)
+    _add_strict(parser)
 
 
-def _take_reconcile(parser: argparse.ArgumentParser) -> None:
-    take_config(parser)
-    _take_tables(parser)
+def _add_reconcile(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    _add_tables(parser)
     parser.add_argument(
         "--repair",
         action="store_true",
@@ -184,9 +184,9 @@ def _take_reconcile(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _take_optimize(parser: argparse.ArgumentParser) -> None:
-    take_config(parser)
-    _take_tables(parser)
+def _add_optimize(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    _add_tables(parser)
     parser.add_argument(
         "--vacuum",
         action="store_true",
@@ -195,7 +195,7 @@ def _take_optimize(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _take_demo(parser: argparse.ArgumentParser) -> None:
+def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root", metavar="FOLDER", default=".demo", help="where lake and server live (%(default)s)"
     )
@@ -208,7 +208,7 @@ _COMMANDS = {
     "check": Command(
         "check that machine, server, publication and slot are ready; say what to do where not",
         "Run every start-up check, print passes and fixes. Changes nothing.",
-        take_config,
+        add_config,
         commands.check,
         kind=Kind.ANSWER,
     ),
@@ -216,19 +216,19 @@ _COMMANDS = {
         "PostgreSQL -> bronze",
         "Capture every committed change into {root}/bronze. A missing publication and slot are\n"
         "created where the configuration allows it; the slot is told only of what bronze holds.",
-        _take_run,
+        _add_run,
         commands.ingest,
     ),
     "apply": Command(
         "bronze -> silver",
         "Bring every silver table to the last transaction that bronze holds. Safe to repeat at any time.",
-        _take_run,
+        _add_run,
         commands.apply,
     ),
     "run": Command(
         "ingest and apply in one Spark session",
         "Run ingest and apply side by side in one Spark session: for a laptop or a demo.",
-        _take_run,
+        _add_run,
         commands.run,
     ),
     "status": Command(
@@ -239,7 +239,7 @@ _COMMANDS = {
         "whether it is held, and why. And the source's slot: the WAL that it keeps, and how long until\n"
         "max_slot_wal_keep_size is reached. A source that does not answer within seconds is left out.\n"
         "With --prove: whether bronze is whole, commit by commit, and exit code 1 where it is not.",
-        _take_status,
+        _add_status,
         commands.status,
         kind=Kind.ANSWER,
     ),
@@ -247,7 +247,7 @@ _COMMANDS = {
         "what the next apply would do, and what it costs",
         "Show what waits in bronze for each silver table: changes by operation, and every step by which its\n"
         "columns change, with its cost and with what it loses. Changes nothing.",
-        take_config,
+        add_config,
         commands.plan,
         kind=Kind.ANSWER,
     ),
@@ -258,7 +258,7 @@ _COMMANDS = {
         "lifted for this once. With --rewrite each table is written anew from bronze, under the types and\n"
         "policies that the configuration has now: readers see the rows from before until one commit\n"
         "replaces them. Not beside a running apply.",
-        _take_retry,
+        _add_retry,
         commands.retry,
         kind=Kind.ONCE,
     ),
@@ -267,7 +267,7 @@ _COMMANDS = {
         "Ask for tables to be copied anew: the next ingest (or one that runs) reads all their rows from the\n"
         "source while capture goes on, the apply after it puts them in silver by one commit a table. Until\n"
         "then readers see what is there, and it goes on following the source.",
-        _take_resync,
+        _add_resync,
         commands.resync,
         kind=Kind.ONCE,
     ),
@@ -277,7 +277,7 @@ _COMMANDS = {
         "one snapshot of the source and the versions of silver that hold the same transactions. Rows that\n"
         "differ are found by their keys, in _pgdelta/differences; what became of each table is in\n"
         "_pgdelta/reconciliations. Exit code 1 where a table differs, or could not be compared.",
-        _take_reconcile,
+        _add_reconcile,
         commands.reconcile,
         kind=Kind.ONCE,
     ),
@@ -287,21 +287,21 @@ _COMMANDS = {
         "tables that --table names; with --vacuum remove files that no version needs any more. Safe while\n"
         "ingest and apply go on; no row changes. Exit code 1 where a table could not be done; the others\n"
         "are.",
-        _take_optimize,
+        _add_optimize,
         commands.optimize,
         kind=Kind.ONCE,
     ),
     "as-of": Command(
         "which version of each silver table shows one commit of the source",
         AS_OF,
-        take_as_of,
+        add_as_of,
         commands.as_of,
         kind=Kind.ANSWER,
     ),
     "tail": Command(
         "what a slot says, message by message, live",
         TAIL,
-        take_tail,
+        add_tail,
         commands.tail,
         json_help="print one JSON object a line: every field, every value whole",
         kind=Kind.READER,
@@ -310,7 +310,7 @@ _COMMANDS = {
         "watch a shop in an embedded PostgreSQL being replicated",
         "Start an embedded PostgreSQL, load a small shop with changes, replicate it before your eyes,\n"
         "and compare every table with its source at the end. Needs the `demo` extra; two minutes.",
-        _take_demo,
+        _add_demo,
         commands.demo,
     ),
 }

@@ -18,7 +18,7 @@ class Address(NamedTuple):
     port: int
 
 
-def take_watch(parser: argparse.ArgumentParser) -> None:
+def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of commands that run a pipeline."""
     parser.add_argument(
         "--metrics",
@@ -37,7 +37,7 @@ def take_watch(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def take_offline(parser: argparse.ArgumentParser) -> None:
+def add_offline(parser: argparse.ArgumentParser) -> None:
     """Add the argument that leaves the source alone."""
     parser.add_argument(
         "--offline",

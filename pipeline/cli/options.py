@@ -4,7 +4,7 @@ import argparse
 import os
 
 
-def take_config(parser: argparse.ArgumentParser) -> None:
+def add_config(parser: argparse.ArgumentParser) -> None:
     """Add `--config`, which PGDELTA_CONFIG stands in for: what sentences tell to run, runs as it is told."""
     given = os.environ.get("PGDELTA_CONFIG")
     parser.add_argument(

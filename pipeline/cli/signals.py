@@ -22,7 +22,7 @@ from types import FrameType
 
 from pipeline.delta.spark.launcher import end_with_launcher, forward_signals
 from pipeline.errors import TRACES, PgdeltaError, one_line
-from pipeline.errors import sentence_of as sentence_of
+from pipeline.errors import describe_error as describe_error
 
 # a stop must have ended within 60 s; what is cut off then is a commit that did not happen, and the next run
 # does it
@@ -80,7 +80,7 @@ def main_guard(
         except BaseException as error:
             if debug:
                 traceback.print_exception(error)
-            _say(sentence_of(error))
+            _say(describe_error(error))
             outcome.append(error.exit_code if isinstance(error, PgdeltaError) else 1)
 
     hook = threading.excepthook
@@ -115,7 +115,7 @@ def _say(sentence: str) -> None:
 
 def _say_of_thread(arguments: threading.ExceptHookArgs) -> None:
     if arguments.exc_value is not None:
-        _say(sentence_of(arguments.exc_value))
+        _say(describe_error(arguments.exc_value))
 
 
 class _Stop:

@@ -17,15 +17,15 @@ from typing import Literal, cast
 from urllib.parse import parse_qsl
 
 from pipeline.config.tables import (
+    DETACHED_TABLES,
     DROPPED_COLUMNS,
-    LEAVING,
     MISFITS,
     MODES,
     NO_LIMITS,
     TYPE_CHANGES,
+    DetachedTables,
     DroppedColumns,
     Guards,
-    Leaving,
     Misfits,
     TableRule,
     TypeChanges,
@@ -117,7 +117,7 @@ class Silver:
     dropped_columns: DroppedColumns = "keep"
     type_changes: TypeChanges = "hold"
     resync: Literal["ask", "auto"] = "ask"
-    leaving: Leaving = "keep"
+    detached_tables: DetachedTables = "keep"
     guards: Guards = NO_LIMITS
 
 
@@ -174,7 +174,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         dropped_columns=cast(DroppedColumns, silver.choice("dropped_columns", "keep", DROPPED_COLUMNS)),
         type_changes=cast(TypeChanges, silver.choice("type_changes", "hold", TYPE_CHANGES)),
         resync=cast(Literal["ask", "auto"], silver.choice("resync", "ask", ("ask", "auto"))),
-        leaving=cast(Leaving, silver.choice("leaving", "keep", LEAVING)),
+        detached_tables=cast(DetachedTables, silver.choice("detached_tables", "keep", DETACHED_TABLES)),
         guards=read_guards(silver.section("guards"), NO_LIMITS),
     )
     silver.finish()
@@ -184,7 +184,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         misfit=kept.misfits,
         dropped_columns=kept.dropped_columns,
         type_changes=kept.type_changes,
-        leaving=kept.leaving,
+        detached_tables=kept.detached_tables,
         guards=kept.guards,
     )
     tables = read_rules(top.get("tables"), general)

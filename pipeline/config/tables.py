@@ -19,11 +19,11 @@ TableName = tuple[str, str]  # (schema, table)
 Misfits = Literal["null", "text", "clamp", "error"]
 DroppedColumns = Literal["keep", "drop"]
 TypeChanges = Literal["hold", "rewrite"]
-Leaving = Literal["keep", "archive"]
+DetachedTables = Literal["keep", "archive"]
 MISFITS = ("null", "text", "clamp", "error")
 DROPPED_COLUMNS = ("keep", "drop")
 TYPE_CHANGES = ("hold", "rewrite")
-LEAVING = ("keep", "archive")
+DETACHED_TABLES = ("keep", "archive")
 MODES = ("mirror",), ("soft_delete", "history", "append")
 
 _GLOB_PART = r'(?:"((?:[^"]|"")+)"|([^".]+))'
@@ -60,7 +60,7 @@ class TableRule:
     misfit: Misfits = "null"
     dropped_columns: DroppedColumns = "keep"
     type_changes: TypeChanges = "hold"
-    leaving: Leaving = "keep"
+    detached_tables: DetachedTables = "keep"
     guards: Guards = NO_LIMITS
 
     def misfit_of(self, column: str) -> Misfits:
@@ -147,7 +147,10 @@ def read_rules(value: Value | None, general: TableRule) -> tuple[TableRule, ...]
                     section.choice("dropped_columns", general.dropped_columns, DROPPED_COLUMNS),
                 ),
                 cast(TypeChanges, section.choice("type_changes", general.type_changes, TYPE_CHANGES)),
-                cast(Leaving, section.choice("leaving", general.leaving, LEAVING)),
+                cast(
+                    DetachedTables,
+                    section.choice("detached_tables", general.detached_tables, DETACHED_TABLES),
+                ),
                 read_guards(section.section("guards"), general.guards),
             )
         )

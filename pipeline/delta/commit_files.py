@@ -18,9 +18,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from pipeline.delta.log import delta_log
-from pipeline.delta.retry import despite_conflicts, is_same_write
+from pipeline.delta.retry import is_same_write, retry_conflicts
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.errors import FencedError, LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 
@@ -75,7 +75,7 @@ class Epoch:
 def commit_files(
     table: LakeTable,
     files: Sequence[DataFile],
-    *commits: Commit,
+    *commits: TableCommit,
     rows: DataFrame | None = None,
     epoch: Epoch | None = None,
 ) -> None:
@@ -87,11 +87,11 @@ def commit_files(
     """
     with epoch.lock if epoch else nullcontext():
         try:
-            despite_conflicts(lambda: _commit(table, files, commits, rows, epoch))
+            retry_conflicts(lambda: _commit(table, files, commits, rows, epoch))
         except Exception as error:
             if epoch is None or not is_same_write(error):
                 raise
-            recorded = table.positions()
+            recorded = table.offsets()
             _refuse_fenced(table, recorded, commits, epoch)
             raise
         if epoch:
@@ -101,14 +101,14 @@ def commit_files(
 def _commit(
     table: LakeTable,
     files: Sequence[DataFile],
-    commits: Sequence[Commit],
+    commits: Sequence[TableCommit],
     rows: DataFrame | None,
     epoch: Epoch | None,
 ) -> None:
     jvm: Any = table.spark._jvm
     delta = jvm.org.apache.spark.sql.delta
     transaction = delta_log(table.spark, table.path).startTransaction()
-    recorded = table.positions(transaction.snapshot())
+    recorded = table.offsets(transaction.snapshot())
     _refuse_fenced(table, recorded, commits, epoch)
     if any(recorded.get(commit.app_id, -1) >= commit.lsn for commit in commits):
         return
@@ -145,7 +145,7 @@ def _commit(
 
 
 def _refuse_fenced(
-    table: LakeTable, recorded: Mapping[str, LSN], commits: Sequence[Commit], epoch: Epoch | None
+    table: LakeTable, recorded: Mapping[str, LSN], commits: Sequence[TableCommit], epoch: Epoch | None
 ) -> None:
     if epoch and not epoch.holds(table.path, recorded):
         raise FencedError(
@@ -154,11 +154,11 @@ def _refuse_fenced(
         )
     for commit in commits:
         found = recorded.get(commit.app_id, INVALID)
-        if commit.after is not None and found != commit.after:
+        if commit.expected_offset is not None and found != commit.expected_offset:
             raise FencedError(
                 f"{table.path} records {found} of {commit.app_id}, and this ingest was to go on from "
-                f"{commit.after}: another ingest has written there, or the table was restored to an earlier "
-                "version; nothing of this was committed: see that one ingest runs at a time, and run again"
+                f"{commit.expected_offset}: another ingest has written there, or the table was restored to an "
+                "earlier version; nothing of this was committed: see that one ingest runs at a time, and run again"
             )
 
 

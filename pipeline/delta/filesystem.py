@@ -39,7 +39,7 @@ def move_folder(spark: SparkSession, folder: str, to: str) -> None:
     clear_cache(spark, folder)
 
 
-def force_names(folder: Path) -> None:
+def sync_names(folder: Path) -> None:
     """Force to disk which names a folder of this machine has, and those of all folders above it.
 
     A folder that is not there is left out, and so is one that this user may not read: nothing was made in it.

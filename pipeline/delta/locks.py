@@ -21,7 +21,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def hold_apply(lake: Lake) -> Iterator[None]:
+def lock_apply(lake: Lake) -> Iterator[None]:
     """Be the one apply of the lake; raise LakeError where another is running."""
     if lake.local_root is None:
         yield
@@ -44,9 +44,9 @@ def hold_apply(lake: Lake) -> Iterator[None]:
         os.close(file)  # lets go of the lock
 
 
-def refuse_beside_apply(lake: Lake) -> None:
+def refuse_while_apply_runs(lake: Lake) -> None:
     """Raise LakeError where an apply of the lake is running now."""
-    with hold_apply(lake):
+    with lock_apply(lake):
         pass
 
 

@@ -103,7 +103,7 @@ def clear_cache(spark: SparkSession, path: str) -> None:
     jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(spark._jsparkSession, hadoop_path)
 
 
-def positions_in(spark: SparkSession, snapshot: Any) -> dict[str, int]:
+def offsets_in(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     """Return what each application recorded last, by its id: Delta's `txn` actions as of a snapshot."""
     checksum = snapshot.checksumOpt()
     recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum

@@ -38,7 +38,7 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, _CONFLICTS) or any(sign in str(error) for sign in _SIGNS)
 
 
-def despite_conflicts(write: Callable[[], T]) -> T:
+def retry_conflicts(write: Callable[[], T]) -> T:
     """Do what may be done again; again where somebody else's commit came before, a few times."""
     for _ in range(ATTEMPTS - 1):
         try:

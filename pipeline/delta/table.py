@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline.delta.filesystem import force_names, move_folder, remove_folder
-from pipeline.delta.log import delta_log, newest_snapshot, positions_in
+from pipeline.delta.filesystem import move_folder, remove_folder, sync_names
+from pipeline.delta.log import delta_log, newest_snapshot, offsets_in
 from pipeline.delta.spark.log_store import require_log_store
-from pipeline.delta.txn import OURS, Commit
-from pipeline.errors import ConfigError, told
+from pipeline.delta.txn import OURS, TableCommit
+from pipeline.errors import ConfigError, report_error
 from pipeline.protocol.lsn import LSN
 
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -117,20 +117,20 @@ class LakeTable:
         A commit does so itself. One whose writer died before that can be read, and could still be lost.
         """
         if urlparse(self.path).scheme == "file":
-            force_names(Path(local_path(self.path), "_delta_log"))
+            sync_names(Path(local_path(self.path), "_delta_log"))
 
-    def position(self, app_id: str) -> LSN | None:
+    def offset(self, app_id: str) -> LSN | None:
         """Return the LSN that this application last recorded, None where it recorded none."""
-        return self.positions().get(app_id)
+        return self.offsets().get(app_id)
 
-    def version_and_position(self, app_id: str) -> tuple[int, LSN | None]:
+    def version_and_offset(self, app_id: str) -> tuple[int, LSN | None]:
         """Return the newest version and the LSN recorded in it, read from one snapshot."""
         snapshot = self.snapshot()
-        return int(snapshot.version()), self.positions(snapshot).get(app_id)
+        return int(snapshot.version()), self.offsets(snapshot).get(app_id)
 
-    def positions(self, snapshot: Any = None) -> dict[str, LSN]:
+    def offsets(self, snapshot: Any = None) -> dict[str, LSN]:
         """Return what each application last recorded (Delta's `txn` actions): now, or in a snapshot."""
-        found = positions_in(self.spark, self.snapshot() if snapshot is None else snapshot)
+        found = offsets_in(self.spark, self.snapshot() if snapshot is None else snapshot)
         return {app_id: LSN(version) for app_id, version in found.items()}
 
     def is_empty(self) -> bool:
@@ -170,22 +170,24 @@ class LakeTable:
         if missing:
             self.add_columns(", ".join(missing))
 
-    def append(self, frame: DataFrame, commit: Commit | None = None, *, adds_columns: bool = False) -> None:
+    def append(
+        self, frame: DataFrame, commit: TableCommit | None = None, *, adds_columns: bool = False
+    ) -> None:
         """Append rows; skipped by Delta where the table already records this commit's LSN or a later one."""
         self._write(frame, "append", commit, {"mergeSchema": str(adds_columns).lower()})
 
     def append_few(
-        self, frame: DataFrame, commit: Commit | None = None, *, adds_columns: bool = False
+        self, frame: DataFrame, commit: TableCommit | None = None, *, adds_columns: bool = False
     ) -> None:
         """Append as `append` does; where the version gets to a multiple of fifty, merge the small files."""
-        before = self._version_seen()
+        before = self._last_version()
         self.append(frame, commit, adds_columns=adds_columns)
-        if self._version_seen() // MERGED_EACH > before // MERGED_EACH:
+        if self._last_version() // MERGED_EACH > before // MERGED_EACH:
             # The rows are committed. Who loses against another writer leaves it to the next multiple.
             try:
                 self.spark.sql(f"OPTIMIZE {self.identifier}")
             except Exception as error:
-                told(error)
+                report_error(error)
 
     def merge_files(self) -> tuple[int, int]:
         """Merge small files into larger ones; return how many were written and how many these replace."""
@@ -199,7 +201,7 @@ class LakeTable:
         self.spark.sql(f"VACUUM {self.identifier}").collect()
         return found
 
-    def _version_seen(self) -> int:
+    def _last_version(self) -> int:
         """Return the version that this process read or wrote last; the log is not asked."""
         return int(delta_log(self.spark, self.path).unsafeVolatileSnapshot().version())
 
@@ -208,15 +210,17 @@ class LakeTable:
         table = DeltaTable.forPath(self.spark, self.path)
         return table.history() if limit is None else table.history(limit)
 
-    def overwrite(self, frame: DataFrame, commit: Commit | None, *, replaces_schema: bool = False) -> None:
+    def overwrite(
+        self, frame: DataFrame, commit: TableCommit | None, *, replaces_schema: bool = False
+    ) -> None:
         """Replace all rows in one commit; the schema is kept unless it is replaced too."""
         self._write(frame, "overwrite", commit, {"overwriteSchema": str(replaces_schema).lower()})
 
-    def replace_where(self, condition: str, frame: DataFrame, commit: Commit) -> None:
+    def replace_where(self, condition: str, frame: DataFrame, commit: TableCommit) -> None:
         """Replace the rows that meet a condition by rows that do, in one commit."""
         self._write(frame, "overwrite", commit, {"replaceWhere": condition})
 
-    def replace_by(self, other: "LakeTable", commit: Commit) -> None:
+    def replace_by(self, other: "LakeTable", commit: TableCommit) -> None:
         """Put another table's columns and rows in the place of this one's, in one commit."""
         schema = other.schema()
         for field_ in schema.fields:
@@ -234,7 +238,11 @@ class LakeTable:
         move_folder(self.spark, self.path, to)
 
     def _write(
-        self, frame: DataFrame, mode: str, commit: Commit | None, options: Mapping[str, str] | None = None
+        self,
+        frame: DataFrame,
+        mode: str,
+        commit: TableCommit | None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         writer = frame.write.format("delta").mode(mode).options(**(options or {}))
         if commit:

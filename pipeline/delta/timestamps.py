@@ -10,12 +10,12 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def instant(microseconds: int) -> datetime:
+def from_microseconds(microseconds: int) -> datetime:
     """Return what `unix_micros` gave as a time in UTC."""
     return EPOCH + microseconds * _MICROSECOND
 
 
-def microseconds_of(time: datetime) -> int:
+def to_microseconds(time: datetime) -> int:
     """Return what `unix_micros` gives for a time that has a zone."""
     return (time - EPOCH) // _MICROSECOND
 

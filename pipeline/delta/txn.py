@@ -17,7 +17,7 @@ _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TableCommit:
     """What a data commit records beside its data: who wrote it and up to which LSN it is complete.
 
     Given `after`, it is refused unless that is what was recorded before it; 0 is that nothing was.
@@ -26,7 +26,7 @@ class Commit:
     app_id: str
     lsn: LSN
     metadata: Mapping[str, object] = field(default_factory=dict)
-    after: LSN | None = None
+    expected_offset: LSN | None = None
 
     @property
     def user_metadata(self) -> str:
@@ -44,7 +44,7 @@ def without_variables(text: str) -> str:
 
 
 @contextmanager
-def committing(session: SparkSession, commit: Commit) -> Iterator[None]:
+def commit_settings(session: SparkSession, commit: TableCommit) -> Iterator[None]:
     """Make every write of the session record this commit; Delta skips a second one to a table in silence."""
     session.conf.set(_TXN[0], commit.app_id)
     session.conf.set(_TXN[1], str(int(commit.lsn)))

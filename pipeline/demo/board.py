@@ -103,17 +103,20 @@ class Board:
         if self._live is not None:
             self._live.stop()
 
-    def take_ingest(self, summary: IngestSummary) -> None:
+    def on_ingest(self, summary: IngestSummary) -> None:
         """Remember what ingest reports; the summary goes on changing."""
         self.ingested = summary
 
-    def take_apply(self, summary: ApplySummary) -> None:
+    def on_apply(self, summary: ApplySummary) -> None:
         """Remember what apply reports; the summary goes on changing."""
         self.applied = summary
 
     def has_passed(self, lsn: LSN) -> bool:
         """Say whether bronze holds, and silver shows, everything up to an LSN."""
-        return all(s is not None and s.position >= lsn for s in (self.ingested, self.applied))
+        ingested, applied = self.ingested, self.applied
+        if ingested is None or applied is None:
+            return False
+        return min(ingested.captured_offset, applied.applied_offset) >= lsn
 
     def standings(self) -> list[Standing]:
         """Return where each table stands now."""
@@ -126,7 +129,7 @@ class Board:
                 note = "" if state is None else "failed" if state.failure else "held" if state.held else ""
                 changes = 0 if state is None else state.changes
                 # a table without news is complete as far as silver as a whole is
-                position = position if note else max(position, self.applied.position)
+                position = position if note else max(position, self.applied.applied_offset)
             lag = self._load.lag_of(position)
             standings.append(Standing(table, self._load.rows[table], log.rows, changes, *lag, note))
         return standings

@@ -178,8 +178,8 @@ def _play(
             trigger="continuous",
             stop=ending,
             spark=spark,
-            ingest_progress=board.take_ingest,
-            apply_progress=board.take_apply,
+            ingest_progress=board.on_ingest,
+            apply_progress=board.on_apply,
         )
         try:
             board.stage = "filling the shop"

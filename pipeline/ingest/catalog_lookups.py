@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pipeline.errors import SlotBusyError, SourceError
-from pipeline.postgres.catalog import RelationFacts, is_visible, look_up
+from pipeline.postgres.catalog import CatalogRelation, is_visible, read_relation
 from pipeline.postgres.connection import Connection
-from pipeline.postgres.types import look_up_type
-from pipeline.protocol.binary.types import TypeFacts
+from pipeline.postgres.types import read_type
+from pipeline.protocol.binary.types import CatalogType
 from pipeline.protocol.messages import Relation
 
-Asked = TypeVar("Asked")
+Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 VISIBLE_SECONDS = 3.0
 """How long a transaction is waited for. What it waits for itself may be this very session's progress."""
@@ -27,7 +27,7 @@ _TYPE_LOOKS = 10
 _TYPE_PAUSE = 0.2  # seconds
 
 
-class LookUps:
+class CatalogLookups:
     """Asks the catalog over a session that is opened again where it was lost."""
 
     def __init__(self, connection: Connection, conninfo: str, opens: Callable[[str], Connection]) -> None:
@@ -47,45 +47,47 @@ class LookUps:
         if self._has_own_session:
             self._connection.close()
 
-    def facts(self, relation: Relation) -> RelationFacts | None:
+    def relation(self, relation: Relation) -> CatalogRelation | None:
         """Return what is seen now; a look-up that fails is recorded as unknown, and capture goes on."""
         try:
-            return self._ask(look_up, relation)
+            return self._query(read_relation, relation)
         except SlotBusyError:  # another ingest began when the session was lost
             raise
         except SourceError:
             return None
 
-    def facts_after(self, relation: Relation, xid: int, *, waits: bool) -> tuple[RelationFacts | None, bool]:
+    def relation_after(
+        self, relation: Relation, xid: int, *, waits: bool
+    ) -> tuple[CatalogRelation | None, bool]:
         """Return what is seen once the transaction can be, and whether it can; `waits` for it, for a time.
 
         While one is waited for in vain, others are not: a standby that is away holds up each of them.
         """
         deadline = time.monotonic() + (VISIBLE_SECONDS if waits and not self._is_held_up else 0)
         try:
-            while not (is_seen := self._ask(is_visible, xid)) and time.monotonic() < deadline:
+            while not (is_seen := self._query(is_visible, xid)) and time.monotonic() < deadline:
                 time.sleep(_PAUSE)
             if is_seen or waits:
                 self._is_held_up = not is_seen
-            return self._ask(look_up, relation), is_seen
+            return self._query(read_relation, relation), is_seen
         except SlotBusyError:
             raise
         except SourceError:
             return None, True
 
-    def type_facts(self, oid: int) -> TypeFacts | None:
+    def type(self, oid: int) -> CatalogType | None:
         """Ask the catalog for a type whose values came in binary format; None when it stays away.
 
         A transaction that made the type is sent a moment before the server lets others see it.
         """
         for _ in range(_TYPE_LOOKS):
-            facts = self._ask(look_up_type, oid)
+            facts = self._query(read_type, oid)
             if facts is not None:
                 return facts
             time.sleep(_TYPE_PAUSE)
         return None
 
-    def _ask(self, question: Callable[[Connection, Asked], Answer], asked: Asked) -> Answer:
+    def _query(self, question: Callable[[Connection, Key], Answer], asked: Key) -> Answer:
         """Ask the catalog, once more in a new session where the one at hand was lost."""
         try:
             return question(self._connection, asked)

@@ -7,11 +7,11 @@ the state it has until it was copied anew beyond the gap.
 
 from typing import Any
 
-from pipeline.bronze.copy_states import Request
+from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.errors import GapError
-from pipeline.ingest.loop import position_commit
+from pipeline.ingest.loop import offset_commit
 from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
 from pipeline.postgres.published_tables import list_published
 from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot, renew_slot
@@ -29,30 +29,30 @@ def refuse_other_source(recorded: dict[str, Any], identity: Identity, key: str =
             )
 
 
-def check_server(config: Config, recorded: dict[str, Any], identity: Identity, position: LSN) -> None:
+def check_server(config: Config, recorded: dict[str, Any], identity: Identity, offset: LSN) -> None:
     """Raise GapError where this is not the server, or not the state of it, that bronze was filled from."""
     refuse_other_source(recorded, identity)
     timeline = recorded.get("timeline", identity.timeline)
     if timeline != identity.timeline:
         end = read_switches(config.source.conninfo, identity.timeline).get(timeline)
-        if end is None or position > end:
+        if end is None or offset > end:
             told = "does not come from" if end is None else f"left at {end}"
             raise GapError(
-                f"Bronze is complete up to {position} of timeline {timeline}, which this server, on timeline "
+                f"Bronze is complete up to {offset} of timeline {timeline}, which this server, on timeline "
                 f"{identity.timeline}, {told}: bronze holds what the source never had. Start over with a new "
                 "storage.root."
             )
-    if identity.wal_flush_lsn < position:
+    if identity.wal_flush_lsn < offset:
         raise GapError(
-            f"The server's log ends at {identity.wal_flush_lsn}, before bronze's position {position}: it was "
+            f"The server's log ends at {identity.wal_flush_lsn}, before bronze's position {offset}: it was "
             "put back to an earlier state. Start over with a new storage.root."
         )
 
 
-def check_slot(slot: Slot, position: LSN) -> None:
+def check_slot(slot: Slot, offset: LSN) -> None:
     """Raise SlotGapError where the slot stands beyond the position."""
-    if slot.confirmed_flush_lsn > position:
-        raise moved_slot(slot.name, slot.confirmed_flush_lsn, position)
+    if slot.confirmed_flush_lsn > offset:
+        raise moved_slot(slot.name, slot.confirmed_flush_lsn, offset)
 
 
 def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
@@ -99,7 +99,7 @@ def first_slot(connection: Connection, config: Config) -> Slot:
 
 
 def cross_gap(
-    connection: Connection, config: Config, bronze: Bronze, identity: Identity, position: LSN, sentence: str
+    connection: Connection, config: Config, bronze: Bronze, identity: Identity, offset: LSN, sentence: str
 ) -> LSN:
     """Record a gap behind the position, ask for every table to be copied beyond it, return where it ends.
 
@@ -116,14 +116,14 @@ def cross_gap(
             "(pg_prepared_xacts lists it), then run again."
         )
     slot = renew_slot(connection, config)
-    end = max(position, slot.confirmed_flush_lsn)
-    bronze.copies.record_gap(position, end, sentence)
+    end = max(offset, slot.confirmed_flush_lsn)
+    bronze.copies.record_gap(offset, end, sentence)
     names = [name for name in list_published(connection, config.source.publication) if config.rule_for(*name)]
-    bronze.copies.request([Request.of(name, sentence) for name in sorted(names)])
+    bronze.copies.request([CopyRequest.of(name, sentence) for name in sorted(names)])
     if not is_moved:
         bronze.prepared.forget_all()
     count = bronze.prepared.open_count()
-    bronze.land([], position_commit(bronze, config, identity, position, end, gap=sentence, prepared=count))
+    bronze.land([], offset_commit(bronze, config, identity, offset, end, gap=sentence, prepared=count))
     return end
 
 

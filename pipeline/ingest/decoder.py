@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from pipeline.bronze.relation_versions import RelationVersion, relation_version
 from pipeline.bronze.spool import Spool
-from pipeline.ingest.catalog_lookups import LookUps
-from pipeline.postgres.catalog import RelationFacts
+from pipeline.ingest.catalog_lookups import CatalogLookups
+from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.connection import Connection, connect
 from pipeline.protocol.binary.types import Types
 from pipeline.protocol.events import (
@@ -42,7 +42,7 @@ from pipeline.protocol.transactions import Assembler
 from pipeline.table_copy.streamed_names import StreamedNames
 
 
-class Intake:
+class Decoder:
     """Takes the messages of one run, in the order of the server."""
 
     def __init__(
@@ -50,8 +50,8 @@ class Intake:
         spool: Spool,
         connection: Connection,
         conninfo: str,
-        known: set[int],
-        position: LSN,
+        relation_version_ids: set[int],
+        offset: LSN,
         *,
         opens: Callable[[str], Connection] = connect,
     ) -> None:
@@ -60,12 +60,12 @@ class Intake:
         `opens` gives a session in the place of one that was lost.
         """
         self.names = StreamedNames()
-        self.position = position
+        self.offset = offset
         self._spool = spool
-        self._look_ups = LookUps(connection, conninfo, opens)
-        self._known = known
+        self._catalog = CatalogLookups(connection, conninfo, opens)
+        self._relation_version_ids = relation_version_ids
         self._new_versions: list[RelationVersion] = []
-        self._types = Types(connection.info.server_version, self._look_ups.type_facts)
+        self._types = Types(connection.info.server_version, self._catalog.type)
         # Versions in force that were looked up too early, by oid, each with the transaction that is awaited.
         self._assembler = Assembler()
         self._session = 0
@@ -76,7 +76,7 @@ class Intake:
 
     def close(self) -> None:
         """End the session that asks the catalog, where it is another than the one that was given."""
-        self._look_ups.close()
+        self._catalog.close()
 
     @property
     def commit_time(self) -> datetime | None:
@@ -88,7 +88,7 @@ class Intake:
         except OverflowError:  # Python's calendar is shorter than the protocol's
             return None
 
-    def take_versions(self) -> list[RelationVersion]:
+    def pop_versions(self) -> list[RelationVersion]:
         """Hand over the relation versions to record before anything that was taken since."""
         versions, self._new_versions = self._new_versions, []
         return versions
@@ -102,11 +102,11 @@ class Intake:
         """Take what comes next as that of another session of the server, whatever its number."""
         self._session = 0
 
-    def whole_through(self, sent_through: LSN) -> LSN:
+    def complete_lsn(self, received_lsn: LSN) -> LSN:
         """Return how far everything committed has been taken, where the server has sent so much."""
-        return min(sent_through, self._began_lsn) if self._assembler.in_transaction else sent_through
+        return min(received_lsn, self._began_lsn) if self._assembler.in_transaction else received_lsn
 
-    def take(self, messages: Sequence[bytes], session: int) -> None:
+    def decode(self, messages: Sequence[bytes], session: int) -> None:
         """Take messages of a session of the server, which begins anew in each."""
         if session != self._session:
             # Every relation is described and every open transaction streamed again.
@@ -124,9 +124,9 @@ class Intake:
             elif event.__class__ is StreamedChange:
                 add_streamed(event)
             elif event is not None:
-                self._take_other(event)
+                self._handle(event)
 
-    def _take_other(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         spool = self._spool
         match event:
             case Began():
@@ -144,7 +144,7 @@ class Intake:
                 if not self._is_skipping:
                     spool.add_message(event)
             case Emitted():
-                if event.message.lsn > self.position:
+                if event.message.lsn > self.offset:
                     spool.add_message(event)
             case StreamStarted():
                 spool.streams.start(event)
@@ -154,7 +154,7 @@ class Intake:
                 spool.streams.add_truncation(event)
             case StreamedEmitted():
                 spool.streams.add_message(event)
-            case StreamCommitted() if event.commit_lsn < self.position:
+            case StreamCommitted() if event.commit_lsn < self.offset:
                 # Its rows are in bronze already; the server does not describe its relations again.
                 self._settle(event)
                 self._record(spool.skip_stream(event), event.commit_lsn)
@@ -177,20 +177,20 @@ class Intake:
 
     def _begin(self, began: Began | BeganPrepare, lsn: LSN, *, may_skip: bool = True) -> None:
         # The record of a commit starts before its end, and bronze's position is at the end of one.
-        self._is_skipping = may_skip and lsn < self.position
+        self._is_skipping = may_skip and lsn < self.offset
         self._began, self._began_lsn = began, lsn
         self._spool.begin(began)
 
     def _describe(self, described: Described) -> None:
         relation = described.relation
         if described.xid is not None:
-            facts = self._look_ups.facts(relation)
+            facts = self._catalog.relation(relation)
             version = relation_version(relation, facts, self._began_lsn, self._types)
             self._spool.describe(version, described.xid)
             return
         assert self._began is not None
         waits = isinstance(self._began, Began) and not self._is_skipping
-        facts, _ = self._look_ups.facts_after(relation, self._began.xid, waits=waits)
+        facts, _ = self._catalog.relation_after(relation, self._began.xid, waits=waits)
         version = relation_version(relation, facts, self._began_lsn, self._types)
         self._spool.describe(version)
         self._record([version], self._began_lsn)
@@ -205,23 +205,23 @@ class Intake:
         """
         described = self._spool.streams.described(committed.xid)
         last = {version.relation.oid: place for place, version in enumerate(described)}
-        looked_up: dict[Relation, tuple[RelationFacts | None, bool]] = {}
+        looked_up: dict[Relation, tuple[CatalogRelation | None, bool]] = {}
         settled: list[RelationVersion] = []
         for place, version in enumerate(described):
             relation = version.relation
             if relation not in looked_up:
-                looked_up[relation] = self._look_ups.facts_after(relation, committed.xid, waits=True)
+                looked_up[relation] = self._catalog.relation_after(relation, committed.xid, waits=True)
             facts, is_seen = looked_up[relation]
             late = self._with_facts(version, facts) if is_seen else version
-            if version.facts is None or last[relation.oid] == place:
+            if version.catalog is None or last[relation.oid] == place:
                 settled.append(late)
-            elif late.facts is None or late.facts.attribute_numbers == version.facts.attribute_numbers:
+            elif late.catalog is None or late.catalog.attribute_numbers == version.catalog.attribute_numbers:
                 settled.append(version)
             else:
                 settled.append(relation_version(relation, None, version.lsn, self._types))
         self._spool.settle_stream(committed.xid, settled)
 
-    def _with_facts(self, version: RelationVersion, facts: RelationFacts | None) -> RelationVersion:
+    def _with_facts(self, version: RelationVersion, facts: CatalogRelation | None) -> RelationVersion:
         """Return the version with what was found late, where anything was."""
         if facts is None:
             return version
@@ -232,6 +232,6 @@ class Intake:
         """See that versions are recorded before the changes that name them; `lsn` is where they took hold."""
         for version in versions:
             self.names.describe(version)
-            if version.id not in self._known:
-                self._known.add(version.id)
+            if version.id not in self._relation_version_ids:
+                self._relation_version_ids.add(version.id)
                 self._new_versions.append(replace(version, lsn=lsn))

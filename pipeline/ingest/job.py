@@ -22,19 +22,19 @@ from pipeline.ingest.continuity import (
     first_slot,
     force_logs,
 )
-from pipeline.ingest.loop import Capture, position_commit
+from pipeline.ingest.loop import Capture, offset_commit
 from pipeline.postgres.connection import Identity, connect, identify
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
 from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
-from pipeline.postgres.replication.sql_stream import start_slot_sql
+from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.walsender import start_walsender
 from pipeline.postgres.types import refuse_unreadable
 from pipeline.progress import IngestProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.table_copy.coordinator import Copier
+from pipeline.table_copy.coordinator import CopyCoordinator
 
 
 def run_ingest(
@@ -52,7 +52,7 @@ def run_ingest(
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
         lock_slot(connection, config.source.slot, should_stop=stop.is_set)
-        point = bronze.point()  # before anything is made: the lake may be another pipeline's
+        point = bronze.captured_offset()  # before anything is made: the lake may be another pipeline's
         identity = identify(connection)
         target = identity.wal_flush_lsn if trigger == "available-now" else None
         publication, _ = ensure_publication(connection, config)
@@ -64,12 +64,12 @@ def run_ingest(
             bronze.ensure()
             position = slot.confirmed_flush_lsn
             bronze.begin()
-            first = position_commit(bronze, config, identity, position, position)
-            bronze.land([], replace(first, after=INVALID))
+            first = offset_commit(bronze, config, identity, position, position)
+            bronze.land([], replace(first, expected_offset=INVALID))
         else:
             bronze.upgrade()
             bronze.begin()
-            bronze.remember(point)
+            bronze.record_offset_again(point)
             position = point.lsn
             recorded = bronze.metadata()
             check_server(config, recorded, identity, position)
@@ -86,7 +86,7 @@ def run_ingest(
         stream = _start_stream(config, identity, position, stop)
         try:
             summary = IngestSummary(config.pipeline, config.source.slot, position)
-            copier = Copier(config, bronze, identity, summary, is_continuous=target is None)
+            copier = CopyCoordinator(config, bronze, identity, summary, is_continuous=target is None)
             capture = Capture(
                 config,
                 bronze,
@@ -104,18 +104,18 @@ def run_ingest(
             stream.close()
 
 
-def _start_stream(config: Config, identity: Identity, position: LSN, stop: threading.Event) -> ChangeStream:
+def _start_stream(config: Config, identity: Identity, offset: LSN, stop: threading.Event) -> ChangeStream:
     source = config.source
     options = pgoutput_options(identity.server_version, source.protocol, source.publication, source.route)
     if source.route == "sql":
-        return start_slot_sql(
-            source.conninfo, source.slot, source.publication, options=options, start_lsn=position
+        return start_sql_stream(
+            source.conninfo, source.slot, source.publication, options=options, start_lsn=offset
         )
     return start_walsender(
         source.conninfo,
         source.slot,
         source.publication,
         options=options,
-        start_lsn=position,
+        start_lsn=offset,
         should_stop=stop.is_set,
     )

@@ -18,15 +18,15 @@ from pipeline.bronze.spool import Spool
 from pipeline.bronze.staged_files import Staged
 from pipeline.bronze.staging import Staging
 from pipeline.config.config import Config
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.errors import SourceError
-from pipeline.ingest.decoder import Intake
+from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import Connection, Identity
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.slot_lock import open_locked
 from pipeline.progress import IngestProgress, IngestSummary
 from pipeline.protocol.lsn import LSN
-from pipeline.table_copy.coordinator import Copier
+from pipeline.table_copy.coordinator import CopyCoordinator
 
 LAND_ROWS = 250_000  # land once this many rows wait…
 LAND_SECONDS = 3.0  # …or the oldest has waited this long
@@ -37,9 +37,9 @@ _REPORT_SECONDS = 1.0
 _CONFIRM_TIMEOUT = 30.0
 
 
-def position_commit(
+def offset_commit(
     bronze: Bronze, config: Config, identity: Identity, start: LSN, end: LSN, **facts: object
-) -> Commit:
+) -> TableCommit:
     """Return the commit that records bronze as complete up to `end`, and which source it came from.
 
     Of the facts, `prepared` counts the transactions which are prepared and not decided at `end`; `decided`
@@ -54,7 +54,7 @@ def position_commit(
         "to_lsn": str(end),
         **facts,
     }
-    return Commit(bronze.app_id, end, metadata, after=start)
+    return TableCommit(bronze.app_id, end, metadata, expected_offset=start)
 
 
 class Capture:
@@ -68,7 +68,7 @@ class Capture:
         identity: Identity,
         stream: ChangeStream,
         summary: IngestSummary,
-        copier: Copier,
+        copier: CopyCoordinator,
         prepared_count: int,
         progress: IngestProgress | None,
         begin_at: Callable[[LSN], ChangeStream],
@@ -77,21 +77,21 @@ class Capture:
 
         `begin_at` gives another session of the stream, where the one at hand has old names.
         """
-        position = summary.position
+        position = summary.captured_offset
         self._copier = copier
         self._config = config
         self._bronze = bronze
         self._identity = identity
         self._stream = stream
         self._begin_at = begin_at
-        self._position = position
+        self._offset = position
         self._progress = progress
         self._staging = Staging(bronze.lake)
         self._spool = Spool(self._staging.directory)
         conninfo = config.source.conninfo
-        known, opens = bronze.known_versions(), partial(open_locked, slot=config.source.slot)
+        known, opens = bronze.relation_version_ids(), partial(open_locked, slot=config.source.slot)
         bronze.relations.force_log()  # what is known is not recorded again
-        self._intake = Intake(self._spool, connection, conninfo, known, position, opens=opens)
+        self._intake = Decoder(self._spool, connection, conninfo, known, position, opens=opens)
         self._prepared_count = prepared_count
         self._sealed_at = time.monotonic()
         self._landing: Future[LSN] | None = None
@@ -103,17 +103,17 @@ class Capture:
         started = reported = time.monotonic()
         if self._progress:
             self._progress(self._summary)
-        self._copier.reach(self._position)
+        self._copier.reach(self._offset)
         self._copier.start(self._intake.names)
         with ThreadPoolExecutor(1, thread_name_prefix="land") as lander:
             try:
                 while not stop.is_set():
                     messages = self._stream.read(_READ_TIMEOUT)
                     if messages:
-                        self._intake.take(messages, self._stream.session)
+                        self._intake.decode(messages, self._stream.session)
                     else:
                         self._stream.ping()
-                    if self._intake.names.is_due(self._position) and self._intake.is_between_transactions:
+                    if self._intake.names.is_due(self._offset) and self._intake.is_between_transactions:
                         self._renew(lander)
                     is_done = self._is_done(target)
                     self._land_when_due(lander, is_done)
@@ -143,7 +143,7 @@ class Capture:
         """Say whether the stream was read up to the target and to where copies are complete."""
         if target is None or not self._copier.is_done:
             return False
-        return self._stream.sent_through >= max(target, self._copier.target)
+        return self._stream.received_lsn >= max(target, self._copier.target)
 
     def _land_when_due(self, lander: ThreadPoolExecutor, is_done: bool) -> None:
         if self._landing is not None:
@@ -172,19 +172,19 @@ class Capture:
     def _is_idle_due(self, waited: float) -> bool:
         if self._stream.needs_acknowledgement:
             return True
-        sent, awaited = self._stream.sent_through, self._copier.target
-        behind = sent - self._position
+        sent, awaited = self._stream.received_lsn, self._copier.target
+        behind = sent - self._offset
         return behind > 0 and (
-            waited >= IDLE_SECONDS or behind >= IDLE_BYTES or self._position < awaited <= sent
+            waited >= IDLE_SECONDS or behind >= IDLE_BYTES or self._offset < awaited <= sent
         )
 
     def _submit(self, lander: ThreadPoolExecutor, staged: Staged) -> None:
-        versions = self._intake.take_versions()
-        start = self._position
-        self._position = self._intake.position = max(start, staged.end_lsn)
+        versions = self._intake.pop_versions()
+        start = self._offset
+        self._offset = self._intake.offset = max(start, staged.end_lsn)
         self._sealed_at = time.monotonic()
         self._commit_time = self._intake.commit_time
-        self._landing = lander.submit(self._land, staged, versions, start, self._position)
+        self._landing = lander.submit(self._land, staged, versions, start, self._offset)
 
     def _land(self, staged: Staged, versions: list[RelationVersion], start: LSN, end: LSN) -> LSN:
         if versions:
@@ -223,7 +223,7 @@ class Capture:
     def _acknowledge(self, lsn: LSN) -> None:
         self._copier.reach(lsn)
         self._let_forget(lsn)
-        self._summary.position = lsn
+        self._summary.captured_offset = lsn
         self._summary.commits += 1
         if self._progress:
             self._progress(self._summary)
@@ -234,28 +234,28 @@ class Capture:
         Where bronze is that far already, the slot alone is behind: the run that landed this ended before it
         told the slot, or the server forgot in a crash what it was told.
         """
-        end = self._intake.whole_through(self._stream.sent_through)
-        if end <= self._position:
-            self._let_forget(self._position)
+        end = self._intake.complete_lsn(self._stream.received_lsn)
+        if end <= self._offset:
+            self._let_forget(self._offset)
             return
-        self._bronze.land([], self._commit(self._position, end))
-        self._position = self._intake.position = end
+        self._bronze.land([], self._commit(self._offset, end))
+        self._offset = self._intake.offset = end
         self._sealed_at = time.monotonic()
         self._acknowledge(end)
 
     def _let_forget(self, lsn: LSN) -> None:
         """Acknowledge what bronze holds, as far as the slot has sent it in this run."""
-        self._stream.acknowledge(min(lsn, self._stream.sent_through))
+        self._stream.acknowledge(min(lsn, self._stream.received_lsn))
 
-    def _commit(self, start: LSN, end: LSN, **facts: object) -> Commit:
+    def _commit(self, start: LSN, end: LSN, **facts: object) -> TableCommit:
         facts["prepared"] = self._prepared_count
-        return position_commit(self._bronze, self._config, self._identity, start, end, **facts)
+        return offset_commit(self._bronze, self._config, self._identity, start, end, **facts)
 
     def _renew(self, lander: ThreadPoolExecutor) -> None:
         """Go on in another session of the server: it describes every table anew."""
         self._finish(lander)
         self._stream.close()
-        self._stream = self._begin_at(self._position)
+        self._stream = self._begin_at(self._offset)
         self._intake.end_session()
         self._intake.names.renewed()
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.timestamps import instant, microseconds_of, now
+from pipeline.delta.timestamps import from_microseconds, now, to_microseconds
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 
@@ -35,7 +35,7 @@ class ManifestEntry:
     applied_lsn: LSN
     is_behind: bool
     table_id: str | None = None
-    position: LSN | None = None
+    offset: LSN | None = None
 
     @property
     def name(self) -> TableName:
@@ -105,7 +105,7 @@ class Manifests:
         if lsn is not None:
             wanted = F.col("lsn") <= min(int(lsn), 2**63 - 1)
         elif time is not None:
-            wanted = F.expr("unix_micros(commit_time)") <= microseconds_of(time)
+            wanted = F.expr("unix_micros(commit_time)") <= to_microseconds(time)
         row = self._first(wanted, newest=True)
         if row is not None:
             return _manifest(row)
@@ -147,4 +147,4 @@ def _entry(row: Any) -> ManifestEntry:
 
 
 def _time(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else instant(microseconds)
+    return None if microseconds is None else from_microseconds(microseconds)

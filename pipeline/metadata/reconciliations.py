@@ -37,7 +37,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Reconciliation:
     """One table held against the source as of `lsn`; a table that is not proven has a sentence why.
 
     `pending` changes were in bronze and not yet in the version of silver. Where not `is_whole`, more rows
@@ -73,7 +73,7 @@ class Reconciliations:
         self._reconciliations = lake.table("_pgdelta", "reconciliations")
         self._differences = lake.table("_pgdelta", "differences")
 
-    def record(self, run_id: str, verdict: Verdict) -> None:
+    def record(self, run_id: str, verdict: Reconciliation) -> None:
         """Append what was found of a table; its rows first."""
         spark = self._lake.spark
         names = {"run_id": run_id, "schema_name": verdict.name[0], "table_name": verdict.name[1]}
@@ -81,7 +81,7 @@ class Reconciliations:
             rows = [names | {"lsn": verdict.lsn} | asdict(row) for row in verdict.rows[:MOST_ROWS]]
             self._differences.ensure(DIFFERENCES)
             self._differences.append(local_frame(spark, rows, DIFFERENCES))
-        found = {f: getattr(verdict, f) for f in Verdict.__slots__ if f not in ("name", "rows")}
+        found = {f: getattr(verdict, f) for f in Reconciliation.__slots__ if f not in ("name", "rows")}
         found["left_out"] = [{"column": c, "reason": r} for c, r in verdict.left_out.items()]
         found["misfits"] = [{"column": c, "values": n} for c, n in verdict.misfits.items()]
         self._reconciliations.ensure(RECONCILIATIONS)

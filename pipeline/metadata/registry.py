@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.config.tables import TableName
-from pipeline.delta.retry import despite_conflicts
+from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import now
 from pipeline.metadata.events import EVENTS, ONLY_A_COPY_HELPS, Event
@@ -73,7 +73,7 @@ class Registered:
     columns: tuple[RegisteredColumn, ...]
     successor: Successor | None = None
     copy_id: int | None = None
-    own_columns: tuple[str, ...] = ()
+    metadata_columns: tuple[str, ...] = ()
 
     def moved(self, path: str) -> "Registered":
         """Return the same at another path, as a table that is followed no more."""
@@ -128,7 +128,7 @@ class Records:
             "updated_at": now(),
             "successor": asdict(table.successor) if table.successor else None,
             "copy_id": table.copy_id,
-            "own_columns": list(table.own_columns),
+            "own_columns": list(table.metadata_columns),
         }
         with self._waiting_lock:
             self._waiting[name] = row
@@ -142,7 +142,7 @@ class Records:
                 rows = before | waiting
                 frame = local_frame(self.lake.spark, list(rows.values()), TABLES)
                 try:
-                    despite_conflicts(lambda: self._tables.overwrite(frame, None, replaces_schema=True))
+                    retry_conflicts(lambda: self._tables.overwrite(frame, None, replaces_schema=True))
                 except BaseException:
                     # Those who wait for the lock have to see that theirs is not recorded.
                     with self._waiting_lock:
@@ -170,7 +170,7 @@ class Records:
                 unrecorded = frame.join(self._events.frame(), identity, "left_anti")
                 self._events.append_few(unrecorded.select(frame.columns))
 
-            despite_conflicts(append)  # ingest writes them too
+            retry_conflicts(append)  # ingest writes them too
             self._told.update(new)
 
     def resyncs(self) -> dict[TableName, LSN]:

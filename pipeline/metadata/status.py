@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.config.tables import TableName
-from pipeline.delta.retry import despite_conflicts
+from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
@@ -34,7 +34,7 @@ class Statuses:
     def replace(self, rows: Sequence[dict[str, object]]) -> None:
         """Write how all tables stand, by one commit."""
         frame = local_frame(self._spark, rows, STATUS)
-        despite_conflicts(lambda: self._table.overwrite(frame, None, replaces_schema=True))
+        retry_conflicts(lambda: self._table.overwrite(frame, None, replaces_schema=True))
 
     def failures(self) -> dict[TableName, Failure]:
         """Return the tables that failed when this was written last."""

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 
 from pipeline.config.config import Config
 from pipeline.config.tables import matcher
-from pipeline.delta.retry import despite_conflicts
+from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.errors import told
+from pipeline.errors import report_error
 from pipeline.metadata.registry import Records
-from pipeline.silver.versions import place_of
+from pipeline.silver.versions import resolve_path
 
 _OWN = (
     ("bronze", "changes"),
@@ -119,7 +119,7 @@ def _tables(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, Lake
     matches = matcher(globs)
     for name, registered in sorted(Records(lake).registered().items()):
         if matches(name):
-            yield ".".join(name), lake.table_at(place_of(registered.path, name, lake.root))
+            yield ".".join(name), lake.table_at(resolve_path(registered.path, name, lake.root))
 
 
 def _optimize(name: str, table: LakeTable, vacuums: bool) -> Optimized | None:
@@ -127,7 +127,7 @@ def _optimize(name: str, table: LakeTable, vacuums: bool) -> Optimized | None:
     try:
         if not table.exists():
             return None
-        added, removed = despite_conflicts(table.merge_files)
+        added, removed = retry_conflicts(table.merge_files)
         return Optimized(name, added, removed, table.vacuum() if vacuums else 0)
     except Exception as error:
-        return Optimized(name, failure=told(error))
+        return Optimized(name, failure=report_error(error))

@@ -10,12 +10,12 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from pipeline.apply.applier import Applier
-from pipeline.apply.planner import Pending
-from pipeline.bronze.copied_rows import Start
+from pipeline.apply.planner import BatchPlan
+from pipeline.bronze.copied_rows import InputStart
 from pipeline.config.config import Config
 from pipeline.config.tables import TableName
 from pipeline.delta.spark.session import start_session
-from pipeline.errors import told
+from pipeline.errors import report_error
 from pipeline.progress import NO_BRONZE
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.status_page import escape
@@ -25,11 +25,11 @@ from pipeline.silver.schema_evolution import (
     CreateTable,
     DropColumn,
     Hold,
+    NeedsRebuild,
     Operation,
-    Rewrite,
     WidenColumn,
 )
-from pipeline.silver.schema_notes import Note
+from pipeline.silver.schema_notes import SchemaNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,48 +104,48 @@ class Plan:
 def make_plan(config: Config, *, spark: SparkSession | None = None) -> Plan:
     """Look at bronze and silver, and return what the next apply would do; nothing is changed."""
     applier = Applier(spark or start_session(f"pgdelta plan {config.pipeline}"), config)
-    pending = applier.pending()
+    pending = applier.plan()
     if pending is None:
-        point = applier.bronze.point() if applier.bronze.changes.exists() else None
+        point = applier.bronze.captured_offset() if applier.bronze.changes.exists() else None
         return Plan(config.pipeline, point.lsn if point else INVALID, ())
     tables = tuple(_table(applier, pending, name) for name in pending.names)
-    return Plan(config.pipeline, pending.point.lsn, tables)
+    return Plan(config.pipeline, pending.end.lsn, tables)
 
 
-def _table(applier: Applier, pending: Pending, name: TableName) -> TablePlan:
+def _table(applier: Applier, pending: BatchPlan, name: TableName) -> TablePlan:
     if copy := pending.copies.get(name):
         cost = f"{copy.row_count} rows are written; readers see the rows from before until then"
-        step = Step(copy.through, "the table begins with a copy of the source's rows", cost)
-        return TablePlan(name, copy.place, {"R": copy.row_count}, (step,))
-    if patches := pending.patches.get(name):
+        step = Step(copy.end_lsn, "the table begins with a copy of the source's rows", cost)
+        return TablePlan(name, copy.lsn, {"R": copy.row_count}, (step,))
+    if patches := pending.partial_copies.get(name):
         steps = _held(applier, pending, name) or tuple(
-            Step(p.place, f"the rows of {len(p.key_ranges)} ranges of keys are put", f"{p.row_count} rows")
+            Step(p.lsn, f"the rows of {len(p.key_ranges)} ranges of keys are put", f"{p.row_count} rows")
             for p in patches
         )
-        return TablePlan(name, pending.floor(name), {"R": sum(p.row_count for p in patches)}, steps)
-    found, counts, after = pending.surveys[name], pending.counts[name], pending.floor(name)
+        return TablePlan(name, pending.offset(name), {"R": sum(p.row_count for p in patches)}, steps)
+    found, counts, after = pending.surveys[name], pending.counts[name], pending.offset(name)
     if steps := _held(applier, pending, name):
         return TablePlan(name, after, dict(counts), steps)
     try:
         writer = applier.writer(name, pending.history)
         registered = pending.registered.get(name)
         surveys = [s.survey for s in found]
-        operations = writer.plan(surveys, applier.relations, registered, Start(after), pending.point.lsn)
+        operations = writer.plan(surveys, applier.relations, registered, InputStart(after), pending.end.lsn)
         rows = writer.table.frame().count() if writer.table.exists() else 0
-        recorded = writer.bronze.count_of(name, pending.point.lsn) if _is_rewritten(operations) else 0
+        recorded = writer.bronze.count_of(name, pending.end.lsn) if _is_rewritten(operations) else 0
     except Exception as error:  # the others are planned all the same
-        return TablePlan(name, after, dict(counts), failure=told(error))
+        return TablePlan(name, after, dict(counts), failure=report_error(error))
     steps = tuple(_step(lsn, operation, rows, recorded) for lsn, operation in operations)
     return TablePlan(name, after, dict(counts), steps)
 
 
-def _held(applier: Applier, pending: Pending, name: TableName) -> tuple[Step, ...]:
+def _held(applier: Applier, pending: BatchPlan, name: TableName) -> tuple[Step, ...]:
     excess = applier.excess(name, pending)
-    return (Step(pending.floor(name), excess, "nothing is applied until then"),) if excess else ()
+    return (Step(pending.offset(name), excess, "nothing is applied until then"),) if excess else ()
 
 
 def _is_rewritten(operations: list[tuple[LSN, Operation]]) -> bool:
-    return any(isinstance(operation, Rewrite) for _, operation in operations)
+    return any(isinstance(operation, NeedsRebuild) for _, operation in operations)
 
 
 def _step(lsn: LSN, operation: Operation, rows: int, recorded: int) -> Step:
@@ -167,11 +167,11 @@ def _step(lsn: LSN, operation: Operation, rows: int, recorded: int) -> Step:
             return Step(
                 lsn, operation.sentence, f"{nothing}; readers need column mapping", "the column's values"
             )
-        case Rewrite():
+        case NeedsRebuild():
             cost = f"{recorded} changes are read again, {rows} rows are replaced"
             return Step(lsn, f"{operation.sentence}: the table is written anew from bronze", cost)
         case Hold():
             return Step(lsn, operation.sentence, "nothing is applied from there on")
-        case Note():
+        case SchemaNote():
             return Step(lsn, operation.sentence, nothing, "what only a resync brings")
     return Step(lsn, operation.sentence, nothing)

@@ -12,11 +12,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.copy_states import Request
+from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.config.tables import TableName, matcher
-from pipeline.delta.locks import refuse_beside_apply
+from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
@@ -24,7 +24,7 @@ from pipeline.key_ranges import KeyRange, find_fault
 from pipeline.metadata.registry import Records
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import connect
-from pipeline.postgres.key_conditions import key_condition, takes_keys
+from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
 
 REASON = "somebody asked for it"
@@ -82,7 +82,7 @@ def run_resync(
     spark = spark or start_session(f"pgdelta resync {config.pipeline}")
     lake = Lake.for_writing(spark, config.storage.root)
     if runs:
-        refuse_beside_apply(lake)
+        refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)
     known = {*Records(lake).registered(), *(bronze.table_names() if bronze.relations.exists() else ())}
     names = tuple(name for name in sorted(known) if config.rule_for(*name) is not None and matches(name))
@@ -90,7 +90,7 @@ def run_resync(
         raise lake.no_match()
     if key_ranges:
         _refuse_untold(config, bronze, names, key_ranges)
-    bronze.copies.request([Request.of(name, REASON, key_ranges) for name in names])
+    bronze.copies.request([CopyRequest.of(name, REASON, key_ranges) for name in names])
     run = run_both(config, spark=spark, stop=stop, ingest_progress=progress) if runs else None
     return ResyncSummary(config.pipeline, names, len(key_ranges), run)
 
@@ -107,7 +107,7 @@ def _refuse_untold(
     fault = find_fault(relation.key_types, key_ranges)
     if fault is None:
         with connect(config.source.conninfo, application_name="pgdelta resync") as source:
-            if not takes_keys(source, name, key_condition(relation.key, relation.key_types, key_ranges)):
+            if not accepts_keys(source, name, key_condition(relation.key, relation.key_types, key_ranges)):
                 fault = (
                     "a value was given that the type of its key does not have: write it as SELECT shows it"
                 )

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
-from pipeline.apply.manifest_entries import Entries
-from pipeline.apply.status_writer import StatusRecord
+from pipeline.apply.manifest_entries import ManifestEntries
+from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.config.tables import TableName, matcher
-from pipeline.delta.locks import hold_apply
+from pipeline.delta.locks import lock_apply
 from pipeline.delta.spark.session import start_session
-from pipeline.errors import ConfigError, told
+from pipeline.errors import ConfigError, report_error
 from pipeline.progress import ApplySummary, TableState
 
 
@@ -44,13 +44,13 @@ def run_retry(
     matches = matcher(globs)
     applier = Applier(spark or start_session(f"pgdelta retry {config.pipeline}"), config)
     if applier.bronze.changes.exists():
-        with hold_apply(applier.lake):
+        with lock_apply(applier.lake):
             if confirms:
                 _confirm(applier, matches)
             applier.apply_pending()
             if rewrites:
                 _rewrite(applier, matches, stop)
-            StatusRecord(applier, config).write(always=True)
+            StatusWriter(applier, config).write(always=True)
     return applier.summary
 
 
@@ -67,7 +67,7 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         return
     registered = applier.records.registered()
     history = applier.bronze.copies.read()
-    found = Entries(applier.lake, manifest, applier.path, applier.bronze.app_id)
+    found = ManifestEntries(applier.lake, manifest, applier.path, applier.bronze.app_id)
     entries = dict(found.before)
     for name in found.before:
         if stop.is_set():
@@ -75,17 +75,17 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         if name not in registered or not matches(name) or name in applier.guarded:
             continue  # bronze's history has what the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
-        if (why := applier.halted.get(name)) is not None:
+        if (why := applier.held.get(name)) is not None:
             state.held = why  # bronze lacks what is to come, or the folder is another table's
             continue
         try:
             writer = applier.writer(name, history)
             since = found.known(name)
-            written = writer.rewrite(applier.relations, registered[name], manifest.lsn)
+            written = writer.rebuild(applier.relations, registered[name], manifest.lsn)
             if not written.held:
                 entries[name] = found.shown(name, manifest.lsn, since)
         except Exception as error:  # the others are written all the same
-            state.failure = told(error)
+            state.failure = report_error(error)
             continue
         state.held, state.failure, state.misfits = written.held, None, written.misfits
         if not written.held:

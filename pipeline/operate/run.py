@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.apply import job as applying
 from pipeline.config.config import Config
-from pipeline.delta.locks import hold_apply
+from pipeline.delta.locks import lock_apply
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.ingest import job as ingesting
@@ -67,7 +67,7 @@ def run_both(
             stop.set()
             raise
 
-    with hold_apply(Lake(spark, config.storage.root)):
+    with lock_apply(Lake(spark, config.storage.root)):
         if trigger == "available-now":
             captured = ingest()
             return RunSummary(captured, apply())

@@ -20,7 +20,7 @@ from pipeline.protocol.messages import Relation
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnFacts:
+class CatalogColumn:
     """One column: its type, the type beneath its domains, the element of an array, the fast default.
 
     `base_modifier` is that of an array's element. `type_kind` and `element_kind` are pg_type.typtype.
@@ -47,12 +47,12 @@ class ColumnFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RelationFacts:
+class CatalogRelation:
     """The columns of a Relation message in its order, the table's primary key, and when that was seen."""
 
-    columns: tuple[ColumnFacts, ...]
+    columns: tuple[CatalogColumn, ...]
     primary_key: tuple[str, ...]
-    looked_up_at: datetime
+    read_at: datetime
 
     @property
     def attribute_numbers(self) -> tuple[int, ...]:
@@ -129,7 +129,7 @@ ORDER BY k.place
 """
 
 
-def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
+def read_relation(connection: Connection, relation: Relation) -> CatalogRelation | None:
     """Return the facts about the columns of a Relation message, None where the catalog contradicts it.
 
     A query that the server refuses gives None as well; a lost connection is a SourceError.
@@ -155,17 +155,17 @@ def look_up(connection: Connection, relation: Relation) -> RelationFacts | None:
             raise SourceError(f"Lost the connection to the source: {describe(error)}; run again.") from None
         return None
     live = {row[0]: (place, row) for place, row in enumerate(rows)}
-    columns: list[ColumnFacts] = []
+    columns: list[CatalogColumn] = []
     last_place = -1
     for column in relation.columns:
         place, row = live.get(column.name, (-1, ()))
         if place <= last_place or (row[1], row[2]) != (column.type_oid, column.type_modifier):
             return None
         last_place = place
-        columns.append(ColumnFacts(*row[3:]))
+        columns.append(CatalogColumn(*row[3:]))
     if not rows and not _exists(connection, relation.oid):
         return None
-    return RelationFacts(tuple(columns), tuple(name for (name,) in key), looked_up_at)
+    return CatalogRelation(tuple(columns), tuple(name for (name,) in key), looked_up_at)
 
 
 def is_visible(connection: Connection, xid: int) -> bool:

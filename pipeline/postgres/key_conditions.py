@@ -41,7 +41,7 @@ def key_condition(names: Sequence[str], types: Sequence[int], ranges: Sequence[K
     return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL("({})").format(part) for part in parts))
 
 
-def takes_keys(connection: Connection, name: tuple[str, str], condition: KeyCondition) -> bool:
+def accepts_keys(connection: Connection, name: tuple[str, str], condition: KeyCondition) -> bool:
     """Say whether the values that ranges name are values of their columns' types.
 
     The statement is parsed only, so that no right to read the table is needed, and the caller's transaction

@@ -41,7 +41,7 @@ _PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Writers:
+class OpenTransactions:
     """The transactions that were writing to tables, by oid; of a standby the range of what may be open."""
 
     by_relation: Mapping[int, frozenset[str]]
@@ -61,16 +61,16 @@ class Writers:
         return before & self.of(relation_id)
 
 
-def list_writers(connection: Connection, relation_ids: Sequence[int]) -> Writers:
+def list_writers(connection: Connection, relation_ids: Sequence[int]) -> OpenTransactions:
     """Return which transactions write to tables now."""
     try:
         row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
         if row is not None and row[0]:
-            return Writers({}, connection.execute(_ON_STANDBY).fetchone())
+            return OpenTransactions({}, connection.execute(_ON_STANDBY).fetchone())
         rows = connection.execute(_WRITERS, (list(relation_ids),)).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read who writes to the source's tables: {describe(error)}.") from None
-    return Writers({relation_id: frozenset(writers) for relation_id, writers in rows})
+    return OpenTransactions({relation_id: frozenset(writers) for relation_id, writers in rows})
 
 
 def keeps_stale_entries(server_version: int) -> bool:
@@ -82,7 +82,7 @@ def keeps_stale_entries(server_version: int) -> bool:
     return major < 18 and minor < _TELLS_OPEN_TRANSACTIONS.get(major, minor + 1)
 
 
-def log_beyond_now(connection: Connection, should_stop: Callable[[], bool]) -> LSN:
+def write_wal_past_now(connection: Connection, should_stop: Callable[[], bool]) -> LSN:
     """Return a position beyond all that has ended, once it can be decoded."""
     try:
         row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()

@@ -14,7 +14,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.publication import Publication
 from pipeline.postgres.published_tables import IS_SENT
-from pipeline.protocol.binary.types import TypeFacts, Types
+from pipeline.protocol.binary.types import CatalogType, Types
 
 _BINARY_SINCE = 140000
 _NAMED_COLUMNS = 5
@@ -54,7 +54,7 @@ ORDER BY 1, 2, a.attnum
 """
 
 
-def look_up_type(connection: Connection, oid: int) -> TypeFacts | None:
+def read_type(connection: Connection, oid: int) -> CatalogType | None:
     """Return what the catalog says of a type now, None where it has no such type."""
     try:
         row = connection.execute(_TYPE, (oid,)).fetchone()
@@ -63,7 +63,7 @@ def look_up_type(connection: Connection, oid: int) -> TypeFacts | None:
     if row is None:
         return None
     oid, name, kind, send, output, delimiter, parts = row
-    return TypeFacts(oid, name, kind, send, output, delimiter, tuple(parts))
+    return CatalogType(oid, name, kind, send, output, delimiter, tuple(parts))
 
 
 def find_unreadable(
@@ -77,7 +77,7 @@ def find_unreadable(
     if version < _BINARY_SINCE:
         return []  # the option itself is refused there
     published = next(sql for major, sql in IS_SENT.items() if version >= major * 10000)
-    types = Types(version, lambda oid: look_up_type(connection, oid))
+    types = Types(version, lambda oid: read_type(connection, oid))
     schemas, names = [schema for schema, _ in tables], [table for _, table in tables]
     try:
         rows = connection.execute(_COLUMNS.format(published=published), (schemas, names, publication))

@@ -16,7 +16,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
     CASCADE,
     RESTART_IDENTITY,
-    UNSENT,
+    UNCHANGED_TOAST,
     Begin,
     BeginPrepare,
     Binary,
@@ -141,7 +141,7 @@ class Reader:
             case "n":
                 return None
             case "u":
-                return UNSENT
+                return UNCHANGED_TOAST
             case "t":
                 return self.read_bytes(field)
             case _:

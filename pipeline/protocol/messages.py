@@ -22,7 +22,7 @@ CASCADE: Final = 1
 RESTART_IDENTITY: Final = 2
 
 
-class Unsent(enum.Enum):
+class UnchangedToast(enum.Enum):
     """What stands where a value was not sent, because it is stored out of line (TOAST) and did not change."""
 
     UNSENT = "u"
@@ -32,7 +32,7 @@ class Unsent(enum.Enum):
         return self.name
 
 
-UNSENT: Final = Unsent.UNSENT
+UNCHANGED_TOAST: Final = UnchangedToast.UNSENT
 
 
 class Binary(bytes):
@@ -55,7 +55,7 @@ class Binary(bytes):
         return f"Binary({bytes.__repr__(self)})"
 
 
-Cell: TypeAlias = bytes | Literal[Unsent.UNSENT] | None
+Cell: TypeAlias = bytes | Literal[UnchangedToast.UNSENT] | None
 """A value as text (`bytes`) or in binary format (`Binary`), NULL (`None`), or not sent (`UNSENT`)."""
 
 Tuple: TypeAlias = tuple[Cell, ...]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Kind = Literal["held", "failed", "resumed"]
 
 
-class Trouble(NamedTuple):
+class Alert(NamedTuple):
     """What began of a table, or ended: where it stands, and the sentence of what began."""
 
     kind: Kind
@@ -34,13 +34,13 @@ class Trouble(NamedTuple):
         return f"resumed: {table}"
 
 
-class Troubles:
+class Alerts:
     """Knows what was told of each table."""
 
     def __init__(self) -> None:
         self._told: dict[TableName, tuple[Kind, str]] = {}
 
-    def take(self, tables: Mapping[TableName, TableState]) -> list[Trouble]:
+    def update(self, tables: Mapping[TableName, TableState]) -> list[Alert]:
         """Return what is new since the last time, by table."""
         found = []
         for name, state in sorted(tables.items()):
@@ -48,7 +48,7 @@ class Troubles:
             sentence = state.failure or state.held
             if sentence and (kind, sentence) != self._told.get(name):
                 self._told[name] = kind, sentence
-                found.append(Trouble(kind, name, state.applied, sentence))
+                found.append(Alert(kind, name, state.applied, sentence))
             elif not sentence and self._told.pop(name, None) is not None:
-                found.append(Trouble("resumed", name, state.applied))
+                found.append(Alert("resumed", name, state.applied))
         return found

@@ -41,7 +41,7 @@ def wal_rate(since: Mark | None, source: SourceState) -> float | None:
     return max(0, source.wal_lsn - since.lsn) / seconds if seconds >= 1.0 else None
 
 
-def seconds_left(source: SourceState, rate: float | None) -> float | None:
+def seconds_remaining(source: SourceState, rate: float | None) -> float | None:
     """Return how long until the slot may lose WAL, if it stays where it is and the rate holds."""
     if source.keep_size is None or source.slot is None or source.slot.safe is None or source.slot.is_lost:
         return None
@@ -80,7 +80,7 @@ def _limit(source: SourceState, rate: float | None) -> str:
         return f"{limit}; how much more the server does not say"
     if safe <= 0:
         return f"{limit} is reached: the slot can be lost at the next checkpoint"
-    left = seconds_left(source, rate)
+    left = seconds_remaining(source, rate)
     how_long = "at the present rate never" if rate == 0 else "nobody knows for how long"
     if left is not None:
         how_long = f"at the present rate for {long_text(left)}"

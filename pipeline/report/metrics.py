@@ -90,15 +90,15 @@ class RunMetrics:
         self._apply: ApplySummary | None = None
         self._read_source: Callable[[], LSN | None] = lambda: None
 
-    def take_ingest(self, summary: IngestSummary) -> None:
+    def on_ingest(self, summary: IngestSummary) -> None:
         """Remember a summary, which goes on changing."""
         self._ingest = summary
 
-    def take_source(self, read: Callable[[], LSN | None]) -> None:
+    def on_source(self, read: Callable[[], LSN | None]) -> None:
         """Remember what says where the source's log ends, None where that is not known."""
         self._read_source = read
 
-    def take_apply(self, summary: ApplySummary) -> None:
+    def on_apply(self, summary: ApplySummary) -> None:
         """Remember a summary, which goes on changing."""
         self._apply = summary
 
@@ -119,7 +119,7 @@ class RunMetrics:
         copies = dict(summary.copies)
         return [
             self._one("source_wal_lsn", "End of the source's log.", self._read_source()),
-            self._one("captured_lsn", "Position up to which bronze is complete.", summary.position),
+            self._one("captured_lsn", "Position up to which bronze is complete.", summary.captured_offset),
             self._one(
                 "captured_commit_timestamp_seconds",
                 "Commit time of the newest transaction that this run captured.",
@@ -154,17 +154,17 @@ class RunMetrics:
 
         passes = (
             Sample(summary.passing_seconds, self._labels, "_sum"),
-            Sample(summary.passes, self._labels, "_count"),
+            Sample(summary.batches, self._labels, "_count"),
         )
         return [
-            self._one("applied_lsn", "Position that silver as a whole shows.", summary.position),
+            self._one("applied_lsn", "Position that silver as a whole shows.", summary.applied_offset),
             self._one(
                 "applied_commit_timestamp_seconds",
                 "Commit time of the newest transaction that silver shows.",
                 _seconds(summary.commit_time),
             ),
             Family("pgdelta_apply_pass_seconds", "summary", "Time of passes that applied something.", passes),
-            self._one("apply_last_pass_seconds", "Time of the last pass.", summary.pass_seconds or None),
+            self._one("apply_last_pass_seconds", "Time of the last pass.", summary.batch_seconds or None),
             self._tables("table_applied_lsn", "Position up to which a table is applied.", applied),
             self._tables(
                 "table_changes_total",

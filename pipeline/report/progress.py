@@ -40,7 +40,7 @@ class Row:
     rows: str
     size: str
     rate: str
-    left: str
+    remaining: str
 
 
 def is_open(copy: CopyProgress) -> bool:
@@ -94,7 +94,7 @@ def ended_lines(ended: Sequence[tuple[TableName, CopyProgress]], most: int | Non
     return [*lines, *(f"copy of {name_text(name)} failed: {copy.failure}" for name, copy in failed)]
 
 
-def seconds_left(copy: CopyProgress) -> float | None:
+def seconds_remaining(copy: CopyProgress) -> float | None:
     """Return how long the rest takes if it goes on like this, None where nobody knows yet."""
     return copy.seconds * (1 - copy.share) / copy.share if 0 < copy.share < 1 else None
 
@@ -129,7 +129,7 @@ def duration_text(seconds: float) -> str:
 
 
 def _table_row(name: TableName, copy: CopyProgress) -> Row:
-    left = seconds_left(copy)
+    left = seconds_remaining(copy)
     if _is_read(copy):
         note = "waits for capture" if copy.share == 1.0 else "lands"
     else:
@@ -207,11 +207,11 @@ class CopyBoard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._summary is not None:
-            self.take(self._summary)
+            self.update(self._summary)
         with contextlib.suppress(OSError, ValueError):
             self._end_live()
 
-    def take(self, summary: IngestSummary) -> None:
+    def update(self, summary: IngestSummary) -> None:
         """Show what is new since the last time; the summary goes on changing."""
         self._summary = summary
         if self._is_silent:
@@ -219,7 +219,7 @@ class CopyBoard:
         with contextlib.suppress(OSError, ValueError):
             self._show(dict(summary.copies), summary.copy_failure)
 
-    def say(self, line: str) -> None:
+    def print(self, line: str) -> None:
         """Say a line, above the bars where there are some; in whatever thread."""
         if not self._is_silent:
             with contextlib.suppress(OSError, ValueError):
@@ -292,7 +292,7 @@ class CopyBoard:
         for row in board_rows(copies, rate, MOST_SHOWN):
             bar = [ProgressBar(total=1.0, completed=row.share)] if is_wide else []
             size = [row.size] if is_wide else []
-            texts = (share_text(row.share), row.rows, *size, row.rate, row.left)
+            texts = (share_text(row.share), row.rows, *size, row.rate, row.remaining)
             table.add_row(
                 Text(row.title, no_wrap=True, overflow="ellipsis"),
                 *bar,

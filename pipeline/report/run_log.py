@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pipeline import __version__
 from pipeline.config.tables import TableName
 from pipeline.delta.timestamps import utc_text
-from pipeline.report.alerts import Troubles
+from pipeline.report.alerts import Alerts
 
 if TYPE_CHECKING:
     from pipeline.progress import ApplySummary, IngestSummary
@@ -36,14 +36,14 @@ class RunLog:
         self._applied: dict[TableName, int] = {}
         self._copies: dict[TableName, str | None] = {}
         self._all_copies: str | None = None  # why none goes on
-        self._troubles = Troubles()
+        self._alerts = Alerts()
 
     def start(self, trigger: str) -> None:
         """Log that the run begins."""
         with self._lock:
             self._log("start", trigger=trigger, version=__version__)
 
-    def take_ingest(self, summary: IngestSummary) -> None:
+    def on_ingest(self, summary: IngestSummary) -> None:
         """Log what is in bronze since the last time: one commit, and copies that ended."""
         with self._lock:
             self._log_copies(summary)
@@ -51,7 +51,7 @@ class RunLog:
                 return
             self._log(
                 "commit",
-                position=str(summary.position),
+                position=str(summary.captured_offset),
                 transactions=summary.transactions - self._transactions,
                 changes=summary.changes - self._changes,
                 commit_time=utc_text(summary.commit_time),
@@ -59,24 +59,24 @@ class RunLog:
             self._commits, self._transactions = summary.commits, summary.transactions
             self._changes = summary.changes
 
-    def take_apply(self, summary: ApplySummary) -> None:
+    def on_apply(self, summary: ApplySummary) -> None:
         """Log a pass, and tables that are held, failed or go on again."""
         with self._lock:
-            if summary.passes == self._passes:
+            if summary.batches == self._passes:
                 return
-            self._passes = summary.passes
+            self._passes = summary.batches
             counts = {name: state.changes for name, state in summary.tables.items()}
             changed = {name: count - self._applied.get(name, 0) for name, count in counts.items()}
             self._applied = counts
             self._log(
                 "pass",
-                position=str(summary.position),
+                position=str(summary.applied_offset),
                 changes=sum(changed.values()),
                 tables=sum(count > 0 for count in changed.values()),
-                seconds=round(summary.pass_seconds, 3),
+                seconds=round(summary.batch_seconds, 3),
                 commit_time=utc_text(summary.commit_time),
             )
-            for kind, name, applied, sentence in self._troubles.take(summary.tables):
+            for kind, name, applied, sentence in self._alerts.update(summary.tables):
                 self._log(kind, schema=name[0], table=name[1], applied=str(applied), sentence=sentence)
 
     def end(self, exit_code: int, sentence: str | None = None) -> None:

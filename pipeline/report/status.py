@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.bronze.activity import Activity, read_activity
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import GONE, READING
+from pipeline.bronze.copy_states import DROPPED, READING
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.config.tables import TableName
@@ -25,7 +25,7 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.registry import Records
 from pipeline.metadata.status import FAILED, Failure, Statuses
-from pipeline.postgres.replication.slot_status import ask_source
+from pipeline.postgres.replication.slot_status import query_source
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
 from pipeline.report.status_page import HOLDING, Status, TableStatus
@@ -36,12 +36,12 @@ def read_status(config: Config, *, spark: SparkSession | None = None, is_offline
     source, unreachable = None, None
     if not is_offline:
         try:
-            source = ask_source(config)
+            source = query_source(config)
         except SourceError as error:
             unreachable = str(error)
     lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
-    point = bronze.point() if bronze.changes.exists() else None
+    point = bronze.captured_offset() if bronze.changes.exists() else None
     manifest = Manifests(lake).last() or Manifest(INVALID)
     failures = Statuses(lake).failures()
     tables = [
@@ -117,13 +117,13 @@ def _copying(
     held = None
     if event is not None and event.kind in HOLDING:
         held = replace(before, state=event.kind, sentence=event.sentence)
-    if last is not None and last.state == GONE:
+    if last is not None and last.state == DROPPED:
         return replace(shown, state="left", sentence=last.sentence) if shown else None
     if last is not None and last.state == READING:
-        done = int(bronze.changes.position(bronze.copy_app_id(last.id)) or 0)
+        done = int(bronze.changes.offset(bronze.copy_app_id(last.id)) or 0)
         if held is not None and done == 0:
             return held
-        share = f"{done} of {last.readings[-1].range_count} ranges of pages are copied"
+        share = f"{done} of {last.snapshots[-1].range_count} ranges of pages are copied"
         state = shown.state if shown and shown.state in HOLDING else "copying"
         return replace(before, state=state, sentence=share)
     if requests := copies.open_requests().get(name):

@@ -18,7 +18,7 @@ from pipeline.errors import one_line
 from pipeline.metadata.status import FAILED
 from pipeline.postgres.replication.slot_status import SourceState
 from pipeline.protocol.lsn import LSN
-from pipeline.report.lag import long_text, seconds_left, source_lines
+from pipeline.report.lag import long_text, seconds_remaining, source_lines
 from pipeline.report.progress import size_text
 
 
@@ -112,7 +112,7 @@ class Status:
         if self.source is None:
             return None
         slot = self.source.slot
-        left = seconds_left(self.source, self.rate)
+        left = seconds_remaining(self.source, self.rate)
         return {
             "now": utc_text(self.source.now),
             "wal_end": str(self.source.wal_lsn),

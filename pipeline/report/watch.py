@@ -6,9 +6,9 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PgdeltaError, one_line, sentence_of
+from pipeline.errors import PgdeltaError, describe_error, one_line
 from pipeline.postgres.replication.wal_end import LogEnd
-from pipeline.report.alerts import Troubles
+from pipeline.report.alerts import Alerts
 from pipeline.report.metrics import RunMetrics
 from pipeline.report.metrics_endpoint import MetricsEndpoint
 from pipeline.report.progress import CopyBoard
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipeline.progress import ApplySummary, IngestSummary
 
 
-class Watch:
+class Observers:
     """Hands on what a run reports to whoever was asked for: `--metrics`, `--log`, or lines for people.
 
     Those are of copies, and of tables that a continuous run holds, that fail or go on again: the closing
@@ -35,10 +35,10 @@ class Watch:
         self._metrics = RunMetrics(config.pipeline)
         self._log = RunLog(config.pipeline, command) if options.log == "json" else None
         self._board: CopyBoard | None = None
-        self._troubles = Troubles()
+        self._alerts = Alerts()
         self._open = ExitStack()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Observers:
         if self._options.metrics:
             host, port = self._options.metrics
             endpoint = MetricsEndpoint(host, port, self._metrics.families)
@@ -46,7 +46,7 @@ class Watch:
             if self._captures:
                 log_end = LogEnd(self._conninfo)
                 self._open.callback(log_end.close)
-                self._metrics.take_source(lambda: log_end.lsn)
+                self._metrics.on_source(lambda: log_end.lsn)
         if self._log is None:
             self._board = self._open.enter_context(CopyBoard(is_quiet=self._options.json))
         else:
@@ -59,26 +59,26 @@ class Watch:
         self._open.close()
         if self._log is not None and error is not None:
             code = error.exit_code if isinstance(error, PgdeltaError) else 1
-            self._log.end(code, sentence_of(error))
+            self._log.end(code, describe_error(error))
             if not self._options.debug:
                 raise SystemExit(code)  # its sentence is said already, and as JSON
 
-    def take_ingest(self, summary: IngestSummary) -> None:
+    def on_ingest(self, summary: IngestSummary) -> None:
         """Hand on what ingest reports."""
-        self._metrics.take_ingest(summary)
+        self._metrics.on_ingest(summary)
         if self._board is not None:
-            self._board.take(summary)
+            self._board.update(summary)
         if self._log is not None:
-            self._log.take_ingest(summary)
+            self._log.on_ingest(summary)
 
-    def take_apply(self, summary: ApplySummary) -> None:
+    def on_apply(self, summary: ApplySummary) -> None:
         """Hand on what apply reports."""
-        self._metrics.take_apply(summary)
+        self._metrics.on_apply(summary)
         if self._board is not None and self._options.trigger == "continuous":
-            for trouble in self._troubles.take(summary.tables):
-                self._board.say(one_line(trouble.line))
+            for trouble in self._alerts.update(summary.tables):
+                self._board.print(one_line(trouble.line))
         if self._log is not None:
-            self._log.take_apply(summary)
+            self._log.on_apply(summary)
 
     def end(self, exit_code: int) -> int:
         """Say that the run ended with an exit code, and return it."""

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.config.tables import TableName
 from pipeline.delta.log import JVM_ERRORS
 from pipeline.delta.table import Lake, quote_identifier
-from pipeline.errors import ConfigError, LakeError, ProtocolError, sentence_of, told
+from pipeline.errors import ConfigError, LakeError, ProtocolError, describe_error, report_error
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.versions import find_refusal, place_of
+from pipeline.silver.versions import find_refusal, resolve_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         try:
             return reader.load(found.path)
         except PySparkException as error:
-            raise LakeError(f"{'.'.join(name)} cannot be read: {sentence_of(error)}") from error
+            raise LakeError(f"{'.'.join(name)} cannot be read: {describe_error(error)}") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries and name not in self.behind
@@ -107,7 +107,7 @@ class AsOf(Mapping[TableName, DataFrame]):
 
     def _look(self, entry: ManifestEntry) -> TableAsOf:
         name = entry.name
-        path = place_of(entry.path, name, self._lake.root)
+        path = resolve_path(entry.path, name, self._lake.root)
         found = TableAsOf(name, path, entry.version)
         if entry.is_behind:
             sentence = (
@@ -120,7 +120,7 @@ class AsOf(Mapping[TableName, DataFrame]):
             try:
                 refusal = find_refusal(self._lake.table_at(place), entry.version, self.lsn, entry.table_id)
             except JVM_ERRORS as error:
-                refusal = told(error)
+                refusal = report_error(error)
             if refusal is None:
                 return replace(found, path=place)
             first = first or refusal
@@ -130,7 +130,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         """Return where a table may be: where it was, unless another is there, and where it is on record."""
         if self._elsewhere is None:
             registered = Records(self._lake).registered()
-            self._elsewhere = {n: place_of(t.path, n, self._lake.root) for n, t in registered.items()}
+            self._elsewhere = {n: resolve_path(t.path, n, self._lake.root) for n, t in registered.items()}
         now = self._elsewhere.get(name)
         is_taken = any(place == path and other != name for other, place in self._elsewhere.items())
         places = [] if is_taken and now not in (None, path) else [path]

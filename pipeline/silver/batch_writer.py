@@ -8,22 +8,30 @@ under the same id and version in silence.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.bronze.copied_rows import Start
+from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.log import Bronze, between, exact_runs
-from pipeline.bronze.new_files import Point
+from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey
 from pipeline.config.tables import TableName, TableRule
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.metadata.registry import Records, Registered, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.policies import Refusal, blind_update, refusal, refused_column
 from pipeline.silver.schema_evolution import Hold, Operation
-from pipeline.silver.schema_writer import Held, NeedsRewrite, SilverShape
+from pipeline.silver.schema_writer import Held, RebuildNeeded, SchemaWriter
 from pipeline.silver.types import stored
-from pipeline.silver.write_plan import Cut, Run, TableInput, plain_runs, plan_cuts, plan_fold, signature
-from pipeline.silver.writer import CutWriter
+from pipeline.silver.write_plan import (
+    Run,
+    TableInput,
+    WriteStep,
+    plain_runs,
+    plan_fold,
+    plan_write_steps,
+    signature,
+)
+from pipeline.silver.writer import StepWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +55,10 @@ class Written:
         )
 
 
-Rewrite = Callable[[Mapping[int, SourceRelation], Registered | None, LSN, NeedsRewrite], Written]
+Rewrite = Callable[[Mapping[int, SourceRelation], Registered | None, LSN, RebuildNeeded], Written]
 
 
-class StretchWriter:
+class BatchWriter:
     """Applies stretches of one table's input; `rewrite` writes the table anew where only that follows."""
 
     def __init__(
@@ -72,18 +80,18 @@ class StretchWriter:
         self._rule = rule
         self._rewrite = rewrite
         self._app_id = bronze.app_id
-        self._shape = SilverShape(
+        self._schema = SchemaWriter(
             table.spark, table, records, name, rule, bronze.app_id, metadata_columns=metadata_columns
         )
-        self._writer = CutWriter(table.spark, table, records, name)
+        self._writer = StepWriter(table.spark, table, records, name)
 
     def apply(
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
-        point: Point,
-        start: Start,
+        point: BronzeOffset,
+        start: InputStart,
     ) -> Written:
         """Bring the table from a start up to a point, or up to where it has to be held."""
         through, held, kind = point.lsn, None, "held"
@@ -92,10 +100,10 @@ class StretchWriter:
             through, held, kind = found.before, found.sentence, found.kind
             surveys = self._survey_before(start, through)
             if not surveys:
-                return Written(start.floor, held, kind=kind)
+                return Written(start.offset, held, kind=kind)
         try:
-            evolution, relations = self._shape.evolve(surveys, relations, registered)
-        except NeedsRewrite as need:
+            evolution, relations = self._schema.evolve(surveys, relations, registered)
+        except RebuildNeeded as need:
             written = self._rewrite(relations, registered, through, need)
             return written if written.held else replace(written, held=held, kind=kind)
         except Held as hold:
@@ -103,24 +111,24 @@ class StretchWriter:
             through, held, kind = hold.before, str(hold), "held"
             surveys = self._survey_before(start, through)
             if not surveys:
-                return Written(start.floor, held)
-            evolution, relations = self._shape.evolve(surveys, relations, registered)
+                return Written(start.offset, held)
+            evolution, relations = self._schema.evolve(surveys, relations, registered)
         runs = self._runs(surveys, relations, start, through)
         table = TableInput(tuple(surveys), relations, through, runs, start.copy)
-        cuts = plan_cuts(table, registered.relation_id if registered else None)
+        cuts = plan_write_steps(table, registered.relation_id if registered else None)
         # Columns are recorded before the rows: a run after a crash must know which is which. How the source
         # named them is recorded after the rows, which may come again, and so is a patch. Of a table created
         # again the first write puts the new rows in the old ones' place.
         copy_before = registered.copy_id if registered else None
         copy_id = start.copy.id if start.copy else copy_before
-        oid, columns_now = evolution.known.relation_id, self._shape.columns_of(evolution)
+        oid, columns_now = evolution.known.relation_id, self._schema.columns_of(evolution)
         entry = Registered(
             *self._name,
             self._table.path,
             oid,
             columns_now,
             copy_id=copy_id,
-            own_columns=self._shape.own,
+            metadata_columns=self._schema.own,
         )
         names = {c.physical_name: c.name for c in registered.columns} if registered else {}
         columns = (replace(c, name=names.get(c.physical_name, c.name)) for c in entry.columns)
@@ -129,8 +137,8 @@ class StretchWriter:
             before = replace(before, copy_id=copy_before)
         if registered and registered.relation_id != oid:
             cut = cuts[0]
-            successor = Successor(oid, entry.columns, self._app_of(cut, through), cut.through)
-            before = replace(registered, successor=successor, own_columns=entry.own_columns)
+            successor = Successor(oid, entry.columns, self._app_of(cut, through), cut.end_lsn)
+            before = replace(registered, successor=successor, metadata_columns=entry.metadata_columns)
         if before != registered:
             self._records.register(before)
         lost_before = self._writer.lost
@@ -146,23 +154,27 @@ class StretchWriter:
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
-        start: Start,
+        start: InputStart,
         through: LSN,
     ) -> list[tuple[LSN, Operation]]:
         """Return what would change the table's shape or hold it, each with an LSN; nothing is done."""
-        operations = [*self._shape.plan(surveys, relations, self._settled(registered)).operations]
+        operations = [*self._schema.plan(surveys, relations, self._settled(registered)).operations]
         if found := self._refusal(surveys, relations, start, through):
             operations.append((found.before, Hold(found.sentence)))
         return operations
 
-    def _survey_before(self, start: Start, through: LSN) -> list[Survey]:
+    def _survey_before(self, start: InputStart, through: LSN) -> list[Survey]:
         """Survey what lies before a change that holds the table; rows of a copy come all at once, or not."""
-        if start.copy and through <= start.copy.through:
+        if start.copy and through <= start.copy.end_lsn:
             return []
         return self._bronze.survey_table(self._name, start, through)
 
     def _refusal(
-        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        start: InputStart,
+        through: LSN,
     ) -> Refusal | None:
         """Return the first change that a policy refuses, or that does not say which row it means."""
         column, blind = refused_column(surveys, relations, self._rule), blind_update(surveys, relations)
@@ -185,7 +197,7 @@ class StretchWriter:
         if registered is None or not self._table.exists():
             return None
         successor = registered.successor
-        if successor is None or (self._table.position(successor.app_id) or INVALID) < successor.lsn:
+        if successor is None or (self._table.offset(successor.app_id) or INVALID) < successor.lsn:
             return registered
         return replace(
             registered,
@@ -194,11 +206,17 @@ class StretchWriter:
             columns=successor.columns,
             successor=None,
             # What data files call the columns of a table that was written anew was not recorded any more.
-            own_columns=registered.own_columns if all(c.physical_name for c in successor.columns) else (),
+            metadata_columns=registered.metadata_columns
+            if all(c.physical_name for c in successor.columns)
+            else (),
         )
 
     def _runs(
-        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], start: Start, through: LSN
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        start: InputStart,
+        through: LSN,
     ) -> tuple[Run, ...]:
         runs = plain_runs(surveys, relations)
         if runs is not None:
@@ -211,20 +229,20 @@ class StretchWriter:
         changes = self._bronze.table_changes(self._name, start, through)
         return tuple(Run(*run) for run in exact_runs(changes, numbers))
 
-    def _app_of(self, cut: Cut, through: LSN) -> str:
+    def _app_of(self, cut: WriteStep, through: LSN) -> str:
         if cut.key_ranges:
             return f"{self._app_id}#patched"
-        if cut.copy_id is not None and cut.through < through:
+        if cut.copy_id is not None and cut.end_lsn < through:
             return f"{self._app_id}#copied/{cut.copy_id}"
         return f"{self._app_id}#{cut.part}" if cut.part else self._app_id
 
-    def _write(self, cut: Cut, table: TableInput, start: Start) -> int:
+    def _write(self, cut: WriteStep, table: TableInput, start: InputStart) -> int:
         """Write one cut, unless a run before did, and return how many values did not fit."""
-        app = self._app_of(cut, table.through)
-        if (self._table.position(app) or INVALID) >= cut.through:
+        app = self._app_of(cut, table.end_lsn)
+        if (self._table.offset(app) or INVALID) >= cut.end_lsn:
             return 0
-        columns = {name: stored(ddl) for name, ddl in self._shape.columns().items()}
-        changes = between(self._bronze.table_changes(self._name, start, table.through), cut.after, cut.upto)
+        columns = {name: stored(ddl) for name, ddl in self._schema.columns().items()}
+        changes = between(self._bronze.table_changes(self._name, start, table.end_lsn), cut.start, cut.end)
         fold = plan_fold(table, cut, columns, self._rule)
-        commit = Commit(app, cut.through, {"table": list(self._name), "after": str(start.floor)})
-        return self._writer.write(changes, fold, cut, commit, self._shape.metadata())
+        commit = TableCommit(app, cut.end_lsn, {"table": list(self._name), "after": str(start.offset)})
+        return self._writer.write(changes, fold, cut, commit, self._schema.metadata())

@@ -18,24 +18,24 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.bronze.copied_rows import Start
-from pipeline.bronze.copy_states import Reading
+from pipeline.bronze.copied_rows import InputStart
+from pipeline.bronze.copy_states import SnapshotRanges
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import Point
+from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.survey import Survey
 from pipeline.config.tables import TableName, TableRule
 from pipeline.delta.filesystem import folders_in, remove_folder
 from pipeline.delta.log import json_object
-from pipeline.delta.spark.session import own_session
+from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.metadata.registry import Records, Registered, RegisteredColumn
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.swap import RecordsBeside
+from pipeline.silver.swap import BufferedRecords
 from pipeline.silver.table import SilverTable
-from pipeline.table_copy.invisible_commits import is_one_of, late_commits
+from pipeline.table_copy.invisible_commits import find_invisible_commits, is_one_of
 
 _SHAPING = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "DROP COLUMNS", "RENAME COLUMN"})
 _CLONES = ("_pgdelta", "reconcile")
@@ -59,7 +59,7 @@ class SnapshotBronze(Bronze):
         """Return the same tables seen through another session."""
         return SnapshotBronze(Lake(spark, self.lake.root), self.pipeline, self._snapshot)
 
-    def table_changes(self, name: TableName, start: Start, through: LSN) -> DataFrame:
+    def table_changes(self, name: TableName, start: InputStart, through: LSN) -> DataFrame:
         """Return one table's changes up to an LSN, after a position, as far as the snapshot has them."""
         changes = super().table_changes(name, start, through)
         if not self._snapshot.running:
@@ -68,7 +68,7 @@ class SnapshotBronze(Bronze):
         return changes.where(f"NOT coalesce({is_running}, false)")
 
 
-class RecordsNowhere(RecordsBeside):
+class RecordsNowhere(BufferedRecords):
     """The records of a table that nobody shall see, and whose misfits are recorded where it comes from."""
 
     def record_misfits(self, frame: DataFrame) -> None:
@@ -81,7 +81,7 @@ class Pinned:
 
     registered: Registered
     version: int
-    position: LSN
+    offset: LSN
 
     @property
     def name(self) -> TableName:
@@ -108,7 +108,7 @@ def pin(bronze: Bronze, registered: Registered, shown: ManifestEntry | None) -> 
     `shown` is the table in the newest manifest, looked at before.
     """
     table = bronze.lake.table_at(registered.path)
-    version, position = table.version_and_position(bronze.app_id)
+    version, position = table.version_and_offset(bronze.app_id)
     if shown is None or shown.is_behind or shown.path != registered.path or shown.version > version:
         shown = None
     is_known = shown is not None and shown.version == version
@@ -181,19 +181,19 @@ class SnapshotSilver:
 
     def look(self, pinned: Sequence[Pinned]) -> dict[TableName, str]:
         """See what bronze has for the tables; return those that hold what the snapshot does not."""
-        floors = {table.name: table.position for table in pinned}
-        self._moved = {*self._bronze.survey(Point(-1, self.through), self.through, floors)}
-        reading = Reading(self._snapshot.lsn, self._snapshot.running, 0, ())
-        late = late_commits(self._bronze.changes, {table.name: [reading] for table in pinned})
+        floors = {table.name: table.offset for table in pinned}
+        self._moved = {*self._bronze.survey(BronzeOffset(-1, self.through), self.through, floors)}
+        reading = SnapshotRanges(self._snapshot.lsn, self._snapshot.running, 0, ())
+        late = find_invisible_commits(self._bronze.changes, {table.name: [reading] for table in pinned})
         return {
             table.name: "a transaction that silver holds was not visible at the source yet"
             for table in pinned
-            if any(lsn <= table.position for lsn in late.get(table.name, ()))
+            if any(lsn <= table.offset for lsn in late.get(table.name, ()))
         }
 
     def bring(self, pinned: Pinned, rule: TableRule, *, metadata_columns: bool) -> SilverAsOf:
         """Return a table as of the snapshot; raise Unsettled where it cannot be brought there."""
-        table, start = self._bronze.lake.table_at(pinned.registered.path), Start(pinned.position)
+        table, start = self._bronze.lake.table_at(pinned.registered.path), InputStart(pinned.offset)
         surveys: Sequence[Survey] = ()
         if pinned.name in self._moved:
             surveys = self._bronze.survey_table(pinned.name, start, self.through)
@@ -209,7 +209,7 @@ class SnapshotSilver:
         if surveys:
             records = RecordsNowhere(Records(self._bronze.lake))
             beside = SilverTable(
-                own_session(self._spark),
+                new_session(self._spark),
                 self._bronze,
                 records,
                 pinned.name,
@@ -218,7 +218,7 @@ class SnapshotSilver:
                 self._bronze.copies.read(),
                 metadata_columns=metadata_columns,
             )
-            point = Point(-1, self.through)
+            point = BronzeOffset(-1, self.through)
             written = beside.apply(surveys, self._relations, pinned.registered, point, start)
             if written.held:
                 raise Unsettled(f"silver cannot be brought to the snapshot: {written.held}")

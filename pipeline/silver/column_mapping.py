@@ -28,7 +28,7 @@ class RenameColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SilverColumns:
     """What is recorded of a silver table: the source table's oid, and each column's attribute number.
 
     `numbers` names the columns as silver has them now; `source_names` as the source had them when the rows
@@ -45,7 +45,7 @@ class Known:
         """Return the column that has this attribute number."""
         return next((name for name, n in self.numbers.items() if n == number and n is not None), None)
 
-    def after(self, relation: SourceRelation) -> "Known":
+    def after(self, relation: SourceRelation) -> "SilverColumns":
         """Return what is known once silver has followed a relation; what its catalog did not say stays."""
         numbers = dict(self.numbers) if relation.oid == self.relation_id else {}
         types = {}
@@ -55,9 +55,9 @@ class Known:
             types[column.name] = column.type
             if not column.is_type_known and column.name in self.types:
                 types[column.name] = self.types[column.name]
-        return Known(relation.oid, numbers, types=types)
+        return SilverColumns(relation.oid, numbers, types=types)
 
-    def renamed(self, renames: Sequence["RenameColumn"]) -> "Known":
+    def renamed(self, renames: Sequence["RenameColumn"]) -> "SilverColumns":
         """Return the same once columns have other names."""
         numbers, types = dict(self.numbers), dict(self.types)
         for rename in renames:
@@ -68,7 +68,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class AlignedVersions:
     """The versions of one table under the names of the last; `names` are those, by attribute number.
 
     `sources` are the names that the source has for them: Delta cannot hold two that differ only in case.
@@ -81,11 +81,11 @@ class Alike:
     names: Mapping[int, str]
     sources: Mapping[int, str]
     certain: tuple[bool, ...]
-    gone: Mapping[int, str]
-    alike: Set[int] = frozenset()
+    dropped: Mapping[int, str]
+    lookalikes: Set[int] = frozenset()
 
 
-def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alike:
+def align_versions(known: SilverColumns | None, relations: Sequence[SourceRelation]) -> AlignedVersions:
     """Give the versions of one table, in order, the names that silver has once it has followed the last.
 
     A column is the one of its attribute number; where the catalog did not say, of the name it had before. One
@@ -97,9 +97,9 @@ def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alik
     numbered: list[list[int | None]] = []
     certain: list[bool] = []
     for i, relation in enumerate(relations):
-        later = next((r for r in relations[i:] if r.facts_known), None)
+        later = next((r for r in relations[i:] if r.is_in_catalog), None)
         numbers = [_number(column, names) for column in relation.columns]
-        if not relation.facts_known:
+        if not relation.is_in_catalog:
             numbers = _ascending(numbers)
         if None in numbers:
             numbers = _between(set(names.values()), relation, later) or numbers
@@ -120,14 +120,14 @@ def name_alike(known: Known | None, relations: Sequence[SourceRelation]) -> Alik
     looks = [_look(relation, ns) for relation, ns in zip(relations, numbered, strict=True)]
     if known is not None and is_same_table:
         looks.insert(0, _last_look(known))
-    return Alike(tuple(alike), final, sources, tuple(certain), gone, _in_disguise(looks))
+    return AlignedVersions(tuple(alike), final, sources, tuple(certain), gone, _in_disguise(looks))
 
 
 def _look(relation: SourceRelation, numbers: Sequence[int | None]) -> list[_Column]:
     return [(c.name, c.type, number) for c, number in zip(relation.columns, numbers, strict=True)]
 
 
-def _last_look(known: Known) -> list[_Column]:
+def _last_look(known: SilverColumns) -> list[_Column]:
     """Return the columns of the last version as its Relation message had them."""
     named = {n: name for name, n in known.numbers.items()} | {n: s for s, n in known.source_names.items()}
     columns = [
@@ -161,7 +161,7 @@ def _named(
     return replace(relation, columns=tuple(columns))
 
 
-def _gone(known: Known | None, taken: Sequence[str], present: Set[int]) -> dict[int, str]:
+def _gone(known: SilverColumns | None, taken: Sequence[str], present: Set[int]) -> dict[int, str]:
     """Name silver's columns that the last version has not, by number: as they are, or out of others' way."""
     kept = {n: name for name, n in known.numbers.items() if n and n not in present} if known else {}
     in_use = {name.lower() for name in taken}
@@ -212,7 +212,7 @@ def _has(relation: SourceRelation, numbers: Iterable[int | None]) -> bool:
     return {column.attribute_number for column in relation.columns}.issuperset(numbers)
 
 
-def plan_renames(known: Known, alike: Alike) -> list[RenameColumn]:
+def plan_renames(known: SilverColumns, alike: AlignedVersions) -> list[RenameColumn]:
     """Plan the new names of silver's columns, before anything else is done."""
     last = alike.relations[-1]
     if known.relation_id != last.oid:
@@ -222,15 +222,15 @@ def plan_renames(known: Known, alike: Alike) -> list[RenameColumn]:
     for name, number in known.numbers.items():
         if number is None:
             continue
-        to = alike.names.get(number) or alike.gone[number]
+        to = alike.names.get(number) or alike.dropped[number]
         if to != name and number in alike.names:
             wanted[name] = RenameColumn(name, to, f"column {name} was renamed to {to}")
         elif to != name:
             sentence = f"column {name} was dropped and added again: the values it had are in {to}"
-            if number in alike.alike:
+            if number in alike.lookalikes:
                 sentence += ", and those of rows that changed about then may be too: no message tells when"
             wanted[name] = RenameColumn(
-                name, to, sentence, "diverged" if number in alike.alike else "evolved"
+                name, to, sentence, "diverged" if number in alike.lookalikes else "evolved"
             )
     targets = {rename.to.lower() for rename in wanted.values()}
     for name in known.numbers:

@@ -28,12 +28,12 @@ class FoldColumn:
 
     name: str
     type: SilverType
-    positions: Mapping[int, int]  # relation version → 0-based position in its tuples
+    indexes: Mapping[int, int]  # relation version → 0-based position in its tuples
     is_partial: bool = False  # some change may not send it: unchanged TOAST, or a version without it
     missing_value: str | None = None  # what rows from before ADD COLUMN … DEFAULT hold
     misfit: str = "null"  # what becomes of texts that do not fit
     is_sidecar: bool = False  # it holds such texts of another column
-    is_respelled: bool = False  # one value may come as several texts: `1.0` and `1.00`, of a DECIMAL
+    has_many_spellings: bool = False  # one value may come as several texts: `1.0` and `1.00`, of a DECIMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _missing(fold: Fold, i: int) -> str:
 
 def pick(fold: Fold, i: int, values: str, version: str = "relation_version") -> str:
     """Return SQL for the text of column i in a tuple of any of the fold's versions."""
-    positions = fold.columns[i].positions
+    positions = fold.columns[i].indexes
     # Spark's ANSI mode raises for values[i] beyond the end; get() gives NULL.
     places = set(positions.values())
     if len(places) == 1 and len(positions) == len(fold.versions):
@@ -158,14 +158,14 @@ def pick(fold: Fold, i: int, values: str, version: str = "relation_version") -> 
 def pick_or_missing(fold: Fold, i: int, values: str) -> str:
     """Return SQL like `pick`, with the default of a later ADD COLUMN for rows from before it."""
     value, text = fold.columns[i].missing_value, pick(fold, i, values)
-    if value is None or len(fold.columns[i].positions) == len(fold.versions):
+    if value is None or len(fold.columns[i].indexes) == len(fold.versions):
         return text
     return f"CASE WHEN {is_present(fold, i)} THEN {text} ELSE {literal(value)} END"
 
 
 def is_present(fold: Fold, i: int) -> str:
     """Return SQL that is true where the change's relation version has column i."""
-    positions = fold.columns[i].positions
+    positions = fold.columns[i].indexes
     if len(positions) == len(fold.versions):
         return "true"
     return f"relation_version IN ({', '.join(map(str, positions))})" if positions else "false"
@@ -175,7 +175,7 @@ def is_sent(fold: Fold, i: int) -> str:
     """Return SQL that is true where the change's new tuple has a value or NULL for column i."""
     if not fold.columns[i].is_partial:
         return "true"
-    cases = " ".join(f"WHEN {v} THEN {p}" for v, p in fold.columns[i].positions.items())
+    cases = " ".join(f"WHEN {v} THEN {p}" for v, p in fold.columns[i].indexes.items())
     if not cases:
         return "false"
     position = f"CASE relation_version {cases} END"
@@ -187,7 +187,7 @@ def _key_text(fold: Fold, i: int, side: str) -> str:
     text = pick(fold, i, side)
     if side == "new" and fold.columns[i].is_partial:
         text = f"CASE WHEN {is_sent(fold, i)} THEN {text} ELSE {pick(fold, i, 'old')} END"
-    if fold.columns[i].is_respelled:
+    if fold.columns[i].has_many_spellings:
         text = _one_spelling(text, fold.columns[i].type.ddl)
     if fold.columns[i].type.ddl in {"FLOAT", "DOUBLE"}:
         # PostgreSQL's unique index takes -0 and 0 for the same key.

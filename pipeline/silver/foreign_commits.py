@@ -16,7 +16,7 @@ from pipeline.silver.swap import REWRITE
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignCommit:
     """A commit by somebody else that changed rows; `good` is the version that a RESTORE would bring back.
 
     It is None where commits of ours lie above: their positions would outlive the rows that a RESTORE takes.
@@ -27,9 +27,9 @@ class Foreign:
     good: int | None
 
 
-def find_foreign(operations: Iterable[LoggedOperation], since: int) -> Foreign | None:
+def find_foreign(operations: Iterable[LoggedOperation], since: int) -> ForeignCommit | None:
     """Return the first commit behind a version that changed rows, is not ours, and was not undone."""
-    foreign: Foreign | None = None
+    foreign: ForeignCommit | None = None
     same = since  # the oldest version with the columns and rows of the last one of ours
     for found in operations:
         if OURS in found.metadata:
@@ -42,13 +42,13 @@ def find_foreign(operations: Iterable[LoggedOperation], since: int) -> Foreign |
             if found.operation in SHAPING and not foreign:
                 same = found.version
         elif not _is_undone(found, foreign, same):
-            foreign = foreign or Foreign(found.operation, found.version, found.version - 1)
+            foreign = foreign or ForeignCommit(found.operation, found.version, found.version - 1)
         else:
             foreign = None
     return foreign
 
 
-def _is_undone(found: LoggedOperation, foreign: Foreign | None, same: int) -> bool:
+def _is_undone(found: LoggedOperation, foreign: ForeignCommit | None, same: int) -> bool:
     if found.operation != "RESTORE" or found.restored is None or (foreign and foreign.good is None):
         return False
     return same <= found.restored < (foreign.version if foreign else found.version)
@@ -75,10 +75,10 @@ def is_forgotten(table: LakeTable, app_id: str) -> bool:
     """
     if not table.exists() or table.is_empty():
         return False
-    return not tells_position(table.positions(), app_id)
+    return not records_offset(table.offsets(), app_id)
 
 
-def tells_position(recorded: Iterable[str], app_id: str) -> bool:
+def records_offset(recorded: Iterable[str], app_id: str) -> bool:
     """Say whether one of the ids that a table's log has is that of its position, or of what comes before it.
 
     A new table may have a part of a transaction, or of a copy, whose rest is not there yet. What a rewrite,

@@ -22,7 +22,7 @@ def base_key_names(fold: Fold) -> list[str]:
     return [f"b{i}" for i in range(len(fold.key))]
 
 
-def link(steps: DataFrame, fold: Fold) -> DataFrame:
+def follow_key_changes(steps: DataFrame, fold: Fold) -> DataFrame:
     """Return one row per living arrival: k0…, b0…, s<i>, x<i> with no column left INHERITED.
 
     A column in state FROM_SILVER has its value in the silver row whose key is b0….

@@ -12,11 +12,11 @@ from pipeline.silver.text_parsers import SilverType
 Column = tuple[str, SilverType]  # quoted name
 
 
-class NotTold(Exception):
+class KeysUnknown(Exception):
     """Silver cannot tell which of its rows lie in the ranges."""
 
 
-def patch_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
+def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
     """Return SQL that is true for the silver rows of the ranges; raise NotTold where silver's order differs.
 
     `key_types` are the oids of the key's types at the source, beneath domains.
@@ -25,7 +25,7 @@ def patch_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRa
     for each in ranges:
         pairs = zip(key_types, key[: each.width], strict=False)
         if not each.is_single and not all(is_ordered_alike(oid, kind.ddl) for oid, (_, kind) in pairs):
-            raise NotTold
+            raise KeysUnknown
     return " OR ".join(f"({_condition(key, each)})" for each in ranges)
 
 

@@ -52,7 +52,7 @@ def _keeps_text(column: FoldColumn) -> bool:
     return not column.type.is_total
 
 
-def with_links(folded: DataFrame, links: DataFrame, fold: Fold) -> DataFrame:
+def with_key_changes(folded: DataFrame, links: DataFrame, fold: Fold) -> DataFrame:
     """Replace what arrivals inherit by what `link` found; add b0…, the key of the silver row to look at."""
     renamed = links.select(
         *(F.col(k).alias(f"l{k}") for k in fold.key_names),
@@ -109,7 +109,7 @@ def misfits(fold: Fold) -> str | None:
                 f"'raw_text', x{i}, 'policy', {_policy(column, f'c{i}')}) END"
             )
         # A column that the source does not have any more has nothing to send.
-        if i in fold.partial and column.positions and not column.is_sidecar:
+        if i in fold.partial and column.indexes and not column.is_sidecar:
             found.append(
                 f"CASE WHEN s{i} = {UNKNOWN} AND op <> 'D' THEN named_struct('column_name', "
                 f"{literal(column.name)}, 'raw_text', CAST(NULL AS STRING), 'policy', 'not sent') END"

@@ -17,7 +17,9 @@ def free_names(taken: Iterable[str]) -> list[str]:
     return [_free(base, names) for base in (COMMIT_LSN, COMMIT_TIME)]
 
 
-def find_own(columns: Sequence[str], known: Collection[str], coming: Collection[str]) -> list[str]:
+def find_metadata_columns(
+    columns: Sequence[str], known: Collection[str], coming: Collection[str]
+) -> list[str]:
     """Find our columns among a table's where none are recorded: in a lake of before, or after a crash.
 
     `known` are the columns that are recorded as the source's; `coming` those that the source's versions have,
@@ -32,7 +34,9 @@ def _find(base: str, columns: Sequence[str], known: Collection[str], coming: Col
     return max(alike, key=len, default=_free(base, {name.lower() for name in columns}))
 
 
-def plan_own_renames(own: Sequence[str], taken: Iterable[str], wanted: Iterable[str]) -> list[RenameColumn]:
+def plan_metadata_renames(
+    own: Sequence[str], taken: Iterable[str], wanted: Iterable[str]
+) -> list[RenameColumn]:
     """Plan what has our columns give way to those that the source's columns are to be.
 
     `taken` are the names that the table's other columns have, `wanted` those that they get.

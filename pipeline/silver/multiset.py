@@ -22,7 +22,7 @@ ABSENT = "greatest(0, -(held + low))"
 def image_of_texts(columns: Sequence[FoldColumn]) -> str:
     """Return SQL for the canonical image of a row given as texts x0…."""
     fields = [
-        f"'q{i}', {column.type.canonical(f'x{i}')}" for i, column in enumerate(columns) if column.positions
+        f"'q{i}', {column.type.canonical(f'x{i}')}" for i, column in enumerate(columns) if column.indexes
     ]
     return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
 
@@ -32,7 +32,7 @@ def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
     fields = [
         f"'q{i}', {column.type.canonical_value(f'{alias}.{quoted(column.name)}')}"
         for i, column in enumerate(columns)
-        if column.positions
+        if column.indexes
     ]
     return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
 
@@ -56,7 +56,7 @@ def copies(changes: DataFrame, columns: Sequence[FoldColumn], version: int) -> D
 def _texts(side: str, columns: Sequence[FoldColumn], version: int) -> str:
     fields = [f"'sign', {1 if side == 'new' else -1}"]
     for i, column in enumerate(columns):
-        position, missing = column.positions.get(version), column.missing_value
+        position, missing = column.indexes.get(version), column.missing_value
         text = "CAST(NULL AS STRING)" if missing is None else literal(missing)
         text = text if position is None else f"get({side}, {position})"
         if side == "new" and position is not None:

@@ -12,8 +12,8 @@ from pipeline.bronze.relations import SourceRelation
 from pipeline.config.tables import TableRule, command_for
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import needs_column_mapping
-from pipeline.silver.column_mapping import Known, RenameColumn
-from pipeline.silver.schema_notes import Note, came_back, computed, given, note_of, unseen
+from pipeline.silver.column_mapping import RenameColumn, SilverColumns
+from pipeline.silver.schema_notes import SchemaNote, came_back, computed, given, schema_note, unseen
 from pipeline.silver.sidecars import SUFFIX, sidecars
 from pipeline.silver.text_parsers import STRING, SilverType
 from pipeline.silver.types import holds, silver_type, wide_enough
@@ -84,7 +84,7 @@ class DropColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
+class NeedsRebuild:
     """Write the table anew from bronze, with the types of the newest version."""
 
     sentence: str
@@ -97,11 +97,13 @@ class Hold:
     sentence: str
 
 
-Operation = CreateTable | AddColumn | RenameColumn | WidenColumn | DropColumn | Rewrite | Hold | Note
+Operation = (
+    CreateTable | AddColumn | RenameColumn | WidenColumn | DropColumn | NeedsRebuild | Hold | SchemaNote
+)
 
 
 def plan_evolution(
-    known: Known | None,
+    known: SilverColumns | None,
     relation: SourceRelation,
     silver: Mapping[str, str] | None,
     rule: TableRule,
@@ -124,7 +126,7 @@ def plan_evolution(
     # A table created again under its name numbers its columns anew.
     is_same_table = known is not None and known.relation_id == relation.oid
     operations: list[Operation] = []
-    if known is not None and is_same_table and relation.facts_known and rule.dropped_columns == "drop":
+    if known is not None and is_same_table and relation.is_in_catalog and rule.dropped_columns == "drop":
         gone = known.numbers.keys() - {column.name for column in relation.columns}
         operations += [DropColumn(name) for name in known.numbers if name in gone and name in silver]
         operations += [
@@ -141,12 +143,12 @@ def plan_evolution(
             if wide is None or column.name in rule.types:
                 sentence = f"column {column.name} changed from {present} to {wanted.ddl}"
                 if rule.type_changes == "rewrite":
-                    return [Rewrite(sentence)]
+                    return [NeedsRebuild(sentence)]
                 rewrite = command_for((relation.schema_name, relation.table_name), "retry --rewrite")
                 way_out = f": set type_changes to rewrite, or run {rewrite}"
                 return [_held(relation, sentence, way_out)]
             operations.append(WidenColumn(column.name, wide, present))
-        if known is not None and is_same_table and (note := note_of(known, column)):
+        if known is not None and is_same_table and (note := schema_note(known, column)):
             operations.append(note)
         if known is None or not is_same_table:
             if present is None:

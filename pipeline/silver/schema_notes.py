@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 
 from pipeline.bronze.relations import SourceColumn
-from pipeline.silver.column_mapping import Known
+from pipeline.silver.column_mapping import SilverColumns
 from pipeline.silver.types import keeps_values
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class SchemaNote:
     """Go on, and record that silver may not show the source exactly."""
 
     sentence: str
     kind: str = "diverged"
 
 
-def note_of(known: Known, column: SourceColumn) -> Note | None:
+def schema_note(known: SilverColumns, column: SourceColumn) -> SchemaNote | None:
     """Say what no message tells of a column that silver has already."""
     before = known.types.get(column.name)
     if before is None:
@@ -26,36 +26,36 @@ def note_of(known: Known, column: SourceColumn) -> Note | None:
         f"the type of column {column.name} changed, which may have changed values of rows that no message "
         "tells of: only a resync brings them"
     )
-    return Note(sentence, "resync")
+    return SchemaNote(sentence, "resync")
 
 
-def computed(name: str) -> Note:
+def computed(name: str) -> SchemaNote:
     """Say that a default was computed for each row, or set after the column was added."""
     sentence = (
         f"column {name} was added with a default that may have given each row from before a value of its "
         "own, of which no message tells: only a resync brings them"
     )
-    return Note(sentence, "resync")
+    return SchemaNote(sentence, "resync")
 
 
-def given(name: str) -> Note:
+def given(name: str) -> SchemaNote:
     """Say that rows from before have values of which nothing is known: the default that gave them is gone."""
     sentence = (
         f"column {name} was added as NOT NULL without a default that the catalog still has: if the table had "
         "rows, they have values of which no message may have told, and only a resync brings them"
     )
-    return Note(sentence, "resync")
+    return SchemaNote(sentence, "resync")
 
 
-def came_back(name: str) -> Note:
+def came_back(name: str) -> SchemaNote:
     """Say that a column has values which were not published."""
     sentence = f"column {name} was not published for some time: only a resync brings what it was then"
-    return Note(sentence, "resync")
+    return SchemaNote(sentence, "resync")
 
 
-def unseen(name: str) -> Note:
+def unseen(name: str) -> SchemaNote:
     """Say that nobody knows whether a column is a new one."""
-    return Note(
+    return SchemaNote(
         f"column {name} appeared while the catalog was ahead of the stream: "
         "if it was renamed or has a default, silver's older rows may not show it"
     )

@@ -10,25 +10,31 @@ from pipeline.bronze.survey import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.sql import literal, quoted
 from pipeline.delta.table import LakeTable, needs_column_mapping
-from pipeline.delta.txn import Commit, committing
+from pipeline.delta.txn import TableCommit, commit_settings
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, Registered, RegisteredColumn
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.column_mapping import Alike, Known, RenameColumn, name_alike, plan_renames
+from pipeline.silver.column_mapping import (
+    AlignedVersions,
+    RenameColumn,
+    SilverColumns,
+    align_versions,
+    plan_renames,
+)
 from pipeline.silver.merge import MetadataNames
-from pipeline.silver.metadata_columns import find_own, free_names, plan_own_renames
+from pipeline.silver.metadata_columns import find_metadata_columns, free_names, plan_metadata_renames
 from pipeline.silver.schema_evolution import (
     AddColumn,
     CreateTable,
     DropColumn,
     Hold,
+    NeedsRebuild,
     Operation,
-    Rewrite,
     WidenColumn,
     plan_evolution,
     shaped,
 )
-from pipeline.silver.schema_notes import Note
+from pipeline.silver.schema_notes import SchemaNote
 from pipeline.silver.sidecars import with_sidecars
 from pipeline.silver.write_plan import followed
 
@@ -41,7 +47,7 @@ class Held(Exception):
         self.before = before
 
 
-class NeedsRewrite(Exception):
+class RebuildNeeded(Exception):
     """The table can be followed beyond an LSN only if it is written anew from bronze."""
 
     def __init__(self, sentence: str, lsn: LSN) -> None:
@@ -58,12 +64,12 @@ class Evolution:
     """
 
     operations: Sequence[tuple[LSN, Operation]]
-    known: Known
-    alike: Alike
+    known: SilverColumns
+    alike: AlignedVersions
     created_again_at: LSN | None
 
 
-class SilverShape:
+class SchemaWriter:
     """Reads and changes the columns of one silver table."""
 
     def __init__(
@@ -103,8 +109,8 @@ class SilverShape:
             match operation:
                 case Hold():
                     raise Held(operation.sentence, lsn)
-                case Rewrite():
-                    raise NeedsRewrite(operation.sentence, lsn)
+                case NeedsRebuild():
+                    raise RebuildNeeded(operation.sentence, lsn)
         if evolution.created_again_at is not None:
             sentence = "the table was created again under its name"
             self._record("evolved", evolution.created_again_at, sentence)
@@ -125,7 +131,7 @@ class SilverShape:
         is_there, known = self._table.exists(), None
         if registered is not None and is_there:  # a table that was removed is built again
             known = self._known(registered)
-        alike = name_alike(known, [relations[s.version] for s in versions])
+        alike = align_versions(known, [relations[s.version] for s in versions])
         coming = {c.name for s in versions for c in relations[s.version].columns} | _names(alike)
         self.own = self._find_own(registered, coming) if is_there else ()
         silver = self.columns() if is_there else None
@@ -133,7 +139,7 @@ class SilverShape:
         known = known.renamed(renames) if known is not None else None
         renames = with_sidecars(renames, silver or {})
         wanted = {*_names(alike), *(rename.to for rename in renames)}
-        moved = plan_own_renames(self._own_names(), silver or {}, wanted)
+        moved = plan_metadata_renames(self._own_names(), silver or {}, wanted)
         operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), r) for r in (*moved, *renames)]
         columns = shaped(silver, renames) if silver is not None else None
         was_certain = True
@@ -143,13 +149,13 @@ class SilverShape:
             )
             was_certain = is_certain
             operations += [(LSN(survey.first[0]), operation) for operation in planned]
-            if any(isinstance(operation, Hold | Rewrite) for operation in planned):
+            if any(isinstance(operation, Hold | NeedsRebuild) for operation in planned):
                 break
             columns = shaped(columns, planned)
-            known = (known or Known(relation.oid, {})).after(relation)
+            known = (known or SilverColumns(relation.oid, {})).after(relation)
         is_another = registered is not None and silver is not None and registered.relation_id != newest
         begins = LSN(versions[0].first[0]) if is_another else None
-        return Evolution(operations, known or Known(newest, {}), alike, begins)
+        return Evolution(operations, known or SilverColumns(newest, {}), alike, begins)
 
     def columns_of(self, evolution: Evolution) -> tuple[RegisteredColumn, ...]:
         """Return the columns to register once the table has its new shape."""
@@ -167,12 +173,12 @@ class SilverShape:
             if name in physical
         )
 
-    def _known(self, registered: Registered) -> Known:
+    def _known(self, registered: Registered) -> SilverColumns:
         names = {physical: name for name, physical in self._table.physical_names().items()}
         names |= {"": ""}  # a run that wrote the table anew ended before it recorded what data files say
         named = {c: names.get(c.physical_name) for c in registered.columns}
         columns = {c: name or c.silver_name for c, name in named.items() if name is not None}
-        return Known(
+        return SilverColumns(
             registered.relation_id,
             {name: c.attribute_number for c, name in columns.items()},
             {c.name: c.attribute_number for c, name in columns.items() if c.name != name},
@@ -204,10 +210,14 @@ class SilverShape:
         if not self._metadata_columns:
             return ()
         physical = self._table.physical_names()
-        if registered and registered.own_columns and {*registered.own_columns} <= {*physical.values()}:
-            return registered.own_columns
+        if (
+            registered
+            and registered.metadata_columns
+            and {*registered.metadata_columns} <= {*physical.values()}
+        ):
+            return registered.metadata_columns
         known = self._known(registered).numbers if registered else ()
-        return tuple(physical.get(name, name) for name in find_own([*physical], known, coming))
+        return tuple(physical.get(name, name) for name in find_metadata_columns([*physical], known, coming))
 
     def _perform(self, operation: Operation, lsn: LSN, evolution: Evolution) -> None:
         match operation:
@@ -228,7 +238,7 @@ class SilverShape:
             case DropColumn():
                 self._table.drop_column(operation.name)
         if operation.sentence:
-            kind = operation.kind if isinstance(operation, Note | RenameColumn) else "evolved"
+            kind = operation.kind if isinstance(operation, SchemaNote | RenameColumn) else "evolved"
             self._record(kind, lsn, operation.sentence)
 
     def _create(self, operation: CreateTable, coming: Collection[str]) -> None:
@@ -247,15 +257,15 @@ class SilverShape:
         Attribute numbers are never given twice in a table: whatever came later, what was filled is filled.
         """
         value = operation.type.value(literal(operation.backfill or ""))
-        commit = Commit(f"{self._app_id}+{oid}.{operation.number}", lsn, {"operation": "backfill"})
-        if self._table.position(commit.app_id) is not None:
+        commit = TableCommit(f"{self._app_id}+{oid}.{operation.number}", lsn, {"operation": "backfill"})
+        if self._table.offset(commit.app_id) is not None:
             return
-        with committing(self._spark, commit):
+        with commit_settings(self._spark, commit):
             self._spark.sql(f"UPDATE {self._table.identifier} SET {quoted(operation.name)} = {value}")
 
     def _record(self, kind: str, lsn: LSN, sentence: str) -> None:
         self._records.record_events([Event(*self._name, lsn, kind, sentence)])
 
 
-def _names(alike: Alike) -> set[str]:
+def _names(alike: AlignedVersions) -> set[str]:
     return {column.name for relation in alike.relations for column in relation.columns}

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.metadata.events import ONLY_A_COPY_HELPS, Event
 from pipeline.metadata.registry import Records, Registered, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 
 
 # The records of a table that is written beside the one of its name, and what of them others have to know.
-class RecordsBeside(Records):
+class BufferedRecords(Records):
     """The records of a table that is written beside the one of its name: nobody else sees them but misfits.
 
     Its events are kept: those of what the table of its name had not come to yet are news.
@@ -44,7 +44,7 @@ class RecordsBeside(Records):
 REWRITE = "rewrite"  # what such a commit says it is
 
 
-def put_in_place(
+def swap_in(
     table: LakeTable,
     beside: LakeTable,
     records: Records,
@@ -56,23 +56,23 @@ def put_in_place(
     """Replace a table's columns and rows; `entry` is the other's, complete up to an LSN."""
     name = [entry.schema_name, entry.table_name]
     said = {"operation": REWRITE, "table": name, "after": str(INVALID)}
-    commit = Commit(app_id, through, said)
-    if (table.position(app_id) or INVALID) >= through:
+    commit = TableCommit(app_id, through, said)
+    if (table.offset(app_id) or INVALID) >= through:
         # Delta would skip it under an LSN that the table has; the clock alone may go back.
         app_id = f"{app_id}/rewrite"
-        number = max(time.time_ns(), (table.position(app_id) or INVALID) + 1)
-        commit = Commit(app_id, LSN(number), said)
+        number = max(time.time_ns(), (table.offset(app_id) or INVALID) + 1)
+        commit = TableCommit(app_id, LSN(number), said)
     in_files = {physical: name for name, physical in beside.physical_names().items()}
-    own = [in_files[physical] for physical in entry.own_columns]
+    own = [in_files[physical] for physical in entry.metadata_columns]
     entry = replace(entry, path=table.path)
     # Until the new rows are there the old ones have their names; then what data files call them is new.
     unnamed = tuple(replace(c, physical_name="") for c in entry.columns)
     successor = Successor(entry.relation_id, unnamed, commit.app_id, commit.lsn)
-    before = registered or replace(entry, columns=(), copy_id=None, own_columns=())
+    before = registered or replace(entry, columns=(), copy_id=None, metadata_columns=())
     records.register(replace(before, successor=successor))
     table.replace_by(beside, commit)
     physical = table.physical_names()
     columns = tuple(replace(c, physical_name=physical[c.silver_name]) for c in entry.columns)
     own_columns = tuple(physical[name] for name in own)
-    records.register(replace(entry, columns=columns, own_columns=own_columns))
+    records.register(replace(entry, columns=columns, metadata_columns=own_columns))
     beside.remove()

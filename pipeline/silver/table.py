@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.copied_rows import Copy, Start
+from pipeline.bronze.copied_rows import CompleteCopy, InputStart
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import Request
+from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import Point
+from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey, survey_of
 from pipeline.config.tables import TableName, TableRule, command_for
@@ -21,13 +21,13 @@ from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, Registered
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.batch_writer import StretchWriter, Written
-from pipeline.silver.column_mapping import name_alike
+from pipeline.silver.batch_writer import BatchWriter, Written
+from pipeline.silver.column_mapping import align_versions
 from pipeline.silver.foreign_commits import is_forgotten, refuse_foreign_commits, refuse_forgotten
-from pipeline.silver.key_ranges import NotTold
+from pipeline.silver.key_ranges import KeysUnknown
 from pipeline.silver.schema_evolution import Operation, rule_of_last
-from pipeline.silver.schema_writer import NeedsRewrite
-from pipeline.silver.swap import RecordsBeside, put_in_place
+from pipeline.silver.schema_writer import RebuildNeeded
+from pipeline.silver.swap import BufferedRecords, swap_in
 from pipeline.silver.write_plan import followed
 
 
@@ -57,14 +57,14 @@ class SilverTable:
         self._rule = rule
         self._metadata_columns = metadata_columns
         self._app_id = bronze.app_id
-        self._stretch = StretchWriter(
+        self._stretch = BatchWriter(
             self.table, self.bronze, records, name, rule, self._rewrite, metadata_columns=metadata_columns
         )
 
     @property
-    def position(self) -> LSN:
+    def offset(self) -> LSN:
         """Return up to where the table's own log says that it is complete."""
-        return self.table.position(self._app_id) or INVALID
+        return self.table.offset(self._app_id) or INVALID
 
     def refuse_foreign_commits(self, since_version: int) -> None:
         """Raise LakeError where somebody else changed the table's rows."""
@@ -75,37 +75,37 @@ class SilverTable:
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
-        point: Point,
-        start: Start,
+        point: BronzeOffset,
+        start: InputStart,
     ) -> Written:
         """Bring the table from its start up to the point, or up to where it has to be held."""
-        if start.floor == INVALID and start.copy is None:
+        if start.offset == INVALID and start.copy is None:
             refuse_forgotten(self.table, self.name, self._app_id)
         return self._stretch.apply(surveys, relations, registered, point, start)
 
-    def apply_patches(
+    def apply_partial_copies(
         self,
-        patches: Sequence[Copy],
+        patches: Sequence[CompleteCopy],
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
-        point: Point,
-        start: Start,
+        point: BronzeOffset,
+        start: InputStart,
     ) -> Written:
         """Bring the table from its start up to the point, with each patch put at its place among the changes.
 
         Where a patch cannot be put, a copy of the whole table is asked for in its stead.
         """
-        written = Written(start.floor)
+        written = Written(start.offset)
         self._stretch.registered = registered
-        patches = [patch for patch in patches if patch.through <= point.lsn]
+        patches = [patch for patch in patches if patch.end_lsn <= point.lsn]
         for patch in patches:
-            place = Point(point.version, patch.place)
-            position = start.copy.place if start.copy else start.floor
+            place = BronzeOffset(point.version, patch.lsn)
+            position = start.copy.lsn if start.copy else start.offset
             if position < place.lsn:
                 written = written.then(self._apply_from(start, relations, place))
                 if written.held:
                     return written
-                start = Start(place.lsn)
+                start = InputStart(place.lsn)
             patched = self._patch(patch, relations, place) if position <= place.lsn else None
             if patched is None:
                 self._ask_for_all("keys that were copied anew cannot be told in silver", patch)
@@ -113,62 +113,70 @@ class SilverTable:
             written = written.then(patched)
             if written.held:
                 return written
-            start = Start(place.lsn)
+            start = InputStart(place.lsn)
         written = written.then(self._apply_from(start, relations, point))
         if written.lost and patches:
             # A row that came from other keys, with values that were not sent, while its own were copied.
             self._ask_for_all(f"{written.lost} values are missing where keys were copied anew", patches[-1])
         return written
 
-    def _apply_from(self, start: Start, relations: Mapping[int, SourceRelation], point: Point) -> Written:
+    def _apply_from(
+        self, start: InputStart, relations: Mapping[int, SourceRelation], point: BronzeOffset
+    ) -> Written:
         surveys = self.bronze.survey_table(self.name, start, point.lsn)
         if not surveys:
             return Written(point.lsn)
         return self.apply(surveys, relations, self._stretch.registered, point, start)
 
-    def _patch(self, patch: Copy, relations: Mapping[int, SourceRelation], place: Point) -> Written | None:
+    def _patch(
+        self, patch: CompleteCopy, relations: Mapping[int, SourceRelation], place: BronzeOffset
+    ) -> Written | None:
         """Put a patch; return None where silver cannot tell its keys, or has rows of another table."""
         registered = self._stretch.registered
         if registered is None or relations[patch.version].oid != registered.relation_id:
             return None
         try:
-            return self.apply([survey_of(patch)], relations, registered, place, Start(copy=patch))
-        except NotTold:
+            return self.apply([survey_of(patch)], relations, registered, place, InputStart(copy=patch))
+        except KeysUnknown:
             return None
 
-    def _ask_for_all(self, reason: str, patch: Copy) -> None:
+    def _ask_for_all(self, reason: str, patch: CompleteCopy) -> None:
         """Ask for a copy of the whole table, in the place of a patch."""
         sentence = f"{reason}: the whole table is copied anew"
-        self.bronze.copies.request([Request.of(self.name, sentence)])
+        self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
         registered = self._stretch.registered
         if registered and (registered.copy_id or 0) < patch.id:
             self._stretch.registered = replace(registered, copy_id=patch.id)
             self._records.register(self._stretch.registered)
-        self._records.record_events([Event(*self.name, patch.place, "resync", sentence)])
+        self._records.record_events([Event(*self.name, patch.lsn, "resync", sentence)])
 
     def plan(
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
-        start: Start,
+        start: InputStart,
         through: LSN,
     ) -> list[tuple[LSN, Operation]]:
         """Return what would change the table's shape or hold it, each with an LSN; nothing is done."""
         return self._stretch.plan(surveys, relations, registered, start, through)
 
-    def begin_with(
-        self, copy: Copy, relations: Mapping[int, SourceRelation], registered: Registered | None, point: Point
+    def start_from_copy(
+        self,
+        copy: CompleteCopy,
+        relations: Mapping[int, SourceRelation],
+        registered: Registered | None,
+        point: BronzeOffset,
     ) -> Written:
         """Put a copy of the source's rows, and what followed them, in the place of the table's rows."""
         if registered is not None and (lacking := self._lacking(copy)):
             return lacking
-        is_new = self.table.position(self._app_id) is None
+        is_new = self.table.offset(self._app_id) is None
         if is_new and not is_forgotten(self.table, self._app_id):
             # Nobody was told of this table yet: no need to write it beside itself.
-            start = Start(copy=copy)
-            patches = self.history.patches(self.name, copy)
-            written = self.apply_patches(patches, relations, None, point, start)
+            start = InputStart(copy=copy)
+            patches = self.history.partial_copies(self.name, copy)
+            written = self.apply_partial_copies(patches, relations, None, point, start)
         else:
             written = self._rewrite(relations, registered, point.lsn, copy=copy)
         if written.held:
@@ -180,17 +188,17 @@ class SilverTable:
             sentence = (
                 f"{written.lost} values are missing in a copy that was cut off: the table is copied once more"
             )
-            self.bronze.copies.request([Request.of(self.name, sentence)])
-        self._records.record_events([Event(*self.name, copy.through, kind, sentence)])
+            self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
+        self._records.record_events([Event(*self.name, copy.end_lsn, kind, sentence)])
         return written
 
-    def build_again(
+    def rebuild_lost(
         self, relations: Mapping[int, SourceRelation], registered: Registered, through: LSN
     ) -> Written:
         """Build the table from all that bronze has of it up to an LSN, whatever rows it has now."""
         return self._rewrite(relations, registered, through)
 
-    def rewrite(
+    def rebuild(
         self, relations: Mapping[int, SourceRelation], registered: Registered, through: LSN
     ) -> Written:
         """Write the table anew from all that bronze has of it up to an LSN, as the configuration says now."""
@@ -205,19 +213,19 @@ class SilverTable:
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
         through: LSN,
-        need: NeedsRewrite | None = None,
-        copy: Copy | None = None,
+        need: RebuildNeeded | None = None,
+        copy: CompleteCopy | None = None,
     ) -> Written:
         """Write the table beside itself, from a copy or the newest; put that in its place by one commit."""
         copy = copy or self.history.newest(through).get(self.name)
         if copy and (lacking := self._lacking(copy)):
             return lacking
-        start = Start(copy=copy)
+        start = InputStart(copy=copy)
         surveys = self.bronze.survey_table(self.name, start, through)
-        patches = self.history.patches(self.name, copy)
+        patches = self.history.partial_copies(self.name, copy)
         place = self.bronze.lake.table("_pgdelta", "rewrites", *self.name)
         place.remove()
-        records = RecordsBeside(self._records)
+        records = BufferedRecords(self._records)
         beside = SilverTable(
             self.table.spark,
             self.bronze,
@@ -228,10 +236,10 @@ class SilverTable:
             self.history,
             metadata_columns=self._metadata_columns,
         )
-        written = beside.apply_patches(patches, relations, None, Point(-1, through), start)
+        written = beside.apply_partial_copies(patches, relations, None, BronzeOffset(-1, through), start)
         if written.held or records.registered_last is None:
-            return replace(written, applied=self.position, misfits=0)
-        self._records.record_events(records.news(self.position))
+            return replace(written, applied=self.offset, misfits=0)
+        self._records.record_events(records.news(self.offset))
         if need is not None:
             sentences = {
                 "evolved": f"{need}: the table was written anew from bronze",
@@ -239,13 +247,11 @@ class SilverTable:
                 "a cast or ALTER TABLE … USING computed is not in the stream, and only a resync brings it",
             }
             self._records.record_events([Event(*self.name, need.lsn, k, s) for k, s in sentences.items()])
-        put_in_place(
-            self.table, place, self._records, records.registered_last, registered, self._app_id, through
-        )
+        swap_in(self.table, place, self._records, records.registered_last, registered, self._app_id, through)
         self._stretch.registered = self._records.registered()[self.name]
         return replace(written, applied=through)
 
-    def _lacking(self, copy: Copy) -> Written | None:
+    def _lacking(self, copy: CompleteCopy) -> Written | None:
         """Say that bronze has lost rows of a copy, so that the table is not built; None where it has all."""
         count = self.bronze.copied_rows(copy.id)
         if count >= copy.row_count:
@@ -255,11 +261,11 @@ class SilverTable:
             "the copy that it begins with, so some were removed; "
             f"{command_for(self.name, 'resync')} copies them"
         )
-        return Written(self.position, sentence, kind="resync")
+        return Written(self.offset, sentence, kind="resync")
 
     def _rule_of_newest(
         self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]
     ) -> TableRule:
         """Return the rule that reads every version into the newest types, by the names in silver."""
         versions = [relations[s.version] for s in followed(surveys, relations)]
-        return rule_of_last(name_alike(None, versions).relations, self._rule)
+        return rule_of_last(align_versions(None, versions).relations, self._rule)

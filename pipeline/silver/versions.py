@@ -41,7 +41,7 @@ def entry_of(
 def state_of(table: LakeTable, app_id: str) -> tuple[int, str, LSN | None]:
     """Return the newest version of a table, Delta's id of it, and the offset that it records."""
     snapshot = table.snapshot()
-    offset = table.positions(snapshot).get(app_id)
+    offset = table.offsets(snapshot).get(app_id)
     return int(snapshot.version()), str(snapshot.metadata().id()), offset
 
 
@@ -60,7 +60,7 @@ def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None)
     try:
         log.history().checkVersionExists(version, none, True, False)
         snapshot = log.getSnapshotAt(version, none, none, False)
-        positions = table.positions(snapshot)
+        positions = table.offsets(snapshot)
         following = None if version == newest else _following(table, version, positions)
     except JVM_ERRORS:
         return (
@@ -97,7 +97,7 @@ def is_of(positions: Mapping[str, int], lsn: LSN, following: int | None) -> bool
     return True
 
 
-def place_of(path: str, name: TableName, root: str) -> str:
+def resolve_path(path: str, name: TableName, root: str) -> str:
     """Return where a table that a manifest found at a path is now, be it that the lake moved.
 
     It is `silver/<schema>/<table>`, `silver/<target>` or `archive/<schema>/…` under the root, as it was under
@@ -117,7 +117,7 @@ def _following(table: LakeTable, version: int, positions: Mapping[str, int]) -> 
 
     A table that was written anew holds what it held before, be it up to a position that it had passed.
     """
-    now = {app: p for app, p in table.positions().items() if _MAIN.fullmatch(app)}
+    now = {app: p for app, p in table.offsets().items() if _MAIN.fullmatch(app)}
     if all(positions.get(app) == position for app, position in now.items()):
         return None
     for _, actions in actions_since(table.spark, table.path, version, is_whole=True):

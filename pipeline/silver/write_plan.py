@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pipeline.bronze.copied_rows import Copy
+from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.survey import Place, Survey, survey_of
+from pipeline.bronze.survey import SequenceKey, Survey, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.key_ranges import KeyRange
@@ -39,12 +39,12 @@ class Run:
     """Consecutive changes under one identity."""
 
     versions: tuple[int, ...]
-    first: Place
-    last: Place
+    first: SequenceKey
+    last: SequenceKey
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class WriteStep:
     """One write: the changes in (after, upto], replacing the table's rows or merged into them.
 
     `through` is the LSN up to which the table is complete once it is written. `part` counts the cuts inside
@@ -54,10 +54,10 @@ class Cut:
 
     identity: Identity
     versions: tuple[int, ...]
-    after: Place
-    upto: Place
+    start: SequenceKey
+    end: SequenceKey
     replaces: bool
-    through: LSN
+    end_lsn: LSN
     part: int = 0
     copy_id: int | None = None  # its rows are those of a copy, and all have keys of their own
     key_ranges: tuple[KeyRange, ...] = ()  # of a patch, whose `through` is its id
@@ -70,9 +70,9 @@ class TableInput:
 
     surveys: tuple[Survey, ...]
     relations: Mapping[int, SourceRelation]
-    through: LSN
+    end_lsn: LSN
     runs: tuple[Run, ...] = ()
-    copy: Copy | None = None
+    copy: CompleteCopy | None = None
 
     def relation(self, version: int) -> SourceRelation:
         """Return the relation of a version."""
@@ -128,7 +128,7 @@ def plain_runs(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation
     return tuple(runs)
 
 
-def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
+def plan_write_steps(table: TableInput, known_oid: int | None = None) -> list[WriteStep]:
     """Return the writes in order; the last one completes the table up to `table.through`.
 
     `known_oid` is the oid of the source table whose rows silver holds. Raises LakeError where updates or
@@ -137,7 +137,7 @@ def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
     if table.copy and table.copy.key_ranges:
         return [_patch(table.copy, table.relation(table.copy.version))]
     truncates = [s.last_truncate for s in table.surveys if s.last_truncate]
-    after: Place = max(truncates, default=(0, -1))
+    after: SequenceKey = max(truncates, default=(0, -1))
     replaces = bool(truncates)
     runs = [run for run in table.runs if run.last >= after]
     for run in runs:
@@ -147,23 +147,23 @@ def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
             after, replaces = max(after, (run.first[0], run.first[1] - 1)), True
         known_oid = oid
     runs = [run for run in runs if run.last > after or (replaces and run.last == after)]
-    cuts: list[Cut] = []
+    cuts: list[WriteStep] = []
     for number, run in enumerate(runs):
         _require_identity(table, run)
         following = runs[number + 1] if number + 1 < len(runs) else None
-        through, part = table.through, 0
+        through, part = table.end_lsn, 0
         if following:
             through = LSN(following.first[0])
             if following.first[0] == run.last[0]:
-                part = 1 + sum(cut.part > 0 and cut.through == through for cut in cuts)
+                part = 1 + sum(cut.part > 0 and cut.end_lsn == through for cut in cuts)
         cuts.append(
-            Cut(
+            WriteStep(
                 identity=identity_of(table.relation(run.versions[0])),
                 versions=run.versions,
-                after=after,
-                upto=run.last,
+                start=after,
+                end=run.last,
                 replaces=replaces,
-                through=through,
+                end_lsn=through,
                 part=part,
             )
         )
@@ -171,34 +171,34 @@ def plan_cuts(table: TableInput, known_oid: int | None = None) -> list[Cut]:
     return _apart(cuts, table.copy) if table.copy and cuts else cuts
 
 
-def _patch(copy: Copy, relation: SourceRelation) -> Cut:
+def _patch(copy: CompleteCopy, relation: SourceRelation) -> WriteStep:
     """Return the write that puts rows of some keys in the place of those that silver has."""
-    return Cut(
+    return WriteStep(
         identity=Identity.KEY,
         versions=(copy.version,),
-        after=(0, -1),
-        upto=survey_of(copy).last,
+        start=(0, -1),
+        end=survey_of(copy).last,
         replaces=False,
-        through=LSN(copy.id),
+        end_lsn=LSN(copy.id),
         copy_id=copy.id,
         key_ranges=copy.key_ranges,
         key_types=relation.key_types,
     )
 
 
-def _apart(cuts: list[Cut], copy: Copy) -> list[Cut]:
+def _apart(cuts: list[WriteStep], copy: CompleteCopy) -> list[WriteStep]:
     """Put the rows of a copy before all else: they take the place of the table's rows as they are."""
     first = cuts[0]
     rows = survey_of(copy)
-    if first.replaces or first.after >= rows.last:
+    if first.replaces or first.start >= rows.last:
         return cuts  # a TRUNCATE took them away
     first = replace(first, replaces=True)
     if not copy.is_whole:
         return [first, *cuts[1:]]
-    if first.upto == rows.last:
+    if first.end == rows.last:
         return [replace(first, copy_id=copy.id), *cuts[1:]]
-    copied = replace(first, upto=rows.last, through=copy.place, part=0, copy_id=copy.id)
-    return [copied, replace(first, after=rows.last, replaces=False), *cuts[1:]]
+    copied = replace(first, end=rows.last, end_lsn=copy.lsn, part=0, copy_id=copy.id)
+    return [copied, replace(first, start=rows.last, replaces=False), *cuts[1:]]
 
 
 def _require_identity(table: TableInput, run: Run) -> None:
@@ -214,7 +214,7 @@ def _require_identity(table: TableInput, run: Run) -> None:
         )
 
 
-def plan_fold(table: TableInput, cut: Cut, silver: Mapping[str, SilverType], rule: TableRule) -> Fold:
+def plan_fold(table: TableInput, cut: WriteStep, silver: Mapping[str, SilverType], rule: TableRule) -> Fold:
     """Return the fold of one cut onto silver's columns (name → type as the Delta table has it)."""
     surveys = [s for s in table.surveys if s.version in cut.versions]
     relations = [table.relation(s.version) for s in surveys]
@@ -252,10 +252,10 @@ def _fold_column(
     positions: dict[int, int] = {}
     is_unsent = is_respelled = False
     for survey, relation in zip(surveys, relations, strict=True):
-        position = relation.position(name)
+        position = relation.index_of(name)
         if position is not None:
             positions[relation.version] = position
-            is_unsent |= position in survey.unsent
+            is_unsent |= position in survey.unchanged_toast
             column = relation.columns[position]
             sent = silver_type(column, rule.types.get(name), kind.ddl)
             is_other = name in rule.types or sent.ddl != kind.ddl
@@ -263,7 +263,7 @@ def _fold_column(
             kind = sent if sent.ddl == kind.ddl else kind  # silver may hold a wider type
     is_partial = is_unsent or len(positions) < len(relations)
     return FoldColumn(
-        name, kind, positions, is_partial, misfit=rule.misfit_of(name), is_respelled=is_respelled
+        name, kind, positions, is_partial, misfit=rule.misfit_of(name), has_many_spellings=is_respelled
     )
 
 

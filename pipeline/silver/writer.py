@@ -13,19 +13,19 @@ from pyspark.sql import functions as F
 from pipeline.config.tables import command_for
 from pipeline.delta.sql import literal
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import Commit, committing
+from pipeline.delta.txn import TableCommit, commit_settings
 from pipeline.errors import LakeError
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.silver import merge, multiset
 from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, fold_by_key, pick_or_missing, steps
-from pipeline.silver.key_changes import link
-from pipeline.silver.key_ranges import NotTold, known_bounds, patch_condition
+from pipeline.silver.key_changes import follow_key_changes
+from pipeline.silver.key_ranges import KeysUnknown, key_range_condition, known_bounds
 from pipeline.silver.merge import MetadataNames
-from pipeline.silver.write_plan import Cut, Identity
+from pipeline.silver.write_plan import Identity, WriteStep
 
 
-class CutWriter:
+class StepWriter:
     """Writes the cuts of one silver table."""
 
     def __init__(
@@ -37,7 +37,9 @@ class CutWriter:
         self._name = name
         self.lost = 0  # values that were not sent, and that the table does not have either
 
-    def write(self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames) -> int:
+    def write(
+        self, changes: DataFrame, fold: Fold, cut: WriteStep, commit: TableCommit, metadata: MetadataNames
+    ) -> int:
         """Write the changes of one cut and return how many values did not fit.
 
         The rows of a patch take the place of all that have its keys; raise NotTold where silver cannot tell.
@@ -53,14 +55,16 @@ class CutWriter:
                 return self._write_as_they_are(changes, _keyless(fold), cut, commit, metadata)
 
     def _write_by_key(
-        self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
+        self, changes: DataFrame, fold: Fold, cut: WriteStep, commit: TableCommit, metadata: MetadataNames
     ) -> int:
         stepped = steps(changes, fold)
         folded = fold_by_key(stepped, fold)
         source = _kept(merge.typed(folded, fold))
         found = _inspect(source, fold)
         if found.inherits:
-            linked = merge.typed(merge.with_links(folded, link(stepped, fold), fold), fold)
+            linked = merge.typed(
+                merge.with_key_changes(folded, follow_key_changes(stepped, fold), fold), fold
+            )
             source = _kept(merge.from_silver(linked, self._table.frame(), fold))
             found = _inspect(source, fold)
         self._refuse_lost_keys(found, folded, fold)
@@ -78,7 +82,7 @@ class CutWriter:
         return found.misfits
 
     def _write_bag(
-        self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
+        self, changes: DataFrame, fold: Fold, cut: WriteStep, commit: TableCommit, metadata: MetadataNames
     ) -> int:
         (version,) = fold.versions
         plain = _keyless(fold)
@@ -103,7 +107,7 @@ class CutWriter:
         self._merge(_kept(frame), statement, commit)
         return misfits
 
-    def _note_absent(self, counted: DataFrame, commit: Commit) -> None:
+    def _note_absent(self, counted: DataFrame, commit: TableCommit) -> None:
         """Record that updates or deletes meant rows that silver does not have."""
         row = counted.agg(F.expr(f"coalesce(sum({multiset.ABSENT}), 0)").alias("count")).head()
         assert row is not None
@@ -132,7 +136,7 @@ class CutWriter:
         return count
 
     def _write_as_they_are(
-        self, changes: DataFrame, fold: Fold, cut: Cut, commit: Commit, metadata: MetadataNames
+        self, changes: DataFrame, fold: Fold, cut: WriteStep, commit: TableCommit, metadata: MetadataNames
     ) -> int:
         """Write rows that no other change of the cut speaks of."""
         picked = [
@@ -154,12 +158,12 @@ class CutWriter:
             self._replace(final, cut, commit)
         return found.misfits
 
-    def _told_keys(self, rows: DataFrame, fold: Fold, cut: Cut) -> str:
+    def _told_keys(self, rows: DataFrame, fold: Fold, cut: WriteStep) -> str:
         """Return SQL that is true for the rows of a patch's keys, as it is for all rows that came."""
-        keys = patch_condition(fold, cut.key_types, cut.key_ranges)
+        keys = key_range_condition(fold, cut.key_types, cut.key_ranges)
         is_known = not self._spark.range(1).where(known_bounds(fold, cut.key_ranges)).isEmpty()
         if not is_known or not rows.where(f"NOT coalesce({keys}, false)").isEmpty():
-            raise NotTold
+            raise KeysUnknown
         return keys
 
     def _refuse_lost_keys(self, found: "_Found", texts: DataFrame, fold: Fold) -> None:
@@ -179,16 +183,16 @@ class CutWriter:
             "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
         )
 
-    def _replace(self, rows: DataFrame, cut: Cut, commit: Commit) -> None:
+    def _replace(self, rows: DataFrame, cut: WriteStep, commit: TableCommit) -> None:
         """Append, or put the rows in place of all others, by what the cut says."""
         if cut.replaces:
             self._table.overwrite(rows, commit)
         else:
             self._table.append(rows, commit)
 
-    def _merge(self, source: DataFrame, statement: str, commit: Commit) -> None:
+    def _merge(self, source: DataFrame, statement: str, commit: TableCommit) -> None:
         source.createOrReplaceTempView("folded")
-        with committing(self._spark, commit):
+        with commit_settings(self._spark, commit):
             self._spark.sql(statement)
 
     def _record_unsent(self, source: DataFrame, fold: Fold, key: list[str], *, is_new: bool) -> None:
@@ -251,7 +255,7 @@ def _inspect(source: DataFrame, fold: Fold) -> _Found:
     """Look once over the folded rows: is there anything to link, and what does not fit."""
     inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
     lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
-    unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].positions) or "false"
+    unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].indexes) or "false"
     misfits = merge.misfits(fold)
     row = source.agg(
         F.expr(f"coalesce(bool_or(op = 'U' AND ({inherits})), false)").alias("inherits"),
@@ -268,7 +272,7 @@ def _inspect(source: DataFrame, fold: Fold) -> _Found:
 
 def _keeps(fold: Fold) -> str:
     """Return SQL that is true where a column that the relation has keeps what silver has."""
-    columns = (i for i in fold.partial if fold.columns[i].positions)
+    columns = (i for i in fold.partial if fold.columns[i].indexes)
     return " OR ".join(f"s{i} IS NULL" for i in columns) or "false"
 
 

@@ -17,14 +17,14 @@ from pipeline.config.tables import TableName
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
-from pipeline.postgres.open_transactions import keeps_stale_entries, log_beyond_now
+from pipeline.postgres.open_transactions import keeps_stale_entries, write_wal_past_now
 from pipeline.postgres.published_tables import Membership, list_published
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.table_copy.new_tables import Joining, has_joined
-from pipeline.table_copy.planner import Want
-from pipeline.table_copy.reader_pool import gone_row
+from pipeline.table_copy.new_tables import NewTables, is_new
+from pipeline.table_copy.planner import Candidate
+from pipeline.table_copy.reader_pool import dropped_row
 from pipeline.table_copy.streamed_names import StreamedNames
 
 # What becomes known of tables while they are copied, as events: they came back, or cannot be copied.
@@ -42,7 +42,7 @@ class CopyEvents:
         self._returned: set[TableName] = set()
         self._failed: dict[TableName, str] = {}
 
-    def note(self, name: TableName, now: Membership, copies: CopyHistory) -> None:
+    def record(self, name: TableName, now: Membership, copies: CopyHistory) -> None:
         """Record an event where silver shows a table whose entry in the publication is another one now."""
         copied_at = copies.came_back(name, now.relation_id, now.entry)
         if copied_at is not None and name not in self._returned:
@@ -51,7 +51,7 @@ class CopyEvents:
                 records.record_events([Event(*name, copied_at, "resync", _CAME_BACK)])
             self._returned.add(name)
 
-    def note_failures(self, failures: Mapping[TableName, str], lsn: LSN) -> None:
+    def record_failures(self, failures: Mapping[TableName, str], lsn: LSN) -> None:
         """Record why tables cannot be copied, unless that is the last that is known of them."""
         new = {name: sentence for name, sentence in failures.items() if self._failed.get(name) != sentence}
         self._failed = dict(failures)
@@ -65,7 +65,7 @@ class CopyEvents:
         records.record_events([e for e in events if told.get((e.schema_name, e.table_name)) != e.sentence])
 
 
-class WantedCopies:
+class CopyCandidates:
     """Looks at the source, over a session of its own that is opened again where it was lost."""
 
     def __init__(
@@ -90,10 +90,10 @@ class WantedCopies:
         self._reach = reach
         self._await = wait
         self._control: Connection | None = None
-        self._joining = Joining()
+        self._new_tables = NewTables()
         self.names = StreamedNames()  # under which the stream has tables
         self.is_waiting = False  # for transactions that write to tables which joined
-        self.beyond = INVALID  # the ends of all that were waited for
+        self.waited_for = INVALID  # the ends of all that were waited for
 
     def close(self) -> None:
         """End the session."""
@@ -105,7 +105,7 @@ class WantedCopies:
         """Say whether the session over which it looks was lost: the next look opens another."""
         return self._control is not None and self._control.closed
 
-    def look(self) -> dict[TableName, Want]:
+    def poll(self) -> dict[TableName, Candidate]:
         """Return the tables that need a copy; what is gone from the source is recorded as that."""
         config = self._config
         # Before the publication is looked at: what joins meanwhile is not missing in it.
@@ -116,24 +116,24 @@ class WantedCopies:
         looked_at = read_flush_lsn(self._control)
         astray = self._put_right(published, looked_at)
         copies = self._bronze.copies.read()
-        wanted: dict[TableName, Want] = {}
+        wanted: dict[TableName, Candidate] = {}
         missing: set[TableName] = set()
         if config.source.copy == "initial":
             for name, now in published.items():
                 if name in astray or not copies.is_complete(name, now.relation_id, now.entry):
-                    wanted[name] = Want()
-                    self._events.note(name, now, copies)
-            missing = {name for name in names - published.keys() if not copies.is_gone(name)}
+                    wanted[name] = Candidate()
+                    self._events.record(name, now, copies)
+            missing = {name for name in names - published.keys() if not copies.is_dropped(name)}
         for name, requests in copies.open_requests().items():
             if name in published:
-                wanted[name] = Want.of(requests, is_whole=name in wanted)
+                wanted[name] = Candidate.of(requests, is_whole=name in wanted)
             else:
                 missing.add(name)
         if missing:
             self._reach(looked_at)
             for name in missing:
                 self._summary.copies.pop(name, None)
-            self._bronze.copies.record([gone_row(copies, name, looked_at) for name in sorted(missing)])
+            self._bronze.copies.record([dropped_row(copies, name, looked_at) for name in sorted(missing)])
         failed = {name for name, copy in self._summary.copies.items() if copy.failure}
         skipped = set() if self._is_continuous else failed
         wanted = {
@@ -149,16 +149,16 @@ class WantedCopies:
         self, control: Connection, published: Mapping[TableName, Membership], copies: CopyHistory
     ) -> set[TableName]:
         """Return the tables that were written to when they joined, and are still."""
-        joined = {n: now for n, now in published.items() if has_joined(now, copies.states.get(n, ()))}
-        found = self._joining.look(control, joined)
+        joined = {n: now for n, now in published.items() if is_new(now, copies.states.get(n, ()))}
+        found = self._new_tables.poll(control, joined)
         waiting = {name for name, table in found.items() if table.is_waiting}
         for name in waiting:
             self._summary.copies[name] = CopyProgress(failure=found[name].sentence(time.monotonic()))
         if untold := [table for name, table in found.items() if name not in waiting and not table.is_told]:
-            self.beyond = log_beyond_now(control, self._stop.is_set)
-            self._reach(self.beyond)
+            self.waited_for = write_wal_past_now(control, self._stop.is_set)
+            self._reach(self.waited_for)
             is_told = not keeps_stale_entries(control.info.server_version)
-            if not is_told and not self.names.ask(self.beyond, self._stop):
+            if not is_told and not self.names.request_session(self.waited_for, self._stop):
                 return set(published)
             for table in untold:
                 table.is_told = True
@@ -169,17 +169,17 @@ class WantedCopies:
 
         What was committed under the old name is in no copy that was made before.
         """
-        rules, before = self._config.rule_for, self.names.astray(published)
+        rules, before = self._config.rule_for, self.names.renamed(published)
         if not any(rules(*name) for name in before):
             return set()
         self._reach(looked_at)
         self._await(LSN(looked_at - 1))  # the stream may have to read that it was renamed
-        now = self.names.astray(published)
+        now = self.names.renamed(published)
         astray = {
             name
             for name, streamed in before.items()
             if rules(*name)
             and now.get(name) == streamed
-            and self.names.may_ask(published[name].relation_id, name, streamed)
+            and self.names.may_request_session(published[name].relation_id, name, streamed)
         }
-        return astray if astray and self.names.ask(looked_at, self._stop) else set()
+        return astray if astray and self.names.request_session(looked_at, self._stop) else set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pipeline.bronze.copy_states import CopyState, Gap, Range
+from pipeline.bronze.copy_states import CopyState, Gap, PageRange
 from pipeline.postgres.published_tables import Leaf, PublishedTable
 
 PAGE_BYTES = 8192
@@ -18,7 +18,7 @@ _FEW_RANGES = 64
 
 def plan_ranges(
     leaves: Sequence[Leaf], range_size: int, first_pages: dict[int, int] | None = None
-) -> tuple[Range, ...]:
+) -> tuple[PageRange, ...]:
     """Return the ranges of all pages of the leaves, or of those behind the first ones.
 
     A range has so many bytes at the least, so that large tables do not have very many.
@@ -27,15 +27,15 @@ def plan_ranges(
     total = sum(leaf.pages for leaf in leaves)
     step = max(1, range_size // PAGE_BYTES, min(total // _FEW_RANGES, MOST_RANGE_PAGES))
     return tuple(
-        Range(leaf.oid, leaf.filenode, page, min(page + step, leaf.pages))
+        PageRange(leaf.oid, leaf.filenode, page, min(page + step, leaf.pages))
         for leaf in leaves
         for page in range(firsts.get(leaf.oid, 0), leaf.pages, step)
     )
 
 
-def whole_leaves(leaves: Sequence[Leaf]) -> tuple[Range, ...]:
+def whole_leaves(leaves: Sequence[Leaf]) -> tuple[PageRange, ...]:
     """Return one range a leaf, of which rows are found by their keys."""
-    return tuple(Range(leaf.oid, leaf.filenode, 0, leaf.pages) for leaf in leaves)
+    return tuple(PageRange(leaf.oid, leaf.filenode, 0, leaf.pages) for leaf in leaves)
 
 
 def is_outdated(
@@ -47,21 +47,21 @@ def is_outdated(
     a copy since, or the stream may have lost what changed.
     """
     is_asked_again = not set(requests) <= set(state.requests)
-    is_before_gap = bool(gaps) and not gaps[-1].is_before(state.readings[0].lsn)
+    is_before_gap = bool(gaps) and not gaps[-1].is_before(state.snapshots[0].lsn)
     return state.membership != membership or is_asked_again or is_before_gap
 
 
 def plan_rest(
     state: CopyState, table: PublishedTable, version: int, done: int, range_size: int
-) -> tuple[Range, ...] | None:
+) -> tuple[PageRange, ...] | None:
     """Return what a copy that was cut off after `done` ranges has still to read; None where it may not go on.
 
     Pages that came since are read as well: a row may have moved there.
     """
     if state.key_ranges or not is_keyed(table) or state.relation_version != version:
         return None
-    last = state.readings[-1]
-    planned = [r for reading in state.readings for r in reading.ranges]
+    last = state.snapshots[-1]
+    planned = [r for reading in state.snapshots for r in reading.ranges]
     filenodes = {leaf.oid: leaf.filenode for leaf in table.leaves}
     if {(r.relation_id, r.filenode) for r in planned} - filenodes.items():
         return None

@@ -19,17 +19,17 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.staging import Staging
 from pipeline.config.config import Config
 from pipeline.config.tables import TableName
-from pipeline.errors import SourceError, told
+from pipeline.errors import SourceError, report_error
 from pipeline.postgres.connection import Identity, break_off, identify
 from pipeline.postgres.snapshot.export import COPY_SESSIONS, Snapshot, SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.table_copy.candidates import CopyEvents, WantedCopies
-from pipeline.table_copy.invisible_commits import late_commits
-from pipeline.table_copy.planner import CopyStarts, Want
+from pipeline.table_copy.candidates import CopyCandidates, CopyEvents
+from pipeline.table_copy.invisible_commits import find_invisible_commits
+from pipeline.table_copy.planner import Candidate, CopyPlanner
 from pipeline.table_copy.reader_pool import (
-    CopyRound,
+    ReaderPool,
     TableCopy,
     Throttle,
     abandoned_row,
@@ -38,7 +38,7 @@ from pipeline.table_copy.reader_pool import (
 )
 from pipeline.table_copy.streamed_names import StreamedNames
 
-LOOK_SECONDS = 5.0  # between two looks for tables that joined
+POLL_SECONDS = 5.0  # between two looks for tables that joined
 RETRY_SECONDS = 30.0
 RECORD_SECONDS = 5.0
 MOST_LOST = 5
@@ -46,7 +46,7 @@ PATIENCE = 30.0  # for sessions that end by themselves: a link may stand still
 _WAIT = 0.2
 
 
-class Copier:
+class CopyCoordinator:
     """Copies in a thread of its own, as long as the run of ingest lasts."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Copier:
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
         self._throttle = Throttle(config.source.copying.rate_limit)
         self._events = CopyEvents(self._bronze)
-        self._wanted = WantedCopies(
+        self._candidates = CopyCandidates(
             config,
             self._bronze,
             summary,
@@ -84,7 +84,7 @@ class Copier:
 
     def start(self, names: StreamedNames) -> None:
         """Begin; `names` are those under which the stream has tables."""
-        self._wanted.names = names
+        self._candidates.names = names
         self._thread.start()
 
     @property
@@ -117,13 +117,13 @@ class Copier:
         try:
             self._go_on()
         finally:
-            self._wanted.close()
+            self._candidates.close()
 
     def _go_on(self) -> None:
         lost_count = 0  # snapshots in a row
         was_lost = False  # the session of the looks, in the round before
         while not self._stop.is_set():
-            pause = LOOK_SECONDS
+            pause = POLL_SECONDS
             try:
                 has_copied = self._round()
                 self._summary.copy_failure = None
@@ -134,15 +134,15 @@ class Copier:
                 if any(copy.failure for copy in self._summary.copies.values()):
                     pause = RETRY_SECONDS
             except Exception as error:  # capture goes on
-                was_lost = self._wanted.has_lost_session and not was_lost
-                self._wanted.close()
+                was_lost = self._candidates.has_lost_session and not was_lost
+                self._candidates.close()
                 if was_lost:
                     continue  # over a new one at once
                 lost_count += isinstance(error, SnapshotLost)
                 if isinstance(error, SnapshotLost) and lost_count < MOST_LOST:
                     self._stop.wait(lost_count)
                     continue
-                self._summary.copy_failure = told(error)
+                self._summary.copy_failure = report_error(error)
                 pause = RETRY_SECONDS
             if not self._is_continuous:
                 return
@@ -150,19 +150,19 @@ class Copier:
 
     def _round(self) -> bool:
         """Copy what is wanted now, under one snapshot; say whether another look is worth it."""
-        wanted = self._wanted.look()
+        wanted = self._candidates.poll()
         if not wanted:
             self._note_failures(self._position)
             # A run that ends by itself waits here; one that does not looks again anyway.
-            return self._wanted.is_waiting and not self._is_continuous and not self._stop.wait(1.0)
+            return self._candidates.is_waiting and not self._is_continuous and not self._stop.wait(1.0)
         source = self._config.source
         # what an ingest that was held up would still land of a copy must not come after this look
         self._bronze.claim()
         copies = self._bronze.copies.read()
-        used = [r.lsn for states in copies.states.values() for s in states for r in s.readings]
+        used = [r.lsn for states in copies.states.values() for s in states for r in s.snapshots]
         # Silver may be as far as bronze was when somebody asked for a patch.
-        point = self._bronze.point()
-        used += [point.lsn if point else INVALID, self._wanted.beyond]
+        point = self._bronze.captured_offset()
+        used += [point.lsn if point else INVALID, self._candidates.waited_for]
         with closing(SnapshotKeeper(source.snapshot_conninfo, max(used), key=source.snapshot_key)) as keeper:
             self._check_place(keeper)
             tables = self._begin(keeper, copies, wanted)
@@ -175,14 +175,14 @@ class Copier:
     def _note_failures(self, lsn: LSN) -> bool:
         """Record why tables cannot be copied; say whether there are any."""
         failures = {name: copy.failure for name, copy in self._summary.copies.items() if copy.failure}
-        self._events.note_failures(failures, lsn)
+        self._events.record_failures(failures, lsn)
         return bool(failures)
 
     def _read(self, snapshot: Snapshot, tables: Sequence[TableCopy]) -> None:
         """Land what a snapshot has of the tables, and record which of them are complete."""
         copying = self._config.source.copying
         with closing(Staging(self._bronze.lake, "copies")) as staging:
-            rounds = CopyRound(
+            rounds = ReaderPool(
                 self._bronze,
                 staging,
                 self._config.source.snapshot_conninfo,
@@ -212,12 +212,12 @@ class Copier:
             )
 
     def _begin(
-        self, keeper: SnapshotKeeper, copies: CopyHistory, wanted: Mapping[TableName, Want]
+        self, keeper: SnapshotKeeper, copies: CopyHistory, wanted: Mapping[TableName, Candidate]
     ) -> list[TableCopy]:
         """Describe the tables as the snapshot has them, and record what will be read."""
         tables: list[TableCopy] = []
         with keeper.reading() as connection:
-            starts = CopyStarts(self._bronze, copies, connection, keeper.snapshot, self._config)
+            starts = CopyPlanner(self._bronze, copies, connection, keeper.snapshot, self._config)
             for name, want in wanted.items():
                 progress = self._summary.copies[name] = CopyProgress()
                 try:
@@ -229,7 +229,7 @@ class Copier:
         if rows := [*starts.abandoned, *map(reading_row, tables)]:
             self._bronze.copies.record(rows)
         # What was begun comes before what has to begin anew each time; small tables are there soon.
-        return sorted(tables, key=lambda table: (not table.state.readings, table.table.pages))
+        return sorted(tables, key=lambda table: (not table.state.snapshots, table.table.pages))
 
     def _is_fresh(self) -> bool:
         """Say whether something was recorded a moment ago: many small tables are recorded together."""
@@ -244,12 +244,12 @@ class Copier:
                 rows.append(abandoned_row(table.state, str(table.failure)))  # and is copied anew
             elif table.failure is not None:
                 table.progress.failure = str(table.failure)
-        if whole and self._await(whole[0].reading.lsn):
-            readings = {t.state.name: [*t.state.readings, t.reading] for t in whole}
-            late = late_commits(self._bronze.changes, readings)
+        if whole and self._await(whole[0].snapshot.lsn):
+            readings = {t.state.name: [*t.state.snapshots, t.snapshot] for t in whole}
+            late = find_invisible_commits(self._bronze.changes, readings)
             for table in whole:
                 lsns = late.get(table.state.name, ())
-                if lsns and table.state.readings:
+                if lsns and table.state.snapshots:
                     sentence = "transactions ended while a snapshot was taken: several do not fit together"
                     rows.append(abandoned_row(table.state, sentence))
                     continue

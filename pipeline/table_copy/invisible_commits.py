@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pipeline.bronze.copy_states import Reading
+from pipeline.bronze.copy_states import SnapshotRanges
 from pipeline.config.tables import TableName
 from pipeline.delta.table import LakeTable
 from pipeline.protocol.lsn import LSN
@@ -18,8 +18,8 @@ def is_one_of(xids: Sequence[int], lsn: LSN) -> str:
     return f"xid IN ({', '.join(map(str, xids))}) AND commit_lsn > {int(lsn) - _WAL_OF_ALL_XIDS}"
 
 
-def late_commits(
-    changes: LakeTable, readings: Mapping[TableName, Sequence[Reading]]
+def find_invisible_commits(
+    changes: LakeTable, readings: Mapping[TableName, Sequence[SnapshotRanges]]
 ) -> dict[TableName, tuple[LSN, ...]]:
     """Return the commits before a snapshot's position that it does not hold, by table."""
     conditions = {

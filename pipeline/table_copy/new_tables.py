@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pipeline.bronze.copy_states import CopyState
 from pipeline.config.tables import TableName
 from pipeline.postgres.connection import Connection
-from pipeline.postgres.open_transactions import Writers, list_writers
+from pipeline.postgres.open_transactions import OpenTransactions, list_writers
 from pipeline.postgres.published_tables import Membership
 
 PATIENCE = 600.0  # seconds until a table that waits is told as one that cannot be copied
 
 
 @dataclass(slots=True)
-class Joined:
+class NewTable:
     """A table since it was seen in the publication first: who was writing to it then, and still is."""
 
     writers: frozenset[str]
@@ -45,12 +45,14 @@ class Joined:
 
 
 @dataclass(slots=True)
-class Joining:
+class NewTables:
     """What the looks of one run have seen."""
 
-    tables: dict[tuple[TableName, Membership], Joined] = field(default_factory=dict)
+    tables: dict[tuple[TableName, Membership], NewTable] = field(default_factory=dict)
 
-    def look(self, connection: Connection, joined: Mapping[TableName, Membership]) -> dict[TableName, Joined]:
+    def poll(
+        self, connection: Connection, joined: Mapping[TableName, Membership]
+    ) -> dict[TableName, NewTable]:
         """Return each table that has joined, as it is now."""
         if not joined:
             return {}
@@ -58,18 +60,18 @@ class Joining:
         return self.note(joined, writers, time.monotonic())
 
     def note(
-        self, joined: Mapping[TableName, Membership], writers: Writers, now: float
-    ) -> dict[TableName, Joined]:
+        self, joined: Mapping[TableName, Membership], writers: OpenTransactions, now: float
+    ) -> dict[TableName, NewTable]:
         """Note who writes to tables that have joined, and return how they stand."""
         found = {}
         for name, membership in joined.items():
             relation_id = membership.relation_id
-            seen = self.tables.setdefault((name, membership), Joined(writers.of(relation_id), now))
+            seen = self.tables.setdefault((name, membership), NewTable(writers.of(relation_id), now))
             seen.writers = writers.left(seen.writers, relation_id)
             found[name] = seen
         return found
 
 
-def has_joined(now: Membership, states: Sequence[CopyState]) -> bool:
+def is_new(now: Membership, states: Sequence[CopyState]) -> bool:
     """Say whether a table was never copied as the member that it is; with all tables none joins."""
     return now.entry != 0 and all(state.membership != now.entry for state in states)

@@ -19,43 +19,43 @@ from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.copy_states import (
     ABANDONED,
     COMPLETE,
-    GONE,
+    DROPPED,
     READING,
     CopyState,
-    Range,
-    Reading,
+    PageRange,
+    SnapshotRanges,
     key_range_rows,
 )
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.staged_files import Part
 from pipeline.bronze.staging import Staging
 from pipeline.config.tables import TableName
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.errors import SourceError
 from pipeline.postgres.published_tables import PublishedTable
 from pipeline.postgres.snapshot.export import Snapshot
-from pipeline.postgres.snapshot.read_table import CopyReader, PageRange, RowsMoved, SnapshotLost
+from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages, RowsMoved, SnapshotLost
 from pipeline.progress import CopyProgress
 from pipeline.protocol.lsn import LSN
-from pipeline.table_copy.rows import CopyPlace, CopySpool
+from pipeline.table_copy.rows import CopyHeader, CopySpool
 
 # The rows of `bronze/copies`, one for each thing that happens to a copy.
 Row = dict[str, object]
 
 
-def gone_row(copies: CopyHistory, name: TableName, lsn: LSN) -> Row:
+def dropped_row(copies: CopyHistory, name: TableName, lsn: LSN) -> Row:
     """Say that a table is not there; whoever asked for it waits no longer."""
     last = copies.last(name)
     is_begun = last is not None and last.state == READING
-    state = last if last is not None and is_begun else CopyState(copies.next_id(), name, GONE)
+    state = last if last is not None and is_begun else CopyState(copies.next_id(), name, DROPPED)
     requests = [request.id for request in copies.open_requests().get(name, [])]
     sentence = f"{'.'.join(name)} is not published (any more)"
-    return {**_identity(state), "state": GONE, "lsn": lsn, "requests": requests, "sentence": sentence}
+    return {**_identity(state), "state": DROPPED, "lsn": lsn, "requests": requests, "sentence": sentence}
 
 
 def reading_row(table: TableCopy) -> Row:
     """Say that a table is read, under which snapshot, and what."""
-    reading = table.reading
+    reading = table.snapshot
     return {
         **_identity(table.state),
         "relation_id": table.table.relation.oid,
@@ -98,8 +98,8 @@ class TableCopy:
 
     state: CopyState
     table: PublishedTable
-    place: CopyPlace
-    reading: Reading
+    place: CopyHeader
+    snapshot: SnapshotRanges
     progress: CopyProgress
     landed: int = 0  # of the reading's ranges
     staged: dict[int, Part | None] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class TableCopy:
     @property
     def is_read(self) -> bool:
         """Say whether everything is in bronze."""
-        return self.landed == len(self.reading.ranges)
+        return self.landed == len(self.snapshot.ranges)
 
 
 class _Ended(Exception):
@@ -123,7 +123,7 @@ class Throttle:
         self._lock = threading.Lock()
         self._free_at = 0.0
 
-    def take(self, byte_count: int, stop: threading.Event) -> None:
+    def wait(self, byte_count: int, stop: threading.Event) -> None:
         """Wait until so many bytes may have come."""
         if not self._rate:
             return
@@ -134,7 +134,7 @@ class Throttle:
         stop.wait(wait)
 
 
-class CopyRound:
+class ReaderPool:
     """Reads and lands the tables of one snapshot."""
 
     def __init__(
@@ -170,7 +170,7 @@ class CopyRound:
         for table in self._tables:
             if table.is_read:
                 yield table
-            for number in range(len(table.reading.ranges)):
+            for number in range(len(table.snapshot.ranges)):
                 work.put((table, number))
         open_tables = [table for table in self._tables if not table.is_read]
         with ThreadPoolExecutor(self._reader_count, thread_name_prefix="copy") as pool:
@@ -221,9 +221,13 @@ class CopyRound:
                 count += 1
             if count > table.landed:
                 app_id = self._bronze.copy_app_id(table.state.id)
-                before = table.reading.ranges_before
+                before = table.snapshot.ranges_before
                 facts = {"operation": "copy"}
-                commits.append(Commit(app_id, LSN(before + count), facts, after=LSN(before + table.landed)))
+                commits.append(
+                    TableCommit(
+                        app_id, LSN(before + count), facts, expected_offset=LSN(before + table.landed)
+                    )
+                )
                 rows_of.append((table, count, rows))
         if commits:
             self._bronze.land(files, *commits)
@@ -257,7 +261,7 @@ class CopyRound:
                         self._unconnected = error
                         return
                 try:
-                    part = self._stage(reader, table, table.reading.ranges[number])
+                    part = self._stage(reader, table, table.snapshot.ranges[number])
                 except RowsMoved as moved:
                     table.failure = moved
                     part = None
@@ -276,17 +280,17 @@ class CopyRound:
                 reader.close()
             done.put(None)
 
-    def _stage(self, reader: CopyReader, table: TableCopy, pages: Range) -> Part | None:
+    def _stage(self, reader: CopyReader, table: TableCopy, pages: PageRange) -> Part | None:
         leaf = next(leaf for leaf in table.table.leaves if leaf.oid == pages.relation_id)
         spool = CopySpool(self._staging.directory, table.place)
         table.progress.begin()
         try:
             for block in reader.read(
-                self._snapshot, table.table, PageRange(leaf, pages.first_page, pages.end_page)
+                self._snapshot, table.table, LeafPages(leaf, pages.first_page, pages.end_page)
             ):
                 spool.add(block, self._number(block.row_count))
                 table.progress.read(block.row_count, block.byte_count)
-                self._throttle.take(block.byte_count, self._stop)
+                self._throttle.wait(block.byte_count, self._stop)
                 if self._stop.is_set() or self._ending.is_set():
                     raise _Ended
         except BaseException:

@@ -26,7 +26,7 @@ _LEAST_MARK, _MOST_MARK, _VALUE_END = ord(NULL_MARK), ord(VALUE_END), ord(VALUE_
 
 
 @dataclass(frozen=True, slots=True)
-class CopyPlace:
+class CopyHeader:
     """Where copied rows stand in bronze: their copy, relation version, and the position of their snapshot."""
 
     copy_id: int
@@ -38,7 +38,7 @@ class CopyPlace:
 class CopySpool:
     """Stages the rows of one range of pages in a file; `first_ordinal` is that of the next row group."""
 
-    def __init__(self, directory: Path, place: CopyPlace) -> None:
+    def __init__(self, directory: Path, place: CopyHeader) -> None:
         self._place = place
         self._file = create_file(directory)
         self._tables: list[pa.Table] = []
@@ -71,7 +71,7 @@ class CopySpool:
         self._tables, self._rows, self._bytes = [], 0, 0
 
 
-def block_table(block: Block, place: CopyPlace, first_ordinal: int) -> pa.Table:
+def block_table(block: Block, place: CopyHeader, first_ordinal: int) -> pa.Table:
     """Return the rows of a block as `bronze/changes` has them."""
     width = len(place.version.relation.columns)
     new, raw = _text_cells(block, width) if block.rows is None else _row_cells(block.rows, width)

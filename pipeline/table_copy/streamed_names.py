@@ -36,7 +36,7 @@ class StreamedNames:
         """Forget the names: another session begins, which describes every table anew."""
         self._names.clear()
 
-    def astray(self, published: Mapping[TableName, Membership]) -> dict[TableName, TableName]:
+    def renamed(self, published: Mapping[TableName, Membership]) -> dict[TableName, TableName]:
         """Return the published tables that the session sends under another name, with that name."""
         names = self._names.copy()
         return {
@@ -45,7 +45,7 @@ class StreamedNames:
             if names.get(now.relation_id, name) != name
         }
 
-    def may_ask(self, relation_id: int, name: TableName, streamed: TableName) -> bool:
+    def may_request_session(self, relation_id: int, name: TableName, streamed: TableName) -> bool:
         """Say whether another session may help a table, and count it: a few times at the most."""
         self._asked[relation_id, name, streamed] += 1
         return self._asked[relation_id, name, streamed] <= MOST_SESSIONS
@@ -61,7 +61,7 @@ class StreamedNames:
             self._beyond = None
             self._moved.notify_all()
 
-    def ask(self, beyond: LSN, stop: threading.Event) -> bool:
+    def request_session(self, beyond: LSN, stop: threading.Event) -> bool:
         """Ask for a session that begins at an LSN or beyond, wait for it, say whether it has begun."""
         with self._moved:
             self._beyond = beyond

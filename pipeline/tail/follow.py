@@ -20,19 +20,19 @@ from pipeline.postgres.catalog import read_type_name
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.postgres.replication.change_stream import ChangeStream, last_end_lsn
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.tail.frames import Reading, Seen, is_beyond
-from pipeline.tail.json_format import Objects
-from pipeline.tail.request import Request
+from pipeline.tail.frames import TailMessage, TailReader, is_past
+from pipeline.tail.json_format import JsonFormat
+from pipeline.tail.request import TailOptions
 from pipeline.tail.selection import Selection
 from pipeline.tail.source import APPLICATION_NAME, explain_busy, resolve, start_stream
-from pipeline.tail.text_format import Lines
+from pipeline.tail.text_format import TextFormat
 
 _READ_TIMEOUT = 0.25
 _CONFIRM_TIMEOUT = 30.0
 _STOP_TIMEOUT = 0.5
 
 
-def run_tail(request: Request, stop: threading.Event) -> int:
+def run_tail(request: TailOptions, stop: threading.Event) -> int:
     """Print what the slot says until the end that was asked for, or until `stop`."""
     source = resolve(request)
     out = sys.stdout
@@ -59,9 +59,9 @@ class Tail:
 
     def __init__(
         self,
-        request: Request,
+        request: TailOptions,
         stream: ChangeStream,
-        writer: Lines | Objects,
+        writer: TextFormat | JsonFormat,
         out: TextIO,
         until_lsn: LSN | None,
     ) -> None:
@@ -70,7 +70,7 @@ class Tail:
         self._writer = writer
         self._out = out
         self._until_lsn = until_lsn
-        self._reading = Reading()
+        self._reading = TailReader()
         self._selection = Selection(request.tables, committed_only=request.committed_only)
         self._count = 0
         self._is_done = False
@@ -97,7 +97,7 @@ class Tail:
                 )
 
     def _is_at_end(self) -> bool:
-        return self._until_lsn is not None and self._stream.sent_through >= self._until_lsn
+        return self._until_lsn is not None and self._stream.received_lsn >= self._until_lsn
 
     def _show(self, messages: Iterable[bytes], stop: threading.Event) -> None:
         lines: list[str] = []
@@ -114,22 +114,22 @@ class Tail:
 
     def _take(self, data: bytes) -> Iterable[str]:
         try:
-            seen = self._reading.take(data, self._stream.session)
+            seen = self._reading.read(data, self._stream.session)
         except ProtocolError:
             yield self._writer.write_unknown(data)
             raise
         if seen is None:
             return
-        if self._until_lsn is not None and is_beyond(seen.message, self._until_lsn):
+        if self._until_lsn is not None and is_past(seen.message, self._until_lsn):
             self._is_done = True
             return
-        for chosen in self._selection.take(seen):
+        for chosen in self._selection.select(seen):
             if self._is_done:
                 return
             yield self._write(chosen)
         self._end_lsn = max(self._end_lsn, last_end_lsn([data]))
 
-    def _write(self, seen: Seen) -> str:
+    def _write(self, seen: TailMessage) -> str:
         self._count += 1
         self._is_done = self._count == self._request.limit
         return self._writer.write(seen)
@@ -138,24 +138,24 @@ class Tail:
         """Let the slot forget the transactions that were shown whole."""
         is_all_shown = not (self._is_done or stop.is_set())
         if is_all_shown and self._stream.needs_acknowledgement:
-            self._end_lsn = max(self._end_lsn, self._stream.sent_through)
+            self._end_lsn = max(self._end_lsn, self._stream.received_lsn)
         if self._end_lsn != INVALID:
             self._stream.acknowledge(self._end_lsn)
 
 
-def _writer(request: Request, catalog: Connection, out: TextIO) -> Lines | Objects:
+def _writer(request: TailOptions, catalog: Connection, out: TextIO) -> TextFormat | JsonFormat:
     @cache
     def type_name(oid: int, modifier: int) -> str:
         return read_type_name(catalog, oid, modifier) or f"type {oid}"
 
     if request.as_json:
-        return Objects(type_name, has_values=request.has_values)
+        return JsonFormat(type_name, has_values=request.has_values)
     has_colour = out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     reconfigure = getattr(out, "reconfigure", None)
     if reconfigure is not None:
         # A terminal that knows less than UTF-8 gets escapes for the rest.
         reconfigure(errors="backslashreplace")
-    return Lines(
+    return TextFormat(
         type_name,
         value_length=request.value_length,
         has_values=request.has_values,

@@ -45,7 +45,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TailMessage:
     """One message, the frame that it stands in, opens or closes, and the tables that it speaks of."""
 
     message: Message
@@ -58,7 +58,7 @@ class Seen:
         return self.frame is not None and not isinstance(self.message, BEGINNINGS + ENDINGS)
 
 
-class Reading:
+class TailReader:
     """Reads the messages of one slot, through one session of the server or many."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Reading:
         self._ended: set[int] = set()  # xids of streams and prepared transactions
         self._known_ended: frozenset[int] = frozenset()
 
-    def take(self, data: bytes, session: int) -> Seen | None:
+    def read(self, data: bytes, session: int) -> TailMessage | None:
         """Return what the next message says, None where it was told before; raise ProtocolError if broken."""
         if session != self._session:
             self._begin_session(session)
@@ -84,7 +84,7 @@ class Reading:
         if frame is None:
             is_known = self._is_outside_known(message)
         self._close(message)
-        return None if is_known else Seen(message, frame, _relations(event))
+        return None if is_known else TailMessage(message, frame, _relations(event))
 
     def _begin_session(self, session: int) -> None:
         self._session = session
@@ -157,7 +157,7 @@ def place_of(message: Message) -> LSN:
     return INVALID
 
 
-def is_beyond(message: Message, lsn: LSN) -> bool:
+def is_past(message: Message, lsn: LSN) -> bool:
     """Tell whether the record that the message tells of stands behind what ends at or before `lsn`."""
     if isinstance(message, RollbackPrepared):
         return message.rollback_end_lsn > lsn

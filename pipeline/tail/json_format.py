@@ -18,17 +18,17 @@ from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
     CASCADE,
     RESTART_IDENTITY,
-    UNSENT,
+    UNCHANGED_TOAST,
     Binary,
     Cell,
     Relation,
     Truncate,
 )
-from pipeline.tail.frames import Seen
+from pipeline.tail.frames import TailMessage
 from pipeline.tail.text_format import TypeName, kind_of, time_text
 
 
-class Objects:
+class JsonFormat:
     """Writes messages as JSON objects."""
 
     def __init__(self, type_name: TypeName, *, has_values: bool = True) -> None:
@@ -36,7 +36,7 @@ class Objects:
         self._type_name = type_name
         self._has_values = has_values
 
-    def write(self, seen: Seen) -> str:
+    def write(self, seen: TailMessage) -> str:
         """Return the object of a message on one line, in ASCII."""
         return json.dumps(self.fields_of(seen))
 
@@ -45,7 +45,7 @@ class Objects:
         content = {"base64": b64encode(data).decode()} if self._has_values else {}
         return json.dumps({"message": "Undecodable", "length": len(data), **content})
 
-    def fields_of(self, seen: Seen) -> dict[str, Any]:
+    def fields_of(self, seen: TailMessage) -> dict[str, Any]:
         """Return the message's kind, what it stands in, its tables and all its fields."""
         message = seen.message
         found: dict[str, Any] = {"message": kind_of(message)}
@@ -106,7 +106,7 @@ def _row(relation: Relation, cells: Iterable[Cell]) -> dict[str, Any]:
 def _cell(cell: Cell) -> Any:
     if cell is None:
         return None
-    if cell is UNSENT:
+    if cell is UNCHANGED_TOAST:
         return {"sent": False}
     if not isinstance(cell, Binary):
         try:

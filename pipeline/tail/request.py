@@ -31,7 +31,7 @@ slot is taken only for each look, and streams that are open are shown anew with 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class TailOptions:
     """What the command line asks for; None is what was not given."""
 
     config: Config | None = None
@@ -54,7 +54,7 @@ class Request:
     value_length: int = 60
 
 
-def take_tail(parser: argparse.ArgumentParser) -> None:
+def add_tail(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     where = parser.add_argument_group("which slot")
     where.add_argument("--config", metavar="FILE", help="the pipeline's YAML file: its server, slot, options")
@@ -108,9 +108,9 @@ def take_tail(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def request_of(options: argparse.Namespace, config: Config | None) -> Request:
+def request_of(options: argparse.Namespace, config: Config | None) -> TailOptions:
     """Return what the parsed arguments ask for."""
-    return Request(
+    return TailOptions(
         config=config,
         conninfo=options.conninfo,
         slot=options.slot,

@@ -19,7 +19,7 @@ from pipeline.protocol.messages import (
     StreamCommit,
     StreamPrepare,
 )
-from pipeline.tail.frames import BEGINNINGS, ENDINGS, Seen
+from pipeline.tail.frames import BEGINNINGS, ENDINGS, TailMessage
 
 
 class Selection:
@@ -29,12 +29,12 @@ class Selection:
         """Show the tables that one of the `schema.table` globs matches, all where there is none."""
         self._rules = [TableRule(glob) for glob in globs]
         self._committed_only = committed_only
-        self._waiting: list[Seen] = []  # a beginning of which nothing is shown yet
+        self._waiting: list[TailMessage] = []  # a beginning of which nothing is shown yet
         self._shown: set[int] = set()  # xids of streams and prepared transactions
         self._hidden: set[int] = set()
-        self._prepared: dict[int, list[Seen]] = {}
+        self._prepared: dict[int, list[TailMessage]] = {}
 
-    def take(self, seen: Seen) -> Iterator[Seen]:
+    def select(self, seen: TailMessage) -> Iterator[TailMessage]:
         """Yield what is to be shown now that this message has come."""
         for chosen in self._choose_table(seen) if self._rules else (seen,):
             if self._committed_only:
@@ -42,7 +42,7 @@ class Selection:
             else:
                 yield chosen
 
-    def _choose_table(self, seen: Seen) -> Iterator[Seen]:
+    def _choose_table(self, seen: TailMessage) -> Iterator[TailMessage]:
         message = seen.message
         if isinstance(message, BEGINNINGS):
             self._waiting = [seen]
@@ -77,7 +77,7 @@ class Selection:
                 self._shown.add(seen.frame.xid)
             yield seen
 
-    def _choose_committed(self, seen: Seen) -> Iterator[Seen]:
+    def _choose_committed(self, seen: TailMessage) -> Iterator[TailMessage]:
         message, frame = seen.message, seen.frame
         if isinstance(message, BeginPrepare):
             self._prepared[message.xid] = [seen]

@@ -22,11 +22,11 @@ from pipeline.postgres.connection import Connection, is_synchronous_standby
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import Negotiated, negotiate
 from pipeline.postgres.replication.slot import check_publication, check_source, read_slot
-from pipeline.postgres.replication.sql_follow import start_looks
-from pipeline.postgres.replication.sql_stream import start_slot_sql
+from pipeline.postgres.replication.sql_follow import start_sql_follow
+from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.temporary_slot import start_temporary
 from pipeline.postgres.replication.walsender import start_walsender
-from pipeline.tail.request import Request
+from pipeline.tail.request import TailOptions
 
 APPLICATION_NAME = "pgdelta tail"
 _BUSY_SECONDS = 2.0  # a reader that just ended may hold the slot a moment longer
@@ -35,7 +35,7 @@ _PATIENCE = 2.0
 Say = Callable[[str], None]
 
 
-def resolve(request: Request) -> Source:
+def resolve(request: TailOptions) -> Source:
     """Return the source to look at; refuse what the command line cannot mean, with a ConfigError."""
     _check_combinations(request)
     if request.conninfo is not None and holds_secret(request.conninfo):
@@ -62,7 +62,7 @@ def resolve(request: Request) -> Source:
 
 
 def start_stream(
-    request: Request, source: Source, catalog: Connection, stop: threading.Event, say: Say
+    request: TailOptions, source: Source, catalog: Connection, stop: threading.Event, say: Say
 ) -> ChangeStream | None:
     """Return the running stream, None where it was to stop before there was one; say what it is."""
     server_version = catalog.info.server_version
@@ -93,7 +93,7 @@ def start_stream(
                 application_name=APPLICATION_NAME,
             )
         else:
-            start = start_slot_sql if request.acknowledge else start_looks
+            start = start_sql_stream if request.acknowledge else start_sql_follow
             stream = start(
                 source.conninfo,
                 source.slot,
@@ -105,7 +105,7 @@ def start_stream(
         raise explain_busy(catalog, source.slot) from None
     promise = "ACKNOWLEDGES WHAT IT SHOWS" if request.acknowledge else "acknowledges nothing"
     holds = "; a pipeline cannot read the slot meanwhile" if source.route == "walsender" else ""
-    place = f"the slot {source.slot} from {stream.sent_through} by {source.route}"
+    place = f"the slot {source.slot} from {stream.received_lsn} by {source.route}"
     say(f"{place}, {read}; {promise}{holds}")
     return stream
 
@@ -142,11 +142,11 @@ def _start_temporary(
         application_name=APPLICATION_NAME,
     )
     if stream is not None:
-        say(f"a temporary slot from {stream.sent_through}, {negotiated}; it ends with this command")
+        say(f"a temporary slot from {stream.received_lsn}, {negotiated}; it ends with this command")
     return stream
 
 
-def _protocol(request: Request, written: Protocol) -> Protocol:
+def _protocol(request: TailOptions, written: Protocol) -> Protocol:
     """Return what to ask for: what the command line says takes the place of all that it contradicts."""
     version, streaming = request.protocol_version, request.streaming
     found = written
@@ -159,7 +159,7 @@ def _protocol(request: Request, written: Protocol) -> Protocol:
     return replace(found, two_phase=found.two_phase or request.two_phase)
 
 
-def _check_combinations(request: Request) -> None:
+def _check_combinations(request: TailOptions) -> None:
     if request.temporary:
         if request.slot is not None:
             raise ConfigError("--temporary makes a slot of its own: leave --slot out")
@@ -187,7 +187,7 @@ def _check_combinations(request: Request) -> None:
             )
 
 
-def _check_bronze(request: Request) -> None:
+def _check_bronze(request: TailOptions) -> None:
     """Raise ConfigError where the pipeline of the configuration has begun to fill bronze from this slot."""
     config = request.config
     if config is None or request.slot not in (None, config.source.slot):

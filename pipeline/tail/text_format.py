@@ -15,7 +15,7 @@ from pipeline.protocol.messages import (
     CASCADE,
     POSTGRES_EPOCH,
     RESTART_IDENTITY,
-    UNSENT,
+    UNCHANGED_TOAST,
     Begin,
     BeginPrepare,
     Binary,
@@ -41,7 +41,7 @@ from pipeline.protocol.messages import (
     Type,
     Update,
 )
-from pipeline.tail.frames import Seen, place_of
+from pipeline.tail.frames import TailMessage, place_of
 
 TypeName = Callable[[int, int], str]
 """The name of a type by its oid and modifier."""
@@ -64,7 +64,7 @@ _COLOURS = {
 }
 
 
-class Lines:
+class TextFormat:
     """Writes messages as lines."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Lines:
         self._has_values = has_values
         self._has_colour = has_colour
 
-    def write(self, seen: Seen) -> str:
+    def write(self, seen: TailMessage) -> str:
         """Return the line of a message, without a line end."""
         message, frame = seen.message, seen.frame
         kind = kind_of(message)
@@ -104,7 +104,7 @@ class Lines:
         shown = f" {self._binary(data)}" if self._has_values else ""
         return f"{'-':24} {'-':>11} {'-':>10}  Undecodable message of {len(data)} bytes{shown}"
 
-    def _body(self, seen: Seen) -> str:
+    def _body(self, seen: TailMessage) -> str:
         table = ", ".join(_table(relation) for relation in seen.relations)
         match seen.message:
             case Begin() | StreamStop():
@@ -175,7 +175,7 @@ class Lines:
     def _cell(self, cell: Cell, type_oid: int) -> str:
         if cell is None:
             return "NULL"
-        if cell is UNSENT:
+        if cell is UNCHANGED_TOAST:
             return "(not sent)"
         if isinstance(cell, Binary):
             return self._binary(cell)

@@ -16,13 +16,13 @@ from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError, one_line
 from pipeline.report.status_page import escape
-from pipeline.verify.commit_chain import Finding, Ledger, audit
+from pipeline.verify.commit_chain import CommitChain, Finding, read_chain
 from pipeline.verify.commit_log import LoggedChanges
 from pipeline.verify.row_counts import copy_findings, find_differences, intervals_of, row_findings
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Audit:
     """The ledger of one pipeline, and its rows held against it.
 
     `counted` is how many changes were compared, None where the ledger does not say how many there should be;
@@ -30,7 +30,7 @@ class Proof:
     """
 
     pipeline: str
-    ledger: Ledger
+    chain: CommitChain
     differences: tuple[Finding, ...] = ()
     counted: int | None = None
     prepared_rows: int = 0
@@ -39,15 +39,15 @@ class Proof:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Return everything that breaks the chain, or does not agree with it."""
-        return self.ledger.findings + self.differences
+        return self.chain.findings + self.differences
 
     def exit_code(self, strict: bool) -> int:
         """Return 1 where the chain is broken; `strict` counts a gap that was crossed by policy too."""
-        return int(bool(self.findings) or (strict and bool(self.ledger.crossed)))
+        return int(bool(self.findings) or (strict and bool(self.chain.crossed)))
 
     def as_json(self) -> dict[str, Any]:
         """Return the proof as data."""
-        ledger = self.ledger
+        ledger = self.chain
         stretches = ledger.stretches
         return {
             "pipeline": self.pipeline,
@@ -100,7 +100,7 @@ class Proof:
 
     def lines(self) -> list[str]:
         """Return what is to be said beside the table."""
-        ledger = self.ledger
+        ledger = self.chain
         lines = []
         if not ledger.is_from_the_beginning:
             lines.append(
@@ -125,21 +125,21 @@ class Proof:
         return lines
 
 
-def prove(config: Config, *, spark: SparkSession | None = None) -> Proof:
+def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
     """Walk the commits of bronze; nothing is changed, and the source is not asked.
 
     Raise LakeError where bronze holds no position.
     """
     lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
     bronze = Bronze(lake, config.pipeline)
-    point = bronze.point() if bronze.changes.exists() else None
+    point = bronze.captured_offset() if bronze.changes.exists() else None
     if point is None:
         raise LakeError(
             f"{bronze.changes.path} holds no position of the pipeline {config.pipeline}: there is nothing to "
             "prove before the first ingest"
         )
     changes = LoggedChanges(bronze.changes, point.version)
-    ledger = audit(changes.commits(), bronze.app_id, point.lsn)
+    ledger = read_chain(changes.commits(), bronze.app_id, point.lsn)
     if not ledger.stretches:
         raise LakeError(
             f"Delta's log of {bronze.changes.path} has no commit any more that records positions, versions "
@@ -155,4 +155,4 @@ def prove(config: Config, *, spark: SparkSession | None = None) -> Proof:
     differences = row_findings(find_differences(intervals, changes.count)) if intervals else []
     differences += copy_findings(recorded, changes.copied_rows()) if recorded else []
     counted = None if intervals is None else sum(interval.changes for interval in intervals)
-    return Proof(config.pipeline, ledger, tuple(differences), counted, changes.prepared_rows(), len(recorded))
+    return Audit(config.pipeline, ledger, tuple(differences), counted, changes.prepared_rows(), len(recorded))

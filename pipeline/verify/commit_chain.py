@@ -37,7 +37,7 @@ class LoggedCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ChainOrigin:
     """Where a commit's changes came from."""
 
     slot: str
@@ -47,7 +47,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """One commit that records positions: bronze was complete up to `start`, and is up to `end`.
 
     `gap` says why nothing of what lies between was captured.
@@ -56,7 +56,7 @@ class Link:
     version: int
     start: LSN
     end: LSN
-    origin: Origin
+    origin: ChainOrigin
     transactions: int = 0
     changes: int = 0
     gap: str | None = None
@@ -85,10 +85,10 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ChainSegment:
     """Commits that follow one another, of one origin."""
 
-    origin: Origin
+    origin: ChainOrigin
     start: LSN
     end: LSN
     first_version: int
@@ -97,7 +97,7 @@ class Stretch:
     transactions: int = 0
     changes: int = 0
 
-    def then(self, link: Link) -> "Stretch":
+    def then(self, link: ChainLink) -> "ChainSegment":
         """Return the stretch with one more commit."""
         return replace(
             self,
@@ -125,7 +125,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class CommitChain:
     """What the log says of bronze: the commits with positions in order, and where they do not fit together.
 
     `oldest` and `newest` are the versions that the log still has; it is whole where the oldest is 0.
@@ -133,10 +133,10 @@ class Ledger:
     prepared transactions.
     """
 
-    links: tuple[Link, ...] = ()
-    stretches: tuple[Stretch, ...] = ()
+    links: tuple[ChainLink, ...] = ()
+    stretches: tuple[ChainSegment, ...] = ()
     findings: tuple[Finding, ...] = ()
-    crossed: tuple[Link, ...] = ()
+    crossed: tuple[ChainLink, ...] = ()
     oldest: int | None = None
     newest: int | None = None
     copies: int = 0
@@ -148,17 +148,17 @@ class Ledger:
         return self.oldest == 0
 
 
-class _Reading:
+class _ChainReader:
     """What was seen of the log up to some version."""
 
     def __init__(self, app_id: str) -> None:
         self.app_id = app_id
-        self.links: list[Link] = []
-        self.stretches: list[Stretch] = []
+        self.links: list[ChainLink] = []
+        self.stretches: list[ChainSegment] = []
         self.findings: list[Finding] = []
         self.versions: list[int] = []
         self.copies = self.prepared = 0
-        self._last: Link | None = None  # that the next one has to go on from
+        self._last: ChainLink | None = None  # that the next one has to go on from
 
     def take(self, commit: LoggedCommit) -> None:
         if self.versions and commit.version > self.versions[-1] + 1:
@@ -201,10 +201,10 @@ class _Reading:
         if follows and self.stretches[-1].origin == link.origin:
             self.stretches[-1] = self.stretches[-1].then(link)
         else:
-            empty = Stretch(link.origin, link.start, link.end, link.version, link.version)
+            empty = ChainSegment(link.origin, link.start, link.end, link.version, link.version)
             self.stretches.append(empty.then(link))
 
-    def _follows(self, before: Link, link: Link) -> bool:
+    def _follows(self, before: ChainLink, link: ChainLink) -> bool:
         versions = before.version, link.version
         if (link.origin.system_identifier, link.origin.database) != (
             before.origin.system_identifier,
@@ -237,12 +237,12 @@ class _Reading:
         return link.start == before.end
 
 
-def audit(commits: Iterable[LoggedCommit], app_id: str, position: LSN | None = None) -> Ledger:
+def read_chain(commits: Iterable[LoggedCommit], app_id: str, position: LSN | None = None) -> CommitChain:
     """Return the ledger that commits of `bronze/changes` make, given in the order of their versions.
 
     `position` is where the next run goes on: the last commit has to end there.
     """
-    reading = _Reading(app_id)
+    reading = _ChainReader(app_id)
     for commit in commits:
         reading.take(commit)
     findings = reading.findings
@@ -261,7 +261,7 @@ def audit(commits: Iterable[LoggedCommit], app_id: str, position: LSN | None = N
             f"pipeline begins with: what came before {first.start} is not in the ledger"
         )
         findings.append(Finding(LOG, sentence, (first.version,)))
-    return Ledger(
+    return CommitChain(
         links=tuple(reading.links),
         stretches=tuple(reading.stretches),
         findings=tuple(findings),
@@ -277,17 +277,17 @@ def _belongs(app_id: str, ours: str) -> bool:
     return app_id == ours or app_id.startswith(f"{ours}#")
 
 
-def _link(commit: LoggedCommit) -> Link | None:
+def _link(commit: LoggedCommit) -> ChainLink | None:
     facts = commit.metadata
     try:
         start, end = LSN.parse(str(facts["from_lsn"])), LSN.parse(str(facts["to_lsn"]))
         slot, system = str(facts["slot"]), str(facts["system_identifier"])
-        origin = Origin(slot, system, int(facts["timeline"]), str(facts["database"]))
+        origin = ChainOrigin(slot, system, int(facts["timeline"]), str(facts["database"]))
         transactions, changes = int(facts.get("transactions", 0)), int(facts.get("changes", 0))
     except (KeyError, TypeError, ValueError, ProtocolError):
         return None
     if start == end:
         # It brings nothing: the first one, or one that records a position again with all that was said.
-        return Link(commit.version, start, end, origin, committed_at=commit.committed_at)
+        return ChainLink(commit.version, start, end, origin, committed_at=commit.committed_at)
     gap = None if facts.get("gap") is None else str(facts["gap"])
-    return Link(commit.version, start, end, origin, transactions, changes, gap, commit.committed_at)
+    return ChainLink(commit.version, start, end, origin, transactions, changes, gap, commit.committed_at)

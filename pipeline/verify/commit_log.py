@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from pipeline.delta.log import HARMLESS, json_object
 from pipeline.delta.table import LakeTable
-from pipeline.delta.timestamps import instant
+from pipeline.delta.timestamps import from_microseconds
 from pipeline.protocol.lsn import LSN
 from pipeline.verify.commit_chain import LoggedCommit
 from pipeline.verify.row_counts import number_of_interval
@@ -33,7 +33,7 @@ class LoggedChanges:
                 row.operation,
                 row.operation not in HARMLESS,
                 json_object(row.userMetadata),
-                instant(row.committed_at),
+                from_microseconds(row.committed_at),
             )
 
     def count(self, bounds: Sequence[LSN]) -> list[int]:

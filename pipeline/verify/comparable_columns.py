@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pipeline.bronze.relations import SourceColumn
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
-from pipeline.postgres.catalog import RelationFacts
+from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.comparable_text import Form
-from pipeline.postgres.snapshot.row_hashes import Shape
+from pipeline.postgres.snapshot.row_hashes import HashedColumns
 from pipeline.protocol.messages import Relation
 from pipeline.silver.comparable_text import delimiter_of, form_of
 from pipeline.silver.row_hashes import SilverColumn
@@ -22,12 +22,12 @@ Fields = Mapping[str, tuple[str, str]]  # silver's columns by the names that dat
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparableColumns:
     """The compared columns of both sides, place by place; `left_out` are the others, each with the reason."""
 
-    shape: Shape
+    shape: HashedColumns
     silver: tuple[SilverColumn, ...]
-    left_out: Mapping[str, str]
+    skipped: Mapping[str, str]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,13 +38,13 @@ class Compared:
 
 def plan_comparison(
     relation: Relation,
-    facts: RelationFacts,
+    facts: CatalogRelation,
     known: Sequence[RegisteredColumn],
     fields: Fields,
     rule: TableRule,
     *,
     is_ascii: bool,
-) -> Compared:
+) -> ComparableColumns:
     """Return what can be compared; `is_ascii` where the database does not know what its texts are."""
     columns: list[tuple[str, Form]] = []
     silver: list[SilverColumn] = []
@@ -76,11 +76,11 @@ def plan_comparison(
     places = [_place(columns, name) for name in key]
     whole = tuple(place for place in places if place is not None)
     # Without all of its key's columns a row is found as a whole.
-    shape = Shape(tuple(columns), whole if len(whole) == len(key) else ())
-    return Compared(shape, tuple(silver), left_out)
+    shape = HashedColumns(tuple(columns), whole if len(whole) == len(key) else ())
+    return ComparableColumns(shape, tuple(silver), left_out)
 
 
-def source_columns(relation: Relation, facts: RelationFacts) -> tuple[SourceColumn, ...]:
+def source_columns(relation: Relation, facts: CatalogRelation) -> tuple[SourceColumn, ...]:
     """Return the columns of a relation with what the catalog says of them."""
     return tuple(
         SourceColumn(

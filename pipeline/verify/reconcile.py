@@ -25,20 +25,27 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from pipeline.apply.detached_tables import left_tables
-from pipeline.bronze.copy_states import Request
+from pipeline.apply.detached_tables import detached_tables
+from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.config.tables import TableName, matcher
-from pipeline.delta.locks import refuse_beside_apply
+from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
-from pipeline.errors import LakeError, told
+from pipeline.errors import LakeError, report_error
 from pipeline.ingest import job as ingesting
 from pipeline.ingest.continuity import refuse_other_source
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.manifests import Manifests
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliations, Verdict
+from pipeline.metadata.reconciliations import (
+    DIFFERENT,
+    EQUAL,
+    UNPROVEN,
+    Difference,
+    Reconciliation,
+    Reconciliations,
+)
 from pipeline.metadata.registry import Records
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
@@ -49,7 +56,7 @@ from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.clone import Clones, Pinned, SnapshotSilver, Unsettled, pin
 from pipeline.silver.row_hashes import SilverRows
-from pipeline.verify.comparable_columns import Compared
+from pipeline.verify.comparable_columns import ComparableColumns
 from pipeline.verify.key_ranges import Differences, find_differences
 from pipeline.verify.reconcile_report import Reconciled
 from pipeline.verify.source_rows import SourceReads
@@ -59,7 +66,7 @@ MOST_KEYS = 1000  # more are a matter of the whole table
 REASON = "it differs from the source"
 
 
-def plan_repair(name: TableName, found: Differences, compared: Compared) -> Request:
+def plan_repair(name: TableName, found: Differences, compared: ComparableColumns) -> CopyRequest:
     """Return a request for the keys of the rows that differ, or for all rows where keys do not tell them."""
     forms = [compared.shape.columns[place][1] for place in compared.shape.key]
     has_texts = all(form.kind not in (Kind.REAL, Kind.DOUBLE) for form in forms)  # those are bits
@@ -71,10 +78,10 @@ def plan_repair(name: TableName, found: Differences, compared: Compared) -> Requ
         and len(keys) <= MOST_KEYS
         and all(len(key) == len(forms) for key in keys)
     )
-    return Request.of(name, REASON, [KeyRange(key, key) for key in sorted(keys)] if is_told else ())
+    return CopyRequest.of(name, REASON, [KeyRange(key, key) for key in sorted(keys)] if is_told else ())
 
 
-def repair_sentence(request: Request) -> str:
+def repair_sentence(request: CopyRequest) -> str:
     """Say what is copied anew."""
     if not request.key_ranges:
         return "the whole table is to be copied anew"
@@ -107,7 +114,7 @@ def run_reconcile(
     matches = matcher(globs)
     spark = spark or start_session(f"pgdelta reconcile {config.pipeline}")
     if repairs and runs:
-        refuse_beside_apply(Lake(spark, config.storage.root))
+        refuse_while_apply_runs(Lake(spark, config.storage.root))
     stop = stop or threading.Event()
     reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop)
     found = reconciler.run(matches)
@@ -133,8 +140,8 @@ class Reconciler:
         self._bronze = Bronze(self._lake, config.pipeline)
         self._reports = Reconciliations(self._lake)
         self._run_id = uuid4().hex
-        self._verdicts: dict[TableName, Verdict] = {}
-        self.requests: list[Request] = []  # what would bring the rows that differ
+        self._verdicts: dict[TableName, Reconciliation] = {}
+        self.requests: list[CopyRequest] = []  # what would bring the rows that differ
 
     def run(self, matches: Matches) -> Reconciled:
         """Compare the tables that match, again and again those that cannot be just then."""
@@ -151,7 +158,7 @@ class Reconciler:
             if not names:
                 break
         for name in sorted(names or ()):
-            self._conclude(Verdict(name, UNPROVEN, sentence=unsettled[name]))
+            self._conclude(Reconciliation(name, UNPROVEN, sentence=unsettled[name]))
         verdicts = tuple(self._verdicts[name] for name in sorted(self._verdicts))
         return Reconciled(self._config.pipeline, self._run_id, verdicts)
 
@@ -159,7 +166,7 @@ class Reconciler:
         """Compare tables under one snapshot; return those that need another, each with the reason."""
         source = self._config.source
         pinned, unsettled = self._pin(matches, names)
-        after = max((table.position for table in pinned), default=INVALID)
+        after = max((table.offset for table in pinned), default=INVALID)
         with ExitStack() as stack:
             taken = SnapshotKeeper(source.snapshot_conninfo, after, key=source.snapshot_key)
             keeper = stack.enter_context(closing(taken))
@@ -190,7 +197,7 @@ class Reconciler:
                 except (RowsMoved, SnapshotLost, Unsettled) as error:
                     unsettled[table.name] = str(error)
                 except Exception as error:  # the others are compared all the same
-                    self._conclude(Verdict(table.name, UNPROVEN, sentence=told(error)))
+                    self._conclude(Reconciliation(table.name, UNPROVEN, sentence=report_error(error)))
                 finally:
                     silver.place(table.name).remove()
         return unsettled
@@ -203,8 +210,8 @@ class Reconciler:
         manifest = Manifests(self._lake).last()
         shown = manifest.by_name if manifest else {}
         registered = records.registered()
-        point = self._bronze.point()
-        left = left_tables(self._config, self._bronze.copies.read(), registered, point) if point else {}
+        point = self._bronze.captured_offset()
+        left = detached_tables(self._config, self._bronze.copies.read(), registered, point) if point else {}
         chosen = names if names is not None else self._chosen(matches, registered) - left.keys()
         pinned: list[Pinned] = []
         unsettled: dict[TableName, str] = {}
@@ -216,7 +223,7 @@ class Reconciler:
             except Unsettled as error:
                 unsettled[name] = str(error)
             except Exception as error:  # one that cannot be read stops no other
-                self._conclude(Verdict(name, UNPROVEN, sentence=told(error)))
+                self._conclude(Reconciliation(name, UNPROVEN, sentence=report_error(error)))
         again = Records(self._lake).registered()
         changed = {table.name for table in pinned if again.get(table.name) != table.registered}
         unsettled |= dict.fromkeys(changed, "apply is changing the table's columns")
@@ -236,7 +243,7 @@ class Reconciler:
         if self._runs:
             ingesting.run_ingest(self._config, spark=self._spark, stop=self._stop)
         deadline = time.monotonic() + self._wait
-        while (point := self._bronze.point()) is None or point.lsn <= lsn:
+        while (point := self._bronze.captured_offset()) is None or point.lsn <= lsn:
             if self._stop.wait(_LOOK):
                 return False
             if time.monotonic() > deadline:
@@ -246,10 +253,10 @@ class Reconciler:
                 )
         return True
 
-    def _compare(self, pinned: Pinned, silver: SnapshotSilver, reads: SourceReads) -> Verdict:
+    def _compare(self, pinned: Pinned, silver: SnapshotSilver, reads: SourceReads) -> Reconciliation:
         """Compare one table under the snapshot."""
         began = time.monotonic()
-        if any(pinned.position < gap.end for gap in self._bronze.copies.read().gaps):
+        if any(pinned.offset < gap.end for gap in self._bronze.copies.read().gaps):
             raise LakeError("the table stands before a gap of the stream, until it is copied beyond it")
         read = reads.read(pinned.name)
         rule = self._config.rule_for(*pinned.name)
@@ -262,12 +269,12 @@ class Reconciler:
         found = find_differences(theirs, SilverRows(ours.frame, compared.silver, compared.shape.key))
         if not found.is_equal:
             self.requests.append(plan_repair(pinned.name, found, compared))
-        return Verdict(
+        return Reconciliation(
             pinned.name,
             EQUAL if found.is_equal else DIFFERENT,
             lsn=silver.through,
             silver_version=pinned.version,
-            applied_lsn=pinned.position,
+            applied_lsn=pinned.offset,
             pending=ours.pending,
             source_rows=found.source_rows,
             silver_rows=found.silver_rows,
@@ -276,23 +283,23 @@ class Reconciler:
             changed=found.count("changed"),
             is_whole=found.is_whole,
             columns=_columns(found, compared),
-            left_out=compared.left_out,
+            left_out=compared.skipped,
             misfits=theirs.misfits,
             seconds=time.monotonic() - began,
             rows=_rows(found, compared),
         )
 
-    def _conclude(self, verdict: Verdict) -> None:
+    def _conclude(self, verdict: Reconciliation) -> None:
         self._reports.record(self._run_id, verdict)
         self._verdicts[verdict.name] = verdict
 
 
-def _columns(found: Differences, compared: Compared) -> tuple[str, ...]:
+def _columns(found: Differences, compared: ComparableColumns) -> tuple[str, ...]:
     places = sorted({place for row in found.rows for place in row.columns})
     return tuple(compared.names[place] for place in places)
 
 
-def _rows(found: Differences, compared: Compared) -> tuple[Difference, ...]:
+def _rows(found: Differences, compared: ComparableColumns) -> tuple[Difference, ...]:
     names = [compared.names[place] for place in compared.shape.key]
     return tuple(
         Difference(

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.config.tables import TableName
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, Verdict
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, Reconciliation
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import escape
@@ -24,7 +24,7 @@ class Reconciled:
 
     pipeline: str
     run_id: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Reconciliation, ...]
     repairs: Mapping[TableName, str] = field(default_factory=dict)
     run: RunSummary | None = None
 
@@ -68,7 +68,7 @@ class Reconciled:
             console.print(f"the keys of differing rows are in _pgdelta/differences, run {self.run_id}")
 
 
-def what_differs(found: Verdict) -> str:
+def what_differs(found: Reconciliation) -> str:
     """Return in words what differs, or why nothing is proven."""
     if found.verdict != DIFFERENT:
         return found.sentence or ""
@@ -78,7 +78,7 @@ def what_differs(found: Verdict) -> str:
     return f"{'' if found.is_whole else 'at least '}{words}{columns}"
 
 
-def _json(found: Verdict, repair: str | None) -> dict[str, Any]:
+def _json(found: Reconciliation, repair: str | None) -> dict[str, Any]:
     return {
         "schema": found.name[0],
         "table": found.name[1],

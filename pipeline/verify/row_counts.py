@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.protocol.lsn import LSN
-from pipeline.verify.commit_chain import COPY, OVERLAP, ROWS, SOURCE, Finding, Ledger
+from pipeline.verify.commit_chain import COPY, OVERLAP, ROWS, SOURCE, CommitChain, Finding
 
 AT_ONCE = 512  # intervals that one pass counts
 MOST = 20  # differences that are named
@@ -38,7 +38,7 @@ class Difference:
     rows: int
 
 
-def intervals_of(ledger: Ledger) -> tuple[Interval, ...] | None:
+def intervals_of(ledger: CommitChain) -> tuple[Interval, ...] | None:
     """Return what was recorded as intervals that touch each other; None where no such thing can be said.
 
     Where nobody captured anything, and behind the last commit, there should be no row.

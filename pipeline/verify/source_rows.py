@@ -16,12 +16,12 @@ from pipeline.config.config import Config
 from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake
 from pipeline.metadata.registry import Registered, RegisteredColumn
-from pipeline.postgres.catalog import RelationFacts
+from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.export import Snapshot
-from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash, Shape, SourceRows, SourceTable
+from pipeline.postgres.snapshot.row_hashes import HashedColumns, RangeSum, RowHash, SourceRows, SourceTable
 from pipeline.protocol.messages import Relation
 from pipeline.silver.clone import silver_fields
-from pipeline.verify.comparable_columns import Compared, Fields, plan_comparison
+from pipeline.verify.comparable_columns import ComparableColumns, Fields, plan_comparison
 from pipeline.verify.key_ranges import FIRST_DIGITS
 
 
@@ -31,8 +31,8 @@ class SourceRead:
 
     name: TableName
     relation: Relation
-    facts: RelationFacts
-    shape: Shape
+    facts: CatalogRelation
+    shape: HashedColumns
     sums: Mapping[str, RangeSum]
     misfits: Mapping[str, int]
 
@@ -68,11 +68,11 @@ class SourceReads:
         """Wait for a table, once; raise RowsMoved, SnapshotLost or SourceError where it cannot be read."""
         return self._reading.pop(name).result()
 
-    def side(self, read: SourceRead, shape: Shape) -> SourceSide:
+    def side(self, read: SourceRead, shape: HashedColumns) -> SourceSide:
         """Return the source's side of a comparison in a shape."""
         return SourceSide(read, shape, lambda: self._open(read.name))
 
-    def plan(self, read: SourceRead, known: Sequence[RegisteredColumn], fields: Fields) -> Compared:
+    def plan(self, read: SourceRead, known: Sequence[RegisteredColumn], fields: Fields) -> ComparableColumns:
         """Return how a table is compared with silver's columns."""
         return self._plan(read.name, read.relation, read.facts, known, fields)
 
@@ -89,10 +89,10 @@ class SourceReads:
         self,
         name: TableName,
         relation: Relation,
-        facts: RelationFacts,
+        facts: CatalogRelation,
         known: Sequence[RegisteredColumn],
         fields: Fields,
-    ) -> Compared:
+    ) -> ComparableColumns:
         rule = self._config.rule_for(*name)
         assert rule is not None
         return plan_comparison(relation, facts, known, fields, rule, is_ascii=self._is_ascii)
@@ -105,7 +105,7 @@ class SourceReads:
 class SourceSide:
     """The source's side of a comparison: what was read before, and the table itself for the rest."""
 
-    def __init__(self, before: SourceRead, shape: Shape, opens: Callable[[], SourceTable]) -> None:
+    def __init__(self, before: SourceRead, shape: HashedColumns, opens: Callable[[], SourceTable]) -> None:
         self.misfits: Mapping[str, int] = before.misfits
         self._before = before
         self._shape = shape

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Begin, Column, Commit, Message, Relation
-from pipeline.tail.frames import Reading, Seen
-from pipeline.tail.text_format import Lines
+from pipeline.tail.frames import TailMessage, TailReader
+from pipeline.tail.text_format import TextFormat
 from tests.support.protocol.encode import encode
 
 TIME = 800_000_000_123_456
@@ -34,16 +34,18 @@ def type_name(oid: int, modifier: int) -> str:
     return names.get(oid, f"type {oid}") + (f"({modifier})" if modifier != -1 else "")
 
 
-def see(messages: Iterable[Message], reading: Reading | None = None, session: int = 1) -> list[Seen]:
+def see(
+    messages: Iterable[Message], reading: TailReader | None = None, session: int = 1
+) -> list[TailMessage]:
     """Return what a session of the server shows with these messages."""
-    reading = reading or Reading()
-    found = [reading.take(encode(message), session) for message in messages]
+    reading = reading or TailReader()
+    found = [reading.read(encode(message), session) for message in messages]
     return [seen for seen in found if seen is not None]
 
 
-def bodies(seen: Iterable[Seen], **options: bool | int) -> list[str]:
+def bodies(seen: Iterable[TailMessage], **options: bool | int) -> list[str]:
     """Return the lines without time, LSN and xid; what is inside a frame is indented."""
-    lines = Lines(type_name, **options)  # type: ignore[arg-type]
+    lines = TextFormat(type_name, **options)  # type: ignore[arg-type]
     return [lines.write(one)[49:] for one in seen]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pipeline.delta.spark.log_store import JAR_NAME
 from pipeline.delta.spark.settings import DELTA_JARS, LOG4J_PROPERTIES
-from pipeline.errors import LakeError, sentence_of
+from pipeline.errors import LakeError, describe_error
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 JAR_NAMES = (*(f"{artifact}-{version}.jar" for _, artifact, version in DELTA_JARS), JAR_NAME)
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         print(build_dist(folder), end="")
     except (LakeError, OSError) as error:
-        print(f"pgdelta: {sentence_of(error)}", file=sys.stderr)
+        print(f"pgdelta: {describe_error(error)}", file=sys.stderr)
         return 1
     return 0
 

@@ -63,7 +63,7 @@ def _forward(read_end: int) -> None:
                     os.write(2, line)
 
 
-def own_session(spark: SparkSession) -> SparkSession:
+def new_session(spark: SparkSession) -> SparkSession:
     """Return a session with settings and views of its own, for one thread."""
     session = spark.newSession()
     for key, value in RUNTIME_SETTINGS.items():

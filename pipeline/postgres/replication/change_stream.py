@@ -39,7 +39,7 @@ class ChangeStream(Protocol):
     """The messages of one slot, by either route."""
 
     @property
-    def sent_through(self) -> LSN:
+    def received_lsn(self) -> LSN:
         """Everything committed at or before this LSN has been returned by read() already."""
 
     @property
@@ -54,7 +54,7 @@ class ChangeStream(Protocol):
         """
 
     def read(self, timeout: float) -> list[bytes]:
-        """Return the next messages in order; none once `timeout` seconds passed or sent_through moved."""
+        """Return the next messages in order; none once `timeout` seconds passed or received_lsn moved."""
 
     def acknowledge(self, lsn: LSN) -> None:
         """Let the slot forget what was committed at or before `lsn`; refuse an LSN not yet received."""
@@ -79,9 +79,9 @@ def last_end_lsn(messages: Sequence[bytes]) -> LSN:
     return INVALID
 
 
-def refused_acknowledgement(slot: str, lsn: LSN, sent_through: LSN) -> SourceError:
+def refused_acknowledgement(slot: str, lsn: LSN, received_lsn: LSN) -> SourceError:
     """Return the refusal of an acknowledgement that the server would take, and lose rows by."""
     return SourceError(
-        f"Refused to acknowledge {lsn} to the slot {slot}: only {sent_through} was received; the position"
+        f"Refused to acknowledge {lsn} to the slot {slot}: only {received_lsn} was received; the position"
         " does not come from this stream."
     )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 
-LONGEST_SILENCE = 300.0  # seconds; a server that decodes a long transaction answers all the while
+IDLE_TIMEOUT = 300.0  # seconds; a server that decodes a long transaction answers all the while
 
 
-class Silence:
+class IdleTimeout:
     """Since when nothing came, and since when an answer is due; times are seconds of the monotonic clock."""
 
-    def __init__(self, longest: float = LONGEST_SILENCE) -> None:
+    def __init__(self, longest: float = IDLE_TIMEOUT) -> None:
         self.longest = longest
         self._heard = time.monotonic()
         self._asked: float | None = None

@@ -15,7 +15,7 @@ from pipeline.config.config import Config
 from pipeline.errors import GapError, SlotGapError, SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.replication.options import negotiate
-from pipeline.postgres.replication.slot_errors import OR_RESYNC, gone_slot, lost_sentence, slot_failure
+from pipeline.postgres.replication.slot_errors import OR_RESYNC, lost_sentence, missing_slot, slot_failure
 from pipeline.protocol.lsn import INVALID, LSN
 
 PLUGIN = "pgoutput"
@@ -134,7 +134,7 @@ def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> 
             raise fault
         return slot, False
     if not may_create:
-        raise gone_slot(name)
+        raise missing_slot(name)
     if not config.source.create_slot:
         raise SourceError(
             f"The slot {name} does not exist and source.create.slot is false: create it with SELECT"

@@ -44,7 +44,7 @@ def lost_sentence(name: str, reason: str | None) -> str:
     )
 
 
-def gone_slot(name: str) -> SlotGapError:
+def missing_slot(name: str) -> SlotGapError:
     """Return one sentence for a slot that is not there any more, and which bronze was filled from."""
     return SlotGapError(
         f"The slot {name} is gone, and bronze holds a position of it: what was committed since cannot"
@@ -52,18 +52,18 @@ def gone_slot(name: str) -> SlotGapError:
     )
 
 
-def moved_slot(name: str, stands: LSN, position: LSN) -> SlotGapError:
+def moved_slot(name: str, slot_lsn: LSN, offset: LSN) -> SlotGapError:
     """Return one sentence for a slot that stands beyond bronze's position."""
     return SlotGapError(
-        f"The slot {name} stands at {stands}, ahead of bronze at {position}: what was committed between was"
+        f"The slot {name} stands at {slot_lsn}, ahead of bronze at {offset}: what was committed between was"
         f" acknowledged by somebody else, or the slot was made anew. {OR_RESYNC}"
     )
 
 
-def moved_on(name: str, stands: LSN, shown: LSN) -> GapError:
+def moved_on(name: str, slot_lsn: LSN, shown: LSN) -> GapError:
     """Return one sentence for a slot that another reader moved beyond what was shown of it."""
     return GapError(
-        f"The slot {name} was moved on to {stands} by another reader, and only what was committed by"
+        f"The slot {name} was moved on to {slot_lsn} by another reader, and only what was committed by"
         f" {shown} had been shown: what lies between was not."
     )
 

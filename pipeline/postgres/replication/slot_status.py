@@ -14,7 +14,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe, read_flush_lsn
 from pipeline.protocol.lsn import LSN
 
-ASK_SECONDS = 5.0
+QUERY_SECONDS = 5.0
 
 #: Columns of pg_replication_slots by the first major that has them, with what stands for them before it.
 _COLUMNS_SINCE = (
@@ -57,7 +57,7 @@ class SourceState:
     slot: SlotState | None
 
 
-def ask_source(config: Config, seconds: float = ASK_SECONDS) -> SourceState:
+def query_source(config: Config, seconds: float = QUERY_SECONDS) -> SourceState:
     """Return how the pipeline's source stands; raise SourceError where it does not say so in time."""
     found: list[SourceState] = []
     failed: list[BaseException] = []
@@ -82,7 +82,7 @@ def ask_source(config: Config, seconds: float = ASK_SECONDS) -> SourceState:
     return found[0]
 
 
-def read_source(connection: Connection, slot_name: str, seconds: float = ASK_SECONDS) -> SourceState:
+def read_source(connection: Connection, slot_name: str, seconds: float = QUERY_SECONDS) -> SourceState:
     """Return how server and slot stand; the session's statements may take so long from now on."""
     major = connection.info.server_version // 10000
     newer = ", ".join(column if major >= since else absent for column, since, absent in _COLUMNS_SINCE)

@@ -35,9 +35,9 @@ class Peek:
     """
 
     def __init__(
-        self, connection: Connection, slot: str, upto_lsn: LSN, limit: int, options: Mapping[str, str]
+        self, connection: Connection, slot: str, end_lsn: LSN, limit: int, options: Mapping[str, str]
     ) -> None:
-        self.upto_lsn = upto_lsn
+        self.end_lsn = end_lsn
         self.limit = limit
         self.message_count = 0
         self.is_done = False
@@ -49,7 +49,7 @@ class Peek:
         query = sql.SQL(
             "COPY (SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes({}, {}, {}, VARIADIC {}))"
             " TO STDOUT (FORMAT binary)"
-        ).format(sql.Literal(slot), sql.Literal(str(upto_lsn)), sql.Literal(limit), literal_array(options))
+        ).format(sql.Literal(slot), sql.Literal(str(end_lsn)), sql.Literal(limit), literal_array(options))
         self._pgconn.send_query(query.as_bytes(connection))
         self._pgconn.flush()
 

@@ -35,7 +35,7 @@ class SlotSessions:
     confirmed_lsn: LSN
 
 
-class Passes:
+class SqlPolling:
     """The reading half of a ChangeStream by SQL."""
 
     def __init__(
@@ -46,50 +46,50 @@ class Passes:
         limit: int,
         busy_timeout: float,
         busy_interval: float,
-        upto_lsn: Callable[[], LSN] | None = None,
+        end_lsn: Callable[[], LSN] | None = None,
     ) -> None:
         """Begin before the first pass; `limit` is how many messages it shall have at the most."""
         self._control = sessions.control
         self._peeking = sessions.peeking
         self._slot = sessions.slot
-        self._sent_through = sessions.confirmed_lsn
+        self._received_lsn = sessions.confirmed_lsn
         self._options = options
         self._limit = limit
         self._busy_timeout = busy_timeout
         self._busy_interval = busy_interval
-        self._upto_lsn = upto_lsn or (lambda: read_flush_lsn(self._control))
+        self._poll_end = end_lsn or (lambda: read_flush_lsn(self._control))
         self._lock = threading.RLock()
         self._failure: SourceError | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._peeking.pgconn.socket, selectors.EVENT_READ)
         self._peeking.add_notice_handler(self._receive_notice)
         self._peek: Peek | None = None
-        self._pass_count = 0
-        self._next_pass = 0.0
+        self._poll_count = 0
+        self._next_poll = 0.0
         self._busy_since: float | None = None
 
     @property
-    def sent_through(self) -> LSN:
+    def received_lsn(self) -> LSN:
         """Everything committed at or before this LSN has been returned by read() already."""
-        return self._sent_through
+        return self._received_lsn
 
     @property
     def session(self) -> int:
         """The number of the pass that the messages of the last read() came from: each decodes anew."""
-        return self._pass_count
+        return self._poll_count
 
     def read(self, timeout: float) -> list[bytes]:
-        """Return the next messages in order; none once `timeout` seconds passed or sent_through moved."""
+        """Return the next messages in order; none once `timeout` seconds passed or received_lsn moved."""
         deadline = time.monotonic() + timeout
         while True:
-            position = self._sent_through
+            position = self._received_lsn
             with self._lock:
                 self._raise_failure()
                 if self._peek is None and self._may_start():
                     self._peek = self._start()
                 messages = self._pull(self._peek) if self._peek is not None else []
                 is_peeking = self._peek is not None
-            if messages or self._sent_through > position:
+            if messages or self._received_lsn > position:
                 return messages
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -117,28 +117,28 @@ class Passes:
         """Tell whether the next pass need not wait for somebody."""
         return True
 
-    def _prepare_pass(self) -> None:
+    def _prepare_poll(self) -> None:
         """Make ready for the pass that begins now, or fail."""
 
-    def _finish_pass(self, peek: Peek) -> None:
+    def _finish_poll(self, peek: Peek) -> None:
         """Draw the conclusions from a pass that the server has let be made."""
         raise NotImplementedError
 
     def _take(self, messages: list[bytes]) -> list[bytes]:
         """Return what of the messages is handed on, and note how far they reach."""
-        self._sent_through = max(self._sent_through, last_end_lsn(messages))
+        self._received_lsn = max(self._received_lsn, last_end_lsn(messages))
         return messages
 
     def _start(self) -> Peek | None:
-        if time.monotonic() < self._next_pass:
+        if time.monotonic() < self._next_poll:
             return None
         try:
-            upto_lsn = self._upto_lsn()
-            if upto_lsn <= self._sent_through:
-                self._next_pass = time.monotonic() + 0.1
+            upto_lsn = self._poll_end()
+            if upto_lsn <= self._received_lsn:
+                self._next_poll = time.monotonic() + 0.1
                 return None
-            self._prepare_pass()
-            self._pass_count += 1
+            self._prepare_poll()
+            self._poll_count += 1
             return Peek(self._peeking, self._slot, upto_lsn, self._limit, self._options)
         except SourceError as error:
             self._fail(error)
@@ -159,7 +159,7 @@ class Passes:
                 self._wait_for_slot(peek, peek.refusal)
             else:
                 self._busy_since = None
-                self._finish_pass(peek)
+                self._finish_poll(peek)
         return messages
 
     def _wait_for_slot(self, peek: Peek, refusal: str) -> None:
@@ -169,7 +169,7 @@ class Passes:
         self._busy_since = now if self._busy_since is None else self._busy_since
         if now - self._busy_since >= self._busy_timeout:
             self._fail(busy_failure(self._slot, refusal, self._busy_timeout))
-        self._next_pass = now + self._busy_interval
+        self._next_poll = now + self._busy_interval
 
     def _receive_notice(self, diagnostic: Diagnostic) -> None:
         self._failure = left_out(self._slot, diagnostic) or self._failure

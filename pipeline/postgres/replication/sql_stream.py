@@ -29,15 +29,15 @@ from pipeline.postgres.replication.change_stream import last_end_lsn, refused_ac
 from pipeline.postgres.replication.slot import read_slot
 from pipeline.postgres.replication.slot_errors import (
     busy_failure,
-    gone_slot,
     is_busy,
     lost_session,
+    missing_slot,
     moved_on,
     moved_slot,
     slot_failure,
 )
 from pipeline.postgres.replication.sql_peek import Outside, Peek, literal_array
-from pipeline.postgres.replication.sql_polling import Passes, SlotSessions, open_sessions
+from pipeline.postgres.replication.sql_polling import SlotSessions, SqlPolling, open_sessions
 from pipeline.protocol.lsn import INVALID, LSN
 
 # Taking what was acknowledged off a slot by SQL; a slot that is busy is tried again for a while.
@@ -93,14 +93,14 @@ def discard(
 
 
 #: A pass stops after the transaction in which it reaches so many messages.
-PASS_MESSAGES = 200_000
+POLL_MESSAGES = 200_000
 #: Seconds between two passes when the first one found nothing.
 IDLE_INTERVAL = 0.5
 
 _ADVANCE_SINCE = 110000
 
 
-class SlotSql(Passes):
+class SqlStream(SqlPolling):
     """A slot read by its SQL functions; a ChangeStream. Made by `start_slot_sql`."""
 
     def __init__(
@@ -109,19 +109,19 @@ class SlotSql(Passes):
         *,
         start_lsn: LSN,
         options: Mapping[str, str],
-        upto_lsn: Callable[[], LSN] | None,
+        end_lsn: Callable[[], LSN] | None,
         busy_timeout: float,
-        pass_messages: int,
+        poll_messages: int,
     ) -> None:
         super().__init__(
             sessions,
             options=options,
-            limit=pass_messages,
+            limit=poll_messages,
             busy_timeout=busy_timeout,
             busy_interval=BUSY_INTERVAL,
-            upto_lsn=upto_lsn,
+            end_lsn=end_lsn,
         )
-        self._pass_messages = pass_messages
+        self._poll_messages = poll_messages
         self._has_advance = self._control.info.server_version >= _ADVANCE_SINCE
         # Taken off the slot; acknowledged by the caller; to be acknowledged before the next pass.
         self._moved = self._wanted = self._owed = sessions.confirmed_lsn
@@ -134,15 +134,15 @@ class SlotSql(Passes):
 
     @property
     def needs_acknowledgement(self) -> bool:
-        """Nothing more comes until what the last pass read has been acknowledged (at most: sent_through)."""
+        """Nothing more comes until what the last pass read has been acknowledged (at most: received_lsn)."""
         return self._peek is None and self._moved < self._owed
 
     def acknowledge(self, lsn: LSN) -> None:
-        """Take everything committed at or before `lsn` off the slot; refuse an LSN beyond sent_through."""
+        """Take everything committed at or before `lsn` off the slot; refuse an LSN beyond received_lsn."""
         with self._lock:
             self._raise_failure()
-            if lsn > self._sent_through:
-                raise refused_acknowledgement(self._slot, LSN(lsn), self._sent_through)
+            if lsn > self._received_lsn:
+                raise refused_acknowledgement(self._slot, LSN(lsn), self._received_lsn)
             self._wanted = max(self._wanted, LSN(lsn))
             self._held = max(self._held, self._wanted)
             self._move_slot()
@@ -156,7 +156,7 @@ class SlotSql(Passes):
     def _may_start(self) -> bool:
         return not self.needs_acknowledgement
 
-    def _prepare_pass(self) -> None:
+    def _prepare_poll(self) -> None:
         self._end_lsn = INVALID
         self._ends_in_commit = False
 
@@ -170,22 +170,22 @@ class SlotSql(Passes):
             self._end_lsn = max(self._end_lsn, last_end_lsn(messages))
             self._ends.add(self._end_lsn)
             self._ends_in_commit = last_end_lsn(messages[-1:]) != INVALID
-            self._sent_through = max(self._sent_through, self._end_lsn)
+            self._received_lsn = max(self._received_lsn, self._end_lsn)
         return messages
 
-    def _finish_pass(self, peek: Peek) -> None:
+    def _finish_poll(self, peek: Peek) -> None:
         if peek.message_count >= peek.limit and self._end_lsn == INVALID:
             # Nothing ended in the pass, so there is nothing yet to move the slot to: look again, and further.
             self._outside.start_over()
             self._limit = 2 * peek.limit
             return
-        self._limit = self._pass_messages
+        self._limit = self._poll_messages
         if peek.message_count < peek.limit:
-            self._sent_through = max(self._sent_through, peek.upto_lsn)
+            self._received_lsn = max(self._received_lsn, peek.end_lsn)
         if self._end_lsn != INVALID or self._outside.count:
-            self._owed = self._end_lsn if self._ends_in_commit else self._sent_through
+            self._owed = self._end_lsn if self._ends_in_commit else self._received_lsn
         else:
-            self._next_pass = time.monotonic() + IDLE_INTERVAL
+            self._next_poll = time.monotonic() + IDLE_INTERVAL
         self._outside = Outside()
         self._move_slot()
 
@@ -198,7 +198,7 @@ class SlotSql(Passes):
             self._fail(lost_session(self._slot, "the server ended the session") if is_lost else failure)
         if slot is None:
             if self._is_for_bronze:
-                self._fail(gone_slot(self._slot))
+                self._fail(missing_slot(self._slot))
         elif slot.confirmed_flush_lsn > self._held:
             fail = moved_slot if self._is_for_bronze else moved_on
             self._fail(fail(self._slot, slot.confirmed_flush_lsn, self._held))
@@ -232,17 +232,17 @@ class SlotSql(Passes):
         return INVALID if self._peek is not None or target < self._owed else target
 
 
-def start_slot_sql(
+def start_sql_stream(
     conninfo: str,
     slot: str,
     publication: str,
     *,
     options: Mapping[str, str],
     start_lsn: LSN = INVALID,
-    upto_lsn: Callable[[], LSN] | None = None,
+    end_lsn: Callable[[], LSN] | None = None,
     busy_timeout: float = 60.0,
-    pass_messages: int = PASS_MESSAGES,
-) -> SlotSql:
+    poll_messages: int = POLL_MESSAGES,
+) -> SqlStream:
     """Return the stream of the slot from its confirmed position.
 
     A pass reads up to `upto_lsn()`, by default the server's flush LSN when the pass starts. A slot that
@@ -254,11 +254,11 @@ def start_slot_sql(
         sessions.control.close()
         sessions.peeking.close()
         raise moved_slot(slot, sessions.confirmed_lsn, start_lsn)
-    return SlotSql(
+    return SqlStream(
         sessions,
         start_lsn=start_lsn,
         options=options,
-        upto_lsn=upto_lsn,
+        end_lsn=end_lsn,
         busy_timeout=busy_timeout,
-        pass_messages=pass_messages,
+        poll_messages=poll_messages,
     )

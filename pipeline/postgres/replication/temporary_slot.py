@@ -54,7 +54,7 @@ def start_temporary(
         if result.status != ExecStatus.COPY_BOTH:
             text = describe(result.get_error_message(), conninfo)
             raise slot_failure(name, text, Diagnostic(result))
-    return Walsender(session, conninfo=conninfo, slot=name, position=position, timeout=timeout)
+    return Walsender(session, conninfo=conninfo, slot=name, start_lsn=position, timeout=timeout)
 
 
 def _run(session: Connection, command: bytes, should_stop: Callable[[], bool]) -> PGresult | None:

@@ -14,7 +14,7 @@ import psycopg
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import break_off, connect, read_flush_lsn
-from pipeline.postgres.replication.slot_status import ASK_SECONDS, bound_statements, hurried
+from pipeline.postgres.replication.slot_status import QUERY_SECONDS, bound_statements, hurried
 from pipeline.protocol.lsn import LSN
 
 INTERVAL = 10.0  # seconds
@@ -29,7 +29,7 @@ class LogEnd:
     def __init__(
         self, conninfo: str, *, interval: float = INTERVAL, longest_age: float = LONGEST_AGE
     ) -> None:
-        self._conninfo = hurried(conninfo, ASK_SECONDS)
+        self._conninfo = hurried(conninfo, QUERY_SECONDS)
         self._interval = interval
         self._longest_age = longest_age
         self._answer: tuple[float, LSN] | None = None
@@ -57,7 +57,7 @@ class LogEnd:
                 suppress(SourceError, psycopg.Error),
                 closing(connect(self._conninfo, application_name=_SESSION)) as connection,
             ):
-                bound_statements(connection, ASK_SECONDS)
+                bound_statements(connection, QUERY_SECONDS)
                 while not self._is_closing.is_set():
                     self._answer = time.monotonic(), read_flush_lsn(connection)
                     self._is_closing.wait(self._interval)

@@ -33,7 +33,7 @@ from pipeline.postgres.replication.copy_both import (
     read_keepalive,
     write_status,
 )
-from pipeline.postgres.replication.idle_timeout import LONGEST_SILENCE, Silence
+from pipeline.postgres.replication.idle_timeout import IDLE_TIMEOUT, IdleTimeout
 from pipeline.postgres.replication.options import start_command
 from pipeline.postgres.replication.slot import check_source, read_slot, read_walsender_timeout
 from pipeline.postgres.replication.slot_errors import (
@@ -59,7 +59,7 @@ def start_walsender(
     busy_timeout: float = 60.0,
     should_stop: Callable[[], bool] = lambda: False,
     application_name: str = "pgdelta",
-    longest_silence: float = LONGEST_SILENCE,
+    idle_timeout: float = IDLE_TIMEOUT,
 ) -> Walsender:
     """Return the running stream of the slot, from its confirmed position or a later `start_lsn`.
 
@@ -88,9 +88,9 @@ def start_walsender(
                     session,
                     conninfo=conninfo,
                     slot=slot,
-                    position=max(LSN(start_lsn), confirmed_lsn),
+                    start_lsn=max(LSN(start_lsn), confirmed_lsn),
                     timeout=timeout,
-                    longest_silence=longest_silence,
+                    idle_timeout=idle_timeout,
                 )
         session.close()
         text = describe(result.get_error_message())
@@ -119,22 +119,22 @@ class Walsender:
         *,
         conninfo: str,
         slot: str,
-        position: LSN,
+        start_lsn: LSN,
         timeout: float,
-        longest_silence: float = LONGEST_SILENCE,
+        idle_timeout: float = IDLE_TIMEOUT,
     ) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._conninfo = conninfo
         self._slot = slot
-        self._sent_through = self._acknowledged = position
+        self._received_lsn = self._acknowledged = start_lsn
         self._failure: SourceError | None = None
         self._lock = threading.Lock()
         self._pending: deque[memoryview] = deque()
         self._pending_bytes = 0
         self._interval = min(_LONGEST_INTERVAL, timeout / 3) if timeout else _LONGEST_INTERVAL
         self._status_due = time.monotonic() + self._interval
-        self._silence = Silence(longest_silence)
+        self._idle = IdleTimeout(idle_timeout)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pgconn.socket, selectors.EVENT_READ)
         self._is_closing = threading.Event()
@@ -143,9 +143,9 @@ class Walsender:
         self._thread.start()
 
     @property
-    def sent_through(self) -> LSN:
+    def received_lsn(self) -> LSN:
         """Everything committed at or before this LSN has been returned by read() already."""
-        return self._sent_through
+        return self._received_lsn
 
     @property
     def needs_acknowledgement(self) -> bool:
@@ -153,7 +153,7 @@ class Walsender:
         return False
 
     def read(self, timeout: float) -> list[bytes]:
-        """Return the next messages in order; none once `timeout` seconds passed or sent_through moved.
+        """Return the next messages in order; none once `timeout` seconds passed or received_lsn moved.
 
         However fast they come, there are at most BATCH_MESSAGES of some BATCH_BYTES, and reading ends with
         the timeout.
@@ -161,7 +161,7 @@ class Walsender:
         deadline = time.monotonic() + timeout
         messages: list[bytes] = []
         byte_count = 0
-        position = self._sent_through
+        position = self._received_lsn
         while True:
             count = len(messages)
             with self._lock:
@@ -175,8 +175,8 @@ class Walsender:
             remaining = deadline - time.monotonic()
             is_idle = len(messages) == count
             is_full = len(messages) >= BATCH_MESSAGES or byte_count >= BATCH_BYTES
-            if is_full or remaining <= 0 or (is_idle and (messages or position > self._sent_through)):
-                self._sent_through = position
+            if is_full or remaining <= 0 or (is_idle and (messages or position > self._received_lsn)):
+                self._received_lsn = position
                 return messages
             if is_idle:
                 self._selector.select(remaining)
@@ -184,14 +184,14 @@ class Walsender:
                 time.sleep(min(_LINGER, remaining))
 
     def acknowledge(self, lsn: LSN) -> None:
-        """Report everything committed at or before `lsn` as flushed; refuse an LSN beyond sent_through.
+        """Report everything committed at or before `lsn` as flushed; refuse an LSN beyond received_lsn.
 
         The server would take it, and never send what lies between.
         """
         with self._lock:
             self._raise_failure()
-            if lsn > self._sent_through:
-                raise refused_acknowledgement(self._slot, LSN(lsn), self._sent_through)
+            if lsn > self._received_lsn:
+                raise refused_acknowledgement(self._slot, LSN(lsn), self._received_lsn)
             if lsn > self._acknowledged:
                 self._acknowledged = LSN(lsn)
                 self._send_status(reply=False)
@@ -268,9 +268,9 @@ class Walsender:
 
     def _listen(self, *, has_heard: bool) -> None:
         if has_heard:
-            self._silence.end()
-        elif self._silence.is_too_long:
-            self._fail(self._lost(f"the server has not answered for {self._silence.longest:g} seconds"))
+            self._idle.end()
+        elif self._idle.is_too_long:
+            self._fail(self._lost(f"the server has not answered for {self._idle.longest:g} seconds"))
 
     def _keep_pending(self) -> None:
         try:
@@ -305,8 +305,8 @@ class Walsender:
 
     def _send_status(self, *, reply: bool) -> None:
         """Send written, flushed and applied; the lock is held."""
-        written = max(self._sent_through, self._acknowledged)
-        reply = self._silence.wants_answer() or reply
+        written = max(self._received_lsn, self._acknowledged)
+        reply = self._idle.wants_answer() or reply
         status = write_status(written, self._acknowledged, reply=reply)
         try:
             self._pgconn.put_copy_data(status)

@@ -39,7 +39,7 @@ class RowsMoved(SourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class PageRange:
+class LeafPages:
     """Pages [first, end) of a leaf."""
 
     leaf: Leaf
@@ -75,7 +75,7 @@ class CopyReader:
         """End the session."""
         self._connection.close()
 
-    def read(self, snapshot: Snapshot, table: PublishedTable, pages: PageRange) -> Iterator[Block]:
+    def read(self, snapshot: Snapshot, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
         """Give the rows of the range; raise SnapshotLost or RowsMoved where they cannot be had."""
         name = ".".join(table.name)
         try:
@@ -115,7 +115,7 @@ class CopyReader:
             with suppress(psycopg.Error):  # a session that was lost meanwhile says so at its next use
                 self._connection.execute("ROLLBACK")
 
-    def _blocks(self, table: PublishedTable, pages: PageRange) -> Iterator[Block]:
+    def _blocks(self, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
         leaf, first = pages.leaf, pages.first
         if table.keys is not None:
             yield from self._one_by_one(table, leaf, first, pages.end)

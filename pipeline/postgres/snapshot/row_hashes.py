@@ -18,7 +18,7 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 
 from pipeline.errors import SourceError
-from pipeline.postgres.catalog import RelationFacts, look_up
+from pipeline.postgres.catalog import CatalogRelation, read_relation
 from pipeline.postgres.connection import describe
 from pipeline.postgres.connection_errors import missing_right
 from pipeline.postgres.published_tables import Leaf, PublishedTable, describe_published
@@ -49,7 +49,7 @@ class RowHash:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class HashedColumns:
     """The compared columns of a table, each with its form; `key` are the places of the key's, or empty."""
 
     columns: tuple[tuple[str, Form], ...]
@@ -77,9 +77,9 @@ class SourceTable:
     ) -> None:
         self._connection.close()
 
-    def facts(self) -> RelationFacts:
+    def facts(self) -> CatalogRelation:
         """Return what the catalog says of the columns, as the snapshot has it."""
-        found = look_up(self._connection, self.table.relation)
+        found = read_relation(self._connection, self.table.relation)
         if found is None:
             raise RowsMoved(f"{self._name} was altered while it was compared.")
         return found
@@ -128,7 +128,7 @@ class SourceTable:
 class SourceRows:
     """The rows of a table, with hashes of the compared columns."""
 
-    def __init__(self, source: SourceTable, shape: Shape) -> None:
+    def __init__(self, source: SourceTable, shape: HashedColumns) -> None:
         self._source = source
         self._shape = shape
         self.misfits: dict[str, int] = {}  # by column, of all rows: values that their form has none for
@@ -172,7 +172,7 @@ SELECT {2}, h.r, ARRAY[{3}]::text[], ARRAY[{4}]::text[] FROM ({0}) h WHERE {1}
 """
 
 
-def hashed_rows(table: PublishedTable, shape: Shape, *, is_utf8: bool) -> sql.Composed:
+def hashed_rows(table: PublishedTable, shape: HashedColumns, *, is_utf8: bool) -> sql.Composed:
     """Return the query for each row's hashes, r, and of its key, k, beside its values c0… in their forms.
 
     Where a form loses values, n0… say whether there is one. OFFSET keeps the server from computing twice.
@@ -204,7 +204,7 @@ def _leaf(table: PublishedTable, leaf: Leaf, values: sql.Composable) -> sql.Comp
     )
 
 
-def _names(shape: Shape) -> list[sql.Identifier]:
+def _names(shape: HashedColumns) -> list[sql.Identifier]:
     return [sql.Identifier(f"c{i}") for i in range(len(shape.columns))]
 
 
@@ -223,7 +223,7 @@ def _hash(parts: Sequence[sql.Composable], is_utf8: bool) -> sql.Composed:
     return sql.SQL("pg_catalog.md5(pg_catalog.convert_to({}, 'UTF8'))").format(text)
 
 
-def _misfit_counts(shape: Shape) -> sql.Composed:
+def _misfit_counts(shape: HashedColumns) -> sql.Composed:
     counts = [
         sql.SQL("pg_catalog.count(*) FILTER (WHERE h.{} AND h.{} IS NULL)").format(
             sql.Identifier(f"n{i}"), sql.Identifier(f"c{i}")

@@ -33,7 +33,7 @@ _BOX, _CHAR, _INTERVAL = 603, 18, 1186
 
 
 @dataclass(frozen=True, slots=True)
-class TypeFacts:
+class CatalogType:
     """A row of pg_type: `parts` are the types that its values hold, `kind` is typtype.
 
     `send` and `output` are the names, in the server's source, of the functions that write its values; `send`
@@ -49,7 +49,7 @@ class TypeFacts:
     parts: tuple[int, ...]
 
 
-LookUp: TypeAlias = Callable[[int], TypeFacts | None]
+LookUp: TypeAlias = Callable[[int], CatalogType | None]
 
 # pg_type.dat: name, oid, oid of the array type.
 _BUILT_IN: tuple[tuple[str, int, int, Converter], ...] = (
@@ -150,7 +150,7 @@ class Types:
     def __init__(self, server_version: int, look_up: LookUp | None = None) -> None:
         """Read as a server of libpq's version number does; `look_up` tells of a type that is not built in."""
         self._look_up = look_up
-        self._facts: dict[int, TypeFacts] = {}
+        self._facts: dict[int, CatalogType] = {}
         self._names = dict(_VECTORS)
         self._converters: dict[int, Converter] = {}
         for name, oid, array_oid, converter in _BUILT_IN:
@@ -200,7 +200,7 @@ class Types:
         for part in facts.parts:
             yield from self._unreadable(part, seen, is_inside=is_inside or facts.kind != _DOMAIN)
 
-    def _facts_of(self, oid: int) -> TypeFacts:
+    def _facts_of(self, oid: int) -> CatalogType:
         facts = self._facts.get(oid)
         if facts is None:
             facts = self._look_up(oid) if self._look_up else None

@@ -8,7 +8,7 @@ import pytest
 from delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException
 
 from pipeline.apply.applier import Applier
-from pipeline.silver.writer import CutWriter
+from pipeline.silver.writer import StepWriter
 from tests.support.pipelines import Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -19,9 +19,9 @@ class Outrun:
 
     def __init__(self, patch: pytest.MonkeyPatch, count: int, error: type[Exception], *first: Any) -> None:
         self.count = count
-        write = CutWriter.write
+        write = StepWriter.write
 
-        def fail(writer: CutWriter, *arguments: Any, **options: Any) -> int:
+        def fail(writer: StepWriter, *arguments: Any, **options: Any) -> int:
             if self.count == 0:
                 return write(writer, *arguments, **options)
             self.count -= 1
@@ -29,7 +29,7 @@ class Outrun:
                 act()
             raise error("[DELTA_CONCURRENT_APPEND] files were added")
 
-        patch.setattr(CutWriter, "write", fail)
+        patch.setattr(StepWriter, "write", fail)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config, Silver, Source, Storage
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake, LakeTable, local_frame
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records, Registered
 from pipeline.protocol.lsn import LSN
@@ -34,7 +34,7 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
     manifests.ensure()
     versions = [version(relation(number, f"t{number}")) for number in range(1, count + 1)]
     bronze.record_relations(versions)
-    bronze.land([], Commit(bronze.app_id, UPTO))
+    bronze.land([], TableCommit(bronze.app_id, UPTO))
     rows: list[dict[str, object]] = []
     entries = []
     for number, described in enumerate(versions, 1):
@@ -44,7 +44,7 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
         rows.append({**copy, **read, "state": READING})
         rows.append({**copy, "state": COMPLETE, "late": [], "row_count": 1})
         silver = lake.table("silver", *name)
-        silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), Commit(bronze.app_id, UPTO))
+        silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), TableCommit(bronze.app_id, UPTO))
         records.register(Registered(*name, silver.path, number, (), copy_id=number))
         entries.append(ManifestEntry(*name, silver.path, 0, UPTO, is_behind=False))
     bronze.copies.record([row for row in rows if row["state"] == READING])
@@ -73,7 +73,7 @@ def test_a_look_that_finds_nothing_asks_as_many_logs_whatever_the_number_of_tabl
         with monkeypatch.context() as patch:
             patch.setattr(LakeTable, "snapshot", count)
             applier.apply_pending()
-        assert applier.summary.passes == 0
+        assert applier.summary.batches == 0
         found[tables] = [path.removeprefix(f"{applier.lake.root}/") for path in asked]
         asked.clear()
     assert found[3] == found[10]

@@ -9,7 +9,7 @@ import pytest
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import ConfigError
 from pipeline.operate.optimize import Optimized, run_optimize
-from pipeline.verify.audit import prove
+from pipeline.verify.audit import run_audit
 from tests.support.pipelines import Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -61,7 +61,7 @@ def test_small_files_become_few_and_rows_stay(grown: Pipeline) -> None:
     grown.run("INSERT INTO t VALUES (100, 'y')", "DELETE FROM t WHERE id = 0")
     grown.catch_up()
     grown.assert_equal("t", "Odd,name")
-    assert prove(grown.config, spark=grown.spark).findings == ()
+    assert run_audit(grown.config, spark=grown.spark).findings == ()
 
 
 def test_one_table_that_fails_keeps_no_other_from_being_done(

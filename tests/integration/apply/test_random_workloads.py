@@ -78,9 +78,9 @@ def prove(make_pipeline: MakePipeline, seed: int, *, workloads: int, transaction
 
 def apply_schema(lane: Pipeline, applier: Applier, schema: Schema, way: str, rng: Random) -> None:
     """Apply what bronze holds up to the last commit that touched the schema."""
-    from pipeline.bronze.new_files import Point
+    from pipeline.bronze.new_files import BronzeOffset
 
-    newest = applier.bronze.point()
+    newest = applier.bronze.captured_offset()
     assert newest is not None
     mine = lane.frame("bronze", "changes").where(f"schema_name = '{schema.name}'")
     ends = sorted(row.end_lsn for row in mine.select("end_lsn").distinct().collect())
@@ -90,6 +90,6 @@ def apply_schema(lane: Pipeline, applier: Applier, schema: Schema, way: str, rng
         chosen = ends if way == "one transaction a batch" else ends[-1:]
     for end in chosen:
         started = time.monotonic()
-        summary = applier.apply_pending(Point(newest.version, LSN(end)))
+        summary = applier.apply_pending(BronzeOffset(newest.version, LSN(end)))
         print(f"  {schema.name} to {LSN(end)}: {time.monotonic() - started:.1f} s")
         assert summary.exit_code(strict=True) == 0, (schema.name, way, LSN(end), summary.lines())

@@ -67,7 +67,7 @@ def test_changes_landed_but_not_acknowledged_are_not_landed_again(
     confirmed = pipeline.confirmed_lsn()
     pipeline.run(*FILL)
     with monkeypatch.context() as patch:
-        stream = "walsender.Walsender" if route == "walsender" else "slot_sql.SlotSql"
+        stream = "walsender.Walsender" if route == "walsender" else "sql_stream.SqlStream"
         patch.setattr(f"pipeline.postgres.replication.{stream}.acknowledge", crash)
         with pytest.raises(Crash):
             pipeline.ingest()
@@ -79,7 +79,7 @@ def test_changes_landed_but_not_acknowledged_are_not_landed_again(
     summary = pipeline.ingest()
     assert summary.changes == 3
     assert pipeline.frame("bronze", "changes").count() == landed + 3
-    assert pipeline.confirmed_lsn() >= summary.position
+    assert pipeline.confirmed_lsn() >= summary.captured_offset
     pipeline.apply()
     pipeline.assert_equal(*TABLES)
 
@@ -119,8 +119,8 @@ CREATED_AGAIN = (
     "INSERT INTO t VALUES ('new', 2)",
 )
 PLACES = {
-    "before the first table is written": ("pipeline.silver.writer", "CutWriter", "write", 0),
-    "between two tables": ("pipeline.silver.writer", "CutWriter", "write", 1),
+    "before the first table is written": ("pipeline.silver.writer", "StepWriter", "write", 0),
+    "between two tables": ("pipeline.silver.writer", "StepWriter", "write", 1),
     "before a table's shape is recorded": ("pipeline.metadata.registry", "Records", "register", 0),
     "before the manifest": ("pipeline.metadata.manifests", "Manifests", "record", 0),
 }
@@ -177,11 +177,11 @@ def test_a_crash_between_two_writes_of_one_table_repeats_neither(
         "UPDATE t SET id = id + 20 WHERE id IN (1, 5)",
     )
     pipeline.ingest()
-    from pipeline.silver.writer import CutWriter
+    from pipeline.silver.writer import StepWriter
 
     for times in (1, 1):
         with monkeypatch.context() as patch:
-            patch.setattr(CutWriter, "write", after(times, CutWriter.write))
+            patch.setattr(StepWriter, "write", after(times, StepWriter.write))
             with pytest.raises(Crash):
                 apply_in_new_process(pipeline)
     assert apply_in_new_process(pipeline).exit_code(strict=True) == 0
@@ -200,10 +200,10 @@ def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
     pipeline.ingest()
     pipeline.run(*CREATED_AGAIN)
     pipeline.ingest()
-    from pipeline.silver.writer import CutWriter
+    from pipeline.silver.writer import StepWriter
 
     with monkeypatch.context() as patch:
-        patch.setattr(CutWriter, "write", crash)
+        patch.setattr(StepWriter, "write", crash)
         with pytest.raises(Crash):
             apply_in_new_process(pipeline)
     summary = apply_in_new_process(pipeline)

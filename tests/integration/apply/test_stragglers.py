@@ -124,7 +124,7 @@ def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
     pipeline.run(*CHANGE)
     pipeline.ingest()
     table = f"delta.`{pipeline.path('silver', 'public', 'orders')}`"
-    write, bring = SilverTable.apply, Applier._bring
+    write, bring = SilverTable.apply, Applier._write_table
 
     def disturb() -> None:
         pipeline.spark.sql(f"DELETE FROM {table} WHERE id = 20")
@@ -144,7 +144,7 @@ def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
         if moment == "before":
             patched.setattr(SilverTable, "apply", disturbed_write)
         else:
-            patched.setattr(Applier, "_bring", disturbed_bring)
+            patched.setattr(Applier, "_write_table", disturbed_bring)
         first = pipeline.apply()
     for summary in (first, pipeline.apply()):
         assert summary.exit_code(strict=False) == 1

@@ -13,8 +13,8 @@ from pipeline.operate.resync import run_resync
 from pipeline.operate.retry import run_retry
 from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
-from pipeline.table_copy.planner import CopyStarts
-from pipeline.table_copy.reader_pool import CopyRound
+from pipeline.table_copy.planner import CopyPlanner
+from pipeline.table_copy.reader_pool import ReaderPool
 from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import Pipeline
 
@@ -33,7 +33,7 @@ def states(pipeline: Pipeline) -> dict[str, str]:
 def with_silver(pipeline: Pipeline, **options: Any) -> Pipeline:
     config = pipeline.config
     silver = replace(config.silver, **options)
-    rules = tuple(replace(rule, leaving=silver.leaving) for rule in config.tables)
+    rules = tuple(replace(rule, detached_tables=silver.detached_tables) for rule in config.tables)
     return replace(pipeline, config=replace(config, silver=silver, tables=rules))
 
 
@@ -70,7 +70,7 @@ def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
     publish(life, "ADD TABLE b")
     life.catch_up()
     life.run("DELETE FROM b WHERE id = 1", "DROP TABLE b")
-    archiving = with_silver(life, leaving="archive")
+    archiving = with_silver(life, detached_tables="archive")
     archiving.catch_up()
     assert not life.path("silver", "public", "b").exists()
     assert life.frame("archive", "public", "b").count() == 69
@@ -106,11 +106,11 @@ def test_a_table_that_a_copy_described_before_the_stream_came_there_waits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("leaving", ["keep", "archive"])
+@pytest.mark.parametrize("detached_tables", ["keep", "archive"])
 def test_a_table_that_came_back_waits_for_its_new_copy(
-    life: Pipeline, monkeypatch: pytest.MonkeyPatch, leaving: str
+    life: Pipeline, monkeypatch: pytest.MonkeyPatch, detached_tables: str
 ) -> None:
-    kept = with_silver(life, leaving=leaving)
+    kept = with_silver(life, detached_tables=detached_tables)
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
     publish(life, "ADD TABLE b")
     kept.catch_up()
@@ -120,13 +120,13 @@ def test_a_table_that_came_back_waits_for_its_new_copy(
     publish(life, "ADD TABLE b")
     life.run("UPDATE b SET v = 'seen' WHERE id = 20")
     with monkeypatch.context() as patch:
-        patch.setattr(CopyRound, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
+        patch.setattr(ReaderPool, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
         kept.ingest()
     kept.apply()
     assert states(kept)["b"] == "copying"
-    place = ("silver" if leaving == "keep" else "archive", "public", "b")
+    place = ("silver" if detached_tables == "keep" else "archive", "public", "b")
     assert life.frame(*place).where("v = 'seen'").count() == 0
-    assert life.path("silver", "public", "b").exists() == (leaving == "keep")
+    assert life.path("silver", "public", "b").exists() == (detached_tables == "keep")
     kept.catch_up()
     life.assert_equal("a", "b")
 
@@ -143,7 +143,7 @@ def test_a_table_that_came_back_between_two_passes_is_behind_until_its_new_copy(
     publish(life, "ADD TABLE b")
     life.run("UPDATE b SET v = 'seen' WHERE id = 20", "DELETE FROM a WHERE id = 1")
     with monkeypatch.context() as patch:
-        patch.setattr(CopyRound, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
+        patch.setattr(ReaderPool, "run", lambda self: (_ for _ in ()).throw(OSError("only begun today")))
         life.ingest()
     life.apply()
     silver = as_of(life.spark, life.root)
@@ -233,7 +233,7 @@ def test_a_table_that_cannot_be_described_is_held_until_it_can_be(
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
     publish(life, "ADD TABLE b")
     with monkeypatch.context() as patch:
-        patch.setattr(CopyStarts, "start", lambda *_: (_ for _ in ()).throw(SourceError("not today.")))
+        patch.setattr(CopyPlanner, "start", lambda *_: (_ for _ in ()).throw(SourceError("not today.")))
         assert life.ingest().exit_code(strict=False) == 1
     assert life.events("b") == [("held", "it cannot be copied: not today.")]
     assert states(life)["b"] == "held"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.apply.table_renames import Astray, last_astray
+from pipeline.apply.table_renames import ChangesUnderOtherName, last_changes_under_other_name
 from pipeline.delta.table import Lake, local_frame
 from pipeline.protocol.lsn import LSN
 
@@ -43,7 +43,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
             for ordinal, (name, lsn) in enumerate(names)
         ]
         changes.overwrite(local_frame(spark, rows, DDL), None)
-        found = last_astray(changes, 1, A, LSN(after), LSN(upto), has_rows=has_rows)
+        found = last_changes_under_other_name(changes, 1, A, LSN(after), LSN(upto), has_rows=has_rows)
         return (int(found.lsn), found.name[1]) if found else None
 
     assert find(("a", 10), ("x", 20), ("x", 30), ("a", 40)) == (30, "x")
@@ -55,5 +55,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
     assert find(("a", 10), ("x", 20), ("a", 30), after=25) is None
     assert find(("x", 20), ("a", 30)) is None, "it came to the name it has"
     assert find(("x", 20), ("a", 30), has_rows=True) == (20, "x")
-    assert last_astray(changes, 1, X, LSN(0), LSN(99), has_rows=False) is None
-    assert Astray(LSN(20), X) == last_astray(changes, 1, A, LSN(0), LSN(99), has_rows=True)
+    assert last_changes_under_other_name(changes, 1, X, LSN(0), LSN(99), has_rows=False) is None
+    assert ChangesUnderOtherName(LSN(20), X) == last_changes_under_other_name(
+        changes, 1, A, LSN(0), LSN(99), has_rows=True
+    )

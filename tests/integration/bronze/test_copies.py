@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import COMPLETE, GONE, Request
+from pipeline.bronze.copy_states import COMPLETE, DROPPED, CopyRequest
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.protocol.lsn import LSN
 
@@ -24,7 +24,7 @@ def test_each_look_sees_what_was_recorded_before_it(
 ) -> None:
     writer, reader = (Copies(Lake(spark, str(tmp_path))) for _ in range(2))
     assert reader.read() == CopyHistory()
-    asked = Request.of(NAME, "somebody asked for it")
+    asked = CopyRequest.of(NAME, "somebody asked for it")
     writer.request([asked])
     assert reader.read().open_requests() == {NAME: [asked]}
     reading = {
@@ -43,10 +43,10 @@ def test_each_look_sees_what_was_recorded_before_it(
     assert [copy.id for copy in before.newest().values()] == [1]
     assert before.open_requests() == {}
     writer.record_gap(LSN(60), LSN(70), "lost")
-    writer.record([{**ROW, "copy_id": 2, "state": GONE, "lsn": 80, "sentence": "away"}])
+    writer.record([{**ROW, "copy_id": 2, "state": DROPPED, "lsn": 80, "sentence": "away"}])
     after = reader.read()
     assert [gap.end for gap in after.gaps] == [LSN(70)]
-    assert after.is_gone(NAME)
-    assert not before.is_gone(NAME), "a look stays what it was"
+    assert after.is_dropped(NAME)
+    assert not before.is_dropped(NAME), "a look stays what it was"
     monkeypatch.setattr(LakeTable, "frame", None)
     assert reader.read() == after, "no row is read twice"

@@ -12,7 +12,7 @@ from pipeline.bronze.copy_states import READING
 from pipeline.bronze.log import Bronze
 from pipeline.delta import commit_files
 from pipeline.delta.table import Lake
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.errors import FencedError, LakeError
 from pipeline.protocol.events import CommittedPrepared
 from pipeline.protocol.lsn import INVALID, LSN
@@ -30,7 +30,7 @@ def opened(spark: SparkSession, folder: Path) -> Bronze:
 
 def move(bronze: Bronze, start: int, end: int) -> None:
     facts = {"from_lsn": str(LSN(start)), "to_lsn": str(LSN(end))}
-    bronze.land([], Commit(bronze.app_id, LSN(end), facts, after=LSN(start)))
+    bronze.land([], TableCommit(bronze.app_id, LSN(end), facts, expected_offset=LSN(start)))
 
 
 def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
@@ -39,21 +39,21 @@ def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
     first = opened(spark, tmp_path)
     move(first, 0, 100)
     copy = first.copy_app_id(7)
-    first.land([], Commit(copy, LSN(1), after=INVALID))
+    first.land([], TableCommit(copy, LSN(1), expected_offset=INVALID))
     second = opened(spark, tmp_path)
     second.claim()
     version = first.changes.version()
     with pytest.raises(FencedError, match="another ingest took over while this one was held up"):
         move(first, 100, 200)
     with pytest.raises(FencedError, match="took over"):
-        first.land([], Commit(copy, LSN(2), after=LSN(1)))
+        first.land([], TableCommit(copy, LSN(2), expected_offset=LSN(1)))
     with pytest.raises(FencedError, match="took over"):
         first.prepared.land([CommittedPrepared("gid", 5, LSN(150), LSN(160), 0)])
     with pytest.raises(FencedError, match="took over"):
         first.claim()
     assert first.changes.version() == version
     move(second, 100, 200)
-    second.land([], Commit(copy, LSN(2), after=LSN(1)))
+    second.land([], TableCommit(copy, LSN(2), expected_offset=LSN(1)))
     newest = json.loads(
         (tmp_path / f"bronze/changes/_delta_log/{version + 2:020}.json").read_text().split("\n")[0]
     )
@@ -94,17 +94,17 @@ def test_a_range_that_does_not_go_on_from_what_is_recorded_is_refused(
     move(bronze, 0, 100)
     with pytest.raises(FencedError, match=rf"records 0/64 of pgdelta:shop:1, .* go on from {LSN(start)}"):
         move(bronze, start, 200)
-    assert bronze.changes.position(bronze.app_id) == LSN(100)
+    assert bronze.changes.offset(bronze.app_id) == LSN(100)
 
 
 def test_a_copy_goes_on_from_the_range_that_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
     bronze = opened(spark, tmp_path)
     copy = bronze.copy_app_id(7)
-    bronze.land([], Commit(copy, LSN(3), after=INVALID))
+    bronze.land([], TableCommit(copy, LSN(3), expected_offset=INVALID))
     for count, after in ((4, 2), (5, 4), (1, 0)):
         with pytest.raises(FencedError, match="was to go on from"):
-            bronze.land([], Commit(copy, LSN(count), after=LSN(after)))
-    assert bronze.changes.position(copy) == LSN(3)
+            bronze.land([], TableCommit(copy, LSN(count), expected_offset=LSN(after)))
+    assert bronze.changes.offset(copy) == LSN(3)
 
 
 def test_who_is_overtaken_amid_a_commit_is_told_so(
@@ -123,7 +123,7 @@ def test_who_is_overtaken_amid_a_commit_is_told_so(
     monkeypatch.setattr(commit_files, "_now", let_another_be_first)
     with pytest.raises(FencedError, match="took over"):
         move(first, 100, 200)
-    assert first.changes.position(first.app_id) == LSN(150)
+    assert first.changes.offset(first.app_id) == LSN(150)
 
 
 def test_a_commit_that_the_storage_lost_is_seen_before_anything_is_acknowledged(

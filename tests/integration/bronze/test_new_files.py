@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.copied_rows import Start
+from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import MOST_FILES, Point
+from pipeline.bronze.new_files import MOST_FILES, BronzeOffset
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.protocol.lsn import LSN
 
 pytestmark = pytest.mark.spark
@@ -39,17 +39,17 @@ class Land:
             }
         ]
         frame = local_frame(self.bronze.lake.spark, rows, ROW)
-        self.bronze.changes.append(frame, Commit(self.bronze.app_id + app, LSN(lsn)))
+        self.bronze.changes.append(frame, TableCommit(self.bronze.app_id + app, LSN(lsn)))
 
     @property
-    def point(self) -> Point:
-        point = self.bronze.point()
+    def point(self) -> BronzeOffset:
+        point = self.bronze.captured_offset()
         assert point is not None
         return point
 
     def seen(self, floor: int, through: int) -> list[int]:
         """Return the end LSNs of the rows that are read."""
-        rows = self.bronze.table_changes(("s", "t"), Start(LSN(floor)), LSN(through)).collect()
+        rows = self.bronze.table_changes(("s", "t"), InputStart(LSN(floor)), LSN(through)).collect()
         return sorted(row.end_lsn for row in rows)
 
 
@@ -64,9 +64,9 @@ def test_what_only_came_is_read_by_its_files(land: Land) -> None:
         land.land(lsn)
     upto = land.point
     land.land(50)
-    land.bronze.look_at_arrivals(since, upto)
-    assert land.bronze.arrivals is not None
-    assert len(land.bronze.arrivals.paths) == 3
+    land.bronze.read_new_files(since, upto)
+    assert land.bronze.new_files is not None
+    assert len(land.bronze.new_files.paths) == 3
     assert land.seen(10, 40) == [20, 30, 40]
     assert land.seen(20, 30) == [30]
     # Neither earlier nor later rows are in these files.
@@ -81,7 +81,7 @@ def test_rows_that_came_before_the_position_they_belong_to_are_read(land: Land) 
     since = land.point
     assert since.lsn == LSN(20)
     land.land(40)
-    land.bronze.look_at_arrivals(since, land.point)
+    land.bronze.read_new_files(since, land.point)
     assert land.seen(20, 40) == [30, 40]
 
 
@@ -96,8 +96,8 @@ def test_what_did_more_than_add_is_read_as_a_table(land: Land, statement: str) -
     land.bronze.lake.spark.sql(statement.format(land.bronze.changes.identifier))
     land.land(30)
     expected = [row.end_lsn for row in land.bronze.changes.frame().where("end_lsn > 15").collect()]
-    land.bronze.look_at_arrivals(since, land.point)
-    assert land.bronze.arrivals is None
+    land.bronze.read_new_files(since, land.point)
+    assert land.bronze.new_files is None
     assert land.seen(15, 30) == sorted(expected)
 
 
@@ -106,8 +106,8 @@ def test_a_log_that_is_not_whole_any_more_is_read_as_a_table(land: Land, tmp_pat
     for lsn in range(20, 35):
         land.land(lsn)
     (tmp_path / "bronze" / "changes" / "_delta_log" / f"{since.version:020d}.json").unlink()
-    land.bronze.look_at_arrivals(since, land.point)
-    assert land.bronze.arrivals is None
+    land.bronze.read_new_files(since, land.point)
+    assert land.bronze.new_files is None
     assert land.seen(10, 34) == list(range(20, 35))
 
 
@@ -117,8 +117,8 @@ def test_very_many_files_are_read_as_a_table(land: Land, monkeypatch: pytest.Mon
     since = land.point
     for lsn in (20, 30, 40):
         land.land(lsn)
-    land.bronze.look_at_arrivals(since, land.point)
-    assert land.bronze.arrivals is None
+    land.bronze.read_new_files(since, land.point)
+    assert land.bronze.new_files is None
     assert land.seen(10, 40) == [20, 30, 40]
 
 
@@ -128,6 +128,6 @@ def test_the_name_of_a_lake_is_no_pattern(spark: SparkSession, tmp_path: Path, n
     since = land.point
     for each in (other, land):
         each.land(20)
-    land.bronze.look_at_arrivals(since, land.point)
-    assert land.bronze.arrivals is not None
+    land.bronze.read_new_files(since, land.point)
+    assert land.bronze.new_files is not None
     assert land.seen(10, 20) == [20]

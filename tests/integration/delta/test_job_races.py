@@ -149,7 +149,7 @@ def race(lake: Lake, racers: Racers, jobs: Sequence[str], table: str, races: int
         lost += sorted(tag for tag in rows if not _positions(lake, "silver", *NAME)[tag])
     if rows and table in ("changes", "silver"):
         segments = ("bronze", "changes") if table == "changes" else ("silver", *NAME)
-        recorded = lake.table(*segments).position(app_id(PIPELINE))
+        recorded = lake.table(*segments).offset(app_id(PIPELINE))
         assert recorded == max(int(tag.rpartition("-")[2]) for tag in rows) + 1, "an offset is lost"
     doubled = sorted(tag for tag in rows if present[tag] > 1)
     return Outcome(told, [a["error"] for a in said if "refused" in a], lost, doubled)

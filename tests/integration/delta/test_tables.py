@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta.table import Lake, LakeTable, local_frame
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.protocol.lsn import LSN
 
 pytestmark = pytest.mark.spark
@@ -18,7 +18,7 @@ def make(spark: SparkSession, folder: Path) -> LakeTable:
     table = Lake(spark, str(folder)).table("t")
     table.ensure("id INT")
     for app, lsn in (("one", 5), ("two", 9), ("one", 7)):
-        table.append(local_frame(spark, [{"id": lsn}], "id INT"), Commit(app, LSN(lsn)))
+        table.append(local_frame(spark, [{"id": lsn}], "id INT"), TableCommit(app, LSN(lsn)))
     return table
 
 
@@ -32,10 +32,10 @@ def test_positions_and_files_are_those_of_the_newest_version(
         for file in (tmp_path / "t" / "_delta_log").glob("*.crc"):
             file.unlink()
         spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert [table.position(app) for app in ("one", "two", "three")] == [LSN(7), LSN(9), None]
-    assert table.version_and_position("one") == (3, LSN(7))
+    assert [table.offset(app) for app in ("one", "two", "three")] == [LSN(7), LSN(9), None]
+    assert table.version_and_offset("one") == (3, LSN(7))
     assert not table.is_empty()
-    table.overwrite(local_frame(spark, [], "id INT"), Commit("one", LSN(8)))
+    table.overwrite(local_frame(spark, [], "id INT"), TableCommit("one", LSN(8)))
     assert table.is_empty()
-    assert table.position("one") == LSN(8)
-    assert table.position("two") == LSN(9)
+    assert table.offset("one") == LSN(8)
+    assert table.offset("two") == LSN(9)

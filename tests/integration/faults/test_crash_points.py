@@ -38,7 +38,7 @@ class Cut:
         self._passed = passed
         self._waiting: deque[bytes] = deque()
         self._count: Counter[bytes] = Counter()
-        self.sent_through = stream.sent_through
+        self.received_lsn = stream.received_lsn
         self.is_cut = False
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +57,7 @@ class Cut:
                 self._passed.add(key)
                 break
         if not self._waiting:
-            self.sent_through = self._stream.sent_through
+            self.received_lsn = self._stream.received_lsn
         return messages
 
 

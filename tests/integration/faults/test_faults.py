@@ -102,7 +102,7 @@ def test_an_idle_publication_advances_the_slot(make_pipeline: MakePipeline) -> N
         summary = same.ingest()
         assert summary.changes == 0
         assert pipeline.confirmed_lsn() >= target
-        assert summary.position >= pipeline.confirmed_lsn()
+        assert summary.captured_offset >= pipeline.confirmed_lsn()
     assert pipeline.frame("bronze", "changes").count() == 0
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.verify.audit import prove
+from pipeline.verify.audit import run_audit
 from tests.support.held_ingest import MOMENTS
 from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline
@@ -127,7 +127,7 @@ def check(pipeline: Pipeline, config: Path, moments: list[tuple[str, float]]) ->
             said.append(replace_one_that_is_held_up(pipeline, config, moment, delay))
     pipeline.catch_up()
     pipeline.assert_equal("items", "bag")
-    proof = prove(pipeline.config, spark=pipeline.spark)
+    proof = run_audit(pipeline.config, spark=pipeline.spark)
     assert proof.findings == ()
     for sentence in said:
         assert (sentence[:9], sentence.count("\n")) == ("pgdelta: ", 1), sentence

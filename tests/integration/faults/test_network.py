@@ -55,7 +55,7 @@ def test_a_link_that_stands_still_ends_the_run(
     pipeline = make_pipeline(database=Database(server, "postgres", server.conninfo))
     pipeline.run(ITEMS)
     pipeline.ingest()
-    patient = functools.partial(start_walsender, longest_silence=6.0)
+    patient = functools.partial(start_walsender, idle_timeout=6.0)
     monkeypatch.setattr("pipeline.ingest.job.start_walsender", patient)
     monkeypatch.setattr(coordinator, "PATIENCE", 2.0)
     with Proxy(server.port) as proxy:

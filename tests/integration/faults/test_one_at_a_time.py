@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.locks import hold_apply
+from pipeline.delta.locks import lock_apply
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError, SlotBusyError
 from pipeline.operate.plan import make_plan
@@ -94,9 +94,9 @@ def test_a_second_ingest_of_a_slot_is_refused(
                 second()
     query = "SELECT FROM pg_replication_slots WHERE database = current_database()"
     assert pipeline.source.execute(query).rowcount == 0, "nothing was made"
-    with hold_apply(Lake(pipeline.spark, pipeline.root)):
+    with lock_apply(Lake(pipeline.spark, pipeline.root)):
         pipeline.run(ITEMS)
-        assert pipeline.ingest().position
+        assert pipeline.ingest().captured_offset
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
         patch.setattr("pipeline.apply.job._apply", crash)
         with pytest.raises(Crash):
             pipeline.apply()
-        patch.setattr("pipeline.apply.applier.Applier._pass", crash)
+        patch.setattr("pipeline.apply.applier.Applier._run_batch", crash)
         with pytest.raises(Crash):
             run_retry(pipeline.config, spark=pipeline.spark)
     pipeline.catch_up()

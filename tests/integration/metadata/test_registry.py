@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 ID = RegisteredColumn("id", "id", 1, "id")
 V = RegisteredColumn("v", "title", None, "col-1f")
-OLD = Registered("public", "t", "file:/lake/t", 16385, (ID, V), own_columns=("_commit_lsn", "col-2a"))
+OLD = Registered("public", "t", "file:/lake/t", 16385, (ID, V), metadata_columns=("_commit_lsn", "col-2a"))
 NEW = Registered("public", "t", "file:/lake/t", 16385, (ID,), Successor(16390, (V,), "app#1", LSN(77)))
 
 

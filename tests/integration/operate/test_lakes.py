@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.bronze.log import app_id
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.errors import ConfigError
 from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import LSN
@@ -175,7 +175,7 @@ def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) 
         forget(pipeline, "silver", "public", name)
         table = LakeTable(pipeline.spark, str(pipeline.path("silver", "public", name)))
         for part in ("/rewrite", "#patched"):  # what such a write recorded is younger, and says nothing
-            commit = Commit(app_id(pipeline.config.pipeline) + part, LSN(time.time_ns()))
+            commit = TableCommit(app_id(pipeline.config.pipeline) + part, LSN(time.time_ns()))
             table.append(table.frame().limit(0), commit)
     change(pipeline)
     pipeline.ingest()

@@ -24,7 +24,7 @@ from pipeline.delta.table import Lake
 from pipeline.operate.run import run_both
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status, TableStatus
-from pipeline.report.watch import Watch
+from pipeline.report.watch import Observers
 from tests.support.pipelines import Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -110,7 +110,7 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
 
     assert online.rate is None or online.rate > 0
     bronze = Bronze(Lake(pipeline.spark, pipeline.root), pipeline.config.pipeline)
-    point = bronze.point()
+    point = bronze.captured_offset()
     assert point is not None
     now = datetime.now(timezone.utc)
     soon = read_activity(bronze, point, [], now + timedelta(minutes=30))
@@ -149,7 +149,7 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
 
     of = f'{{pipeline="{pipeline.config.pipeline}"'
     of_t = f'{of},schema="public",table="t"}}'
-    with Watch(pipeline.config, options, "run") as watch:
+    with Observers(pipeline.config, options, "run") as watch:
 
         def run() -> None:
             run_both(
@@ -157,8 +157,8 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
                 trigger="continuous",
                 stop=stop,
                 spark=pipeline.spark,
-                ingest_progress=watch.take_ingest,
-                apply_progress=watch.take_apply,
+                ingest_progress=watch.on_ingest,
+                apply_progress=watch.on_apply,
             )
 
         running = threading.Thread(target=run)

@@ -16,7 +16,7 @@ from pipeline.operate.retry import run_retry
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status
 from pipeline.silver.as_of import as_of
-from pipeline.verify.audit import prove
+from pipeline.verify.audit import run_audit
 from tests.support.pipelines import Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -201,5 +201,5 @@ def test_every_table_of_the_lake_may_be_compacted_while_changes_come(pipeline: P
         pipeline.run(f"UPDATE t SET v = 'w' WHERE id % 9 = {number}", f"INSERT INTO u VALUES ({number})")
         pipeline.catch_up()
         pipeline.assert_equal("t", "u")
-    assert prove(pipeline.config, spark=pipeline.spark).findings == ()
+    assert run_audit(pipeline.config, spark=pipeline.spark).findings == ()
     assert not as_of(pipeline.spark, pipeline.root).behind

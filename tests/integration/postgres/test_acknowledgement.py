@@ -1,6 +1,6 @@
 """What may be acknowledged and what that does to the slot.
 
-Only what was received whole, and never backwards; what was not acknowledged is sent again. `sent_through` is
+Only what was received whole, and never backwards; what was not acknowledged is sent again. `received_lsn` is
 never ahead of the messages, and moves while the publication is idle.
 """
 
@@ -84,7 +84,7 @@ def test_an_acknowledgement_never_goes_back(database: Database, route: str) -> N
 
 
 @both_routes
-def test_an_idle_publication_still_moves_sent_through(database: Database, route: str) -> None:
+def test_an_idle_publication_still_moves_received_lsn(database: Database, route: str) -> None:
     make_items(database)
     config = database.config()
     prepare(config)
@@ -93,13 +93,13 @@ def test_an_idle_publication_still_moves_sent_through(database: Database, route:
         target = database.flush_lsn()
         messages = read_through(stream, target)
         assert "I" not in kinds(messages)
-        stream.acknowledge(stream.sent_through)
+        stream.acknowledge(stream.received_lsn)
         assert stream.confirm(5.0)
     assert confirmed_lsn(database) >= target
 
 
 @both_routes
-def test_sent_through_is_never_ahead_of_the_messages(database: Database, route: str) -> None:
+def test_received_lsn_is_never_ahead_of_the_messages(database: Database, route: str) -> None:
     make_items(database)
     config = database.config()
     prepare(config)
@@ -124,7 +124,7 @@ def test_sent_through_is_never_ahead_of_the_messages(database: Database, route: 
                 received += messages
                 # What comes now must lie after what was said to be complete.
                 assert all(lsn > through for lsn in end_lsns(messages))
-                through = stream.sent_through
+                through = stream.received_lsn
                 if stream.needs_acknowledgement:
                     stream.acknowledge(through)
     finally:
@@ -148,7 +148,7 @@ def test_on_10_the_slot_moves_only_where_a_whole_pass_was_received(old_database:
         assert len(end_lsns(messages)) == 5
         stream.acknowledge(end_lsns(messages)[2])
         assert confirmed_lsn(old_database) == before
-        stream.acknowledge(stream.sent_through)
+        stream.acknowledge(stream.received_lsn)
         assert confirmed_lsn(old_database) >= end_lsns(messages)[-1]
     old_database.run("INSERT INTO item (id) VALUES (100)")
     assert kinds(read_all(old_database, config, "sql")).replace("BC", "") == "BRIC"

@@ -125,7 +125,7 @@ def test_the_primary_key_is_in_the_order_of_the_index(database: Database) -> Non
     facts = facts_of(database, receive_relation(database, "INSERT INTO item VALUES (1, 2, 3)"))
     assert facts is not None
     assert facts.primary_key == ("c", "a")
-    assert abs((datetime.now(timezone.utc) - facts.looked_up_at).total_seconds()) < 60
+    assert abs((datetime.now(timezone.utc) - facts.read_at).total_seconds()) < 60
 
 
 @pytest.mark.parametrize(

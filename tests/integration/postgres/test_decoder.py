@@ -11,7 +11,7 @@ import pytest
 from pipeline.bronze.spool import Spool
 from pipeline.config.config import Config, Protocol
 from pipeline.errors import SourceError
-from pipeline.ingest.decoder import Intake
+from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.protocol.lsn import INVALID, LSN
 from tests.support.bronze.events import rows_of
@@ -42,10 +42,10 @@ def land(config: Config, route: str, directory: Path, position: LSN) -> list[dic
     spool = Spool(directory)
     with closing(start(config, route, **options)) as stream, connect(conninfo) as connection:
         messages = read_through(stream, read_flush_lsn(connection))
-        intake = Intake(spool, connection, conninfo, set(), position)
-        intake.take(messages, stream.session)
+        intake = Decoder(spool, connection, conninfo, set(), position)
+        intake.decode(messages, stream.session)
     names = {
-        version.id: [column.name for column in version.relation.columns] for version in intake.take_versions()
+        version.id: [column.name for column in version.relation.columns] for version in intake.pop_versions()
     }
     return [row | {"columns": names[row["relation_version"]]} for row in rows_of(spool.seal())]
 
@@ -100,12 +100,12 @@ def test_facts_are_unknown_while_nobody_can_be_asked_and_known_again_afterwards(
 
     spool = Spool(tmp_path)
     connection = connect(database.conninfo)
-    with closing(Intake(spool, connection, database.conninfo, set(), INVALID, opens=reopen)) as intake:
+    with closing(Decoder(spool, connection, database.conninfo, set(), INVALID, opens=reopen)) as intake:
         if end == "lost":
             database.run(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
         else:
             connection.close()
-        intake.take(messages, 1)
-        facts = {version.table_name: version.facts for version in intake.take_versions()}
+        intake.decode(messages, 1)
+        facts = {version.table_name: version.catalog for version in intake.pop_versions()}
     assert {name: found is not None for name, found in facts.items()} == {"a": False, "b": False, "c": True}
     assert [row["table_name"] for row in rows_of(spool.seal())] == ["a", "b", "c"]

@@ -15,18 +15,18 @@ from psycopg import sql
 from pipeline.config.config import Config
 from pipeline.key_ranges import TEXT as TEXT_OID
 from pipeline.key_ranges import KeyRange
-from pipeline.postgres.catalog import look_up
+from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.checks.start import run_checks
 from pipeline.postgres.connection import connect
-from pipeline.postgres.key_conditions import key_condition, takes_keys
+from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.published_tables import describe_published
 from pipeline.postgres.replication.options import quote_identifier
 from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.postgres.snapshot.comparable_text import TEXT
 from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.read_table import CopyReader, PageRange
-from pipeline.postgres.snapshot.row_hashes import Shape, SourceRows, SourceTable
+from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
+from pipeline.postgres.snapshot.row_hashes import HashedColumns, SourceRows, SourceTable
 from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Relation
 from tests.support.postgres.streams import both_routes, kinds, read_through, start
@@ -100,7 +100,7 @@ def test_names_stay_names_in_the_stream(target: Database, name: str, route: str)
         [relation] = [message for message in map(decode, messages) if isinstance(message, Relation)]
         assert (relation.namespace, relation.name) == (name, name)
         assert [column.name for column in relation.columns] == [name, f"{name} 2"]
-        facts = look_up(connection, relation)
+        facts = read_relation(connection, relation)
         assert facts is not None
         assert facts.primary_key == (name,)
     assert all(check.ok for check in run_checks(config))
@@ -113,12 +113,12 @@ def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str)
         connection.execute(sql.SQL("CREATE PUBLICATION {0} FOR TABLE {0}.{0}").format(sql.Identifier(name)))
     conninfo = target.conninfo
     keys = key_condition([name], [TEXT_OID], [KeyRange((name,), (name,)), KeyRange((name,), ())])
-    shape = Shape(((name, TEXT), (f"{name} 2", TEXT)), (0,))
+    shape = HashedColumns(((name, TEXT), (f"{name} 2", TEXT)), (0,))
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
-        assert takes_keys(keeper.connection, (name, name), keys)
+        assert accepts_keys(keeper.connection, (name, name), keys)
         table = describe_published(keeper.connection, name, (name, name))
         [leaf] = table.leaves
-        blocks = list(reader.read(keeper.snapshot, table, PageRange(leaf, 0, leaf.pages)))
+        blocks = list(reader.read(keeper.snapshot, table, LeafPages(leaf, 0, leaf.pages)))
         assert sum(block.row_count for block in blocks) == 1
         with SourceTable(conninfo, keeper.snapshot, name, (name, name)) as source:
             rows = SourceRows(source, shape)
@@ -164,10 +164,10 @@ def test_a_row_filter_is_taken_as_the_server_writes_it(database: Database) -> No
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
         table = describe_published(keeper.connection, database.name, name)
         [leaf] = table.leaves
-        blocks = list(reader.read(keeper.snapshot, table, PageRange(leaf, 0, leaf.pages)))
+        blocks = list(reader.read(keeper.snapshot, table, LeafPages(leaf, 0, leaf.pages)))
         assert sum(block.row_count for block in blocks) == 1
         with SourceTable(conninfo, keeper.snapshot, database.name, name) as source:
-            sums = SourceRows(source, Shape((("id", TEXT), ("name", TEXT)), (0,))).sums(1)
+            sums = SourceRows(source, HashedColumns((("id", TEXT), ("name", TEXT)), (0,))).sums(1)
             assert sum(found.rows for found in sums.values()) == 1
 
 

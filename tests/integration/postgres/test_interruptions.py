@@ -140,7 +140,7 @@ def test_the_session_outlives_a_reader_that_sleeps_in_a_transaction(
         time.sleep(8)
         messages += read_through(stream, database.flush_lsn(), 60)
         assert kinds(messages).count("I") == rows
-        stream.acknowledge(stream.sent_through)
+        stream.acknowledge(stream.received_lsn)
         time.sleep(4)
         assert stream.confirm(5.0)
 
@@ -159,7 +159,7 @@ def test_a_lost_connection_is_one_sentence_and_loses_nothing(make_server: MakeSe
     with pytest.raises(SourceError, match=r"Lost the .*run again"):
         read_for(stream, 10)
     with pytest.raises(SourceError):
-        stream.acknowledge(stream.sent_through)
+        stream.acknowledge(stream.received_lsn)
     stream.close()
     server.start()
     database.run("INSERT INTO item (id) VALUES (2)")

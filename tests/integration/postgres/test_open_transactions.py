@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.postgres.connection import connect
-from pipeline.postgres.open_transactions import list_writers, log_beyond_now
+from pipeline.postgres.open_transactions import list_writers, write_wal_past_now
 from tests.support.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
@@ -46,7 +46,7 @@ def test_the_log_goes_beyond_what_has_ended(database: Database) -> None:
     database.run("CREATE TABLE t (id int)", "SET synchronous_commit = off", "INSERT INTO t VALUES (1)")
     end = database.run("SELECT pg_current_wal_insert_lsn()::text")[0][0]
     with connect(database.conninfo) as connection:
-        beyond = log_beyond_now(connection, lambda: False)
+        beyond = write_wal_past_now(connection, lambda: False)
     assert database.run(
         f"SELECT '{end}'::pg_lsn <= '{beyond}'::pg_lsn, pg_current_wal_flush_lsn() > '{beyond}'"
     )[0] == (True, True)

@@ -22,8 +22,8 @@ from pipeline.postgres.published_tables import describe_published
 from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.postgres.snapshot.comparable_text import TEXT
 from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.read_table import CopyReader, PageRange
-from pipeline.postgres.snapshot.row_hashes import Shape, SourceRows, SourceTable
+from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
+from pipeline.postgres.snapshot.row_hashes import HashedColumns, SourceRows, SourceTable
 from tests.support.paths import ROOT
 from tests.support.postgres.streams import kinds, read_through, start
 from tests.support.servers import Database
@@ -94,7 +94,7 @@ def compare(config: Config) -> int:
         closing(SnapshotKeeper(conninfo)) as keeper,
         SourceTable(conninfo, keeper.snapshot, publication, ("sales", "item")) as table,
     ):
-        rows = SourceRows(table, Shape((("id", TEXT), ("name", TEXT)), (0,)))
+        rows = SourceRows(table, HashedColumns((("id", TEXT), ("name", TEXT)), (0,)))
         return sum(found.rows for found in rows.sums(1).values())
 
 
@@ -104,7 +104,7 @@ def copy(config: Config) -> int:
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
         table = describe_published(keeper.connection, config.source.publication, ("sales", "item"))
         [leaf] = table.leaves
-        pages = PageRange(leaf, 0, leaf.pages)
+        pages = LeafPages(leaf, 0, leaf.pages)
         return sum(block.row_count for block in reader.read(keeper.snapshot, table, pages))
 
 
@@ -118,7 +118,7 @@ def test_capture_needs_no_right_to_any_table(guarded: Guarded, route: str) -> No
     target = guarded.database.flush_lsn()
     with closing(start(config, route)) as stream:
         assert kinds(read_through(stream, target)).endswith("IC")
-        stream.acknowledge(stream.sent_through)
+        stream.acknowledge(stream.received_lsn)
         assert stream.confirm(10.0)
 
 

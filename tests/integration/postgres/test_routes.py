@@ -11,7 +11,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from pipeline.postgres.replication.sql_stream import start_slot_sql
+from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.protocol.messages import Begin, Commit, LogicalMessage
 from tests.support.postgres.streams import (
     both_routes,
@@ -91,14 +91,14 @@ def test_sql_passes_are_bounded_by_a_count(database: Database) -> None:
     config = database.config()
     prepare(config)
     database.run(*(f"INSERT INTO item (id) VALUES ({n})" for n in range(30)))
-    with closing(start(config, "sql", pass_messages=10)) as stream:
+    with closing(start(config, "sql", poll_messages=10)) as stream:
         first: list[bytes] = []
         while not stream.needs_acknowledgement:
             first += stream.read(5.0)
         assert 10 <= len(first) <= 13
-        assert stream.sent_through == end_lsns(first)[-1]
+        assert stream.received_lsn == end_lsns(first)[-1]
         assert stream.read(0.2) == []
-        stream.acknowledge(stream.sent_through)
+        stream.acknowledge(stream.received_lsn)
         rest = read_through(stream, database.flush_lsn())
     assert kinds(first + rest).count("I") == 30
 
@@ -111,7 +111,7 @@ def test_sql_passes_go_on_through_messages_outside_transactions(database: Databa
         "SELECT count(pg_logical_emit_message(false, 'beat', n::text)) FROM generate_series(1, 45) n",
         "INSERT INTO item (id) VALUES (1)",
     )
-    messages = read_all(database, config, "sql", pass_messages=10)
+    messages = read_all(database, config, "sql", poll_messages=10)
     beats = [m.content for m in decode_all(messages) if isinstance(m, LogicalMessage)]
     assert beats == [str(n).encode() for n in range(1, 46)]
     assert kinds(messages).endswith("BRIC")
@@ -127,8 +127,8 @@ def test_the_sql_stream_reads_up_to_the_position_it_is_given(database: Database)
     options = {"proto_version": "1", "publication_names": database.name}
     source = config.source
     with closing(
-        start_slot_sql(
-            source.conninfo, source.slot, source.publication, options=options, upto_lsn=lambda: limit
+        start_sql_stream(
+            source.conninfo, source.slot, source.publication, options=options, end_lsn=lambda: limit
         )
     ) as stream:
         assert kinds(read_through(stream, limit)) == "BRIC"

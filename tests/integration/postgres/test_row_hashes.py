@@ -12,7 +12,7 @@ import pytest
 from pipeline.postgres.snapshot.comparable_text import TEXT, Form, Kind
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import RowsMoved
-from pipeline.postgres.snapshot.row_hashes import RangeSum, Shape, SourceRows, SourceTable
+from pipeline.postgres.snapshot.row_hashes import HashedColumns, RangeSum, SourceRows, SourceTable
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
@@ -57,8 +57,8 @@ ROWS = {
 }  # fmt: skip
 
 
-def shape(*key: int) -> Shape:
-    return Shape(tuple(FORMS.items()), key)
+def shape(*key: int) -> HashedColumns:
+    return HashedColumns(tuple(FORMS.items()), key)
 
 
 def md5(values: Sequence[str | None]) -> str:
@@ -118,7 +118,7 @@ def test_equal_rows_count_and_ranges_are_cut(database: Database) -> None:
         f"CREATE PUBLICATION {database.name} FOR TABLE t",
     )
     with source(database) as table:
-        rows = SourceRows(table, Shape((("id", TEXT), ("v", TEXT)), ()))
+        rows = SourceRows(table, HashedColumns((("id", TEXT), ("v", TEXT)), ()))
         coarse, fine = rows.sums(1), rows.sums(3)
         assert sum(found.rows for found in coarse.values()) == 1000
         for name, found in coarse.items():
@@ -151,5 +151,5 @@ def test_what_is_not_published_is_not_read(database: Database) -> None:
         " WITH (publish_via_partition_root = true)",
     )
     with source(database) as table:
-        sums = SourceRows(table, Shape((("id", TEXT), ("v", TEXT)), (0,))).sums(1)
+        sums = SourceRows(table, HashedColumns((("id", TEXT), ("v", TEXT)), (0,))).sums(1)
         assert sum(found.rows for found in sums.values()) == 14

@@ -24,9 +24,8 @@ from tests.support.servers import Database
 if TYPE_CHECKING:
     from pipeline.bronze.log import Bronze
     from pipeline.delta.commit_files import DataFile
-    from pipeline.delta.txn import Commit
+    from pipeline.delta.txn import TableCommit
     from pipeline.progress import IngestSummary
-    from pipeline.table_copy.coordinator import Copier
 
 pytestmark = pytest.mark.postgres
 
@@ -52,7 +51,7 @@ class Landed:
     def record_relations(self, versions: Sequence[object]) -> None:
         """Keep nothing."""
 
-    def land(self, files: Sequence[DataFile], *commits: Commit) -> None:
+    def land(self, files: Sequence[DataFile], *commits: TableCommit) -> None:
         self.ends += [commit.lsn for commit in commits]
 
     def park(self, files: Sequence[object]) -> None:
@@ -89,7 +88,7 @@ def run(config: Config, root: Path, position: LSN, **options: Any) -> tuple[Land
             identity,
             stream,
             summary,
-            cast("Copier", copier),
+            cast("Any", copier),
             0,
             None,
             lambda lsn: stream,
@@ -126,7 +125,7 @@ def test_the_slot_reaches_a_bronze_that_has_everything(
     insert(any_database, 10)
     position = any_database.flush_lsn()
     end = end_lsns(read_all(any_database, config, "walsender"))[-1]
-    landed, summary = run(config, tmp_path, position, pass_messages=limit)
+    landed, summary = run(config, tmp_path, position, poll_messages=limit)
     assert summary.changes == 0
     assert all(lsn > position for lsn in landed.ends)
     assert confirmed_lsn(any_database) >= end
@@ -139,7 +138,7 @@ def test_only_what_is_behind_bronze_is_landed(database: Database, tmp_path: Path
     position = end_lsns(read_all(database, config, "walsender"))[7]
     insert(database, 5)
     target = database.flush_lsn()
-    options = {"pass_messages": 10} if route == "sql" else {}
+    options = {"poll_messages": 10} if route == "sql" else {}
     landed, summary = run(config, tmp_path, position, **options)
     assert (summary.transactions, summary.changes) == (7, 7)
     assert landed.ends == sorted(set(landed.ends))
@@ -157,6 +156,6 @@ def test_a_prepared_transaction_that_comes_again_is_acknowledged_as_far_as_it_ca
     insert(database, 10)
     position = database.flush_lsn()
     insert(database, 1)
-    landed, summary = run(config, tmp_path, position, pass_messages=4)
+    landed, summary = run(config, tmp_path, position, poll_messages=4)
     assert (landed.parked, summary.changes) == (1, 1)
     assert confirmed_lsn(database) > position

@@ -66,7 +66,7 @@ def test_a_slot_beyond_the_position_of_bronze_is_not_read(database: Database, ro
     with pytest.raises(SlotGapError, match=AHEAD):
         start(database.config(), route, start_lsn=position)
     with closing(start(database.config(), route)) as stream:
-        assert stream.sent_through > position
+        assert stream.received_lsn > position
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_a_slot_that_is_changed_between_two_passes_ends_the_stream(
     insert(database, 1)
     with closing(start(database.config(), "sql", start_lsn=position)) as stream:
         assert kinds(read_through(stream, database.flush_lsn())) == "BRIC"
-        through = stream.sent_through
+        through = stream.received_lsn
         insert(database, 2)
         change(database)
         insert(database, 3)
         with pytest.raises(SlotGapError, match=sentence):
             read_for(stream, 5)
-        assert stream.sent_through == through
+        assert stream.received_lsn == through
 
 
 def test_a_slot_that_is_moved_as_a_pass_begins_ends_the_stream(
@@ -104,7 +104,7 @@ def test_a_slot_that_is_moved_as_a_pass_begins_ends_the_stream(
         monkeypatch.setattr("pipeline.postgres.replication.sql_polling.Peek", peek)
         with pytest.raises(SlotGapError, match=AHEAD):
             read_for(stream, 5)
-        assert stream.sent_through == position
+        assert stream.received_lsn == position
 
 
 @pytest.mark.parametrize("fixture", ["database", "old_database"])
@@ -119,7 +119,7 @@ def test_a_slot_that_was_moved_is_not_acknowledged(fixture: str, request: pytest
         take = f"pg_logical_slot_get_binary_changes('{database.name}', NULL, NULL, 'proto_version', '1',"
         database.run(f"SELECT count(*) FROM {take} 'publication_names', '{database.name}')")
         with pytest.raises(SlotGapError, match=AHEAD):
-            stream.acknowledge(stream.sent_through)
+            stream.acknowledge(stream.received_lsn)
 
 
 def test_who_only_looks_is_told_of_another_reader(database: Database) -> None:
@@ -142,7 +142,7 @@ def test_a_slot_whose_reader_moved_it_while_a_stream_waited_is_not_read(database
         with pytest.raises(futures.TimeoutError):
             waiting.result(0.5)
         read_through(other, database.flush_lsn())
-        other.acknowledge(other.sent_through)
+        other.acknowledge(other.received_lsn)
         assert other.confirm(5.0)
         other.close()
         with pytest.raises(SlotGapError, match=AHEAD):
@@ -165,4 +165,4 @@ def test_a_slot_that_is_moved_as_a_stream_begins_is_not_read(
     with pytest.raises(SlotGapError, match=AHEAD):
         start(database.config(), start_lsn=position)
     with closing(start(database.config())) as stream:
-        assert stream.sent_through == confirmed_lsn(database) > position
+        assert stream.received_lsn == confirmed_lsn(database) > position

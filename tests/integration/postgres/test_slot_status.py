@@ -10,10 +10,10 @@ from contextlib import closing
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.postgres.replication.slot_status import SlotState, SourceState, ask_source
+from pipeline.postgres.replication.slot_status import SlotState, SourceState, query_source
 from pipeline.postgres.replication.wal_end import LogEnd
 from pipeline.protocol.lsn import LSN
-from pipeline.report.lag import seconds_left, source_lines
+from pipeline.report.lag import seconds_remaining, source_lines
 from tests.support.postgres.streams import make_items, prepare, start
 from tests.support.servers import Database, MakeServer
 
@@ -30,12 +30,12 @@ def test_a_slot_is_described_by_old_and_new_servers(major: int, request: pytest.
     database: Database = request.getfixturevalue("old_database" if major == 10 else "database")
     make_items(database)
     config = database.config()
-    none = ask_source(config)
+    none = query_source(config)
     assert none.slot is None
     assert none.keep_size is None
     prepare(config)
     database.run("INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 2000) n")
-    state = ask_source(config)
+    state = query_source(config)
     slot = slot_of(state)
     assert not slot.is_active
     assert slot.restart_lsn is not None
@@ -46,7 +46,7 @@ def test_a_slot_is_described_by_old_and_new_servers(major: int, request: pytest.
     assert (slot.safe, slot.is_lost) == (None, False)
     assert abs(state.now.timestamp() - time.time()) < 60
     with closing(start(config, "walsender")):
-        assert slot_of(ask_source(config)).is_active
+        assert slot_of(query_source(config)).is_active
 
 
 def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServer) -> None:
@@ -56,22 +56,22 @@ def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServe
     config = database.config()
     prepare(config)
     fill = "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 30000) n"
-    before = ask_source(config)
+    before = query_source(config)
     assert before.keep_size == 64 << 20
     database.run(fill)
-    after = ask_source(config)
+    after = query_source(config)
     written = after.wal_lsn - before.wal_lsn
     safe = slot_of(after).safe
     assert safe is not None
     assert safe == pytest.approx((slot_of(before).safe or 0) - written, abs=1 << 20)
     assert written > 15 << 20
-    assert seconds_left(after, 1000.0) == safe / 1000
+    assert seconds_remaining(after, 1000.0) == safe / 1000
     for _ in range(8):
         database.run("TRUNCATE item", fill, "SELECT pg_switch_wal()", "CHECKPOINT")
-    lost = ask_source(config)
+    lost = query_source(config)
     assert slot_of(lost).is_lost
     assert slot_of(lost).retained is None
-    assert seconds_left(lost, 1000.0) is None
+    assert seconds_remaining(lost, 1000.0) is None
     assert "the slot is lost" in source_lines(lost, "postgres", 1000.0)[1]
 
 
@@ -82,7 +82,7 @@ def test_a_source_that_is_not_there_is_one_sentence_without_its_password(databas
         "host=127.0.0.1 port=x password=geheim",
     ):
         with pytest.raises(SourceError) as failed:
-            ask_source(database.config(conninfo=conninfo))
+            query_source(database.config(conninfo=conninfo))
         assert "geheim" not in str(failed.value)
         assert "\n" not in str(failed.value)
 
@@ -94,7 +94,7 @@ def test_a_source_that_says_nothing_is_not_waited_for(database: Database) -> Non
         port = silent.getsockname()[1]
         began = time.monotonic()
         with pytest.raises(SourceError, match=r"did not answer|[Tt]imeout|timed out"):
-            ask_source(database.config(conninfo=f"host=127.0.0.1 port={port} dbname=shop"), 1.0)
+            query_source(database.config(conninfo=f"host=127.0.0.1 port={port} dbname=shop"), 1.0)
         assert time.monotonic() - began < 5
 
 

@@ -12,35 +12,35 @@ from pipeline.errors import GapError, SlotBusyError, SourceError
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.options import pgoutput_options
 from pipeline.postgres.replication.slot import read_slot
-from pipeline.postgres.replication.sql_follow import Looks, start_looks
+from pipeline.postgres.replication.sql_follow import SqlFollow, start_sql_follow
 from pipeline.protocol.messages import Cell, Insert, LogicalMessage
-from pipeline.tail.frames import Reading, Seen
+from pipeline.tail.frames import TailMessage, TailReader
 from tests.support.postgres.streams import make_items, prepare, start
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
 
 
-def look(database: Database, **options: Any) -> Looks:
+def look(database: Database, **options: Any) -> SqlFollow:
     with connect(database.conninfo) as connection:
         version = connection.info.server_version
     protocol = database.config().source.protocol
     plugin = pgoutput_options(version, protocol, database.name, "sql")
-    return start_looks(database.conninfo, database.name, database.name, options=plugin, **options)
+    return start_sql_follow(database.conninfo, database.name, database.name, options=plugin, **options)
 
 
-def read_all(looks: Looks, database: Database, reading: Reading) -> list[Seen]:
+def read_all(looks: SqlFollow, database: Database, reading: TailReader) -> list[TailMessage]:
     """Read what is committed now, without what the reading has seen before."""
-    found: list[Seen] = []
+    found: list[TailMessage] = []
     target = database.flush_lsn()
     deadline = time.monotonic() + 20
-    while looks.sent_through < target:
+    while looks.received_lsn < target:
         assert time.monotonic() < deadline
-        found += [seen for data in looks.read(0.2) if (seen := reading.take(data, looks.session)) is not None]
+        found += [seen for data in looks.read(0.2) if (seen := reading.read(data, looks.session)) is not None]
     return found
 
 
-def keys(seen: list[Seen]) -> list[Cell]:
+def keys(seen: list[TailMessage]) -> list[Cell]:
     """Return the keys of inserted rows, and the contents of messages."""
     found: list[Cell] = []
     for one in seen:
@@ -65,8 +65,8 @@ def test_looks_that_are_too_short_go_further_until_everything_is_shown_once(data
     make_items(database)
     prepare(database.config())
     database.run(*(statement for n in range(30) for statement in (emit(f"m{n}"), insert(n))))
-    with connect(database.conninfo) as connection, closing(look(database, look_messages=5)) as looks:
-        reading = Reading()
+    with connect(database.conninfo) as connection, closing(look(database, poll_messages=5)) as looks:
+        reading = TailReader()
         shown = keys(read_all(looks, database, reading))
         assert shown == [key for n in range(30) for key in (b"m%d" % n, b"%d" % n)]
         assert looks.session > 2
@@ -77,9 +77,9 @@ def test_looks_that_are_too_short_go_further_until_everything_is_shown_once(data
         assert slot is not None
         assert slot.active_pid is None
         again = look(database)
-        assert again.sent_through == slot.confirmed_flush_lsn
+        assert again.received_lsn == slot.confirmed_flush_lsn
         with closing(again):
-            assert len(keys(read_all(again, database, Reading()))) == 64
+            assert len(keys(read_all(again, database, TailReader()))) == 64
 
 
 def test_looks_end_where_another_reader_moves_the_slot_past_what_was_shown(database: Database) -> None:
@@ -88,7 +88,7 @@ def test_looks_end_where_another_reader_moves_the_slot_past_what_was_shown(datab
     database.run(insert(1))
     move = f"SELECT pg_replication_slot_advance('{database.name}', pg_current_wal_flush_lsn())"
     with closing(look(database)) as looks:
-        reading = Reading()
+        reading = TailReader()
         assert keys(read_all(looks, database, reading)) == [b"1"]
         # What was shown may be forgotten.
         database.run(move, insert(2))
@@ -109,9 +109,9 @@ def test_a_slot_that_stays_busy_ends_the_looks(database: Database) -> None:
         closing(look(database, busy_timeout=0.5)) as looks,
         pytest.raises(SlotBusyError, match="is busy"),
     ):
-        read_all(looks, database, Reading())
+        read_all(looks, database, TailReader())
     with closing(look(database, busy_timeout=0.5)) as looks:
-        assert keys(read_all(looks, database, Reading())) == [b"1"]
+        assert keys(read_all(looks, database, TailReader())) == [b"1"]
 
 
 def test_looks_acknowledge_nothing(database: Database) -> None:
@@ -119,6 +119,6 @@ def test_looks_acknowledge_nothing(database: Database) -> None:
     prepare(database.config())
     database.run(insert(1))
     with closing(look(database)) as looks:
-        read_all(looks, database, Reading())
+        read_all(looks, database, TailReader())
         with pytest.raises(SourceError, match="Refused to acknowledge"):
-            looks.acknowledge(looks.sent_through)
+            looks.acknowledge(looks.received_lsn)

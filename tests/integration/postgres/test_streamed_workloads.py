@@ -142,7 +142,7 @@ def read_through_checkpoint(database: Database, stream: Stream) -> list[bytes]:
     database.run("CHECKPOINT")
     target = database.flush_lsn()
     messages: list[bytes] = []
-    while stream.sent_through < target:
+    while stream.received_lsn < target:
         stream.ping()
         messages += stream.read(0.2)
     return messages

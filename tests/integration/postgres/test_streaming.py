@@ -50,7 +50,7 @@ def test_a_large_transaction_comes_before_its_commit(database: Database, route: 
         connection.execute("COMMIT")
         after = events_of(assembler, read_through(stream, database.flush_lsn()))
         assert isinstance(after[-1], StreamCommitted)
-        assert stream.sent_through >= after[-1].end_lsn
+        assert stream.received_lsn >= after[-1].end_lsn
         whole = after if stream.session != session else before + after
         assert len([event for event in whole if isinstance(event, StreamedChange)]) == ROWS
 
@@ -78,7 +78,7 @@ def test_a_streamed_transaction_that_was_acknowledged_does_not_come_again(
     database.run(BIG)
     with closing(start(config, route)) as stream:
         read_through(stream, database.flush_lsn())
-        stream.acknowledge(stream.sent_through)
+        stream.acknowledge(stream.received_lsn)
         stream.confirm(5.0)
     database.run("INSERT INTO item VALUES (0)")
     assert kinds(read_all(database, config, route)) == "BRIC"
@@ -90,7 +90,7 @@ def test_an_open_transaction_holds_up_no_acknowledgement(database: Database) -> 
         with closing(start(config)) as stream:
             database.run("INSERT INTO item VALUES (0)")
             read_through(stream, database.flush_lsn())
-            stream.acknowledge(stream.sent_through)
+            stream.acknowledge(stream.received_lsn)
             stream.confirm(5.0)
         connection.execute("COMMIT")
     messages = read_all(database, config, "walsender")
@@ -102,11 +102,11 @@ def test_a_pass_that_streams_fill_is_made_again_and_says_nothing_else_twice(data
     config = make(database, "sql")
     beat = "SELECT pg_logical_emit_message(false, 'beat', '{}')"
     with opened(database, beat.format(1), BIG, beat.format(2)) as connection:
-        with closing(start(config, "sql", pass_messages=10)) as stream:
+        with closing(start(config, "sql", poll_messages=10)) as stream:
             messages: list[bytes] = []
             sessions = set()
             target = database.flush_lsn()
-            while stream.sent_through < target:
+            while stream.received_lsn < target:
                 messages += stream.read(0.2)
                 sessions.add(stream.session)
             assert len(sessions) > 3
@@ -130,7 +130,7 @@ def test_the_walsender_has_one_session(database: Database) -> None:
 
 def finish(stream: Stream) -> None:
     """Acknowledge all that was read."""
-    stream.acknowledge(stream.sent_through)
+    stream.acknowledge(stream.received_lsn)
     assert stream.confirm(5.0)
 
 

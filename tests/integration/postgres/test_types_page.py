@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from pipeline.bronze.relations import SourceColumn
-from pipeline.postgres.catalog import ColumnFacts
+from pipeline.postgres.catalog import CatalogColumn
 from pipeline.protocol.messages import Column
 from pipeline.silver.types import overridden, silver_type
 from tests.support.paths import ROOT
@@ -28,7 +28,7 @@ def rows() -> dict[str, str]:
     return dict(ROW.findall(text[: text.index("### By option")]))
 
 
-def source_column(column: Column, facts: ColumnFacts) -> SourceColumn:
+def source_column(column: Column, facts: CatalogColumn) -> SourceColumn:
     return SourceColumn(
         column.name, column.type_oid, column.type_modifier, False, facts.attribute_number,
         facts.base_oid, facts.base_modifier, facts.element_base_oid, facts.output,

@@ -21,7 +21,7 @@ from pipeline.bronze.relation_versions import RelationVersion
 from pipeline.bronze.spool import Spool
 from pipeline.config.config import Config, Protocol
 from pipeline.ingest import catalog_lookups
-from pipeline.ingest.decoder import Intake
+from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.walsender import Walsender
 from pipeline.protocol.lsn import INVALID
@@ -44,7 +44,7 @@ class Ingest:
         assert isinstance(self._stream, Walsender)
         self._connection = connect(config.source.conninfo)
         self._spool = Spool(directory)
-        self._intake = Intake(self._spool, self._connection, config.source.conninfo, set(), INVALID)
+        self._intake = Decoder(self._spool, self._connection, config.source.conninfo, set(), INVALID)
         self._versions: dict[int, RelationVersion] = {}
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Ingest:
         while not messages:
             messages = read_for(self._stream, 0.5)
         assert messages[0][:1] == b"S"
-        self._intake.take(messages, self._stream.session)
+        self._intake.decode(messages, self._stream.session)
 
     def read_streamed(self, database: Database, *statements: str) -> list[tuple[Row, RelationVersion]]:
         """Commit the statements in one transaction, of which a part comes before that; return its rows."""
@@ -69,8 +69,8 @@ class Ingest:
 
     def read(self, database: Database) -> list[tuple[Row, RelationVersion]]:
         """Return the rows of all that is committed, each with its version."""
-        self._intake.take(read_through(self._stream, database.flush_lsn()), self._stream.session)
-        self._versions |= {version.id: version for version in self._intake.take_versions()}
+        self._intake.decode(read_through(self._stream, database.flush_lsn()), self._stream.session)
+        self._versions |= {version.id: version for version in self._intake.pop_versions()}
         return [(row, self._versions[row["relation_version"]]) for row in rows_of(self._spool.seal())]
 
 
@@ -87,9 +87,9 @@ def make(database: Database) -> Config:
 
 def facts(version: RelationVersion) -> list[tuple[str, int, str | None]] | None:
     """Return name, attribute number and fast default of each column, None where they are not known."""
-    if version.facts is None:
+    if version.catalog is None:
         return None
-    columns = zip(version.relation.columns, version.facts.columns, strict=True)
+    columns = zip(version.relation.columns, version.catalog.columns, strict=True)
     return [(column.name, fact.attribute_number, fact.missing_value) for column, fact in columns]
 
 
@@ -126,8 +126,8 @@ def test_a_table_that_is_made_in_a_streamed_transaction(database: Database, tmp_
         assert len(rows) == 1000
         [version] = {version.id: version for _, version in rows}.values()
         assert facts(version) == [("id", 1, None), ("v", 2, None)]
-        assert version.facts is not None
-        assert version.facts.primary_key == ("id",)
+        assert version.catalog is not None
+        assert version.catalog.primary_key == ("id",)
         database.run("INSERT INTO made VALUES (2000, 'x')")
         [(_, after)] = ingest.read(database)
         assert after.id == version.id

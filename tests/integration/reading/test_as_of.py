@@ -273,7 +273,7 @@ def test_a_lake_that_moved_a_table_written_anew_and_one_that_left(booked: Pipeli
     third = silver_of(moved)
     assert_alike(third, 6)
     rules = (TableRule("public.debit"),)
-    silver = replace(moved.config.silver, leaving="archive")
+    silver = replace(moved.config.silver, detached_tables="archive")
     moved = replace(moved, config=replace(moved.config, tables=rules, silver=silver))
     book(moved)
     moved.catch_up()

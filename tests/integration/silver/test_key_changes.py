@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pipeline.silver import key_changes as link_module
 from pipeline.silver import merge
 from pipeline.silver.fold import FROM_SILVER, UNKNOWN, VALUE, Fold, FoldColumn, fold_by_key, steps
-from pipeline.silver.key_changes import link
+from pipeline.silver.key_changes import follow_key_changes
 from pipeline.silver.text_parsers import INT, STRING
 from tests.support.silver.folding import CHANGES, SOME_TIME
 
@@ -76,7 +76,7 @@ def bronze(spark: SparkSession, changes: Sequence[tuple[Any, ...]]) -> DataFrame
 
 def linked(changes: DataFrame, fold: Fold = FOLD) -> DataFrame:
     stepped = steps(changes, fold)
-    return merge.with_links(fold_by_key(stepped, fold), link(stepped, fold), fold)
+    return merge.with_key_changes(fold_by_key(stepped, fold), follow_key_changes(stepped, fold), fold)
 
 
 def told(spark: SparkSession, *changes: tuple[Any, ...], fold: Fold = FOLD) -> dict[int, str]:
@@ -222,7 +222,7 @@ def test_chain_of_100_000_key_changes_takes_logarithmic_passes(
 ) -> None:
     count = 100_000
     with watched(monkeypatch) as passes:
-        links = link(steps(moves(spark, count, by=1), FOLD), FOLD)
+        links = follow_key_changes(steps(moves(spark, count, by=1), FOLD), FOLD)
     assert [tuple(row) for row in links.collect()] == [(str(count), "0", FROM_SILVER, None)]
     assert len(passes) <= ceil(log2(count)) + 1
 
@@ -237,7 +237,9 @@ def test_chain_inherits_a_value_that_was_sent_in_the_middle(
     changes = moves(spark, count, by=1).withColumns({"new": sent, "unsent": unsent})
     with watched(monkeypatch):
         stepped = steps(changes, FOLD)
-        source = merge.typed(merge.with_links(fold_by_key(stepped, FOLD), link(stepped, FOLD), FOLD), FOLD)
+        source = merge.typed(
+            merge.with_key_changes(fold_by_key(stepped, FOLD), follow_key_changes(stepped, FOLD), FOLD), FOLD
+        )
     [row] = source.where("op <> 'D'").collect()
     assert (row.k0, row.c1, row.s2, row.c2) == (count, "moved", VALUE, "sent")
     assert source.where("op = 'D'").count() == count
@@ -251,7 +253,7 @@ def test_all_keys_moved_at_once_take_one_pass(
     silver = spark.range(count).selectExpr("CAST(id AS INT) AS id", "'old' AS v", "concat('big', id) AS big")
     with watched(monkeypatch) as passes:
         stepped = steps(moves(spark, count, by=by), FOLD)
-        links = merge.with_links(fold_by_key(stepped, FOLD), link(stepped, FOLD), FOLD)
+        links = merge.with_key_changes(fold_by_key(stepped, FOLD), follow_key_changes(stepped, FOLD), FOLD)
         source = merge.from_silver(merge.typed(links, FOLD), silver, FOLD).localCheckpoint()
     assert len(passes) == 1
     kept = f"c0 = k0 AND c1 = 'moved' AND s2 = {FROM_SILVER} AND c2 = concat('big', k0 - {by})"

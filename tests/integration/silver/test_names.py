@@ -87,9 +87,9 @@ def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
     "ends",
     [
         None,
-        pytest.param("tables.LakeTable.add_columns", marks=pytest.mark.slow, id="before a column is added"),
-        pytest.param("records.Records.register", id="before the columns are recorded"),
-        pytest.param("silver.writer.CutWriter.write", marks=pytest.mark.slow, id="before the rows"),
+        pytest.param("delta.table.LakeTable.add_columns", marks=pytest.mark.slow, id="before columns"),
+        pytest.param("metadata.registry.Records.register", id="before the columns are recorded"),
+        pytest.param("silver.writer.StepWriter.write", marks=pytest.mark.slow, id="before the rows"),
     ],
 )
 def test_our_columns_give_way_to_those_that_come(
@@ -113,7 +113,7 @@ def test_our_columns_give_way_to_those_that_come(
     assert [step.sentence for step in planned.steps][:2] == gave_way
     if ends:
         with monkeypatch.context() as patch:
-            patch.setattr(f"pipeline.lake.{ends}", crash)
+            patch.setattr(f"pipeline.{ends}", crash)
             with pytest.raises(Crash):
                 Applier(pipeline.spark, pipeline.config).apply_pending()
     summary = Applier(pipeline.spark, pipeline.config).apply_pending()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.postgres.replication.walsender import Walsender
-from pipeline.table_copy.planner import CopyStarts
+from pipeline.table_copy.planner import CopyPlanner
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline
 from tests.support.servers import Database, MakeServer
@@ -33,10 +33,10 @@ def test_what_comes_under_the_old_name_is_copied_under_the_new_one(
         "ALTER SCHEMA s RENAME TO s2",
         "INSERT INTO s2.t VALUES (3, '')",
     )
-    start = CopyStarts.start
+    start = CopyPlanner.start
     inserted: list[int] = []
 
-    def insert_and_start(self: CopyStarts, *arguments: Any) -> Any:
+    def insert_and_start(self: CopyPlanner, *arguments: Any) -> Any:
         # behind the snapshot, in the session that has described s.t
         inserted.append(100 + len(inserted))
         pipeline.run(f"INSERT INTO s2.t VALUES ({inserted[-1]}, 'after')", "DELETE FROM s2.t WHERE id = 3")
@@ -50,7 +50,7 @@ def test_what_comes_under_the_old_name_is_copied_under_the_new_one(
         time.sleep(timeout)
         return []
 
-    monkeypatch.setattr(CopyStarts, "start", insert_and_start)
+    monkeypatch.setattr(CopyPlanner, "start", insert_and_start)
     monkeypatch.setattr(Walsender, "read", read_after_the_snapshot)
     pipeline.catch_up()
     assert len(inserted) == (2 if major < 16 else 1)

@@ -14,7 +14,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.checks.start import Check, run_checks
 from pipeline.postgres.published_tables import describe_published
 from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.read_table import CopyReader, PageRange
+from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from tests.support.postgres.standbys import promote, standby_of
 from tests.support.servers import Database, MakeServer
 
@@ -48,7 +48,7 @@ def can_copy(config: Config, name: tuple[str, str]) -> bool:
         table = describe_published(keeper.connection, config.source.publication, name)
         try:
             for leaf in table.leaves:
-                list(reader.read(keeper.snapshot, table, PageRange(leaf, 0, leaf.pages)))
+                list(reader.read(keeper.snapshot, table, LeafPages(leaf, 0, leaf.pages)))
         except SourceError:
             return False
         return True

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.bronze.copy_states import Range
+from pipeline.bronze.copy_states import PageRange
 from pipeline.config.config import Copying
 from pipeline.key_ranges import KeyRange
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader
-from pipeline.table_copy.reader_pool import CopyRound, TableCopy
+from pipeline.table_copy.reader_pool import ReaderPool, TableCopy
 from tests.support.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -31,10 +31,10 @@ class HeldRound:
         self.is_there, self._go_on = threading.Event(), threading.Event()
         self.keeper_pid = 0
         self._held_table = held_table
-        self._stage, self._keep = CopyRound._stage, SnapshotKeeper.__init__
+        self._stage, self._keep = ReaderPool._stage, SnapshotKeeper.__init__
         held = self
 
-        def stage(self: CopyRound, reader: CopyReader, table: TableCopy, pages: Range) -> Any:
+        def stage(self: ReaderPool, reader: CopyReader, table: TableCopy, pages: PageRange) -> Any:
             if table.state.name[1] == held._held_table:
                 held.is_there.set()
                 assert held._go_on.wait(60)
@@ -44,7 +44,7 @@ class HeldRound:
             held._keep(self, *arguments, **options)
             held.keeper_pid = self.connection.info.backend_pid
 
-        monkeypatch.setattr(CopyRound, "_stage", stage)
+        monkeypatch.setattr(ReaderPool, "_stage", stage)
         monkeypatch.setattr(SnapshotKeeper, "__init__", keep)
 
     def let_go(self) -> None:

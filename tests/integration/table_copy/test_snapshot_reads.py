@@ -12,13 +12,13 @@ import pytest
 
 from pipeline.bronze.spool import Spool
 from pipeline.errors import SourceError
-from pipeline.ingest.decoder import Intake
+from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import connect
 from pipeline.postgres.embedded.binaries import binaries_of
 from pipeline.postgres.embedded.server import start_server
 from pipeline.postgres.published_tables import describe_published
 from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.read_table import CopyReader, PageRange, RowsMoved, SnapshotLost
+from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages, RowsMoved, SnapshotLost
 from pipeline.protocol.lsn import INVALID
 from tests.support.bronze.events import rows_of
 from tests.support.captures.typed import install
@@ -51,7 +51,7 @@ def streamed(database: Database, directory: Path, **source: Any) -> list[Row]:
     with closing(start(config)) as stream, connect(conninfo) as connection:
         messages = read_through(stream, database.flush_lsn())
         spool = Spool(directory)
-        Intake(spool, connection, conninfo, set(), INVALID).take(messages, stream.session)
+        Decoder(spool, connection, conninfo, set(), INVALID).decode(messages, stream.session)
         return rows_of(spool.seal())
 
 
@@ -208,7 +208,7 @@ def test_what_moved_rows_before_the_table_was_described_is_found(database: Datab
         described = describe_published(keeper.connection, database.name, ("public", "t"))
         [leaf] = described.leaves
         with pytest.raises(RowsMoved, match=r"public\.t was"):
-            list(reader.read(keeper.snapshot, described, PageRange(leaf, 0, leaf.pages)))
+            list(reader.read(keeper.snapshot, described, LeafPages(leaf, 0, leaf.pages)))
 
 
 @pytest.mark.parametrize("statement", [*MOVES, "ALTER TABLE t DROP COLUMN v", "DROP TABLE t"])
@@ -223,7 +223,7 @@ def test_what_moves_rows_under_way_is_found(database: Database, statement: str) 
         database.run(statement)
         [leaf] = described.leaves
         with pytest.raises(RowsMoved, match=r"public\.t was"):
-            list(reader.read(keeper.snapshot, described, PageRange(leaf, 0, leaf.pages)))
+            list(reader.read(keeper.snapshot, described, LeafPages(leaf, 0, leaf.pages)))
 
 
 def test_a_snapshot_that_ended_is_said_so(database: Database) -> None:
@@ -238,7 +238,7 @@ def test_a_snapshot_that_ended_is_said_so(database: Database) -> None:
             time.sleep(0.02)  # the server ends a session some time after its client
         [leaf] = described.leaves
         with pytest.raises(SnapshotLost):
-            list(reader.read(keeper.snapshot, described, PageRange(leaf, 0, 1)))
+            list(reader.read(keeper.snapshot, described, LeafPages(leaf, 0, 1)))
 
 
 def test_rows_that_a_policy_hides_are_refused(database: Database) -> None:
@@ -255,4 +255,4 @@ def test_rows_that_a_policy_hides_are_refused(database: Database) -> None:
         described = describe_published(keeper.connection, database.name, ("public", "t"))
         [leaf] = described.leaves
         with pytest.raises(SourceError, match="row-level security"):
-            list(reader.read(keeper.snapshot, described, PageRange(leaf, 0, 1)))
+            list(reader.read(keeper.snapshot, described, LeafPages(leaf, 0, 1)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.apply.applier import Applier
-from pipeline.bronze.copy_states import Range
+from pipeline.bronze.copy_states import PageRange
 from pipeline.bronze.staged_files import Part
 from pipeline.config.config import Copying
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
@@ -17,8 +17,8 @@ from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.progress import IngestSummary
 from pipeline.report.status import read_status
 from pipeline.table_copy import coordinator as copying_module
-from pipeline.table_copy.candidates import WantedCopies
-from pipeline.table_copy.reader_pool import CopyRound, TableCopy
+from pipeline.table_copy.candidates import CopyCandidates
+from pipeline.table_copy.reader_pool import ReaderPool, TableCopy
 from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import wait_until
@@ -44,14 +44,16 @@ def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, ranges: int) -> None:
     """Let copying end by a failure once so many ranges of a table were read, always the same ones."""
-    stage = CopyRound._stage
+    stage = ReaderPool._stage
 
-    def stage_or_stop(self: CopyRound, reader: CopyReader, table: TableCopy, pages: Range) -> Part | None:
-        if table.reading.ranges.index(pages) >= ranges:
+    def stage_or_stop(
+        self: ReaderPool, reader: CopyReader, table: TableCopy, pages: PageRange
+    ) -> Part | None:
+        if table.snapshot.ranges.index(pages) >= ranges:
             raise OSError("cut off")
         return stage(self, reader, table, pages)
 
-    monkeypatch.setattr(CopyRound, "_stage", stage_or_stop)
+    monkeypatch.setattr(ReaderPool, "_stage", stage_or_stop)
 
 
 def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
@@ -213,10 +215,10 @@ def test_columns_that_change_while_the_table_waits(
     copying: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying.run(*ORDERS, FILL.format(1000), *BAG, FILL_BAG)
-    land = CopyRound._land_in_order
+    land = ReaderPool._land_in_order
 
-    def land_and_alter(self: CopyRound, tables: Any) -> None:
-        monkeypatch.setattr(CopyRound, "_land_in_order", land)
+    def land_and_alter(self: ReaderPool, tables: Any) -> None:
+        monkeypatch.setattr(ReaderPool, "_land_in_order", land)
         land(self, tables)
         copying.run(
             "ALTER TABLE orders ADD COLUMN state text DEFAULT 'open'",
@@ -225,7 +227,7 @@ def test_columns_that_change_while_the_table_waits(
             "DELETE FROM bag WHERE a = 1",
         )
 
-    monkeypatch.setattr(CopyRound, "_land_in_order", land_and_alter)
+    monkeypatch.setattr(ReaderPool, "_land_in_order", land_and_alter)
     copying.catch_up()
     copying.catch_up()
     copying.assert_equal("orders", "bag")
@@ -258,14 +260,14 @@ def test_a_session_that_is_lost_between_two_looks_is_no_failure(
     pipeline = make_pipeline(copy="never", create_publication="all")
     looks: list[int] = []
     failures: set[str | None] = set()
-    look = WantedCopies.look
+    look = CopyCandidates.poll
 
-    def counted(wanted: WantedCopies) -> Any:
+    def counted(wanted: CopyCandidates) -> Any:
         found = look(wanted)
         looks.append(len(looks))
         return found
 
-    monkeypatch.setattr(WantedCopies, "look", counted)
+    monkeypatch.setattr(CopyCandidates, "poll", counted)
     stop = threading.Event()
 
     def remember(summary: IngestSummary) -> None:

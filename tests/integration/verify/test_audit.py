@@ -9,18 +9,18 @@ import pytest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Protocol
 from pipeline.delta.table import Lake
-from pipeline.delta.txn import Commit
+from pipeline.delta.txn import TableCommit
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
-from pipeline.verify.audit import Proof, prove
+from pipeline.verify.audit import Audit, run_audit
 from pipeline.verify.commit_chain import FOREIGN, GAP, ROWS
 from tests.support.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 
-def proof_of(pipeline: Pipeline) -> Proof:
-    return prove(pipeline.config, spark=pipeline.spark)
+def proof_of(pipeline: Pipeline) -> Audit:
+    return run_audit(pipeline.config, spark=pipeline.spark)
 
 
 def test_a_chain_is_whole_until_somebody_breaks_it(pipeline: Pipeline) -> None:
@@ -51,7 +51,7 @@ def test_a_chain_is_whole_until_somebody_breaks_it(pipeline: Pipeline) -> None:
     facts, position = bronze.metadata(), LSN.parse(data["to_lsn"])
     start, end = LSN(position + 0x100), LSN(position + 0x200)
     stretch_of = {"from_lsn": str(start), "to_lsn": str(end), "changes": 0}
-    bronze.land([], Commit(bronze.app_id, end, {**facts, **stretch_of, "lsn": str(end)}))
+    bronze.land([], TableCommit(bronze.app_id, end, {**facts, **stretch_of, "lsn": str(end)}))
     broken = proof_of(pipeline)
     [gap] = broken.findings
     assert (gap.kind, gap.start, gap.end) == (GAP, position, start)
@@ -64,7 +64,7 @@ def test_a_chain_is_whole_until_somebody_breaks_it(pipeline: Pipeline) -> None:
     findings = proof_of(pipeline).findings
     assert sorted({finding.kind for finding in findings}) == [FOREIGN, GAP, ROWS]
     versions = {finding.versions[0] for finding in findings if finding.kind == ROWS}
-    assert versions <= {link.version for link in whole.ledger.links if link.changes}
+    assert versions <= {link.version for link in whole.chain.links if link.changes}
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_copies_prepared_transactions_and_a_crossed_gap(make_pipeline: MakePipel
     whole = proof_of(pipeline)
     assert whole.findings == ()
     assert (whole.counted, whole.prepared_rows, whole.copies) == (4001, 20, 1)
-    assert (whole.ledger.copies, whole.ledger.prepared) == (1, 1)
+    assert (whole.chain.copies, whole.chain.prepared) == (1, 1)
     data = whole.as_json()
     assert data["transactions"] >= 3
 
@@ -102,7 +102,7 @@ def test_copies_prepared_transactions_and_a_crossed_gap(make_pipeline: MakePipel
     crossed = proof_of(pipeline)
     assert crossed.findings == ()
     assert (crossed.exit_code(strict=False), crossed.exit_code(strict=True)) == (0, 1)
-    [gap] = crossed.ledger.crossed
+    [gap] = crossed.chain.crossed
     assert (gap.start, gap.end > gap.start) == (LSN.parse(data["to_lsn"]), True)
     assert any(line.startswith(f"gap from {gap.start} to {gap.end}, crossed at") for line in crossed.lines())
     assert (crossed.counted, crossed.copies) == (4002, 2)

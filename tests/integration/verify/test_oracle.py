@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.protocol.decode import decode
 from pipeline.protocol.events import Change, Truncation
-from pipeline.protocol.messages import UNSENT, Delete, Insert, Relation, Tuple, Update
+from pipeline.protocol.messages import UNCHANGED_TOAST, Delete, Insert, Relation, Tuple, Update
 from pipeline.protocol.transactions import Assembler
 from tests.support import oracle
 from tests.support.comparable.silver import silver_path, silver_type
@@ -83,7 +83,7 @@ def model_change(shape: Shape, data: bytes) -> ModelChange:
 
 
 def unsent_in(cells: Tuple) -> frozenset[int]:
-    return frozenset(position for position, cell in enumerate(cells) if cell is UNSENT)
+    return frozenset(position for position, cell in enumerate(cells) if cell is UNCHANGED_TOAST)
 
 
 def replayed(messages: Iterator[bytes], primary_keys: Mapping[str, tuple[str, ...]]) -> dict[str, Table]:
@@ -158,7 +158,7 @@ def test_stream_holds_old_keys_that_did_not_change(database: Database) -> None:
             event = assembler.receive(data)
             if isinstance(event, Change) and isinstance(update := decode(event.data), Update):
                 key = [position for position, column in enumerate(event.relation.columns) if column.is_key]
-                lacks_key = any(update.new[position] is UNSENT for position in key)
+                lacks_key = any(update.new[position] is UNCHANGED_TOAST for position in key)
                 found[f"{event.relation.replica_identity} {update.old_kind} {lacks_key}"] += 1
     assert {
         "d None False",

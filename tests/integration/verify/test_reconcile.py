@@ -18,7 +18,7 @@ import pytest
 
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError, SourceError
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliations, Verdict
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation, Reconciliations
 from pipeline.operate.run import run_both
 from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
@@ -143,7 +143,7 @@ def shop(make_pipeline: MakePipeline) -> Pipeline:
     return pipeline
 
 
-def compared(pipeline: Pipeline, *globs: str, **options: Any) -> dict[str, Verdict]:
+def compared(pipeline: Pipeline, *globs: str, **options: Any) -> dict[str, Reconciliation]:
     """Return the verdicts of a reconciliation by table."""
     found = run_reconcile(pipeline.config, globs or None, spark=pipeline.spark, **options)
     assert found.exit_code == int(any(v.verdict != EQUAL for v in found.verdicts))

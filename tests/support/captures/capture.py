@@ -179,7 +179,7 @@ def read_to_the_end(connection: psycopg.Connection[Any], stream: Walsender) -> l
     row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
     end = LSN.parse(row[0]) if row else LSN(0)
     messages: list[bytes] = []
-    while stream.sent_through < end:
+    while stream.received_lsn < end:
         stream.ping()
         messages += stream.read(0.2)
     return messages

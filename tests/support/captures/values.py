@@ -19,8 +19,8 @@ if __name__ == "__main__":
 
 from pipeline.postgres.connection import Connection, connect  # noqa: E402
 from pipeline.postgres.embedded.server import binaries_of, start_server  # noqa: E402
-from pipeline.postgres.types import look_up_type  # noqa: E402
-from pipeline.protocol.binary.types import TypeFacts, Types  # noqa: E402
+from pipeline.postgres.types import read_type  # noqa: E402
+from pipeline.protocol.binary.types import CatalogType, Types  # noqa: E402
 from tests.support.captures.typed import install, values_of  # noqa: E402
 
 
@@ -35,7 +35,7 @@ def fetch(connection: Connection, query: bytes, result_format: int) -> tuple[int
 
 def capture(name: str) -> None:
     """Write what one server sends."""
-    facts: dict[int, TypeFacts] = {}
+    facts: dict[int, CatalogType] = {}
     values = []
     with tempfile.TemporaryDirectory() as folder:
         server = start_server(Path(folder), binaries=binaries_of(int(name)) if name.isdigit() else None)
@@ -44,8 +44,8 @@ def capture(name: str) -> None:
             connection.execute("SET search_path = public")
             version = connection.info.server_version
 
-            def look_up(oid: int) -> TypeFacts | None:
-                found = look_up_type(connection, oid)
+            def look_up(oid: int) -> CatalogType | None:
+                found = read_type(connection, oid)
                 if found is not None:
                     facts[oid] = found
                 return found

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.bronze.relation_versions import relation_version
-from pipeline.postgres.catalog import look_up
+from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.published_tables import PublishedTable, describe_published
 from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.read_table import CopyReader, PageRange
+from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.protocol.lsn import INVALID
 from pipeline.table_copy.chunks import plan_ranges
-from pipeline.table_copy.rows import CopyPlace, CopySpool
+from pipeline.table_copy.rows import CopyHeader, CopySpool
 from tests.support.bronze.events import rows_of_parts
 
 Row = dict[str, Any]
@@ -26,15 +26,15 @@ def copy_table(
     """Return a table of schema public as it is described, and its rows in the order of their ordinals."""
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
         described = describe_published(keeper.connection, publication, ("public", table))
-        facts = look_up(keeper.connection, described.relation)
+        facts = read_relation(keeper.connection, described.relation)
         assert facts is not None
         version = relation_version(described.relation, facts, INVALID)
-        spool = CopySpool(directory, CopyPlace(7, version, keeper.snapshot.lsn, keeper.snapshot.taken_at))
+        spool = CopySpool(directory, CopyHeader(7, version, keeper.snapshot.lsn, keeper.snapshot.taken_at))
         count = 0
         for pages in plan_ranges(described.leaves, 64 << 20):
             leaf = next(leaf for leaf in described.leaves if leaf.oid == pages.relation_id)
             for block in reader.read(
-                keeper.snapshot, described, PageRange(leaf, pages.first_page, pages.end_page)
+                keeper.snapshot, described, LeafPages(leaf, pages.first_page, pages.end_page)
             ):
                 spool.add(block, count)
                 count += block.row_count

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.bronze.spool import Spool
 from pipeline.config.config import Config, Protocol
-from pipeline.ingest.decoder import Intake
+from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import connect
 from pipeline.protocol.lsn import INVALID
 from pipeline.protocol.messages import Binary, Delete, Insert, Update
@@ -49,8 +49,8 @@ class Pair:
         conninfo = config.source.conninfo
         with closing(start(config, config.source.route)) as stream, connect(conninfo) as connection:
             messages = read_through(stream, self.database.flush_lsn())
-            intake = Intake(spool, connection, conninfo, set(), INVALID)
-            intake.take(messages, stream.session)
+            intake = Decoder(spool, connection, conninfo, set(), INVALID)
+            intake.decode(messages, stream.session)
             rows = rows_of(spool.seal())
         kinds = {
             type(cell)

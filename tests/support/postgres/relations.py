@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from pipeline.postgres.catalog import ColumnFacts, RelationFacts, look_up
+from pipeline.postgres.catalog import CatalogColumn, CatalogRelation, read_relation
 from pipeline.postgres.connection import connect
 from pipeline.protocol.messages import Relation
 from tests.support.postgres.streams import decode_all, prepare, read_through, start
@@ -18,12 +18,12 @@ def receive_relation(database: Database, insert: str) -> Relation:
     return next(message for message in messages if isinstance(message, Relation))
 
 
-def facts_of(database: Database, relation: Relation) -> RelationFacts | None:
+def facts_of(database: Database, relation: Relation) -> CatalogRelation | None:
     with connect(database.conninfo) as connection:
-        return look_up(connection, relation)
+        return read_relation(connection, relation)
 
 
-def columns_of(database: Database, relation: Relation) -> dict[str, ColumnFacts]:
+def columns_of(database: Database, relation: Relation) -> dict[str, CatalogColumn]:
     facts = facts_of(database, relation)
     assert facts is not None
     names = (column.name for column in relation.columns)

@@ -14,17 +14,17 @@ from pipeline.postgres.connection import connect
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.replication.options import pgoutput_options
 from pipeline.postgres.replication.slot import ensure_slot, read_slot
-from pipeline.postgres.replication.sql_stream import SlotSql, start_slot_sql
+from pipeline.postgres.replication.sql_stream import SqlStream, start_sql_stream
 from pipeline.postgres.replication.walsender import Walsender, start_walsender
 from pipeline.protocol.decode import decode
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Commit, Message, StreamCommit
 from tests.support.servers import Database
 
-Stream = Walsender | SlotSql
+Stream = Walsender | SqlStream
 Start = Callable[..., Stream]
 
-ROUTES: dict[str, Start] = {"walsender": start_walsender, "sql": start_slot_sql}
+ROUTES: dict[str, Start] = {"walsender": start_walsender, "sql": start_sql_stream}
 
 both_routes = pytest.mark.parametrize("route", ["walsender", "sql"])
 
@@ -54,12 +54,12 @@ def read_through(stream: Stream, target: LSN, seconds: float = 20.0) -> list[byt
     """Read until all that was committed by `target` has come; acknowledge where that is needed."""
     messages: list[bytes] = []
     deadline = time.monotonic() + seconds
-    while stream.sent_through < target or stream.needs_acknowledgement:
-        assert time.monotonic() < deadline, f"{stream.sent_through} of {target} after {seconds} s"
+    while stream.received_lsn < target or stream.needs_acknowledgement:
+        assert time.monotonic() < deadline, f"{stream.received_lsn} of {target} after {seconds} s"
         stream.ping()
         messages += stream.read(0.2)
         if stream.needs_acknowledgement:
-            stream.acknowledge(stream.sent_through)
+            stream.acknowledge(stream.received_lsn)
     return messages
 
 

@@ -3,7 +3,7 @@
 import struct
 
 from pipeline.protocol.messages import (
-    UNSENT,
+    UNCHANGED_TOAST,
     Begin,
     BeginPrepare,
     Binary,
@@ -108,7 +108,7 @@ def _tuple(cells: Tuple) -> bytes:
     for cell in cells:
         if cell is None:
             encoded += b"n"
-        elif cell is UNSENT:
+        elif cell is UNCHANGED_TOAST:
             encoded += b"u"
         else:
             encoded += (b"b" if isinstance(cell, Binary) else b"t") + _bytes(cell)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pipeline.protocol.messages import (
-    UNSENT,
+    UNCHANGED_TOAST,
     Begin,
     BeginPrepare,
     Binary,
@@ -103,7 +103,7 @@ def _tuple(cells: Tuple) -> str:
 def _cell(cell: Cell) -> str:
     if cell is None:
         return "NULL"
-    if cell is UNSENT:
+    if cell is UNCHANGED_TOAST:
         return "unsent"
     if isinstance(cell, Binary):
         return f"binary {cell.hex()}"

@@ -5,7 +5,7 @@ from hypothesis.strategies import SearchStrategy
 
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
-    UNSENT,
+    UNCHANGED_TOAST,
     Begin,
     BeginPrepare,
     Binary,
@@ -42,7 +42,7 @@ names = st.one_of(
     st.binary(max_size=12).map(lambda name: name.replace(b"\0", b"").decode("utf-8", "surrogateescape")),
 )
 cells: SearchStrategy[Cell] = st.one_of(
-    st.none(), st.just(UNSENT), st.binary(max_size=40), st.binary(max_size=40).map(Binary)
+    st.none(), st.just(UNCHANGED_TOAST), st.binary(max_size=40), st.binary(max_size=40).map(Binary)
 )
 tuples: SearchStrategy[Tuple] = st.lists(cells, max_size=8).map(tuple)
 old_kinds: SearchStrategy[OldKind] = st.sampled_from(["K", "O"])

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.protocol.binary.types import TypeFacts, Types
+from pipeline.protocol.binary.types import CatalogType, Types
 
 FOLDER = Path(__file__).resolve().parents[1] / "captures"
 
@@ -24,7 +24,7 @@ class TypedValues:
 
     name: str
     server_version: int
-    facts: dict[int, TypeFacts]
+    facts: dict[int, CatalogType]
     values: tuple[Value, ...]
 
     def types(self) -> Types:
@@ -42,7 +42,7 @@ def load_typed_values() -> list[TypedValues]:
     for path in sorted(FOLDER.glob("values-*.json")):
         document = json.loads(path.read_text())
         facts = {
-            oid: TypeFacts(oid, name, kind, send, output, delimiter, tuple(parts))
+            oid: CatalogType(oid, name, kind, send, output, delimiter, tuple(parts))
             for oid, name, kind, send, output, delimiter, parts in document["types"]
         }
         values = [Value(oid, bytes.fromhex(b), bytes.fromhex(t)) for oid, b, t in document["values"]]

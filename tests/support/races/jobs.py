@@ -46,12 +46,12 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
     """Return what commits once to a table as a job does; it is given a number that grows, and a tag."""
     from pyspark.sql import functions as F
 
-    from pipeline.bronze.copy_states import Request
+    from pipeline.bronze.copy_states import CopyRequest
     from pipeline.bronze.log import Bronze
-    from pipeline.delta.retry import despite_conflicts
-    from pipeline.delta.txn import Commit, committing
+    from pipeline.delta.retry import retry_conflicts
+    from pipeline.delta.txn import TableCommit, commit_settings
     from pipeline.metadata.events import Event
-    from pipeline.metadata.reconciliations import EQUAL, Reconciliations, Verdict
+    from pipeline.metadata.reconciliations import EQUAL, Reconciliation, Reconciliations
     from pipeline.metadata.registry import Records
     from pipeline.protocol.lsn import LSN
 
@@ -60,16 +60,16 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
     session = lake.spark
 
     def ask(number: int, tag: str) -> None:
-        bronze.copies.request([Request(tag, NAME, "a race")])
+        bronze.copies.request([CopyRequest(tag, NAME, "a race")])
 
     def land(number: int, tag: str) -> None:
-        bronze.land([], Commit(bronze.app_id, LSN(number + 1)))
+        bronze.land([], TableCommit(bronze.app_id, LSN(number + 1)))
 
     def note(number: int, tag: str) -> None:
         records.record_events([Event(*NAME, LSN(number), "evolved", tag)])
 
     def say(number: int, tag: str) -> None:
-        Reconciliations(lake).record(tag, Verdict(NAME, EQUAL))
+        Reconciliations(lake).record(tag, Reconciliation(NAME, EQUAL))
 
     def merge(number: int, tag: str) -> None:
         rows = session.range(1).select(F.lit(number).alias("id"), F.lit(tag).alias("tag"))
@@ -80,14 +80,14 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
         )
 
         def write() -> None:
-            with committing(session, Commit(bronze.app_id, LSN(number + 1))):
+            with commit_settings(session, TableCommit(bronze.app_id, LSN(number + 1))):
                 session.sql(statement)
 
-        despite_conflicts(write)
+        retry_conflicts(write)
 
     def optimize(number: int, tag: str) -> None:
         segments = {"silver": ("silver", *NAME), "changes": ("bronze", "changes")}
-        despite_conflicts(lake.table(*segments.get(table, ("_pgdelta", table))).merge_files)
+        retry_conflicts(lake.table(*segments.get(table, ("_pgdelta", table))).merge_files)
 
     if job == "optimize":
         return optimize
@@ -96,16 +96,16 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
 
 def prepare(lake: Lake) -> None:
     """Create the tables that are raced for."""
-    from pipeline.bronze.copy_states import Request
+    from pipeline.bronze.copy_states import CopyRequest
     from pipeline.bronze.log import Bronze
-    from pipeline.metadata.reconciliations import EQUAL, Reconciliations, Verdict
+    from pipeline.metadata.reconciliations import EQUAL, Reconciliation, Reconciliations
     from pipeline.metadata.registry import Records
 
     bronze = Bronze(lake, PIPELINE)
     bronze.ensure()
     Records(lake).ensure()
-    bronze.copies.request([Request("first", NAME, "a race")])
-    Reconciliations(lake).record("first", Verdict(NAME, EQUAL))
+    bronze.copies.request([CopyRequest("first", NAME, "a race")])
+    Reconciliations(lake).record("first", Reconciliation(NAME, EQUAL))
     lake.table("silver", *NAME).ensure("id INT, tag STRING")
 
 

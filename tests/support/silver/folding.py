@@ -23,10 +23,10 @@ from pipeline.delta.sql import quoted
 from pipeline.protocol.lsn import LSN
 from pipeline.silver import merge, multiset
 from pipeline.silver.fold import INHERITED, Fold, fold_by_key, steps
-from pipeline.silver.key_changes import link
+from pipeline.silver.key_changes import follow_key_changes
 from pipeline.silver.merge import MetadataNames
 from pipeline.silver.types import stored
-from pipeline.silver.write_plan import Cut, Identity, TableInput, identity_of, plan_fold, signature
+from pipeline.silver.write_plan import Identity, TableInput, WriteStep, identity_of, plan_fold, signature
 from tests.support.histories import History
 from tests.support.model import ModelChange, Shape, Text
 
@@ -145,7 +145,7 @@ class Folding:
         versions = tuple(s.version for s in surveys)
         identity = identity_of(self.relations[versions[0]])
         table = TableInput(surveys, self.relations, LSN(1))
-        cut = Cut(identity, versions, (0, 0), (1, 0), replaces=False, through=LSN(1))
+        cut = WriteStep(identity, versions, (0, 0), (1, 0), replaces=False, end_lsn=LSN(1))
         names = {name: None for x in group for row in x.rows for name in row}
         names |= {c.name: None for v in versions for c in self.relations[v].columns}
         fold = plan_fold(table, cut, {name: stored(column_of(name).ddl) for name in names}, TableRule("*.*"))
@@ -192,7 +192,7 @@ class Folding:
                 last=max(survey.last, place),
                 updates=survey.updates + (op == "U"),
                 key_tuples=survey.key_tuples + (op == "U" and old_kind is not None),
-                unsent=survey.unsent | frozenset(unsent or ()),
+                unchanged_toast=survey.unchanged_toast | frozenset(unsent or ()),
             )
         return tuple(found.values())
 
@@ -204,7 +204,9 @@ class Folding:
         folded = fold_by_key(stepped, fold)
         if fold.has_key_changes and fold.partial:
             self.linked += 1
-            linked = merge.typed(merge.with_links(folded, link(stepped, fold), fold), fold)
+            linked = merge.typed(
+                merge.with_key_changes(folded, follow_key_changes(stepped, fold), fold), fold
+            )
             source = merge.from_silver(linked, silver, fold)
         else:
             source = merge.typed(folded, fold)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.bronze.relations import SourceColumn, SourceRelation
-from pipeline.bronze.survey import Place, Survey
+from pipeline.bronze.survey import SequenceKey, Survey
 
 TEXT, INT4, INT8, FLOAT8, NUMERIC = 25, 23, 20, 701, 1700
 
@@ -42,10 +42,10 @@ def relation(*columns: SourceColumn, version: int = 1, oid: int = 500, identity:
 
 def survey(
     version: int,
-    first: Place,
-    last: Place,
+    first: SequenceKey,
+    last: SequenceKey,
     *,
-    truncate: Place | None = None,
+    truncate: SequenceKey | None = None,
     updates: int = 0,
     unsent: Sequence[int] = (),
     key_tuples: int = 0,
@@ -59,5 +59,5 @@ def survey(
         updates=updates,
         key_tuples=key_tuples,
         without_old_row=without_old_row,
-        unsent=frozenset(unsent),
+        unchanged_toast=frozenset(unsent),
     )

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def small(spark: SparkSession) -> SparkSession:
-    from pipeline.delta.spark.session import own_session
+    from pipeline.delta.spark.session import new_session
 
-    session = own_session(spark)
+    session = new_session(spark)
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.codegen.wholeStage", "false")

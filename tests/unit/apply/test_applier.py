@@ -25,9 +25,9 @@ def test_no_log_is_asked_before_it_is_time_to_try_again(monkeypatch: pytest.Monk
     monkeypatch.setattr(LakeTable, "version", version)
     monkeypatch.setattr("pipeline.delta.table.require_log_store", lambda spark: None)  # there is no Spark
     applier = Applier(cast(SparkSession, object()), CONFIG)
-    applier._passed_at = time.monotonic()
+    applier._batch_at = time.monotonic()
     applier.retry_when_due()
     assert asked == []
-    applier._passed_at -= RETRY_SECONDS
+    applier._batch_at -= RETRY_SECONDS
     applier.retry_when_due()
     assert asked == ["file:/nowhere/bronze/copies"]

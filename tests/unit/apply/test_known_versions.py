@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.apply.known_versions import Origin, Sight, Verdict, judge
+from pipeline.apply.known_versions import FirstCommit, TableChange, TableVersion, judge
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 
@@ -12,8 +12,10 @@ NAME = ("public", "t")
 ENTRY = ManifestEntry(*NAME, "file:/lake/silver/public/t", 5, LSN(90), False, "a", LSN(70))
 
 
-def verdict(found: Sight, entry: ManifestEntry | None = ENTRY, origin: Origin | None = None) -> Verdict:
-    def ask() -> Origin:
+def verdict(
+    found: TableVersion, entry: ManifestEntry | None = ENTRY, origin: FirstCommit | None = None
+) -> TableChange:
+    def ask() -> FirstCommit:
         assert origin is not None, "the table's log is read where ids differ, and not otherwise"
         return origin
 
@@ -23,53 +25,60 @@ def verdict(found: Sight, entry: ManifestEntry | None = ENTRY, origin: Origin | 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (Sight(5, "a", LSN(70)), Verdict.SAME),
-        (Sight(9, "a", LSN(70)), Verdict.SAME),  # somebody's OPTIMIZE
-        (Sight(6, "a", LSN(80)), Verdict.SAME),  # a run that ended before its manifest
-        (Sight(-1, "", INVALID), Verdict.GONE),
-        (Sight(3, "a", LSN(50)), Verdict.OLDER),
-        (Sight(8, "a", LSN(50)), Verdict.OLDER),  # put back, then changed by somebody's OPTIMIZE
-        (Sight(4, "a", LSN(70)), Verdict.OLDER),  # a column that came without rows is not there
-        (Sight(5, "a", INVALID), Verdict.SAME),  # its position is forgotten: that is refused elsewhere
+        (TableVersion(5, "a", LSN(70)), TableChange.SAME),
+        (TableVersion(9, "a", LSN(70)), TableChange.SAME),  # somebody's OPTIMIZE
+        (TableVersion(6, "a", LSN(80)), TableChange.SAME),  # a run that ended before its manifest
+        (TableVersion(-1, "", INVALID), TableChange.GONE),
+        (TableVersion(3, "a", LSN(50)), TableChange.OLDER),
+        (TableVersion(8, "a", LSN(50)), TableChange.OLDER),  # put back, then changed by somebody's OPTIMIZE
+        (TableVersion(4, "a", LSN(70)), TableChange.OLDER),  # a column that came without rows is not there
+        (
+            TableVersion(5, "a", INVALID),
+            TableChange.SAME,
+        ),  # its position is forgotten: that is refused elsewhere
     ],
 )
-def test_a_table_is_judged_by_its_log(found: Sight, expected: Verdict) -> None:
+def test_a_table_is_judged_by_its_log(found: TableVersion, expected: TableChange) -> None:
     assert verdict(found) is expected
 
 
 @pytest.mark.parametrize(
     ("found", "origin", "expected"),
     [
-        (Sight(0, "b", LSN(80)), Origin(NAME, INVALID), Verdict.SAME),  # built again, then the run ended
-        (Sight(9, "b", LSN(60)), Origin(NAME, INVALID), Verdict.OLDER),
-        (Sight(0, "b", LSN(80)), Origin(NAME, LSN(70)), Verdict.OLDER),  # begun in the middle
-        (Sight(9, "b", LSN(80)), Origin(("public", "other"), INVALID), Verdict.OTHER),
-        (Sight(9, "b", LSN(80)), Origin(), Verdict.OTHER),
+        (
+            TableVersion(0, "b", LSN(80)),
+            FirstCommit(NAME, INVALID),
+            TableChange.SAME,
+        ),  # built again, then the run ended
+        (TableVersion(9, "b", LSN(60)), FirstCommit(NAME, INVALID), TableChange.OLDER),
+        (TableVersion(0, "b", LSN(80)), FirstCommit(NAME, LSN(70)), TableChange.OLDER),  # begun in the middle
+        (TableVersion(9, "b", LSN(80)), FirstCommit(("public", "other"), INVALID), TableChange.OTHER),
+        (TableVersion(9, "b", LSN(80)), FirstCommit(), TableChange.OTHER),
     ],
 )
 def test_a_table_of_another_id_is_judged_by_how_it_began(
-    found: Sight, origin: Origin, expected: Verdict
+    found: TableVersion, origin: FirstCommit, expected: TableChange
 ) -> None:
     assert verdict(found, origin=origin) is expected
 
 
 def test_a_table_that_no_manifest_has_is_taken_as_it_is() -> None:
-    assert verdict(Sight(9, "b", LSN(80)), None) is Verdict.SAME
+    assert verdict(TableVersion(9, "b", LSN(80)), None) is TableChange.SAME
     failed = ManifestEntry(*NAME, ENTRY.path, -1, INVALID, True)
-    assert verdict(Sight(-1, "", INVALID), failed) is Verdict.SAME
+    assert verdict(TableVersion(-1, "", INVALID), failed) is TableChange.SAME
 
 
 @pytest.mark.parametrize(
     ("now", "is_same"),
     [
-        (Sight(5, "a", LSN(70)), True),
-        (Sight(6, "a", LSN(70)), True),
-        (Sight(4, "a", LSN(70)), False),
-        (Sight(6, "a", LSN(71)), False),
-        (Sight(6, "a", LSN(69)), False),
-        (Sight(6, "b", LSN(70)), False),
-        (Sight(-1, "", INVALID), False),
+        (TableVersion(5, "a", LSN(70)), True),
+        (TableVersion(6, "a", LSN(70)), True),
+        (TableVersion(4, "a", LSN(70)), False),
+        (TableVersion(6, "a", LSN(71)), False),
+        (TableVersion(6, "a", LSN(69)), False),
+        (TableVersion(6, "b", LSN(70)), False),
+        (TableVersion(-1, "", INVALID), False),
     ],
 )
-def test_a_write_wants_the_table_that_was_seen(now: Sight, is_same: bool) -> None:
-    assert now.follows(Sight(5, "a", LSN(70))) is is_same
+def test_a_write_wants_the_table_that_was_seen(now: TableVersion, is_same: bool) -> None:
+    assert now.follows(TableVersion(5, "a", LSN(70))) is is_same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.apply.table_paths import why_not_its_own
+from pipeline.apply.table_paths import why_folder_is_taken
 from pipeline.metadata.registry import Registered
 
 ROOT = "file:/lake"
@@ -29,7 +29,7 @@ def test_a_folder_with_rows_is_its_own_or_refused(
     places: dict[tuple[str, str], str], path: str, whose: str | None, root: str
 ) -> None:
     registered = {name: Registered(*name, f"{root}/{place}", 1, ()) for name, place in places.items()}
-    why = why_not_its_own(A, f"{ROOT}/{path}", registered, ROOT)
+    why = why_folder_is_taken(A, f"{ROOT}/{path}", registered, ROOT)
     assert (why is None) == (whose is None)
     if whose:
         assert f"public.a is held: the rows in its folder {ROOT}/{path} are {whose};" in (why or "")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.apply.table_renames import Astray, names_by_table, rename_events, replaced_tables
-from pipeline.bronze.copied_rows import Copy
+from pipeline.apply.table_renames import ChangesUnderOtherName, names_by_table, rename_events, replaced_tables
+from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.bronze.log import TableSurvey
 from pipeline.config.tables import TableName
 from pipeline.delta.timestamps import EPOCH
@@ -26,7 +26,7 @@ def sentences(
     name: TableName,
     known: dict[TableName, int],
     seen: list[tuple[TableName, int]],
-    astray: Astray | None = None,
+    astray: ChangesUnderOtherName | None = None,
 ) -> list[str]:
     """Return the events of a table with changes from LSN 50 to 90 of the last version.
 
@@ -70,7 +70,7 @@ def test_name_of_another_table_is_told_too() -> None:
 
 
 def test_table_that_had_another_name_for_a_while_lacks_what_came_then() -> None:
-    (sentence,) = sentences(A, {A: 1}, [(A, 1), (B, 1), (A, 1)], Astray(LSN(60), B))
+    (sentence,) = sentences(A, {A: 1}, [(A, 1), (B, 1), (A, 1)], ChangesUnderOtherName(LSN(60), B))
     assert sentence.startswith("the table was called public.b for a while")
 
 
@@ -92,7 +92,7 @@ def test_input_of_another_table_than_was_copied_waits(
     copied: int | None, known: int | None, seen: list[int], is_replaced: bool
 ) -> None:
     versions = {oid: relation(column("id", 1), version=oid, oid=oid) for oid in (1, 2, 3)}
-    copies = {A: Copy(7, copied, (LSN(40),), 10)} if copied else {}
+    copies = {A: CompleteCopy(7, copied, (LSN(40),), 10)} if copied else {}
     tables = {A: registered(A, known)} if known else {}
     found = [TableSurvey(survey(oid, (50, 0), (60, 0)), {}, EPOCH) for oid in seen]
     replaced = replaced_tables({A: found, B: []}, copies, tables, versions)

@@ -13,8 +13,8 @@ from pipeline.bronze.columnar.binary_types import COLUMN_READERS
 from pipeline.errors import ProtocolError
 from pipeline.protocol.binary import numbers, texts, times
 from pipeline.protocol.binary.nested import Converter
-from pipeline.protocol.binary.types import FAULTS, TypeFacts, Types
-from pipeline.protocol.messages import UNSENT, Binary, Delete, Insert, Relation, Tuple, Update
+from pipeline.protocol.binary.types import FAULTS, CatalogType, Types
+from pipeline.protocol.messages import UNCHANGED_TOAST, Binary, Delete, Insert, Relation, Tuple, Update
 from tests.support.bronze.cells import decode, read_column, relation
 from tests.support.protocol.typed_values import TypedValues, load_typed_values
 
@@ -54,7 +54,7 @@ def test_a_row_of_every_type_reads_in_old_and_new(server: TypedValues) -> None:
     row: Tuple = tuple(Binary(value.binary) for value in values)
     expected = [value.text.decode("utf-8", "replace") for value in values]
     described = relation(*(value.oid for value in values))
-    unsent: Tuple = tuple(UNSENT if i % 3 else cell for i, cell in enumerate(row))
+    unsent: Tuple = tuple(UNCHANGED_TOAST if i % 3 else cell for i, cell in enumerate(row))
     columns = decode(
         [Update(7, "O", row, unsent), Delete(7, "O", row)], [described], [0, 0], server.types(), xid=9
     )
@@ -160,7 +160,7 @@ def test_rows_of_several_relations_text_and_binary_mix() -> None:
             expected.append([f"[{i}]"])
         else:
             messages.append(
-                Update(7, "K", (None, int4(i), None), (UNSENT, int4(-i), b"17" if i % 2 else None))
+                Update(7, "K", (None, int4(i), None), (UNCHANGED_TOAST, int4(-i), b"17" if i % 2 else None))
             )
             expected.append([None, str(-i), "17" if i % 2 else None])
     columns = decode(messages, relations, of_row, Types(180000))
@@ -198,7 +198,7 @@ def test_a_malformed_value_is_refused_by_column_and_never_shown() -> None:
 
 
 def test_a_type_that_is_not_known_is_refused_by_name() -> None:
-    known = TypeFacts(REGCLASS, "regclass", "b", "regclasssend", "regclassout", ",", ())
+    known = CatalogType(REGCLASS, "regclass", "b", "regclasssend", "regclassout", ",", ())
     message = Insert(7, (Binary(b"\0\0\0\1"),))
     assert refusal(message, relation(REGCLASS), Types(180000, {REGCLASS: known}.get)) == (
         "Insert number 1: column 1 of the new tuple (c0) is in binary format, and nothing is known of the"
@@ -208,7 +208,7 @@ def test_a_type_that_is_not_known_is_refused_by_name() -> None:
 
 
 def test_an_unknown_type_inside_a_value_is_refused_by_name() -> None:
-    record = TypeFacts(20_001, "public.pair", "c", "record_send", "record_out", ",", (INT4,))
+    record = CatalogType(20_001, "public.pair", "c", "record_send", "record_out", ",", (INT4,))
     value = struct.pack(">iIii", 1, REGCLASS, 4, 1)
     sentence = refusal(Insert(7, (Binary(value),)), relation(20_001), Types(180000, {20_001: record}.get))
     assert "the catalog has no type with oid 2205" in sentence

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.bronze.columnar.decode import RowColumns, decode_rows
 from pipeline.errors import ProtocolError
 from pipeline.protocol.decode import decode
-from pipeline.protocol.messages import UNSENT, Binary, Cell, Delete, Insert, Tuple, Update
+from pipeline.protocol.messages import UNCHANGED_TOAST, Binary, Cell, Delete, Insert, Tuple, Update
 from tests.support.protocol.encode import encode
 from tests.support.protocol.golden import MESSAGES
 from tests.support.protocol.strategies import int32s, old_kinds
@@ -34,7 +34,7 @@ IN_BINARY = [data for data, m in DECODED.items() if isinstance(m, RowMessage) an
 small = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(lambda text: text.encode()))
 # On both sides of the mean length that decides how values are copied.
 large = st.integers(100, 900).map(lambda length: b"x" * length)
-cells: st.SearchStrategy[Cell] = st.one_of(st.none(), st.just(UNSENT), small, large)
+cells: st.SearchStrategy[Cell] = st.one_of(st.none(), st.just(UNCHANGED_TOAST), small, large)
 tuples: st.SearchStrategy[Tuple] = st.lists(cells, max_size=6).map(tuple)
 row_messages: st.SearchStrategy[RowMessage] = st.one_of(
     st.builds(Insert, int32s, tuples),
@@ -76,7 +76,7 @@ def told(message: RowMessage) -> dict[str, object]:
         "old_kind": getattr(message, "old_kind", None),
         "old": texts(old),
         "new": texts(new),
-        "unsent": [i for i, cell in enumerate(new or ()) if cell is UNSENT] or None,
+        "unsent": [i for i, cell in enumerate(new or ()) if cell is UNCHANGED_TOAST] or None,
         "raw_old": raw(old),
         "raw_new": raw(new),
     }
@@ -118,7 +118,7 @@ def test_no_messages_are_no_rows() -> None:
 
 
 def test_tables_without_columns_and_with_1600_decode_side_by_side() -> None:
-    wide: Tuple = tuple(str(i).encode() if i % 3 else (None, UNSENT)[i % 2] for i in range(1600))
+    wide: Tuple = tuple(str(i).encode() if i % 3 else (None, UNCHANGED_TOAST)[i % 2] for i in range(1600))
     check(
         [encode(m) for m in (Insert(1, ()), Insert(2, wide), Delete(1, "K", ()), Update(2, "O", wide, wide))]
     )
@@ -128,11 +128,11 @@ def test_tables_without_columns_and_with_1600_decode_side_by_side() -> None:
 @pytest.mark.parametrize("length", [0, 1, 239, 240, 241, 3_000_000])
 def test_values_of_any_length_come_through(length: int) -> None:
     value = "ü".encode() * (length // 2) + b"x" * (length % 2)
-    check([encode(Insert(1, (value, None, b"", UNSENT, value)))] * 5)
+    check([encode(Insert(1, (value, None, b"", UNCHANGED_TOAST, value)))] * 5)
 
 
 def test_value_that_is_not_utf8_shows_its_bytes_and_is_kept_raw() -> None:
-    latin, fine = Insert(1, (b"caf\xe9", None, UNSENT)), Insert(1, ("café".encode(), b"", None))
+    latin, fine = Insert(1, (b"caf\xe9", None, UNCHANGED_TOAST)), Insert(1, ("café".encode(), b"", None))
     other = Delete(1, "K", (b"caf\xe8", None, None))
     [first, second, third] = rows_of(decode_rows([encode(latin), encode(fine), encode(other)]))
     assert (first["new"], first["raw_new"]) == ([r"caf\xE9", None, None], [b"caf\xe9", None, None])
@@ -238,7 +238,11 @@ def test_tuple_with_another_number_of_columns_than_its_relation_is_refused(
     message: RowMessage, side: str
 ) -> None:
     key = b"1", None
-    good: list[RowMessage] = [Insert(7, key), Update(7, "K", key, (b"2", UNSENT)), Delete(7, "K", key)]
+    good: list[RowMessage] = [
+        Insert(7, key),
+        Update(7, "K", key, (b"2", UNCHANGED_TOAST)),
+        Delete(7, "K", key),
+    ]
     batch = [encode(m) for m in (*good, message)]
     assert len(decode_rows(batch[:3], np.array([2, 2, 2])).op) == 3
     name = type(message).__name__

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import COMPLETE, GONE, READING, CopyState, Gap, Reading, Request
+from pipeline.bronze.copy_states import (
+    COMPLETE,
+    DROPPED,
+    READING,
+    CopyRequest,
+    CopyState,
+    Gap,
+    SnapshotRanges,
+)
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
 
@@ -17,7 +25,7 @@ def told(states: Sequence[CopyState], *gaps: Gap) -> CopyHistory:
 
 
 def copy(number: int, *lsns: int, state: str = COMPLETE, keys: tuple[KeyRange, ...] = ()) -> CopyState:
-    readings = [Reading(LSN(lsn), (), 0, ()) for lsn in lsns]
+    readings = [SnapshotRanges(LSN(lsn), (), 0, ()) for lsn in lsns]
     return CopyState(number, NAME, state, 1, 1, 1, readings, key_ranges=keys)
 
 
@@ -45,7 +53,7 @@ def test_a_copy_before_a_gap_counts_up_to_the_gap_only() -> None:
 
 
 def gone(number: int, lsn: int) -> CopyState:
-    return CopyState(number, NAME, GONE, gone_at=LSN(lsn))
+    return CopyState(number, NAME, DROPPED, dropped_at=LSN(lsn))
 
 
 def test_a_table_that_was_gone_and_is_back_is_told_until_it_is_copied_anew() -> None:
@@ -63,7 +71,7 @@ def test_a_table_that_was_gone_and_is_back_is_told_until_it_is_copied_anew() -> 
 
 
 def test_a_request_is_open_until_a_copy_that_is_complete_or_gone_answers_it() -> None:
-    asked = [Request(name, NAME, "somebody asked for it") for name in ("read", "copied", "gone", "later")]
+    asked = [CopyRequest(name, NAME, "somebody asked for it") for name in ("read", "copied", "gone", "later")]
     states = [copy(1, 50, state=READING), copy(2, 60), gone(3, 70)]
     for state, request in zip(states, asked, strict=False):
         state.requests = (request.id,)

@@ -19,8 +19,8 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.operate.as_of import SilverVersions
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.as_of import AsOf
-from pipeline.verify.audit import Proof
-from pipeline.verify.commit_chain import audit
+from pipeline.verify.audit import Audit
+from pipeline.verify.commit_chain import read_chain
 from tests.support.commit_chains import APP, CREATED, WHOLE, chain, position
 
 
@@ -51,9 +51,11 @@ def printed(found: Any) -> str:
     return text.getvalue()
 
 
-BROKEN = Proof("shop", audit([CREATED, *chain(100, 100, 130), position(3, 150, 160)], APP))
-WHOLE_PROOF = Proof("shop", audit(WHOLE, APP, LSN(190)), counted=90, prepared_rows=3, copies=1)
-CROSSED = Proof("shop", audit([*WHOLE, position(5, 190, 900, gap="[the] slot was lost")], APP), counted=90)
+BROKEN = Audit("shop", read_chain([CREATED, *chain(100, 100, 130), position(3, 150, 160)], APP))
+WHOLE_PROOF = Audit("shop", read_chain(WHOLE, APP, LSN(190)), counted=90, prepared_rows=3, copies=1)
+CROSSED = Audit(
+    "shop", read_chain([*WHOLE, position(5, 190, 900, gap="[the] slot was lost")], APP), counted=90
+)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +68,14 @@ CROSSED = Proof("shop", audit([*WHOLE, position(5, 190, 900, gap="[the] slot was
     ],
 )
 def test_a_broken_chain_ends_with_1(
-    proof: Proof,
+    proof: Audit,
     options: list[str],
     code: int,
     config: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stand_in(monkeypatch, "pipeline.verify.audit", "prove", proof)
+    stand_in(monkeypatch, "pipeline.verify.audit", "run_audit", proof)
     assert main.main(["status", "--prove", "--config", config, "--json", *options]) == code
     assert json.loads(capsys.readouterr().out) == proof.as_json()
     assert proof.as_json()["whole"] == (not proof.findings)
@@ -88,7 +90,7 @@ def test_a_proof_is_printed_by_stretches_with_what_breaks_it() -> None:
     assert "is BROKEN" in text
     assert "gap: nothing says that bronze has what was committed from 0/82 to 0/96: version 2 ends" in text
     assert "gap from 0/BE to 0/384, crossed at version 5: [the] slot was lost" in printed(CROSSED)
-    text = printed(Proof("shop", audit(WHOLE[3:], APP)))
+    text = printed(Audit("shop", read_chain(WHOLE[3:], APP)))
     assert "the log begins at version 3, with what was committed after 0/82" in text
     assert "rows were not counted" in text
 

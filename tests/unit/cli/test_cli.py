@@ -20,8 +20,8 @@ import pytest
 
 from pipeline import __version__
 from pipeline.cli import main
-from pipeline.cli.signals import main_guard, sentence_of
-from pipeline.errors import ConfigError, GapError, LakeError, told
+from pipeline.cli.signals import describe_error, main_guard
+from pipeline.errors import ConfigError, GapError, LakeError, report_error
 from tests.support.paths import ROOT
 
 COMMANDS = ("check", "ingest", "apply", "run", "status", "plan", "retry", "as-of", "tail", "demo")
@@ -297,7 +297,7 @@ def test_debug_shows_the_stack_traces_of_errors_after_which_the_run_goes_on(
         try:
             raise ValueError("the row holds geheim")
         except ValueError as error:
-            sentences.append(told(error))
+            sentences.append(report_error(error))
         return 0
 
     for _ in range(2):
@@ -327,19 +327,23 @@ def spark_error(name: str, text: str, module: str = "pyspark.errors") -> Excepti
 
 def test_a_spark_error_is_its_first_line_without_values() -> None:
     text = "[CAST_INVALID_INPUT] The value 'geheim' of the type \"STRING\" is malformed.\n\tat x.y(Z.scala:1)"
-    sentence = sentence_of(spark_error("SparkRuntimeException", text))
+    sentence = describe_error(spark_error("SparkRuntimeException", text))
     assert sentence.startswith(
         "Spark failed: [CAST_INVALID_INPUT] The value … of the type … is malformed; run"
     )
-    sentence = sentence_of(spark_error("AnalysisException", "[PATH_NOT_FOUND] Path 'x' does not exist.\nat"))
+    sentence = describe_error(
+        spark_error("AnalysisException", "[PATH_NOT_FOUND] Path 'x' does not exist.\nat")
+    )
     assert "Path 'x' does not exist; run again" in sentence
-    sentence = sentence_of(spark_error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol"))
+    sentence = describe_error(
+        spark_error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol")
+    )
     assert sentence.startswith("the connection to Spark's JVM broke")
     error = spark_error("Py4JJavaError", "", "py4j.protocol")
     error.__dict__["java_exception"] = SimpleNamespace(
         toString=lambda: "java.io.IOException: full\n\tat a.b(C)"
     )
-    assert sentence_of(error).startswith("Spark failed: java.io.IOException: full; run again")
+    assert describe_error(error).startswith("Spark failed: java.io.IOException: full; run again")
 
 
 def test_a_gateway_that_is_gone_is_said_as_such_and_a_full_disk_as_a_full_disk() -> None:
@@ -347,14 +351,14 @@ def test_a_gateway_that_is_gone_is_said_as_such_and_a_full_disk_as_a_full_disk()
     work = compile(refuse, "x/py4j/java_gateway.py", "exec")
     with pytest.raises(ConnectionRefusedError) as caught:
         exec(work)
-    assert sentence_of(caught.value).startswith("the connection to Spark's JVM broke")
+    assert describe_error(caught.value).startswith("the connection to Spark's JVM broke")
     with pytest.raises(ConnectionRefusedError) as refused:
         socket.create_connection(("127.0.0.1", free_port()))
-    assert sentence_of(refused.value).startswith("Connection refused")
+    assert describe_error(refused.value).startswith("Connection refused")
     full = OSError(errno.ENOSPC, "as Arrow puts it: [errno 28] No space left on device")
-    assert sentence_of(full) == "No space left on device; nothing is lost: make room and run again"
+    assert describe_error(full) == "No space left on device; nothing is lost: make room and run again"
     text = "[TASK_WRITE_FAILED] x\n\tCaused by: java.io.IOException: No space left on device"
-    assert sentence_of(spark_error("SparkException", text)).endswith("make room and run again")
+    assert describe_error(spark_error("SparkException", text)).endswith("make room and run again")
 
 
 def free_port() -> int:

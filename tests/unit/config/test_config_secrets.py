@@ -12,10 +12,10 @@ import pytest
 from pipeline.cli.signals import main_guard
 from pipeline.config.config import load_config
 from pipeline.delta.log import json_object
-from pipeline.delta.txn import Commit, without_variables
+from pipeline.delta.txn import TableCommit, without_variables
 from pipeline.errors import ConfigError, one_line
 from pipeline.protocol.lsn import LSN
-from pipeline.tail.request import Request
+from pipeline.tail.request import TailOptions
 from pipeline.tail.source import resolve
 
 HEAD = "pipeline: shop\nsource:\n  conninfo: "
@@ -142,13 +142,13 @@ def test_an_address_without_credentials_is_taken(tmp_path: Path, root: str) -> N
 )
 def test_a_password_on_the_command_line_is_refused(conninfo: str) -> None:
     with pytest.raises(ConfigError, match="--conninfo: every user of this machine") as caught:
-        resolve(Request(conninfo=conninfo, slot="shop"))
+        resolve(TailOptions(conninfo=conninfo, slot="shop"))
     assert "geheim" not in str(caught.value)
-    assert resolve(Request(conninfo="host=x user=me", slot="shop")).conninfo == "host=x user=me"
+    assert resolve(TailOptions(conninfo="host=x user=me", slot="shop")).conninfo == "host=x user=me"
 
 
 def test_a_commit_names_no_variable_that_spark_would_replace() -> None:
-    commit = Commit("pgdelta:shop:1", LSN(7), {"table": ["sales", "${env:PGPASSWORD}"]})
+    commit = TableCommit("pgdelta:shop:1", LSN(7), {"table": ["sales", "${env:PGPASSWORD}"]})
     text = without_variables(commit.user_metadata)
     assert "$" not in text
     assert json_object(text)["table"] == ["sales", "${env:PGPASSWORD}"]

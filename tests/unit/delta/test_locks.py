@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline.delta.locks import hold_apply, refuse_beside_apply
+from pipeline.delta.locks import lock_apply, refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from tests.support.paths import ROOT
@@ -24,9 +24,9 @@ from tests.support.paths import ROOT
 HOLD = """\
 import sys, time
 from types import SimpleNamespace
-from pipeline.delta.locks import hold_apply
+from pipeline.delta.locks import lock_apply
 
-with hold_apply(SimpleNamespace(local_root=sys.argv[1], root=sys.argv[1])):
+with lock_apply(SimpleNamespace(local_root=sys.argv[1], root=sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -60,32 +60,32 @@ def test_a_second_one_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
 
     def second() -> None:
         try:
-            refuse_beside_apply(lake)
+            refuse_while_apply_runs(lake)
         except LakeError as error:
             errors.append(error)
 
-    with hold_apply(lake):
+    with lock_apply(lake):
         thread = threading.Thread(target=second)
         thread.start()
         thread.join()
         assert "Another apply writes the silver tables of file:" in str(errors)
-    refuse_beside_apply(lake)
+    refuse_while_apply_runs(lake)
 
 
 def test_the_lock_is_let_go_on_every_way_out(tmp_path: Path) -> None:
     lake = lake_at(tmp_path)
 
     def fail(error: BaseException) -> None:
-        with hold_apply(lake):
+        with lock_apply(lake):
             raise error
 
     for error in (KeyboardInterrupt(), SystemExit(1), ValueError()):
         with pytest.raises(type(error)):
             fail(error)
-        refuse_beside_apply(lake)
-    with hold_apply(lake), pytest.raises(LakeError):
-        refuse_beside_apply(lake)
-    refuse_beside_apply(lake)
+        refuse_while_apply_runs(lake)
+    with lock_apply(lake), pytest.raises(LakeError):
+        refuse_while_apply_runs(lake)
+    refuse_while_apply_runs(lake)
 
 
 def test_the_process_that_holds_it_is_named_and_a_kill_frees_it(
@@ -93,25 +93,25 @@ def test_the_process_that_holds_it_is_named_and_a_kill_frees_it(
 ) -> None:
     lake = lake_at(tmp_path / "lake")
     with pytest.raises(LakeError, match=rf"\(process {holder.pid} on .*\).* stop it"):
-        refuse_beside_apply(lake)
+        refuse_while_apply_runs(lake)
     holder.send_signal(signal.SIGKILL)
     holder.wait(30)
     assert (tmp_path / "lake" / "_pgdelta" / "locks" / "apply").read_text(), "nobody tidied up"
-    refuse_beside_apply(lake)
+    refuse_while_apply_runs(lake)
 
 
 def test_a_copy_of_a_lake_in_use_is_free(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
     assert holder.poll() is None
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
-    refuse_beside_apply(lake_at(tmp_path / "copy"))
+    refuse_while_apply_runs(lake_at(tmp_path / "copy"))
     with pytest.raises(LakeError):
-        refuse_beside_apply(lake_at(tmp_path / "lake"))
+        refuse_while_apply_runs(lake_at(tmp_path / "lake"))
 
 
 def test_elsewhere_nothing_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with hold_apply(lake_at(None)):
-        refuse_beside_apply(lake_at(None))
+    with lock_apply(lake_at(None)):
+        refuse_while_apply_runs(lake_at(None))
     assert not list(tmp_path.iterdir())
 
 
@@ -120,15 +120,15 @@ def test_a_file_system_without_locks_goes_without(tmp_path: Path, monkeypatch: p
         raise OSError(number, "no locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with hold_apply(lake_at(tmp_path)):
-        refuse_beside_apply(lake_at(tmp_path))
+    with lock_apply(lake_at(tmp_path)):
+        refuse_while_apply_runs(lake_at(tmp_path))
     monkeypatch.setattr(fcntl, "flock", lambda *arguments: refuse(number=errno.EIO))
     with pytest.raises(OSError, match="no locks"):
-        refuse_beside_apply(lake_at(tmp_path))
+        refuse_while_apply_runs(lake_at(tmp_path))
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     place = tmp_path / "lake"
     place.write_text("no folder")
     with pytest.raises(LakeError, match=f"The lock {place}/_pgdelta/locks/apply cannot be taken"):
-        refuse_beside_apply(lake_at(place))
+        refuse_while_apply_runs(lake_at(place))

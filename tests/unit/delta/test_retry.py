@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.delta.log import delta_log
-from pipeline.delta.retry import ATTEMPTS, conflict_sentence, despite_conflicts, is_conflict
+from pipeline.delta.retry import ATTEMPTS, conflict_sentence, is_conflict, retry_conflicts
 from pipeline.delta.table import Lake
 
 CONFLICT = ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] files were added")
@@ -56,14 +56,14 @@ def test_two_writers_of_the_same_are_no_conflict(error: Exception, expected: boo
 @pytest.mark.parametrize("failures", range(ATTEMPTS))
 def test_a_conflict_is_written_again(failures: int) -> None:
     writer = Writer(*[CONFLICT] * failures)
-    assert despite_conflicts(writer) == "written"
+    assert retry_conflicts(writer) == "written"
     assert writer.count == failures + 1
 
 
 def test_conflicts_without_end_are_an_error() -> None:
     writer = Writer(*[CONFLICT] * ATTEMPTS)
     with pytest.raises(ConcurrentAppendException):
-        despite_conflicts(writer)
+        retry_conflicts(writer)
     assert writer.count == ATTEMPTS
 
 
@@ -71,7 +71,7 @@ def test_conflicts_without_end_are_an_error() -> None:
 def test_any_other_error_comes_at_once(error: Exception) -> None:
     writer = Writer(error)
     with pytest.raises(type(error)):
-        despite_conflicts(writer)
+        retry_conflicts(writer)
     assert writer.count == 1
 
 

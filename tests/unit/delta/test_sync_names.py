@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.filesystem import force_names
+from pipeline.delta.filesystem import sync_names
 
 
 @pytest.fixture
@@ -23,12 +23,12 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_folder_and_all_above_it_are_forced(tmp_path: Path, forced: list[str]) -> None:
     folder = tmp_path.resolve() / "a" / "b"
     folder.mkdir(parents=True)
-    force_names(folder)
+    sync_names(folder)
     assert forced == [str(each) for each in (folder, *folder.parents)]
 
 
 def test_a_folder_that_is_not_there_is_left_out(tmp_path: Path, forced: list[str]) -> None:
-    force_names(tmp_path.resolve() / "a" / "b")
+    sync_names(tmp_path.resolve() / "a" / "b")
     assert forced == [str(each) for each in (tmp_path.resolve(), *tmp_path.resolve().parents)]
 
 
@@ -43,5 +43,5 @@ def test_a_folder_that_may_not_be_read_is_left_out(
         return opened(path, flags)
 
     monkeypatch.setattr(os, "open", refuse)
-    force_names(tmp_path)
+    sync_names(tmp_path)
     assert forced == [str(each) for each in tmp_path.parents]

@@ -73,7 +73,7 @@ class Connection:
 def opened(request: pytest.FixtureRequest) -> Iterator[tuple[Walsender, Libpq]]:
     libpq = Libpq(**request.param)
     connection = cast(Any, Connection(libpq))
-    walsender = Walsender(connection, conninfo="", slot="s", position=LSN(1), timeout=60)
+    walsender = Walsender(connection, conninfo="", slot="s", start_lsn=LSN(1), timeout=60)
     yield walsender, libpq
     walsender.close()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.protocol.binary import numbers, texts, times
 from pipeline.protocol.binary.nested import Converter
-from pipeline.protocol.binary.types import FAULTS, TypeFacts, Types, UnknownType
+from pipeline.protocol.binary.types import FAULTS, CatalogType, Types, UnknownType
 from tests.support.protocol.typed_values import TypedValues, load_typed_values
 
 SERVERS = load_typed_values()
@@ -160,8 +160,8 @@ def test_each_day_follows_the_one_before(day: int) -> None:
 
 def facts(
     oid: int, kind: str = "b", send: str = "", output: str = "", parts: tuple[int, ...] = ()
-) -> TypeFacts:
-    return TypeFacts(oid, f"public.t{oid}", kind, send, output, ",", parts)
+) -> CatalogType:
+    return CatalogType(oid, f"public.t{oid}", kind, send, output, ",", parts)
 
 
 OTHERS = {
@@ -209,7 +209,7 @@ def test_what_cannot_be_read_is_found_however_deep_it_is(oid: int, name: str | N
 def test_a_type_is_asked_for_once_and_a_built_in_one_never() -> None:
     asked: list[int] = []
 
-    def look_up(oid: int) -> TypeFacts | None:
+    def look_up(oid: int) -> CatalogType | None:
         asked.append(oid)
         return OTHERS.get(oid)
 
@@ -221,7 +221,7 @@ def test_a_type_is_asked_for_once_and_a_built_in_one_never() -> None:
 
 
 def test_a_type_that_was_not_there_is_asked_for_again() -> None:
-    later: dict[int, TypeFacts] = {}
+    later: dict[int, CatalogType] = {}
     types = Types(180000, later.get)
     with pytest.raises(UnknownType, match="with oid 20009"):
         types.find(20_009)

@@ -10,7 +10,7 @@ from pipeline.errors import ProtocolError
 from pipeline.protocol.decode import decode
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
-    UNSENT,
+    UNCHANGED_TOAST,
     BeginPrepare,
     Binary,
     Delete,
@@ -75,8 +75,8 @@ def test_type_bytes_of_no_message_are_refused() -> None:
 
 def test_value_and_null_and_not_sent_and_binary_are_four_different_cells() -> None:
     message = decode(b"I\0\0\0\7N\0\5t\0\0\0\0nub\0\0\0\0t\0\0\0\1u")
-    assert message == Insert(7, (b"", None, UNSENT, Binary(b""), b"u"))
-    cells = [b"", None, UNSENT, Binary(b"")]
+    assert message == Insert(7, (b"", None, UNCHANGED_TOAST, Binary(b""), b"u"))
+    cells = [b"", None, UNCHANGED_TOAST, Binary(b"")]
     assert [[a == b for b in cells] for a in cells] == [[i == j for j in range(4)] for i in range(4)]
     assert [[a != b for b in cells] for a in cells] == [[i != j for j in range(4)] for i in range(4)]
     assert len(set(cells)) == 4

@@ -23,7 +23,7 @@ from pipeline.protocol.events import (
 )
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
-    UNSENT,
+    UNCHANGED_TOAST,
     Begin,
     BeginPrepare,
     Column,
@@ -55,7 +55,7 @@ U = Relation(8, "public", "u", "f", (Column(True, "id", 23, -1),))
 BEGIN = Begin(LSN(100), 5, 731)
 COMMIT = Commit(0, LSN(100), LSN(148), 5)
 INSERT = Insert(7, (b"1",))
-UPDATE = Update(7, None, None, (UNSENT,))
+UPDATE = Update(7, None, None, (UNCHANGED_TOAST,))
 DELETE = Delete(8, "O", (b"1",))
 ORIGIN = Origin(LSN(9), "north")
 INSIDE = LogicalMessage(True, LSN(90), "p", b"x")

@@ -9,7 +9,7 @@ import pytest
 from pipeline.bronze.activity import Mark
 from pipeline.postgres.replication.slot_status import SlotState, SourceState
 from pipeline.protocol.lsn import LSN
-from pipeline.report.lag import lag_bytes, lag_seconds, long_text, seconds_left, source_lines, wal_rate
+from pipeline.report.lag import lag_bytes, lag_seconds, long_text, seconds_remaining, source_lines, wal_rate
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 MIB = 1 << 20
@@ -65,7 +65,7 @@ def test_the_rate_is_measured_from_a_commit_to_now() -> None:
 def test_the_time_left_is_what_is_safe_at_the_rate(
     state: SourceState, rate: float | None, left: float | None
 ) -> None:
-    assert seconds_left(state, rate) == left
+    assert seconds_remaining(state, rate) == left
 
 
 @pytest.mark.parametrize(

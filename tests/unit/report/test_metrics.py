@@ -42,11 +42,11 @@ def test_a_run_that_has_just_begun_says_which_release_it_is() -> None:
 
 def test_ingest_says_how_far_bronze_is_and_goes_on_changing() -> None:
     metrics, summary = RunMetrics("shop"), IngestSummary("shop", "slot", LSN(5))
-    metrics.take_ingest(summary)
+    metrics.on_ingest(summary)
     found = scraped(metrics)
     assert found['pgdelta_captured_lsn{pipeline="shop"}'] == "5"
     assert not any("captured_commit_timestamp" in name or "copy" in name for name in found)
-    summary.position, summary.commit_time, summary.transactions = LSN(0x200000001), NOON, 7
+    summary.captured_offset, summary.commit_time, summary.transactions = LSN(0x200000001), NOON, 7
     summary.changes, summary.commits = 21, 2
     summary.copies["sales", 'o"1'] = CopyProgress(ranges=4, ranges_landed=1, failure="no right")
     found = scraped(metrics)
@@ -65,8 +65,8 @@ def test_ingest_says_how_far_bronze_is_and_goes_on_changing() -> None:
 def test_ingest_says_where_the_log_of_the_source_ends_while_that_is_known() -> None:
     metrics = RunMetrics("shop")
     ends: list[LSN | None] = [LSN(0x200000009), None]
-    metrics.take_source(lambda: ends.pop(0))
-    metrics.take_ingest(IngestSummary("shop", "slot", LSN(5)))
+    metrics.on_source(lambda: ends.pop(0))
+    metrics.on_ingest(IngestSummary("shop", "slot", LSN(5)))
     name = 'pgdelta_source_wal_lsn{pipeline="shop"}'
     assert scraped(metrics)[name] == "8589934601"
     assert name not in scraped(metrics)
@@ -74,7 +74,7 @@ def test_ingest_says_where_the_log_of_the_source_ends_while_that_is_known() -> N
 
 def test_apply_says_how_far_each_table_is() -> None:
     metrics, summary = RunMetrics("shop"), ApplySummary("shop")
-    metrics.take_apply(summary)
+    metrics.on_apply(summary)
     assert scraped(metrics)['pgdelta_apply_pass_seconds_count{pipeline="shop"}'] == "0"
     entries = tuple(
         ManifestEntry("public", name, name, 3, LSN(lsn), lsn < 90) for name, lsn in (("a", 90), ("b", 40))
@@ -84,8 +84,8 @@ def test_apply_says_how_far_each_table_is() -> None:
         ("public", "c"): TableState(LSN(10), 5, 0, failure="no folder"),
     }
     summary.show(Manifest(LSN(90), NOON, entries))
-    summary.count_pass(1.5)
-    summary.count_pass(0.5)
+    summary.count_batch(1.5)
+    summary.count_batch(0.5)
     summary.stream = StreamProgress.of(
         {"batchId": 4, "numInputRows": 12, "inputRowsPerSecond": 6.0, "durationMs": {"triggerExecution": 250}}
     )

@@ -19,7 +19,7 @@ from pipeline.report.progress import (
     ended_lines,
     list_running,
     name_text,
-    seconds_left,
+    seconds_remaining,
     share_text,
     size_text,
     total_line,
@@ -80,17 +80,17 @@ def test_a_board_shows_few_tables_and_one_line_of_all() -> None:
     rows = board_rows(many, 5.0, 8)
     assert len(rows) == 9
     assert (rows[0].title, rows[0].share, rows[0].rows) == ("public.t0", 0.5, "1,000 rows")
-    assert (rows[0].rate, rows[0].left) == ("100 rows/s", "10 s left")
+    assert (rows[0].rate, rows[0].remaining) == ("100 rows/s", "10 s left")
     assert rows[-1].title == "0 of 301 tables complete, 293 more under way"
     # what only waits for capture gives its place to what is read
     assert list_running(many)[-1][0] == ("public", "read")
-    assert board_rows({ORDERS: copy_of(1, 1, 7)}, 0.0, 8)[0].left == "waits for capture"
-    assert board_rows({ORDERS: copy_of(2, 1, 7, ranges_read=2)}, 0.0, 8)[0].left == "lands"
+    assert board_rows({ORDERS: copy_of(1, 1, 7)}, 0.0, 8)[0].remaining == "waits for capture"
+    assert board_rows({ORDERS: copy_of(2, 1, 7, ranges_read=2)}, 0.0, 8)[0].remaining == "lands"
 
 
 def test_tables_that_wait_are_not_shown() -> None:
     [orders, total] = board_rows(some(), 180_000.0, 8)
-    assert (orders.title, orders.size, orders.left) == ("public.orders", "3.0 GiB", "1 min 38 s left")
+    assert (orders.title, orders.size, orders.remaining) == ("public.orders", "3.0 GiB", "1 min 38 s left")
     assert (total.title, total.rows, total.rate) == (
         "3 of 12 tables complete",
         "12,300,000 rows",
@@ -100,9 +100,9 @@ def test_tables_that_wait_are_not_shown() -> None:
 
 
 def test_what_is_left_is_reckoned_by_what_is_in_bronze() -> None:
-    assert seconds_left(copy_of(4, 1, seconds=10.0)) == 30.0
-    assert seconds_left(copy_of(4, 0, 5, seconds=10.0)) is None
-    assert seconds_left(copy_of(4, 4, 5, seconds=10.0)) is None
+    assert seconds_remaining(copy_of(4, 1, seconds=10.0)) == 30.0
+    assert seconds_remaining(copy_of(4, 0, 5, seconds=10.0)) is None
+    assert seconds_remaining(copy_of(4, 4, 5, seconds=10.0)) is None
 
 
 def test_numbers_read_well() -> None:
@@ -149,8 +149,8 @@ def test_elsewhere_there_is_a_line_now_and_then(
     summary = summary_of(some())
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     with CopyBoard() as board:
-        board.take(summary)
-        board.take(summary)
+        board.update(summary)
+        board.update(summary)
         lines = capsys.readouterr().err.splitlines()
         assert [line.split(":")[0] for line in lines] == [
             *(f"copied public.done{i}" for i in range(3)),
@@ -168,10 +168,10 @@ def test_elsewhere_there_is_a_line_now_and_then(
 def test_what_fails_again_for_the_same_reason_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     with CopyBoard() as board:
         for _ in range(3):
-            board.take(summary_of({ORDERS: copy_of()}))
-            board.take(summary_of({ORDERS: copy_of(failure="No.")}, "Nothing goes."))
-        board.take(summary_of({ORDERS: copy_of(1, 1, 2, is_complete=True)}))
-        board.take(summary_of({ORDERS: copy_of(1, 1, 3, is_complete=True, began=1.0)}))
+            board.update(summary_of({ORDERS: copy_of()}))
+            board.update(summary_of({ORDERS: copy_of(failure="No.")}, "Nothing goes."))
+        board.update(summary_of({ORDERS: copy_of(1, 1, 2, is_complete=True)}))
+        board.update(summary_of({ORDERS: copy_of(1, 1, 3, is_complete=True, began=1.0)}))
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(",")[0] for line in said] == [
         "copy of public.orders failed: No.",
@@ -183,7 +183,7 @@ def test_what_fails_again_for_the_same_reason_is_said_once(capsys: pytest.Captur
 
 def test_beside_json_stderr_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     with CopyBoard(is_quiet=True) as board:
-        board.take(summary_of(some(), "All is lost."))
+        board.update(summary_of(some(), "All is lost."))
     assert capsys.readouterr() == ("", "")
 
 
@@ -204,10 +204,10 @@ def test_a_terminal_has_bars_and_keeps_stdout_free(
     monkeypatch.setattr(sys, "stderr", terminal)
     summary = summary_of(some())
     with CopyBoard(is_quiet=True) as board:
-        board.take(summary)
+        board.update(summary)
         print(json.dumps({"captured": 3}))
         summary.copies[ORDERS].is_complete = True
-        board.take(summary)
+        board.update(summary)
         shown = terminal.getvalue()
         assert "1 min 38 s left" in shown
         assert "3 of 12 tables complete" in shown
@@ -227,7 +227,7 @@ class Closed(io.StringIO):
 def test_a_stderr_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Closed())
     with CopyBoard() as board:
-        board.take(summary_of(some()))
+        board.update(summary_of(some()))
 
 
 @pytest.mark.parametrize(("width", "shown"), [(80, ""), (120, "3.0 GiB")])

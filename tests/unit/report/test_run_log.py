@@ -18,7 +18,7 @@ from pipeline.metadata.manifests import Manifest
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.run_log import RunLog
-from pipeline.report.watch import Watch
+from pipeline.report.watch import Observers
 
 CONFIG = Config("shop", Source("", "shop", "shop"), Storage("./lake"), Silver(), (), "pipeline.yaml")
 
@@ -38,10 +38,10 @@ def test_copies_that_all_fail_are_logged_once_for_each_sentence() -> None:
     log, summary = RunLog("shop", "run", lines.append), IngestSummary("shop", "slot", LSN(5))
     for sentence in ("no server", None, "no server", "no right", "no right"):
         summary.copy_failure = sentence
-        log.take_ingest(summary)
+        log.on_ingest(summary)
     copy = summary.copies["public", "t"] = CopyProgress(rows_landed=4)
     copy.complete()
-    log.take_ingest(summary)
+    log.on_ingest(summary)
     said = [(line["event"], line.get("sentence")) for line in logged(lines)]
     assert said == [("copies failed", "no server"), ("copies failed", "no right"), ("copied", None)]
 
@@ -50,24 +50,24 @@ def test_commits_and_copies_are_logged_as_they_come() -> None:
     lines: list[str] = []
     log, summary = RunLog("shop", "run", lines.append), IngestSummary("shop", "slot", LSN(5))
     log.start("continuous")
-    log.take_ingest(summary)
+    log.on_ingest(summary)
     assert logged(lines) == [{"event": "start", "trigger": "continuous", "version": __version__}]
-    summary.position, summary.transactions, summary.changes, summary.commits = LSN(9), 2, 30, 1
-    log.take_ingest(summary)
-    log.take_ingest(summary)
-    summary.position, summary.transactions, summary.changes, summary.commits = LSN(12), 3, 31, 2
+    summary.captured_offset, summary.transactions, summary.changes, summary.commits = LSN(9), 2, 30, 1
+    log.on_ingest(summary)
+    log.on_ingest(summary)
+    summary.captured_offset, summary.transactions, summary.changes, summary.commits = LSN(12), 3, 31, 2
     copy = summary.copies["public", "t"] = CopyProgress(rows_landed=4)
-    log.take_ingest(summary)
+    log.on_ingest(summary)
     assert logged(lines) == [
         {"event": "commit", "position": "0/9", "transactions": 2, "changes": 30},
         {"event": "commit", "position": "0/C", "transactions": 1, "changes": 1},
     ]
     copy.failure = "no right"
-    log.take_ingest(summary)
-    log.take_ingest(summary)
+    log.on_ingest(summary)
+    log.on_ingest(summary)
     copy.failure = None
     copy.complete()
-    log.take_ingest(summary)
+    log.on_ingest(summary)
     table = {"schema": "public", "table": "t", "rows": 4, "seconds": 0.0}
     assert logged(lines) == [
         {"event": "copy failed", **table, "sentence": "no right"},
@@ -78,7 +78,7 @@ def test_commits_and_copies_are_logged_as_they_come() -> None:
 def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
     lines: list[str] = []
     log, summary = RunLog("shop", "run", lines.append), ApplySummary("shop")
-    log.take_apply(summary)
+    log.on_apply(summary)
     assert lines == []
     summary.tables = {
         ("public", "a"): TableState(LSN(9), 3),
@@ -86,9 +86,9 @@ def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
         ("public", "c"): TableState(LSN(4), failure="c has no folder"),
     }
     summary.show(Manifest(LSN(9)))
-    summary.count_pass(0.25)
-    log.take_apply(summary)
-    log.take_apply(summary)
+    summary.count_batch(0.25)
+    log.on_apply(summary)
+    log.on_apply(summary)
     facts = {"position": "0/9", "seconds": 0.25}
     assert logged(lines) == [
         {"event": "pass", **facts, "changes": 3, "tables": 1},
@@ -109,8 +109,8 @@ def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
     ]
     summary.tables["public", "a"].changes = 5
     summary.tables["public", "c"] = TableState(LSN(9))
-    summary.count_pass(0.25)
-    log.take_apply(summary)
+    summary.count_batch(0.25)
+    log.on_apply(summary)
     assert logged(lines) == [
         {"event": "pass", **facts, "changes": 2, "tables": 1},
         {"event": "resumed", "schema": "public", "table": "c", "applied": "0/9"},
@@ -135,7 +135,7 @@ def options(
 
 
 def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, Watch(CONFIG, options(), "apply"):
+    with pytest.raises(SystemExit) as ended, Observers(CONFIG, options(), "apply"):
         raise ConfigError("no such table")
     assert ended.value.code == 2
     start, end = map(json.loads, capsys.readouterr().err.splitlines())
@@ -145,22 +145,22 @@ def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[
         "exit_code": 2,
         "sentence": "no such table",
     }
-    with pytest.raises(ValueError, match="geheim"), Watch(CONFIG, options(debug=True), "apply"):
+    with pytest.raises(ValueError, match="geheim"), Observers(CONFIG, options(debug=True), "apply"):
         raise ValueError("geheim")
     assert "geheim" not in capsys.readouterr().err
 
 
 def test_a_run_that_is_done_says_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    with Watch(CONFIG, options(), "apply") as watch:
-        watch.take_apply(ApplySummary("shop"))
+    with Observers(CONFIG, options(), "apply") as watch:
+        watch.on_apply(ApplySummary("shop"))
     assert watch.end(1) == 1
     assert json.loads(capsys.readouterr().err.splitlines()[-1])["exit_code"] == 1
 
 
 def test_text_is_what_it_was_and_leaves_errors_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Watch(CONFIG, options("text"), "ingest")
+    watch = Observers(CONFIG, options("text"), "ingest")
     with watch:
-        watch.take_ingest(IngestSummary("shop", "slot"))
+        watch.on_ingest(IngestSummary("shop", "slot"))
     assert watch.end(0) == 0
     with pytest.raises(LakeError, match="no lake"), watch:
         raise LakeError("no lake")
@@ -169,7 +169,7 @@ def test_text_is_what_it_was_and_leaves_errors_alone(capsys: pytest.CaptureFixtu
 
 def tell_troubles(options: argparse.Namespace) -> None:
     summary = ApplySummary("shop")
-    with Watch(CONFIG, options, "apply") as watch:
+    with Observers(CONFIG, options, "apply") as watch:
         for state in (
             TableState(LSN(4), held="public.b is held: a type"),
             TableState(LSN(4), held="public.b is held: a type"),
@@ -178,8 +178,8 @@ def tell_troubles(options: argparse.Namespace) -> None:
             TableState(LSN(9)),
         ):
             summary.tables = {("public", "a"): TableState(LSN(9), 3), ("public", "b"): state}
-            summary.count_pass(0.25)
-            watch.take_apply(summary)
+            summary.count_batch(0.25)
+            watch.on_apply(summary)
 
 
 def test_a_continuous_run_says_in_text_what_is_held_fails_or_goes_on(
@@ -201,7 +201,10 @@ def test_a_continuous_run_says_in_text_what_is_held_fails_or_goes_on(
 def test_a_port_that_is_taken_ends_the_run_before_it_begins() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(EndpointError, match="is in use"), Watch(CONFIG, options("text", address), "run"):
+        with (
+            pytest.raises(EndpointError, match="is in use"),
+            Observers(CONFIG, options("text", address), "run"),
+        ):
             pytest.fail("it began")
 
 

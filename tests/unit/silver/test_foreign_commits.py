@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pipeline.delta.log import LoggedOperation
-from pipeline.silver.foreign_commits import Foreign, find_foreign, tells_position
+from pipeline.silver.foreign_commits import ForeignCommit, find_foreign, records_offset
 
 OURS = {"pgdelta": 1}
 REWRITE = {"pgdelta": 1, "operation": "rewrite"}
@@ -32,9 +32,9 @@ def log(*commits: str | tuple[str, int] | Mapping[str, object]) -> list[LoggedOp
         (log(), None),
         (log(OURS, "OPTIMIZE", "VACUUM START", "VACUUM END", OURS, "ADD COLUMNS"), None),
         (log("ADD CONSTRAINT", "COMPUTE STATS", "ROW TRACKING BACKFILL", "UPGRADE PROTOCOL"), None),
-        (log("DELETE"), Foreign("DELETE", 11, 10)),
-        (log(OURS, "WRITE", "DELETE"), Foreign("WRITE", 12, 11)),
-        (log("a commit without a name"), Foreign("a commit without a name", 11, 10)),
+        (log("DELETE"), ForeignCommit("DELETE", 11, 10)),
+        (log(OURS, "WRITE", "DELETE"), ForeignCommit("WRITE", 12, 11)),
+        (log("a commit without a name"), ForeignCommit("a commit without a name", 11, 10)),
         # undone: by a RESTORE to where rows and columns are those of our last commit
         (log("DELETE", ("RESTORE", 10)), None),
         (log(OURS, "OPTIMIZE", "DELETE", "WRITE", ("RESTORE", 11)), None),
@@ -42,22 +42,22 @@ def log(*commits: str | tuple[str, int] | Mapping[str, object]) -> list[LoggedOp
         (log("DELETE", ("RESTORE", 10), OURS, "DELETE", ("RESTORE", 13)), None),
         (log(OURS, ("RESTORE", 11)), None),
         # not undone: its rows are still there, or ours are gone with them while their position stays
-        (log("DELETE", "WRITE", ("RESTORE", 11)), Foreign("DELETE", 11, 10)),
-        (log(OURS, "DELETE", ("RESTORE", 10)), Foreign("DELETE", 12, 11)),
-        (log("ADD COLUMNS", "DELETE", ("RESTORE", 10)), Foreign("DELETE", 12, 11)),
-        (log("DELETE", OURS), Foreign("DELETE", 11, None)),
-        (log("DELETE", OURS, ("RESTORE", 10)), Foreign("DELETE", 11, None)),
-        (log("DELETE", OURS, ("RESTORE", 12)), Foreign("DELETE", 11, None)),
-        (log(OURS, OURS, ("RESTORE", 11)), Foreign("RESTORE", 13, 12)),
-        (log(("RESTORE", 9)), Foreign("RESTORE", 11, 10)),
+        (log("DELETE", "WRITE", ("RESTORE", 11)), ForeignCommit("DELETE", 11, 10)),
+        (log(OURS, "DELETE", ("RESTORE", 10)), ForeignCommit("DELETE", 12, 11)),
+        (log("ADD COLUMNS", "DELETE", ("RESTORE", 10)), ForeignCommit("DELETE", 12, 11)),
+        (log("DELETE", OURS), ForeignCommit("DELETE", 11, None)),
+        (log("DELETE", OURS, ("RESTORE", 10)), ForeignCommit("DELETE", 11, None)),
+        (log("DELETE", OURS, ("RESTORE", 12)), ForeignCommit("DELETE", 11, None)),
+        (log(OURS, OURS, ("RESTORE", 11)), ForeignCommit("RESTORE", 13, 12)),
+        (log(("RESTORE", 9)), ForeignCommit("RESTORE", 11, 10)),
         # replaced: no row of before is left
         (log("DELETE", REWRITE), None),
         (log("DELETE", OURS, REWRITE, OURS), None),
-        (log("DELETE", REWRITE, "WRITE"), Foreign("WRITE", 13, 12)),
+        (log("DELETE", REWRITE, "WRITE"), ForeignCommit("WRITE", 13, 12)),
     ],
 )
 def test_what_somebody_else_changed_is_found_unless_it_was_undone(
-    commits: list[LoggedOperation], foreign: Foreign | None
+    commits: list[LoggedOperation], foreign: ForeignCommit | None
 ) -> None:
     assert find_foreign(commits, 10) == foreign
 
@@ -76,4 +76,4 @@ def test_what_somebody_else_changed_is_found_unless_it_was_undone(
     ],
 )
 def test_only_a_position_says_how_far_a_table_is(recorded: list[str], is_told: bool) -> None:
-    assert tells_position(recorded, "app:1") is is_told
+    assert records_offset(recorded, "app:1") is is_told

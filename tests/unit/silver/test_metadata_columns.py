@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.silver.column_mapping import RenameColumn
-from pipeline.silver.metadata_columns import find_own, free_names, plan_own_renames
+from pipeline.silver.metadata_columns import find_metadata_columns, free_names, plan_metadata_renames
 
 OURS = ["_commit_lsn", "_commit_time"]
 
@@ -53,11 +53,11 @@ def test_our_columns_take_names_that_are_free(taken: list[str], names: list[str]
 def test_our_columns_are_those_that_the_source_has_not(
     columns: list[str], known: list[str], coming: list[str], own: list[str]
 ) -> None:
-    assert find_own(columns, known, coming) == own
+    assert find_metadata_columns(columns, known, coming) == own
 
 
 def renames(own: list[str], taken: list[str], wanted: list[str]) -> list[tuple[str, str]]:
-    return [(rename.name, rename.to) for rename in plan_own_renames(own, taken, wanted)]
+    return [(rename.name, rename.to) for rename in plan_metadata_renames(own, taken, wanted)]
 
 
 def test_our_columns_give_way_to_names_that_differ_in_case() -> None:
@@ -77,5 +77,5 @@ def test_our_columns_stay_where_nothing_takes_their_names() -> None:
 
 def test_a_column_of_ours_that_gives_way_is_told() -> None:
     sentence = "column _commit_time, which is ours, is _commit_time_ now: the source has one of that name"
-    [rename] = plan_own_renames(OURS, ["id"], ["_commit_time"])
+    [rename] = plan_metadata_renames(OURS, ["id"], ["_commit_time"])
     assert rename == RenameColumn("_commit_time", "_commit_time_", sentence)

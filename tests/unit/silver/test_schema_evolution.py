@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
-from pipeline.silver.column_mapping import Known, name_alike
+from pipeline.silver.column_mapping import SilverColumns, align_versions
 from pipeline.silver.schema_evolution import (
     AddColumn,
     CreateTable,
@@ -20,27 +20,29 @@ from pipeline.silver.schema_evolution import (
     rule_of_last,
     shaped,
 )
-from pipeline.silver.schema_notes import Note
+from pipeline.silver.schema_notes import SchemaNote
 from tests.support.silver.relations import FLOAT8, INT4, INT8, NUMERIC, TEXT, column, relation
 
 ID = column("id", 1, INT4, is_key=True)
 NAME = column("name", 2)
 BEFORE = relation(ID, NAME)
-KNOWN = Known(500, {"id": 1, "name": 2})
+KNOWN = SilverColumns(500, {"id": 1, "name": 2})
 SILVER = {"id": "INT", "name": "STRING"}
 HELD = "; bronze keeps its changes, and silver shows the table as of before that"
 
 
 def plan(
     to: SourceRelation,
-    known: Known | None = KNOWN,
+    known: SilverColumns | None = KNOWN,
     silver: Mapping[str, str] | None = SILVER,
     overrides: Mapping[str, str] | None = None,
 ) -> list[Operation]:
     return plan_evolution(known, to, silver, TableRule("*.*", types=overrides or {}))
 
 
-def held(to: SourceRelation, known: Known | None = KNOWN, silver: Mapping[str, str] | None = SILVER) -> str:
+def held(
+    to: SourceRelation, known: SilverColumns | None = KNOWN, silver: Mapping[str, str] | None = SILVER
+) -> str:
     [operation] = plan(to, known, silver)
     assert isinstance(operation, Hold)
     sentence, _, way_out = operation.sentence.partition(HELD)
@@ -129,7 +131,7 @@ WIDER = {
 @pytest.mark.parametrize("name", WIDER)
 def test_type_that_holds_every_value_of_the_one_before_is_widened_and_stays_wide(name: str) -> None:
     before, wide, after = WIDER[name]
-    known = Known(500, {"id": 1, "v": 2})
+    known = SilverColumns(500, {"id": 1, "v": 2})
     [operation] = plan(relation(ID, wide), known, {"id": "INT", "v": before})
     assert isinstance(operation, WidenColumn)
     assert (operation.type.ddl, operation.sentence.split(";")[0]) == (
@@ -169,7 +171,9 @@ def test_names_that_differ_only_in_case_are_held() -> None:
     sentence = "public.t is held: columns Id and id differ only in case, which Delta cannot hold"
     assert held(relation(column("Id", 1), column("id", 2)), None, None) == sentence
     present = {"Id": "INT", "name": "STRING"}
-    assert held(relation(column("id", 3), NAME), Known(500, {"Id": 1, "name": 2}), present) == sentence
+    assert (
+        held(relation(column("id", 3), NAME), SilverColumns(500, {"Id": 1, "name": 2}), present) == sentence
+    )
 
 
 def test_evolution_that_a_crash_cut_short_is_done_again() -> None:
@@ -192,18 +196,18 @@ def test_column_that_appears_while_the_catalog_is_ahead_is_added_with_a_note() -
     to = relation(*(column(c.name, None, c.type_oid) for c in (ID, NAME)), column("more", None))
     added, note = plan_evolution(KNOWN, to, SILVER, TableRule("*.*"), is_certain=False)
     assert isinstance(added, AddColumn)
-    assert isinstance(note, Note)
+    assert isinstance(note, SchemaNote)
     assert note.sentence.startswith("column more appeared while the catalog was ahead of the stream")
 
 
 def test_column_that_may_be_one_of_which_nobody_knew_the_number_is_added_with_a_note() -> None:
     before = relation(ID, column("old", None, NAME.type_oid))
-    known = Known(500, {}).after(before)
+    known = SilverColumns(500, {}).after(before)
     silver = {"id": "INT", "old": "STRING"}
     added, note = plan_evolution(
         known, relation(ID, column("new", 2, NAME.type_oid)), silver, TableRule("*.*")
     )
-    assert (type(added), type(note)) == (AddColumn, Note)
+    assert (type(added), type(note)) == (AddColumn, SchemaNote)
     # one that is still there under its name is not in doubt, nor is one that is long gone
     later = relation(ID, column("old", 2, NAME.type_oid), column("more", 3))
     assert [type(o) for o in plan_evolution(known, later, silver, TableRule("*.*"))] == [AddColumn]
@@ -225,7 +229,9 @@ def test_what_the_catalog_did_not_say_does_not_make_numbers_unknown() -> None:
     after = KNOWN.after(silent)
     assert after.numbers == {"id": 1, "name": 2, "new": None}
     assert KNOWN.after(relation(ID)).numbers == KNOWN.numbers
-    assert KNOWN.after(relation(column("id", 4), oid=9)) == Known(9, {"id": 4}, types={"id": (TEXT, -1)})
+    assert KNOWN.after(relation(column("id", 4), oid=9)) == SilverColumns(
+        9, {"id": 4}, types={"id": (TEXT, -1)}
+    )
 
 
 def test_dropped_column_stays_unless_the_rule_says_otherwise() -> None:
@@ -243,11 +249,11 @@ def test_a_rewrite_reads_each_column_into_the_type_it_had_last_under_its_name_in
     first = relation(ID, column("v", 2, INT4), column("V", 3, INT4), column("gone", 4, INT4))
     second = relation(ID, column("v", 2, INT4), column("V", 3), column("gone", 4), version=2)
     third = relation(ID, column("w", 2, INT8), column("V", 3), version=3)
-    alike = name_alike(None, [first, second, third])
+    alike = align_versions(None, [first, second, third])
     found = rule_of_last(alike.relations, TableRule("*.*", type_changes="rewrite"))
     assert found.types == {"id": "INT", "w": "BIGINT", "V": "STRING", "gone": "STRING"}
     assert found.type_changes == "hold"
-    alike = name_alike(None, [first, second])
+    alike = align_versions(None, [first, second])
     found = rule_of_last(alike.relations, TableRule("*.*", types={"gone": "BIGINT"}))
     assert found.types == {"id": "INT", "v": "INT", "V__3": "STRING", "gone": "BIGINT"}
 

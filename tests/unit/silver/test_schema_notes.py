@@ -9,24 +9,24 @@ import pytest
 
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.tables import TableRule
-from pipeline.silver.column_mapping import Known
+from pipeline.silver.column_mapping import SilverColumns
 from pipeline.silver.schema_evolution import plan_evolution
-from pipeline.silver.schema_notes import Note
+from pipeline.silver.schema_notes import SchemaNote
 from pipeline.silver.types import keeps_values
 from tests.support.silver.relations import INT4, INT8, NUMERIC, TEXT, column, relation
 
 ID = column("id", 1, INT4, is_key=True)
 NAME = column("name", 2)
-KNOWN = Known(500, {"id": 1, "name": 2})
+KNOWN = SilverColumns(500, {"id": 1, "name": 2})
 SILVER = {"id": "INT", "name": "STRING"}
 VARCHAR, BPCHAR, TIMESTAMP, JSON, JSONB = 1043, 1042, 1114, 114, 3802
 NUMERIC_10_2, NUMERIC_12_4 = (((p << 16) | s) + 4 for p, s in ((10, 2), (12, 4)))
 
 
-def notes(to: SourceRelation, known: Known, silver: Mapping[str, str]) -> list[tuple[str, str]]:
+def notes(to: SourceRelation, known: SilverColumns, silver: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the kind and the first word after the column's name of what is noted."""
     found = plan_evolution(known, to, silver, TableRule("*.*"))
-    return [(n.kind, n.sentence.split(", ")[0]) for n in found if isinstance(n, Note)]
+    return [(n.kind, n.sentence.split(", ")[0]) for n in found if isinstance(n, SchemaNote)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_type_that_changes_values_without_a_message_is_noted(
 
 def test_change_of_type_that_silver_does_not_see_is_noted() -> None:
     silver = {"id": "INT", "v": "STRING"}
-    known = Known(500, {"id": 1, "v": 2}, types={"id": (INT4, -1), "v": (BPCHAR, 9)})
+    known = SilverColumns(500, {"id": 1, "v": 2}, types={"id": (INT4, -1), "v": (BPCHAR, 9)})
     to = relation(ID, column("v", 2, BPCHAR, modifier=14))
     assert notes(to, known, silver) == [("resync", "the type of column v changed")]
     assert notes(to, known.after(to), silver) == []
@@ -71,11 +71,11 @@ def test_change_of_type_that_silver_does_not_see_is_noted() -> None:
 
 
 def test_column_that_was_not_published_for_some_time_is_noted() -> None:
-    known = Known(500, {"id": 1, "name": 2}, types={"id": (INT4, -1)})
+    known = SilverColumns(500, {"id": 1, "name": 2}, types={"id": (INT4, -1)})
     assert notes(relation(ID, NAME), known, SILVER) == [
         ("resync", "column name was not published for some time: only a resync brings what it was then")
     ]
-    never = Known(500, {"id": 1, "last": 3}, types={"id": (INT4, -1), "last": (TEXT, -1)})
+    never = SilverColumns(500, {"id": 1, "last": 3}, types={"id": (INT4, -1), "last": (TEXT, -1)})
     to = relation(ID, NAME, column("last", 3))
     assert [kind for kind, _ in notes(to, never, {"id": "INT", "last": "STRING"})] == ["resync"]
 

@@ -8,11 +8,11 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.swap import RecordsBeside
+from pipeline.silver.swap import BufferedRecords
 
 
 def test_only_what_was_not_shown_yet_is_news_and_only_where_rows_are_missing() -> None:
-    records = RecordsBeside(Records(Lake(cast("Any", None), "file:/lake")))
+    records = BufferedRecords(Records(Lake(cast("Any", None), "file:/lake")))
     happened = [
         Event("public", "t", LSN(lsn), kind, f"{kind} at {lsn}")
         for lsn in (40, 50, 60)

@@ -14,7 +14,7 @@ import pgdelta
 from pipeline.errors import ConfigError, LakeError
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.as_of import TableAsOf, as_of, read_lsn, read_time, view_names
-from pipeline.silver.versions import is_of, place_of
+from pipeline.silver.versions import is_of, resolve_path
 from tests.support.paths import ROOT
 
 APP = "pgdelta:shop:1"
@@ -137,4 +137,4 @@ def test_positions_tell_whether_a_version_shows_a_commit(
     ],
 )
 def test_tables_are_found_under_the_root_of_now(path: str, name: tuple[str, str], wanted: str) -> None:
-    assert place_of(path, name, "file:/lake") == wanted
+    assert resolve_path(path, name, "file:/lake") == wanted

@@ -12,7 +12,15 @@ from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.text_parsers import BIGINT, INT, STRING
-from pipeline.silver.write_plan import Cut, Identity, Run, TableInput, plain_runs, plan_cuts, plan_fold
+from pipeline.silver.write_plan import (
+    Identity,
+    Run,
+    TableInput,
+    WriteStep,
+    plain_runs,
+    plan_fold,
+    plan_write_steps,
+)
 from tests.support.silver.relations import INT4, column, relation, survey
 
 KEY, PLAIN = column("id", 1, INT4, is_key=True), column("v", 2)
@@ -27,14 +35,16 @@ RELATIONS = {r.version: r for r in (KEYED, WIDER, FULL, FULL_WIDER, OTHER_KEY, N
 START = (0, -1)
 
 
-def cuts(*surveys: Survey, runs: Sequence[Run] | None = None, known_oid: int | None = None) -> list[Cut]:
+def cuts(
+    *surveys: Survey, runs: Sequence[Run] | None = None, known_oid: int | None = None
+) -> list[WriteStep]:
     found = plain_runs(surveys, RELATIONS) if runs is None else tuple(runs)
     assert found is not None
-    return plan_cuts(TableInput(surveys, RELATIONS, LSN(1000), found), known_oid)
+    return plan_write_steps(TableInput(surveys, RELATIONS, LSN(1000), found), known_oid)
 
 
-def told(cut: Cut) -> str:
-    text = f"{cut.identity.value} {cut.versions} ({cut.after}, {cut.upto}] → {int(cut.through)}"
+def told(cut: WriteStep) -> str:
+    text = f"{cut.identity.value} {cut.versions} ({cut.start}, {cut.end}] → {int(cut.end_lsn)}"
     return text + f" #{cut.part}" * bool(cut.part) + " replaces" * cut.replaces
 
 
@@ -125,7 +135,7 @@ def test_only_the_last_of_tables_created_again_counts() -> None:
     relations: dict[int, SourceRelation] = RELATIONS | {8: third}
     runs = plain_runs(surveys, relations)
     assert runs is not None
-    [cut] = plan_cuts(TableInput(surveys, relations, LSN(1000), runs), 500)
+    [cut] = plan_write_steps(TableInput(surveys, relations, LSN(1000), runs), 500)
     assert told(cut) == "key (8,) ((50, -1), (60, 0)] → 1000 replaces"
 
 
@@ -134,10 +144,10 @@ def test_identity_without_columns_appends_and_refuses_what_it_cannot_place() -> 
     for version, of in ((6, NOTHING), (9, unflagged)):
         runs = (Run((version,), (10, 0), (20, 0)),)
         table = TableInput((survey(version, (10, 0), (20, 0)),), {version: of}, LSN(50), runs)
-        assert [cut.identity for cut in plan_cuts(table)] == [Identity.NONE]
+        assert [cut.identity for cut in plan_write_steps(table)] == [Identity.NONE]
         changed = TableInput((survey(version, (10, 0), (20, 0), updates=1),), {version: of}, LSN(50), runs)
         with pytest.raises(LakeError, match="has no replica identity, but updates or deletes came"):
-            plan_cuts(changed)
+            plan_write_steps(changed)
 
 
 def test_fold_knows_where_each_version_has_a_column_and_what_may_be_missing() -> None:
@@ -145,10 +155,10 @@ def test_fold_knows_where_each_version_has_a_column_and_what_may_be_missing() ->
     runs = plain_runs(surveys, RELATIONS)
     assert runs is not None
     table = TableInput(surveys, RELATIONS, LSN(1000), runs)
-    [cut] = plan_cuts(table)
+    [cut] = plan_write_steps(table)
     silver = {"id": INT, "v": STRING, "w": STRING, "gone": BIGINT}
     fold = plan_fold(table, cut, silver, TableRule("*.*"))
-    assert [(c.name, dict(c.positions), c.is_partial) for c in fold.columns] == [
+    assert [(c.name, dict(c.indexes), c.is_partial) for c in fold.columns] == [
         ("id", {1: 0, 2: 0}, False),
         ("v", {1: 1, 2: 1}, True),
         ("w", {2: 2}, True),
@@ -166,6 +176,6 @@ def test_fold_takes_the_type_that_silver_has_where_only_the_catalog_could_tell()
     unknown = relation(column("id", None, INT4, is_key=True), column("v", None, 16_500), version=1)
     surveys = (survey(1, (10, 0), (20, 0)),)
     table = TableInput(surveys, {1: unknown}, LSN(50), (Run((1,), (10, 0), (20, 0)),))
-    [cut] = plan_cuts(table)
+    [cut] = plan_write_steps(table)
     fold = plan_fold(table, cut, {"id": INT, "v": BIGINT}, TableRule("*.*"))
     assert [c.type.ddl for c in fold.columns] == ["INT", "BIGINT"]

@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from pipeline.bronze.copy_states import COMPLETE, CopyState
-from pipeline.postgres.open_transactions import Writers, keeps_stale_entries
+from pipeline.postgres.open_transactions import OpenTransactions, keeps_stale_entries
 from pipeline.postgres.published_tables import Membership
-from pipeline.table_copy.new_tables import PATIENCE, Joining, has_joined
+from pipeline.table_copy.new_tables import PATIENCE, NewTables, is_new
 
 NAME = ("public", "t")
 OTHER = ("public", "u")
 JOINED = {NAME: Membership(10, 1), OTHER: Membership(20, 2)}
 
 
-def waiting(joining: Joining, writers: Writers, now: float = 0.0) -> dict[tuple[str, str], int]:
+def waiting(joining: NewTables, writers: OpenTransactions, now: float = 0.0) -> dict[tuple[str, str], int]:
     tables = joining.note(JOINED, writers, now)
     return {name: len(table.writers) for name, table in tables.items() if table.is_waiting}
 
 
-def on_primary(*writers: str) -> Writers:
-    return Writers({10: frozenset(writers)})
+def on_primary(*writers: str) -> OpenTransactions:
+    return OpenTransactions({10: frozenset(writers)})
 
 
 def test_who_began_to_write_later_is_not_waited_for() -> None:
-    joining = Joining()
+    joining = NewTables()
     assert waiting(joining, on_primary("3/7", "-1/700")) == {NAME: 2}
     assert waiting(joining, on_primary("3/7", "3/8")) == {NAME: 1}
     assert waiting(joining, on_primary("3/8")) == {}
@@ -32,22 +32,22 @@ def test_who_began_to_write_later_is_not_waited_for() -> None:
 
 
 def test_a_table_that_joins_again_waits_again() -> None:
-    joining = Joining()
+    joining = NewTables()
     assert waiting(joining, on_primary()) == {}
     again = {NAME: Membership(10, 3)}
     assert joining.note(again, on_primary("4/1"), 0.0)[NAME].is_waiting
 
 
 def test_on_a_standby_all_that_was_open_is_waited_for() -> None:
-    joining = Joining()
-    assert waiting(joining, Writers({}, (90, 100))) == {NAME: 1, OTHER: 1}
-    assert waiting(joining, Writers({}, (99, 120))) == {NAME: 1, OTHER: 1}
-    assert waiting(joining, Writers({}, (100, 120))) == {}
-    assert waiting(Joining(), Writers({}, (100, 100))) == {}
+    joining = NewTables()
+    assert waiting(joining, OpenTransactions({}, (90, 100))) == {NAME: 1, OTHER: 1}
+    assert waiting(joining, OpenTransactions({}, (99, 120))) == {NAME: 1, OTHER: 1}
+    assert waiting(joining, OpenTransactions({}, (100, 120))) == {}
+    assert waiting(NewTables(), OpenTransactions({}, (100, 100))) == {}
 
 
 def test_a_long_wait_is_told() -> None:
-    joining = Joining()
+    joining = NewTables()
     table = joining.note(JOINED, on_primary("3/7"), 5.0)[NAME]
     assert table.sentence(5.0 + PATIENCE - 1) is None
     assert "(1)" in (table.sentence(5.0 + PATIENCE) or "")
@@ -55,10 +55,10 @@ def test_a_long_wait_is_told() -> None:
 
 def test_a_table_joins_once_and_never_with_all_tables() -> None:
     copied = [CopyState(1, NAME, COMPLETE, membership=1)]
-    assert has_joined(Membership(10, 1), [])
-    assert not has_joined(Membership(10, 1), copied)
-    assert has_joined(Membership(10, 2), copied)
-    assert not has_joined(Membership(10, 0), [])
+    assert is_new(Membership(10, 1), [])
+    assert not is_new(Membership(10, 1), copied)
+    assert is_new(Membership(10, 2), copied)
+    assert not is_new(Membership(10, 0), [])
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,17 @@ def described(*schemas: str) -> StreamedNames:
 
 def test_a_table_that_was_described_under_another_name_goes_astray_until_it_is_described_anew() -> None:
     names = described("s")
-    assert names.astray(PUBLISHED) == {("s2", "t"): ("s", "t")}
+    assert names.renamed(PUBLISHED) == {("s2", "t"): ("s", "t")}
     names.forget()
-    assert names.astray(PUBLISHED) == {}
-    assert described("s", "s2").astray(PUBLISHED) == {}
+    assert names.renamed(PUBLISHED) == {}
+    assert described("s", "s2").renamed(PUBLISHED) == {}
 
 
 def test_another_session_is_due_once_bronze_is_beyond_the_renaming() -> None:
     names = described("s")
     assert not names.is_due(LSN(100))
     stop, begun = threading.Event(), []
-    asking = threading.Thread(target=lambda: begun.append(names.ask(LSN(50), stop)))
+    asking = threading.Thread(target=lambda: begun.append(names.request_session(LSN(50), stop)))
     asking.start()
     while not names.is_due(LSN(50)):
         pass
@@ -40,13 +40,13 @@ def test_another_session_is_due_once_bronze_is_beyond_the_renaming() -> None:
     names.renewed()
     asking.join()
     assert begun == [True]
-    assert names.astray(PUBLISHED) == {}
+    assert names.renamed(PUBLISHED) == {}
     stop.set()
-    assert not names.ask(LSN(60), stop)
+    assert not names.request_session(LSN(60), stop)
 
 
 def test_a_name_that_stays_another_does_not_renew_sessions_for_ever() -> None:
     names = described("s")
-    asked = [names.may_ask(500, ("s2", "t"), ("s", "t")) for _ in range(MOST_SESSIONS + 1)]
+    asked = [names.may_request_session(500, ("s2", "t"), ("s", "t")) for _ in range(MOST_SESSIONS + 1)]
     assert asked == [True] * MOST_SESSIONS + [False]
-    assert names.may_ask(500, ("s3", "t"), ("s", "t"))
+    assert names.may_request_session(500, ("s3", "t"), ("s", "t"))

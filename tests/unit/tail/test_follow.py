@@ -12,9 +12,9 @@ from pipeline.errors import ProtocolError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Insert, Message
 from pipeline.tail.follow import Tail
-from pipeline.tail.json_format import Objects
-from pipeline.tail.request import Request
-from pipeline.tail.text_format import Lines
+from pipeline.tail.json_format import JsonFormat
+from pipeline.tail.request import TailOptions
+from pipeline.tail.text_format import TextFormat
 from tests.support.protocol.encode import encode
 from tests.support.tail_messages import COMMIT, ITEM, inside, type_name
 
@@ -28,12 +28,12 @@ class Fed:
         self.batches = list(batches)
         self.needs_acknowledgement = needs_acknowledgement
         self.acknowledged: list[LSN] = []
-        self.sent_through = INVALID
+        self.received_lsn = INVALID
 
     def read(self, timeout: float) -> list[bytes]:
         if self.batches:
             return list(self.batches.pop(0))
-        self.sent_through = LSN(2**40)
+        self.received_lsn = LSN(2**40)
         return []
 
     def acknowledge(self, lsn: LSN) -> None:
@@ -49,9 +49,9 @@ class Fed:
         pass
 
 
-def run(stream: Fed, request: Request, out: io.StringIO | None = None) -> list[str]:
+def run(stream: Fed, request: TailOptions, out: io.StringIO | None = None) -> list[str]:
     out = out or io.StringIO()
-    Tail(request, stream, Lines(type_name), out, LSN(2**40)).run(threading.Event())
+    Tail(request, stream, TextFormat(type_name), out, LSN(2**40)).run(threading.Event())
     return out.getvalue().splitlines()
 
 
@@ -64,16 +64,16 @@ ONE = encoded(*inside(ITEM, Insert(7, (b"1", None, None))))
 
 def test_nothing_is_acknowledged_that_was_not_asked_for() -> None:
     stream = Fed(ONE)
-    assert len(run(stream, Request())) == 4
+    assert len(run(stream, TailOptions())) == 4
     assert stream.acknowledged == []
 
 
 def test_a_transaction_is_acknowledged_with_its_last_message_only() -> None:
     stream = Fed(ONE[:3], ONE[3:])
-    run(stream, Request(acknowledge=True))
+    run(stream, TailOptions(acknowledge=True))
     assert set(stream.acknowledged) == {COMMIT.end_lsn}
     stream = Fed(ONE[:3], ONE[3:])
-    assert len(run(stream, Request(acknowledge=True, limit=3))) == 3
+    assert len(run(stream, TailOptions(acknowledge=True, limit=3))) == 3
     assert stream.acknowledged == []
 
 
@@ -84,7 +84,7 @@ def test_what_was_not_written_is_not_acknowledged() -> None:
 
     stream = Fed(ONE)
     with pytest.raises(BrokenPipeError):
-        run(stream, Request(acknowledge=True), Full())
+        run(stream, TailOptions(acknowledge=True), Full())
     assert stream.acknowledged == []
 
 
@@ -92,7 +92,7 @@ def test_what_was_not_written_is_not_acknowledged() -> None:
 def test_bytes_that_are_no_message_are_shown_before_the_error(bad: bytes) -> None:
     out = io.StringIO()
     with pytest.raises(ProtocolError):
-        run(Fed([*ONE, bad, *ONE]), Request(), out)
+        run(Fed([*ONE, bad, *ONE]), TailOptions(), out)
     *before, last = out.getvalue().splitlines()
     assert len(before) == 4
     assert f"  Undecodable message of {len(bad)} bytes x'{bad[:30].hex()}'" in last
@@ -100,5 +100,5 @@ def test_bytes_that_are_no_message_are_shown_before_the_error(bad: bytes) -> Non
 
 def test_json_lines_are_written_by_the_same_loop() -> None:
     out = io.StringIO()
-    Tail(Request(), Fed(ONE), Objects(type_name), out, LSN(2**40)).run(threading.Event())
+    Tail(TailOptions(), Fed(ONE), JsonFormat(type_name), out, LSN(2**40)).run(threading.Event())
     assert [line[:13] for line in out.getvalue().splitlines()] == ['{"message": "'] * 4

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
-    UNSENT,
+    UNCHANGED_TOAST,
     Binary,
     Column,
     Insert,
@@ -24,8 +24,8 @@ from pipeline.protocol.messages import (
     Truncate,
     Update,
 )
-from pipeline.tail.frames import Reading
-from pipeline.tail.json_format import Objects
+from pipeline.tail.frames import TailReader
+from pipeline.tail.json_format import JsonFormat
 from tests.support.protocol.golden import CAPTURES, Capture
 from tests.support.tail_messages import BEGIN, COMMIT, ITEM, NOTE, inside, see, type_name
 
@@ -34,7 +34,7 @@ TRANSACTION = {"xid": 745, "lsn": "0/16B3748", "time": WHEN}
 
 
 def objects_of(*messages: Message, has_values: bool = True) -> list[dict[str, Any]]:
-    writer = Objects(type_name, has_values=has_values)
+    writer = JsonFormat(type_name, has_values=has_values)
     return [json.loads(writer.write(seen)) for seen in see(messages)]
 
 
@@ -70,7 +70,7 @@ def test_a_transaction() -> None:
 def test_every_kind_of_cell_can_be_told_from_every_other_and_is_whole() -> None:
     columns = tuple(Column(False, name, 25, -1) for name in "abcdef")
     relation = Relation(9, "", "t", "d", columns)
-    row = (None, UNSENT, b"x" * 5000, b"\xff\xfe", Binary(b"\0\1"), b'{"sent": false}')
+    row = (None, UNCHANGED_TOAST, b"x" * 5000, b"\xff\xfe", Binary(b"\0\1"), b'{"sent": false}')
     found = objects_of(*inside(relation, Insert(9, row)))[2]
     assert (found["schema"], found["table"]) == ("pg_catalog", "t")
     assert found["new"] == {
@@ -88,7 +88,7 @@ def test_an_update_tells_what_kind_of_old_row_it_has() -> None:
     *_, plain, key, _ = objects_of(
         *inside(
             ITEM,
-            Update(7, None, None, (b"1", UNSENT, None)),
+            Update(7, None, None, (b"1", UNCHANGED_TOAST, None)),
             Update(7, "K", (b"1", None, None), (b"2", b"", None)),
         )
     )
@@ -143,26 +143,26 @@ def test_without_values_the_rest_is_told() -> None:
     assert found[2]["table"] == "item"
     assert "new" not in found[2]
     assert (found[4]["prefix"], found[4]["length"]) == ("p", 6)
-    assert json.loads(Objects(type_name, has_values=False).write_unknown(b"Zgeheim")) == {
+    assert json.loads(JsonFormat(type_name, has_values=False).write_unknown(b"Zgeheim")) == {
         "message": "Undecodable",
         "length": 7,
     }
-    assert json.loads(Objects(type_name).write_unknown(b"Z"))["base64"] == "Wg=="
+    assert json.loads(JsonFormat(type_name).write_unknown(b"Z"))["base64"] == "Wg=="
 
 
 def test_a_name_that_is_not_utf_8_can_be_had_back() -> None:
     relation = Relation(9, "public", b"caf\xe9".decode("utf-8", "surrogateescape"), "d", ())
-    text = Objects(type_name).write(see([BEGIN, relation, COMMIT])[1])
+    text = JsonFormat(type_name).write(see([BEGIN, relation, COMMIT])[1])
     assert text.isascii()
     assert json.loads(text)["name"].encode("utf-8", "surrogateescape") == b"caf\xe9"
 
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=str)
 def test_all_that_servers_sent_is_an_object_with_every_field(capture: Capture) -> None:
-    reading = Reading()
+    reading = TailReader()
     for message in capture.messages:
-        seen = reading.take(message.data, 1)
+        seen = reading.read(message.data, 1)
         assert seen is not None
-        line = Objects(type_name).write(seen)
+        line = JsonFormat(type_name).write(seen)
         assert line.isprintable()
         assert {field.name for field in fields(seen.message)} <= set(json.loads(line))

@@ -27,7 +27,7 @@ from pipeline.protocol.messages import (
     Truncate,
     Type,
 )
-from pipeline.tail.frames import Reading, Seen
+from pipeline.tail.frames import TailMessage, TailReader
 from pipeline.tail.selection import Selection
 from pipeline.tail.text_format import kind_of
 from tests.support.tail_messages import BEGIN, COMMIT, ITEM, NOTE, TIME, inside, see
@@ -65,7 +65,7 @@ def beat(lsn: int) -> LogicalMessage:
     return LogicalMessage(False, LSN(lsn), "beat", b"")
 
 
-def kinds(seen: list[Seen]) -> list[str]:
+def kinds(seen: list[TailMessage]) -> list[str]:
     return [kind_of(one.message) for one in seen]
 
 
@@ -75,7 +75,7 @@ def test_one_session_shows_everything() -> None:
 
 
 def test_a_later_look_shows_only_what_is_new() -> None:
-    reading = Reading()
+    reading = TailReader()
     first = [*transaction(1, ITEM, Insert(7, ROW)), beat(17), *prepared(2, Insert(7, ROW))]
     new = [*transaction(3, Insert(7, ROW)), beat(50), commit_prepared(4, 2)]
     assert len(see(first, reading, 1)) == len(first)
@@ -84,7 +84,7 @@ def test_a_later_look_shows_only_what_is_new() -> None:
 
 
 def test_what_a_hidden_transaction_described_still_names_the_tables_of_later_ones() -> None:
-    reading = Reading()
+    reading = TailReader()
     first = transaction(1, ITEM, Insert(7, ROW))
     see(first, reading, 1)
     _, insert, _ = see([*first, *transaction(2, Insert(7, ROW))], reading, 2)
@@ -92,7 +92,7 @@ def test_what_a_hidden_transaction_described_still_names_the_tables_of_later_one
 
 
 def test_a_stream_is_shown_anew_while_it_is_open_and_not_after_its_end() -> None:
-    reading = Reading()
+    reading = TailReader()
     assert len(see(streamed(5), reading, 1)) == 4
     assert len(see([*streamed(5), stream_commit(2, 5)], reading, 2)) == 5
     later = [*streamed(5), stream_commit(2, 5), *transaction(3, Insert(7, ROW))]
@@ -100,14 +100,14 @@ def test_a_stream_is_shown_anew_while_it_is_open_and_not_after_its_end() -> None
 
 
 def test_a_stream_that_was_rolled_back_is_not_shown_again() -> None:
-    reading = Reading()
+    reading = TailReader()
     messages = [*streamed(5), StreamAbort(5, 6), StreamAbort(5, 5)]
     assert len(see(messages, reading, 1)) == 6
     assert see(messages, reading, 2) == []
 
 
 def test_a_transaction_prepared_before_the_slot_was_two_phase_is_shown_with_its_commit() -> None:
-    reading = Reading()
+    reading = TailReader()
     first = transaction(3, ITEM)
     see(first, reading, 1)
     late = [*prepared(2, Insert(7, ROW)), commit_prepared(4, 2)]
@@ -121,7 +121,7 @@ def test_a_change_of_an_unknown_table_breaks_the_reading() -> None:
 
 def choose(messages: list[Message], *globs: str, committed_only: bool = False) -> list[str]:
     selection = Selection(globs, committed_only=committed_only)
-    return [kind_of(chosen.message) for seen in see(messages) for chosen in selection.take(seen)]
+    return [kind_of(chosen.message) for seen in see(messages) for chosen in selection.select(seen)]
 
 
 def test_a_table_brings_its_transactions_and_nothing_else() -> None:

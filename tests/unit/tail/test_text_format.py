@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import (
-    UNSENT,
+    UNCHANGED_TOAST,
     Begin,
     BeginPrepare,
     Binary,
@@ -30,8 +30,8 @@ from pipeline.protocol.messages import (
     Type,
     Update,
 )
-from pipeline.tail.frames import Reading
-from pipeline.tail.text_format import Lines, quote, time_text
+from pipeline.tail.frames import TailReader
+from pipeline.tail.text_format import TextFormat, quote, time_text
 from tests.support.protocol.golden import CAPTURES, Capture
 from tests.support.tail_messages import BEGIN, COMMIT, ITEM, NOTE, TIME, WHEN, bodies, inside, see, type_name
 
@@ -39,7 +39,7 @@ FROM, TO = LSN(0x10), LSN(0x20)
 
 
 def lines_of(*messages: Message) -> list[str]:
-    return [Lines(type_name).write(seen) for seen in see(messages)]
+    return [TextFormat(type_name).write(seen) for seen in see(messages)]
 
 
 def body(*messages: Message, **options: bool | int) -> str:
@@ -116,11 +116,11 @@ def test_prepared_transactions_show_their_gid() -> None:
     [
         (Insert(7, (b"1", b"", b"12.50")), "Insert public.item: id=1 name='' price=12.50"),
         (
-            Update(7, None, None, (b"1", UNSENT, None)),
+            Update(7, None, None, (b"1", UNCHANGED_TOAST, None)),
             "Update public.item: id=1 name=(not sent) price=NULL",
         ),
         (
-            Update(7, "K", (b"1", None, None), (b"2", UNSENT, None)),
+            Update(7, "K", (b"1", None, None), (b"2", UNCHANGED_TOAST, None)),
             "Update public.item key: id=1 new: id=2 name=(not sent) price=NULL",
         ),
         (
@@ -154,7 +154,7 @@ def test_a_message_that_is_not_transactional_says_so_and_stands_alone() -> None:
     [
         (None, 25, "NULL"),
         (b"NULL", 25, "'NULL'"),
-        (UNSENT, 25, "(not sent)"),
+        (UNCHANGED_TOAST, 25, "(not sent)"),
         (b"(not sent)", 25, "'(not sent)'"),
         (b"", 25, "''"),
         (b"", 23, "''"),
@@ -185,7 +185,7 @@ def test_a_long_value_ends_early_and_says_its_length() -> None:
 
 def test_without_values_only_their_number_is_shown() -> None:
     row = (b"geheim1", b"geheim2", None)
-    full = (b"geheim3", UNSENT, None)
+    full = (b"geheim3", UNCHANGED_TOAST, None)
     messages = inside(
         ITEM,
         Insert(7, row),
@@ -203,15 +203,15 @@ def test_without_values_only_their_number_is_shown() -> None:
         "Delete public.item old: 3 columns",
         "Message 'audit': 7 bytes",
     ]
-    unknown = Lines(type_name, has_values=False).write_unknown(b"Zgeheim")
+    unknown = TextFormat(type_name, has_values=False).write_unknown(b"Zgeheim")
     assert unknown.endswith("Undecodable message of 7 bytes")
-    assert Lines(type_name).write_unknown(b"Z1").endswith("of 2 bytes x'5a31'")
+    assert TextFormat(type_name).write_unknown(b"Z1").endswith("of 2 bytes x'5a31'")
 
 
 def test_colour_is_added_and_nothing_else() -> None:
     seen = see(inside(ITEM, Insert(7, (b"1", None, None)), Truncate((7,), 0)))
-    plain = [Lines(type_name).write(one) for one in seen]
-    coloured = [Lines(type_name, has_colour=True).write(one) for one in seen]
+    plain = [TextFormat(type_name).write(one) for one in seen]
+    coloured = [TextFormat(type_name, has_colour=True).write(one) for one in seen]
     assert all("\x1b[2m" in line for line in coloured)
     assert "\x1b[32mInsert\x1b[0m" in coloured[2]
     for code in (0, 2, 31, 32):
@@ -232,8 +232,8 @@ def test_quoted_text_stays_on_its_line() -> None:
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=str)
 def test_all_that_servers_sent_is_one_line_a_message(capture: Capture) -> None:
-    reading = Reading()
+    reading = TailReader()
     for message in capture.messages:
-        seen = reading.take(message.data, 1)
+        seen = reading.read(message.data, 1)
         assert seen is not None
-        assert Lines(type_name).write(seen).isprintable()
+        assert TextFormat(type_name).write(seen).isprintable()

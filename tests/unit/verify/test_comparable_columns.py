@@ -6,11 +6,11 @@ from datetime import datetime, timezone
 
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
-from pipeline.postgres.catalog import ColumnFacts, RelationFacts
+from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
 from pipeline.postgres.snapshot.comparable_text import TEXT, Form, Kind
 from pipeline.protocol.messages import Column, Relation
 from pipeline.silver.row_hashes import SilverColumn
-from pipeline.verify.comparable_columns import Compared, Fields, plan_comparison
+from pipeline.verify.comparable_columns import ComparableColumns, Fields, plan_comparison
 
 INT4, NUMERIC, DATE, TEXT_OID, JSONB = 23, 1700, 1082, 25, 3802
 COLUMNS = [("id", INT4, True), ("price", NUMERIC, False), ("day", DATE, False), ("note", TEXT_OID, False)]
@@ -23,8 +23,8 @@ FIELDS = {
 }
 
 
-def facts(number: int, oid: int) -> ColumnFacts:
-    return ColumnFacts(
+def facts(number: int, oid: int) -> CatalogColumn:
+    return CatalogColumn(
         number, "pg_catalog", "t", "b", oid, -1, None, None, None, "out", False, None, False, False
     )
 
@@ -35,7 +35,7 @@ def plan(
     identity: str = "d",
     is_ascii: bool = False,
     columns: list[tuple[str, int, bool]] | None = None,
-) -> Compared:
+) -> ComparableColumns:
     columns = columns or COLUMNS
     relation = Relation(
         5, "public", "t", identity, tuple(Column(k, name, oid, -1) for name, oid, k in columns)
@@ -45,7 +45,7 @@ def plan(
     now = datetime.now(timezone.utc)
     return plan_comparison(
         relation,
-        RelationFacts(looked_up, ("id",), now),
+        CatalogRelation(looked_up, ("id",), now),
         known,
         fields,
         rule or TableRule("*.*"),
@@ -63,7 +63,7 @@ def test_columns_are_found_by_number_under_the_names_of_silver() -> None:
     )
     assert compared.silver[3] == SilverColumn("remark", "STRING")
     assert compared.shape.key == (0,)
-    assert compared.left_out == {}
+    assert compared.skipped == {}
 
 
 def test_whole_rows_are_found_by_all_that_they_hold() -> None:
@@ -77,10 +77,10 @@ def test_what_cannot_be_compared_is_named() -> None:
         "price": ("price", "VARIANT")
     }
     compared = plan(fields)
-    assert compared.left_out.keys() == {"note", "price"}
-    assert "yet" in compared.left_out["note"]
-    assert "VARIANT" in compared.left_out["price"]
-    assert plan(is_ascii=True).left_out.keys() == {"note"}
+    assert compared.skipped.keys() == {"note", "price"}
+    assert "yet" in compared.skipped["note"]
+    assert "VARIANT" in compared.skipped["price"]
+    assert plan(is_ascii=True).skipped.keys() == {"note"}
 
 
 def test_policies_of_misfits_are_part_of_the_form() -> None:

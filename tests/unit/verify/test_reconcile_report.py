@@ -6,14 +6,14 @@ import io
 
 from rich.console import Console
 
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Verdict
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliation
 from pipeline.protocol.lsn import LSN
 from pipeline.verify.reconcile_report import Reconciled, what_differs
 
-EQUAL_TABLE = Verdict(
+EQUAL_TABLE = Reconciliation(
     ("public", "a"), EQUAL, LSN(256), source_rows=3, silver_rows=3, left_out={"v": "VARIANT"}
 )
-OTHER = Verdict(
+OTHER = Reconciliation(
     ("public", "b"),
     DIFFERENT,
     LSN(256),
@@ -25,7 +25,7 @@ OTHER = Verdict(
     columns=("price",),
     rows=(Difference("changed", '{"id": "a secret key"}', ("price",), 1),),
 )
-UNKNOWN = Verdict(("public", "c"), UNPROVEN, sentence="silver has no table of it yet")
+UNKNOWN = Reconciliation(("public", "c"), UNPROVEN, sentence="silver has no table of it yet")
 
 
 def printed(found: Reconciled) -> str:
@@ -43,7 +43,9 @@ def test_what_differs_is_said_without_keys_and_values() -> None:
     assert "public.b: 1 key is copied anew" in text
     assert "run7" in text
     assert "secret" not in text + str(found.as_json())
-    assert what_differs(Verdict(("s", "t"), DIFFERENT, missing=1, is_whole=False)) == "at least 1 missing"
+    assert (
+        what_differs(Reconciliation(("s", "t"), DIFFERENT, missing=1, is_whole=False)) == "at least 1 missing"
+    )
 
 
 def test_only_equality_is_success() -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.snapshot.comparable_text import TEXT, Form, Kind
-from pipeline.postgres.snapshot.row_hashes import Shape
+from pipeline.postgres.snapshot.row_hashes import HashedColumns
 from pipeline.verify import reconcile
-from pipeline.verify.comparable_columns import Compared
+from pipeline.verify.comparable_columns import ComparableColumns
 from pipeline.verify.key_ranges import Differences, DifferingRow
 from pipeline.verify.reconcile import plan_repair, repair_sentence
 
 NAME = ("public", "t")
 
 
-def compared(*forms: Form, width: int = 1) -> Compared:
+def compared(*forms: Form, width: int = 1) -> ComparableColumns:
     columns = tuple((f"c{i}", form) for i, form in enumerate(forms))
-    return Compared(Shape(columns, tuple(range(width))), (), {})
+    return ComparableColumns(HashedColumns(columns, tuple(range(width))), (), {})
 
 
 def differences(*keys: tuple[str | None, ...]) -> Differences:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from pipeline.protocol.lsn import LSN
-from pipeline.verify.commit_chain import audit
+from pipeline.verify.commit_chain import read_chain
 from pipeline.verify.row_counts import (
     Interval,
     copy_findings,
@@ -42,7 +42,7 @@ def intervals(count: int) -> list[Interval]:
 
 
 def test_a_whole_ledger_is_intervals_from_its_beginning_to_the_end_of_all() -> None:
-    found = intervals_of(audit([*WHOLE, position(5, 190, 900, gap="lost", changes=3)], APP))
+    found = intervals_of(read_chain([*WHOLE, position(5, 190, 900, gap="lost", changes=3)], APP))
     assert found is not None
     assert [(i.start, i.end, i.changes, i.version) for i in found] == [
         (100, 130, 30, 2),
@@ -54,7 +54,7 @@ def test_a_whole_ledger_is_intervals_from_its_beginning_to_the_end_of_all() -> N
 
 
 def test_a_hole_is_an_interval_without_rows() -> None:
-    found = intervals_of(audit([CREATED, *chain(100, 100, 130), position(3, 150, 160, changes=1)], APP))
+    found = intervals_of(read_chain([CREATED, *chain(100, 100, 130), position(3, 150, 160, changes=1)], APP))
     assert found is not None
     assert [(i.start, i.end, i.changes, i.version) for i in found[1:3]] == [
         (130, 150, 0, None),
@@ -63,9 +63,9 @@ def test_a_hole_is_an_interval_without_rows() -> None:
 
 
 def test_overlaps_say_nothing_of_rows() -> None:
-    assert intervals_of(audit([*WHOLE, position(5, 180, 200)], APP)) is None
-    assert intervals_of(audit([*WHOLE, position(5, 190, 170)], APP)) is None
-    assert intervals_of(audit([*WHOLE, position(5, 190, 200, database="other")], APP)) is None
+    assert intervals_of(read_chain([*WHOLE, position(5, 180, 200)], APP)) is None
+    assert intervals_of(read_chain([*WHOLE, position(5, 190, 170)], APP)) is None
+    assert intervals_of(read_chain([*WHOLE, position(5, 190, 200, database="other")], APP)) is None
 
 
 @pytest.mark.parametrize("at_once", [2, 3, 7, 64, 512])
@@ -122,7 +122,7 @@ def test_the_number_of_an_interval_is_searched_for_in_a_tree(count: int) -> None
 
 def test_differences_are_told_with_their_versions() -> None:
     links = [CREATED, *chain(100, 100, 130), position(3, 150, 160, changes=4)]
-    found = intervals_of(audit(links, APP))
+    found = intervals_of(read_chain(links, APP))
     rows = Rows([101] * 29 + [140] + [155] * 4 + [161, 162])
     told = row_findings(find_differences(found or (), rows.count))
     assert [(finding.versions, finding.start, finding.end) for finding in told] == [
