@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pipeline.config.tables import TableName
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 
 NO_BRONZE = (
     "bronze holds nothing to apply yet: run pgdelta ingest, or see whether storage.root is as you mean it"
@@ -91,12 +91,12 @@ class IngestSummary:
         copied = []
         for name, copy in sorted(self.copies.items()):
             if copy.failure:
-                copied.append(f"copy of {'.'.join(name)} failed: {copy.failure}")
+                copied.append(f"copy of {name} failed: {copy.failure}")
             elif copy.is_complete:
-                copied.append(f"copied {'.'.join(name)}: {copy.rows_landed} rows, {copy.seconds:.1f} s")
+                copied.append(f"copied {name}: {copy.rows_landed} rows, {copy.seconds:.1f} s")
             else:
                 share = f"{copy.rows_landed} rows, {copy.share:.0%}"
-                copied.append(f"copy of {'.'.join(name)}: {share}; the next run goes on")
+                copied.append(f"copy of {name}: {share}; the next run goes on")
         if self.copy_failure:
             copied.append(f"copy failed: {self.copy_failure}")
         return [
@@ -215,7 +215,7 @@ class ApplySummary:
             if state.held:
                 lines.append(f"held: {state.held}")
             if state.failure:
-                lines.append(f"failed: {'.'.join(name)}: {state.failure}")
+                lines.append(f"failed: {name}: {state.failure}")
         return lines
 
     def as_json(self) -> dict[str, Any]:

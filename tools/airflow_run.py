@@ -20,6 +20,7 @@ import psycopg
 
 from pipeline.delta.spark.session import start_session
 from pipeline.postgres.embedded.server import start_server
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.paths import ROOT
 
@@ -86,7 +87,7 @@ def main(airflow: str) -> int:
                     return fail(f"airflow dags test ended with {code}", said)
                 spark = start_session("airflow")
                 oracle.assert_silver_equals_source(
-                    connection, spark, str(folder / "lake"), [("public", "orders")]
+                    connection, spark, str(folder / "lake"), [TableName("public", "orders")]
                 )
                 spark.stop()
         finally:

@@ -29,6 +29,7 @@ import psycopg
 
 from pipeline.delta.spark.session import start_session
 from pipeline.postgres.embedded.server import EmbeddedServer, start_server
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.jobs import RICH, RICH_LINE, Job, Load
 from tests.support.pipelines import Pipeline
@@ -233,7 +234,7 @@ def soak(server: EmbeddedServer, link: Proxy, folder: Path, minutes: float, cycl
     assert load.sessions is not None
     load.sessions.finish()
     pipeline.catch_up()
-    names = [*schema.names, *(("public", table) for table in (*TABLES, "filler"))]
+    names = [*schema.names, *(TableName("public", table) for table in (*TABLES, "filler"))]
     oracle.bronze_has_no_duplicates(spark, pipeline.root)
     oracle.assert_silver_equals_source(source, spark, pipeline.root, names)
     print(json.dumps({"faults": hurting.counts, "transactions": load.transactions, "proofs": proofs}))

@@ -25,7 +25,6 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.delta.retry import ATTEMPTS, conflict_sentence, is_conflict
 from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake
@@ -37,6 +36,7 @@ from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.policies import find_excess
 from pipeline.silver.table import SilverTable
+from pipeline.table_name import TableName
 
 TABLES_AT_ONCE = 3
 RETRY_SECONDS = 10.0
@@ -184,7 +184,7 @@ class Applier:
     def writer(self, name: TableName, history: CopyHistory) -> SilverTable:
         """Return what writes a table, in a session of its own; it knows of copies what a look saw."""
         if name not in self._writers:
-            rule = self._config.rule_for(*name)
+            rule = self._config.rule_for(name)
             assert rule is not None
             self._writers[name] = SilverTable(
                 new_session(self._spark),
@@ -201,7 +201,7 @@ class Applier:
 
     def excess(self, name: TableName, pending: BatchPlan) -> str | None:
         """Return why a table's guards hold it; what begins, or begins anew, shows nothing that could go."""
-        rule = self._config.rule_for(*name)
+        rule = self._config.rule_for(name)
         if rule is None or name in pending.copies or pending.offset(name) == INVALID or self.confirmed(name):
             return None
         return find_excess(name, pending.counts.get(name, {}), rule.guards)

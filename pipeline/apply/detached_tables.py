@@ -10,16 +10,16 @@ from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.copy_states import DROPPED
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, Registered
 from pipeline.progress import TableState
+from pipeline.table_name import TableName
 
 
 def why_detached(config: Config, copies: CopyHistory, name: TableName, point: BronzeOffset) -> str | None:
     """Say why a table is not followed any more, None where it is; what came before has to be applied."""
-    if config.rule_for(*name) is None:
+    if config.rule_for(name) is None:
         return "no rule of the configuration matches it any more"
     last = copies.last(name)
     if last is not None and last.state == DROPPED and last.dropped_at <= point.lsn:
@@ -38,7 +38,7 @@ def archive_detached(
     """Move what left to the archive, where the configuration says so; give the names of what was moved."""
     registered = records.registered()
     for name, reason in left.items():
-        rule = config.rule_for(*name)
+        rule = config.rule_for(name)
         policy = rule.detached_tables if rule else config.silver.detached_tables
         state = states.get(name, TableState())
         has_all = not (state.failure or state.held)  # else the next pass tries again

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from pipeline.config.tables import TableName
 from pipeline.delta.log import clear_cache, operations_since
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.versions import resolve_path, state_of
+from pipeline.table_name import TableName
 
 
 class ChangedError(LakeError):
@@ -80,7 +80,7 @@ def judge(
 
 def change_sentence(name: TableName, path: str, verdict: TableChange) -> str:
     """Say what was found, and what becomes of the table."""
-    table = ".".join(name)
+    table = str(name)
     if verdict is TableChange.OTHER:
         return (
             f"{table} is held: {path} holds another table than the one that was written there; put that "
@@ -155,12 +155,12 @@ def read_first_commit(table: LakeTable) -> FirstCommit:
         if "table" in operation.metadata:
             named, after = operation.metadata["table"], operation.metadata.get("after")
             is_named = isinstance(named, list) and len(named) == 2
-            name = (str(named[0]), str(named[1])) if is_named else None
+            name = TableName(str(named[0]), str(named[1])) if is_named else None
             return FirstCommit(name, LSN.parse(after) if isinstance(after, str) else None)
     return FirstCommit()
 
 
 def _changed(name: TableName, path: str) -> ChangedError:
     return ChangedError(
-        f"silver table {'.'.join(name)}: {path} was removed or replaced while it was to be written; run again"
+        f"silver table {name}: {path} was removed or replaced while it was to be written; run again"
     )

@@ -7,12 +7,12 @@ in the middle of a run is found here, before a reader is told of the version.
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.foreign_commits import refuse_foreign_commits
 from pipeline.silver.versions import entry_of, version_and_id
+from pipeline.table_name import TableName
 
 
 class ManifestEntries:

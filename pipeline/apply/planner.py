@@ -23,12 +23,12 @@ from pipeline.bronze.log import Bronze, TableSurvey
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, Registered
 from pipeline.progress import ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 
 POLL_SECONDS = 30.0  # after so long the folders of tables that nothing comes for are looked at again
 
@@ -96,7 +96,7 @@ class Planner:
     @property
     def held(self) -> dict[TableName, str]:
         """Return why tables stay as they are, as the last look found."""
-        waiting = {n: f"{'.'.join(n)} waits for its copy, which ingest goes on with" for n in self._waiting}
+        waiting = {n: f"{n} waits for its copy, which ingest goes on with" for n in self._waiting}
         return {**waiting, **self.refused, **{n: gap.sentence_of_tables for n, gap in self._stale.items()}}
 
     def plan(self, end: BronzeOffset, manifest: Manifest, since: BronzeOffset | None) -> BatchPlan | None:
@@ -143,7 +143,7 @@ class Planner:
         found = {
             name: surveys
             for name, surveys in surveyed.items()
-            if self._config.rule_for(*name) is not None and name not in apart - begun.keys()
+            if self._config.rule_for(name) is not None and name not in apart - begun.keys()
         }
         if self._config.source.copy != "never":
             replaced = replaced_tables(found, copies, registered, self.relations)
@@ -187,7 +187,7 @@ class Planner:
         after = min([manifest.lsn, *(copy.lsn for copy in copies)])
         if copies or any(floor > manifest.lsn for floor in floors.values()):
             found = newest_commits(self.bronze, after, point.lsn, copies)
-            yield from (time for name, time in found.items() if self._config.rule_for(*name) is not None)
+            yield from (time for name, time in found.items() if self._config.rule_for(name) is not None)
 
     def _patches(
         self,
@@ -233,7 +233,7 @@ class Planner:
         self, name: TableName, copy: CompleteCopy, registered: Mapping[TableName, Registered]
     ) -> bool:
         """Say whether a table has to begin with a copy now: one that it has not begun with yet."""
-        if self._config.rule_for(*name) is None or name in self.unreadable or name in self.refused:
+        if self._config.rule_for(name) is None or name in self.unreadable or name in self.refused:
             return False
         known = registered.get(name)
         return known is None or (known.copy_id or 0) < copy.id or name in self._unbegun
@@ -299,7 +299,7 @@ class Planner:
     def _captured_tables(self, point: BronzeOffset | None) -> list[TableName]:
         """Return the tables that bronze knows, or knows up to a point, and the configuration wants."""
         names = {relation.name for relation in self._relations_of(point)}
-        return [name for name in sorted(names) if self._config.rule_for(*name) is not None]
+        return [name for name in sorted(names) if self._config.rule_for(name) is not None]
 
     def _look_at_relations(self) -> None:
         version = self.bronze.relations.version()
@@ -312,7 +312,7 @@ class Planner:
 
     def path(self, name: TableName) -> str:
         """Return where a table's silver table is."""
-        rule = self._config.rule_for(*name)
+        rule = self._config.rule_for(name)
         target = rule.target if rule else None
         return self.bronze.lake.path("silver", target) if target else self.bronze.lake.path("silver", *name)
 

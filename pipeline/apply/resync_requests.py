@@ -15,7 +15,7 @@ def request_copies(config: Config, records: Records, copies: Copies) -> None:
     if config.silver.resync != "auto" or not (told := records.resyncs()):
         return
     history = copies.read()
-    older = {n for n, lsn in told.items() if config.rule_for(*n) and history.is_older(n, lsn)}
+    older = {n for n, lsn in told.items() if config.rule_for(n) and history.is_older(n, lsn)}
     wanted = sorted(older - history.open_requests().keys())
     copies.request([CopyRequest.of(name, "an event said so") for name in wanted])
     records.forget_resyncs({name: lsn for name, lsn in told.items() if name not in older})

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.errors import LakeError
 from pipeline.metadata.registry import Registered
 from pipeline.silver.versions import resolve_path
+from pipeline.table_name import TableName
 
 
 def refuse_nested_folder(config: Config, name: TableName) -> None:
     """Raise LakeError where a table's folder would lie in another's: VACUUM would take its files away."""
-    rule = config.rule_for(*name)
+    rule = config.rule_for(name)
     if rule and rule.target is None and any(name[0] == other.target for other in config.tables):
         raise LakeError(
-            f"{'.'.join(name)} would lie in the folder of the silver table {name[0]}, which is another "
+            f"{name} would lie in the folder of the silver table {name[0]}, which is another "
             "table's target: give one of them another target"
         )
 
@@ -33,8 +33,8 @@ def why_folder_is_taken(
     owner = next((other for other, place in sorted(places.items()) if place == path), None)
     if owner is None and name not in places:
         return None
-    whose = f"those of {'.'.join(owner)}" if owner else f"not those of now, which are in {places[name]}"
+    whose = f"those of {owner}" if owner else f"not those of now, which are in {places[name]}"
     return (
-        f"{'.'.join(name)} is held: the rows in its folder {path} are {whose}; give it another target, or "
+        f"{name} is held: the rows in its folder {path} are {whose}; give it another target, or "
         "move the folder away, and the table begins there anew"
     )

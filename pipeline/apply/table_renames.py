@@ -10,7 +10,6 @@ from pipeline.bronze.log import TableSurvey
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey
-from pipeline.config.tables import TableName
 from pipeline.delta.sql import literal
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
@@ -18,6 +17,7 @@ from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import Registered
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.table import SilverTable
+from pipeline.table_name import TableName
 
 
 # Changes of a table that came under another name, before others came under its own again.
@@ -52,7 +52,7 @@ def last_changes_under_other_name(
     newest = F.expr("max(struct(commit_lsn, ordinal, schema_name, table_name))").alias("newest")
     for row in others.agg(newest).where("newest IS NOT NULL").collect():
         return ChangesUnderOtherName(
-            LSN(row.newest.commit_lsn), (row.newest.schema_name, row.newest.table_name)
+            LSN(row.newest.commit_lsn), TableName(row.newest.schema_name, row.newest.table_name)
         )
     return None
 
@@ -150,13 +150,13 @@ def rename_events(
         oid = table.relation_id
         if oid in first and other != name and (known is None or known.relation_id != oid):
             sentence = (
-                f"{'.'.join(other)} was renamed to {'.'.join(name)}: rows from before are in the silver "
+                f"{other} was renamed to {name}: rows from before are in the silver "
                 "table of the old name, and only a resync brings them to the new one"
             )
             yield Event(*name, LSN(first[oid]), "resync", sentence)
     if astray is not None:
         sentence = (
-            f"the table was called {'.'.join(astray.name)} for a while: what changed meanwhile is in bronze "
+            f"the table was called {astray.name} for a while: what changed meanwhile is in bronze "
             "under that name, and only a resync brings it"
         )
         yield Event(*name, astray.lsn, "resync", sentence)

@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import BronzeOffset
-from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake
 from pipeline.delta.timestamps import EPOCH, from_microseconds
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 
 WINDOW = timedelta(days=1)
 RECENT = timedelta(hours=1)
@@ -66,7 +66,7 @@ def read_activity(bronze: Bronze, captured: BronzeOffset, lsns: Collection[LSN],
         .collect()
     )
     operations = {
-        (row.schema_name, row.table_name): {op: row[op] for op in "IUDT"}
+        TableName(row.schema_name, row.table_name): {op: row[op] for op in "IUDT"}
         for row in found
         if any(row[op] for op in "IUDT")
     }
@@ -97,7 +97,7 @@ def newest_commits(
     )
     newest = F.expr("max(unix_micros(commit_time))").alias("micros")
     found = rows.groupBy("schema_name", "table_name").agg(newest).collect()
-    return {(row.schema_name, row.table_name): from_microseconds(row.micros) for row in found}
+    return {TableName(row.schema_name, row.table_name): from_microseconds(row.micros) for row in found}
 
 
 def commit_times_of(lake: Lake, lsns: Collection[LSN]) -> dict[LSN, datetime]:

@@ -17,6 +17,7 @@ from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import from_microseconds, now
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 _KEY_RANGES = "key_ranges ARRAY<STRUCT<first: ARRAY<STRING>, last: ARRAY<STRING>>>"
 COPIES = (
@@ -66,7 +67,8 @@ class Copies:
     def _read_requests(self) -> tuple[CopyRequest, ...]:
         rows = self._requests.frame().orderBy("requested_at").collect()
         return tuple(
-            CopyRequest(r.request_id, (r.schema_name, r.table_name), r.reason, key_ranges_of(r)) for r in rows
+            CopyRequest(r.request_id, TableName(r.schema_name, r.table_name), r.reason, key_ranges_of(r))
+            for r in rows
         )
 
     def version(self) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.bronze.copy_states import COMPLETE, DROPPED, READING, CopyRequest, CopyState, Gap
-from pipeline.config.tables import TableName
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any
 from uuid import uuid4
 
 from pipeline.bronze.copied_rows import CompleteCopy
-from pipeline.config.tables import TableName
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 
 READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "gone", "gap"
 
@@ -119,7 +119,7 @@ def key_ranges_of(row: Any) -> tuple[KeyRange, ...]:
 def states_of(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
     found: dict[TableName, dict[int, CopyState]] = {}
     for row in rows:
-        name = (row.schema_name, row.table_name)
+        name = TableName(row.schema_name, row.table_name)
         state = found.setdefault(name, {}).setdefault(row.copy_id, CopyState(row.copy_id, name, row.state))
         state.state = row.state
         state.requests = tuple(row.requests or state.requests)

@@ -18,7 +18,6 @@ from pipeline.bronze.relation_versions import RelationVersion, relations_table
 from pipeline.bronze.relations import SourceRelation, source_relation
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
 from pipeline.bronze.survey import SequenceKey, Survey, survey_of
-from pipeline.config.tables import TableName
 from pipeline.delta.commit_files import DataFile, Epoch, commit_files
 from pipeline.delta.log import json_object
 from pipeline.delta.sql import literal
@@ -27,6 +26,7 @@ from pipeline.delta.timestamps import from_microseconds
 from pipeline.delta.txn import TableCommit
 from pipeline.errors import ConfigError
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 _APP_ID = re.compile(r"pgdelta:(.*?):\d+(?:#|$)", re.DOTALL)
 
@@ -161,7 +161,7 @@ class Bronze:
         version = self.relations.version()
         if version != self._names_version:
             rows = self.relations.frame().select("schema_name", "table_name").distinct().collect()
-            self._names = {(row.schema_name, row.table_name) for row in rows}
+            self._names = {TableName(row.schema_name, row.table_name) for row in rows}
             self._names_version = version
         return self._names
 
@@ -273,7 +273,7 @@ def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
         )
         counts = {op: row[op] for op in "IUDT"}
         found = TableSurvey(survey, counts, from_microseconds(row.commit_micros))
-        tables.setdefault((row.schema_name, row.table_name), []).append(found)
+        tables.setdefault(TableName(row.schema_name, row.table_name), []).append(found)
     return tables
 
 

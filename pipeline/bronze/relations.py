@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.table_name import TableName
+
 PostgresType = tuple[int, int]  # oid and modifier, of the type beneath domains
 FIRST_USER_OID = 10_000  # FirstGenbkiObjectId: from here on an oid says nothing by itself
 
@@ -53,9 +55,9 @@ class SourceRelation:
         return all(column.attribute_number is not None for column in self.columns)
 
     @property
-    def name(self) -> tuple[str, str]:
+    def name(self) -> TableName:
         """Return schema and table."""
-        return self.schema_name, self.table_name
+        return TableName(self.schema_name, self.table_name)
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from pipeline.config.tables import (
 )
 from pipeline.config.yaml_document import Section, Value, parse_document
 from pipeline.errors import ConfigError
+from pipeline.table_name import TableName
 
 _PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
@@ -132,9 +133,9 @@ class Config:
     tables: tuple[TableRule, ...]
     path: str
 
-    def rule_for(self, schema: str, table: str) -> TableRule | None:
+    def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule whose glob matches, or None: such a table has no silver table."""
-        return next((rule for rule in self.tables if rule.matches(schema, table)), None)
+        return next((rule for rule in self.tables if rule.matches(name)), None)
 
 
 def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:

@@ -6,16 +6,13 @@ A rule is one item of the file's list `tables`. Keys, defaults and meanings are 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal, cast
 
 from pipeline.config.yaml_document import Section, Value
-from pipeline.errors import ConfigError
+from pipeline.table_name import TableGlob, TableName
 
-TableName = tuple[str, str]  # (schema, table)
 Misfits = Literal["null", "text", "clamp", "error"]
 DroppedColumns = Literal["keep", "drop"]
 TypeChanges = Literal["hold", "rewrite"]
@@ -26,8 +23,6 @@ TYPE_CHANGES = ("hold", "rewrite")
 DETACHED_TABLES = ("keep", "archive")
 MODES = ("mirror",), ("soft_delete", "history", "append")
 
-_GLOB_PART = r'(?:"((?:[^"]|"")+)"|([^".]+))'
-_GLOB = re.compile(rf"{_GLOB_PART}\.{_GLOB_PART}")
 _SCALAR_TYPE = re.compile(
     r"BOOLEAN|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|STRING|BINARY|DATE|TIMESTAMP|TIMESTAMP_NTZ|VARIANT"
     r"|MAP<STRING,STRING>|DECIMAL\((?P<precision>\d{1,2}),(?P<scale>\d{1,2})\)"
@@ -67,39 +62,9 @@ class TableRule:
         """Return what becomes of a column's values that do not fit."""
         return self.misfits.get(column, self.misfit)
 
-    @staticmethod
-    def is_glob(text: str) -> bool:
-        """Tell whether a text is a `schema.table` glob."""
-        return _parse_glob(text) is not None
-
-    def matches(self, schema: str, table: str) -> bool:
-        """Tell whether the glob matches a table; names are compared as the catalog has them, case and all."""
-        patterns = _parse_glob(self.source)
-        return patterns is not None and all(
-            pattern.fullmatch(name) is not None
-            for pattern, name in zip(patterns, (schema, table), strict=True)
-        )
-
-
-def matcher(globs: Sequence[str] | None) -> Callable[[TableName], bool]:
-    """Return what says whether one of the globs of a command line matches a table; without any, all do."""
-    for glob in globs or ():
-        if not TableRule.is_glob(glob):
-            raise ConfigError(f"--table {glob}: write schema.table, with a part that holds a dot in quotes")
-    rules = [TableRule(glob) for glob in globs or ("*.*",)]
-    return lambda name: any(rule.matches(*name) for rule in rules)
-
-
-def glob_of(name: TableName) -> str:
-    """Return the glob of a table, with what holds a dot or a quote in double quotes."""
-    return ".".join(
-        '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in name
-    )
-
-
-def command_for(name: TableName, command: str) -> str:
-    """Return a command of `pgdelta` for one table, as a shell takes it."""
-    return f"pgdelta {command} --table {shlex.quote(glob_of(name))}"
+    def matches(self, name: TableName) -> bool:
+        """Return whether the rule is for a table."""
+        return TableGlob(self.source).matches(name)
 
 
 def read_guards(section: Section, general: Guards) -> Guards:
@@ -121,7 +86,7 @@ def read_rules(value: Value | None, general: TableRule) -> tuple[TableRule, ...]
         if source is None:
             raise item.error("source is missing; write a `schema.table` glob")
         glob = source.text()
-        if not TableRule.is_glob(glob):
+        if not TableGlob(glob).is_valid:
             raise source.error("write schema.table, with a part that holds a dot in double quotes")
         target = section.get("target")
         target_name = None if target is None else target.text()
@@ -179,20 +144,3 @@ def _read_type(value: Value) -> str:
         if not (1 <= precision <= 38 and scale <= precision):
             raise value.error("a DECIMAL holds 1 to 38 digits, of which no more than all follow the point")
     return text
-
-
-@lru_cache(maxsize=4096)
-def _parse_glob(glob: str) -> tuple[re.Pattern[str], re.Pattern[str]] | None:
-    match = _GLOB.fullmatch(glob)
-    if match is None:
-        return None
-    schema, table = (
-        quoted.replace('""', '"') if quoted else plain
-        for quoted, plain in ((match[1], match[2]), (match[3], match[4]))
-    )
-    return _compile_glob(schema), _compile_glob(table)
-
-
-def _compile_glob(part: str) -> re.Pattern[str]:
-    wild = {"*": ".*", "?": "."}
-    return re.compile("".join(wild.get(letter) or re.escape(letter) for letter in part), re.DOTALL)

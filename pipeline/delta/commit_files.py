@@ -157,8 +157,9 @@ def _refuse_fenced(
         if commit.expected_offset is not None and found != commit.expected_offset:
             raise FencedError(
                 f"{table.path} records {found} of {commit.app_id}, and this ingest was to go on from "
-                f"{commit.expected_offset}: another ingest has written there, or the table was restored to an "
-                "earlier version; nothing of this was committed: see that one ingest runs at a time, and run again"
+                f"{commit.expected_offset}: another ingest has written there, or the table was restored to "
+                "an earlier version; nothing of this was committed: see that one ingest runs at a time, and "
+                "run again"
             )
 
 

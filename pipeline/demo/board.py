@@ -23,6 +23,7 @@ from pipeline.demo.shop import SCHEMA_NAME, TABLES
 from pipeline.progress import ApplySummary, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.progress import size_text
+from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -125,7 +126,7 @@ class Board:
             log.refresh()
             position, changes, note = log.position, 0, ""
             if self.applied is not None:
-                state = self.applied.tables.get((SCHEMA_NAME, table))
+                state = self.applied.tables.get(TableName(SCHEMA_NAME, table))
                 note = "" if state is None else "failed" if state.failure else "held" if state.held else ""
                 changes = 0 if state is None else state.changes
                 # a table without news is complete as far as silver as a whole is

@@ -17,9 +17,9 @@ from typing import Any
 import numpy
 from pyspark.sql import types as T
 
-from pipeline.config.tables import TableName
 from pipeline.delta.table import LakeTable, quote_identifier
 from pipeline.postgres.connection import Connection
+from pipeline.table_name import TableName
 
 Text = str | None
 _COLUMNS = (

@@ -41,6 +41,7 @@ from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.private_files import make_private_folder, open_private
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 _MARKER = ".pgdelta-demo"
 _REFRESH_SECONDS = 0.5
@@ -252,6 +253,6 @@ def _compare(connection: Connection, lake: Lake) -> list[Comparison]:
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         return [
-            compare_table(connection, lake.table("silver", SCHEMA_NAME, table), (SCHEMA_NAME, table))
+            compare_table(connection, lake.table("silver", SCHEMA_NAME, table), TableName(SCHEMA_NAME, table))
             for table in TABLES
         ]

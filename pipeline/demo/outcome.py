@@ -100,7 +100,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     table.add_column("equal")
     for c in outcome.comparisons:
         mark = "[green]✔[/]" if c.is_equal else "[red]✘[/] " + ", ".join(c.columns)
-        table.add_row(".".join(c.name), f"{c.source_rows:,}", f"{c.silver_rows:,}", mark)
+        table.add_row(str(c.name), f"{c.source_rows:,}", f"{c.silver_rows:,}", mark)
     if outcome.comparisons:
         console.print(table)
     else:

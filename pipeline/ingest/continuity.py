@@ -118,7 +118,7 @@ def cross_gap(
     slot = renew_slot(connection, config)
     end = max(offset, slot.confirmed_flush_lsn)
     bronze.copies.record_gap(offset, end, sentence)
-    names = [name for name in list_published(connection, config.source.publication) if config.rule_for(*name)]
+    names = [name for name in list_published(connection, config.source.publication) if config.rule_for(name)]
     bronze.copies.request([CopyRequest.of(name, sentence) for name in sorted(names)])
     if not is_moved:
         bronze.prepared.forget_all()

@@ -7,11 +7,11 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import from_microseconds, now, to_microseconds
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 
 MANIFESTS = (
     "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, tables ARRAY<STRUCT<schema_name: STRING, "
@@ -39,7 +39,7 @@ class ManifestEntry:
 
     @property
     def name(self) -> TableName:
-        return self.schema_name, self.table_name
+        return TableName(self.schema_name, self.table_name)
 
 
 @dataclass(frozen=True, slots=True)

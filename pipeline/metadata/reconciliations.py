@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field
 
 from pyspark.sql import functions as F
 
-from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import now
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 
 RECONCILIATIONS = (
     "run_id STRING, schema_name STRING, table_name STRING, verdict STRING, lsn BIGINT, "
@@ -94,4 +94,4 @@ class Reconciliations:
             return {}
         equal = self._reconciliations.frame().where(F.col("verdict") == EQUAL)
         rows = equal.groupBy("schema_name", "table_name").agg(F.max("lsn").alias("lsn")).collect()
-        return {(row.schema_name, row.table_name): LSN(row.lsn) for row in rows}
+        return {TableName(row.schema_name, row.table_name): LSN(row.lsn) for row in rows}

@@ -9,12 +9,12 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.config.tables import TableName
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import now
 from pipeline.metadata.events import EVENTS, ONLY_A_COPY_HELPS, Event
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 
 _COLUMNS = (
     "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING, "
@@ -113,12 +113,12 @@ class Records:
         if self._registered is None:
             found = self._tables.frame().collect() if self._tables.exists() else []
             rows = [row.asDict(recursive=True) for row in found]
-            self._registered = {(row["schema_name"], row["table_name"]): row for row in rows}
+            self._registered = {TableName(row["schema_name"], row["table_name"]): row for row in rows}
         return self._registered
 
     def register(self, table: Registered) -> None:
         """Record a silver table as it is now; tables that come at once are recorded by one commit."""
-        name = (table.schema_name, table.table_name)
+        name = TableName(table.schema_name, table.table_name)
         row = {
             "schema_name": table.schema_name,
             "table_name": table.table_name,
@@ -156,7 +156,7 @@ class Records:
             return
         for event in events:
             if event.kind in ONLY_A_COPY_HELPS:
-                name = (event.schema_name, event.table_name)
+                name = TableName(event.schema_name, event.table_name)
                 self._resyncs[name] = max(event.lsn, self._resyncs.get(name, INVALID))
         identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
         with self._lock:
@@ -185,7 +185,7 @@ class Records:
                 for schema, table, lsn in (
                     frame.groupBy("schema_name", "table_name").agg(F.max("lsn")).collect()
                 ):
-                    name = (schema, table)
+                    name = TableName(schema, table)
                     self._resyncs[name] = max(LSN(lsn), self._resyncs.get(name, INVALID))
             self._is_first = False
             return dict(self._resyncs)
@@ -216,7 +216,7 @@ class Records:
         if self.misfits.exists():
             rows = self.misfits.frame().groupBy("schema_name", "table_name", "column_name").count().collect()
             for schema, table, column, count in rows:
-                counts.setdefault((schema, table), {})[column] = count
+                counts.setdefault(TableName(schema, table), {})[column] = count
         return counts
 
     def last_events(self) -> dict[TableName, Event]:
@@ -226,7 +226,7 @@ class Records:
         newest = "max_by(struct(lsn, kind, sentence), struct(recorded_at, lsn)) AS event"
         rows = self._events.frame().groupBy("schema_name", "table_name").agg(F.expr(newest)).collect()
         return {
-            (schema, table): Event(schema, table, LSN(event.lsn), event.kind, event.sentence)
+            TableName(schema, table): Event(schema, table, LSN(event.lsn), event.kind, event.sentence)
             for schema, table, event in rows
         }
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.config.tables import TableName
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import Lake, local_frame
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 FAILED = "failed"
 STATUS = (
@@ -42,6 +42,6 @@ class Statuses:
             return {}
         rows = self._table.frame().where(f"state = '{FAILED}'").collect()
         return {
-            (row.schema_name, row.table_name): Failure(LSN(row.applied_lsn or 0), row.sentence)
+            TableName(row.schema_name, row.table_name): Failure(LSN(row.applied_lsn or 0), row.sentence)
             for row in rows
         }

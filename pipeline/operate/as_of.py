@@ -53,7 +53,7 @@ class SilverVersions:
         lines = [f"-- silver as of {self.silver.lsn}{committed}"]
         for state, table in self.tables:
             if state == "current":
-                lines.append(f"-- {'.'.join(table.name)}: version {table.version} of {table.path}")
+                lines.append(f"-- {table.name}: version {table.version} of {table.path}")
                 lines.append(f"{table.query};")
             else:
                 lines.append(f"-- {table.refusal}")

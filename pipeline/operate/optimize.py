@@ -12,13 +12,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipeline.config.config import Config
-from pipeline.config.tables import matcher
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
 from pipeline.metadata.registry import Records
 from pipeline.silver.versions import resolve_path
+from pipeline.table_name import match_tables
 
 _OWN = (
     ("bronze", "changes"),
@@ -116,10 +116,10 @@ def _tables(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, Lake
     if not globs:
         for segments in _OWN:
             yield "/".join(segments), lake.table(*segments)
-    matches = matcher(globs)
+    matches = match_tables(globs)
     for name, registered in sorted(Records(lake).registered().items()):
         if matches(name):
-            yield ".".join(name), lake.table_at(resolve_path(registered.path, name, lake.root))
+            yield str(name), lake.table_at(resolve_path(registered.path, name, lake.root))
 
 
 def _optimize(name: str, table: LakeTable, vacuums: bool) -> Optimized | None:

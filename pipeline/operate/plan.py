@@ -13,7 +13,6 @@ from pipeline.apply.applier import Applier
 from pipeline.apply.planner import BatchPlan
 from pipeline.bronze.copied_rows import InputStart
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.delta.spark.session import start_session
 from pipeline.errors import report_error
 from pipeline.progress import NO_BRONZE
@@ -30,6 +29,7 @@ from pipeline.silver.schema_evolution import (
     WidenColumn,
 )
 from pipeline.silver.schema_notes import SchemaNote
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Plan:
             changes = ", ".join(f"{count} {op}" for op, count in table.counts.items() if count)
             steps = table.steps or (Step(table.after, table.failure or "rows only", "one write"),)
             for number, step in enumerate(steps):
-                cells = (".".join(table.name), changes) if number == 0 else ("", "")
+                cells = (str(table.name), changes) if number == 0 else ("", "")
                 shown.add_row(*map(escape, (*cells, step.sentence, step.cost, step.loses or "")))
             shown.add_section()
         console.print(Group(shown))

@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName, matcher
 from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
@@ -26,6 +25,7 @@ from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
+from pipeline.table_name import TableName, match_tables
 
 REASON = "somebody asked for it"
 
@@ -41,7 +41,7 @@ class ResyncSummary:
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
-        names = ", ".join(".".join(name) for name in self.tables)
+        names = ", ".join(str(name) for name in self.tables)
         what = f"{len(self.tables)} tables are"
         if self.key_range_count:
             what = f"the rows of {self.key_range_count} ranges of keys are"
@@ -78,14 +78,14 @@ def run_resync(
     stop: threading.Event | None = None,
 ) -> ResyncSummary:
     """Ask for the tables that globs name, or all, or keys of one; `runs` ingests and applies at once."""
-    matches = matcher(globs)
+    matches = match_tables(globs)
     spark = spark or start_session(f"pgdelta resync {config.pipeline}")
     lake = Lake.for_writing(spark, config.storage.root)
     if runs:
         refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)
     known = {*Records(lake).registered(), *(bronze.table_names() if bronze.relations.exists() else ())}
-    names = tuple(name for name in sorted(known) if config.rule_for(*name) is not None and matches(name))
+    names = tuple(name for name in sorted(known) if config.rule_for(name) is not None and matches(name))
     if not names:
         raise lake.no_match()
     if key_ranges:
@@ -112,4 +112,4 @@ def _refuse_untold(
                     "a value was given that the type of its key does not have: write it as SELECT shows it"
                 )
     if fault:
-        raise ConfigError(f"{'.'.join(name)}: {fault}")
+        raise ConfigError(f"{name}: {fault}")

@@ -12,11 +12,11 @@ from pipeline.apply.applier import Applier
 from pipeline.apply.manifest_entries import ManifestEntries
 from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName, matcher
 from pipeline.delta.locks import lock_apply
 from pipeline.delta.spark.session import start_session
 from pipeline.errors import ConfigError, report_error
 from pipeline.progress import ApplySummary, TableState
+from pipeline.table_name import TableName, match_tables
 
 
 def run_retry(
@@ -41,7 +41,7 @@ def run_retry(
         )
     if confirms and not globs:
         raise ConfigError("--confirm lifts the guards of the tables that --table names: add it")
-    matches = matcher(globs)
+    matches = match_tables(globs)
     applier = Applier(spark or start_session(f"pgdelta retry {config.pipeline}"), config)
     if applier.bronze.changes.exists():
         with lock_apply(applier.lake):

@@ -10,6 +10,7 @@ from psycopg import sql
 from pipeline.errors import SourceError
 from pipeline.key_ranges import TEXTS, KeyRange
 from pipeline.postgres.connection import Connection, describe
+from pipeline.table_name import TableName
 
 KeyCondition = sql.Composed
 
@@ -41,7 +42,7 @@ def key_condition(names: Sequence[str], types: Sequence[int], ranges: Sequence[K
     return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL("({})").format(part) for part in parts))
 
 
-def accepts_keys(connection: Connection, name: tuple[str, str], condition: KeyCondition) -> bool:
+def accepts_keys(connection: Connection, name: TableName, condition: KeyCondition) -> bool:
     """Say whether the values that ranges name are values of their columns' types.
 
     The statement is parsed only, so that no right to read the table is needed, and the caller's transaction
@@ -58,7 +59,7 @@ def accepts_keys(connection: Connection, name: tuple[str, str], condition: KeyCo
     except psycopg.DataError:
         return False
     except psycopg.Error as error:
-        raise SourceError(f"{'.'.join(name)} cannot be asked by its key: {describe(error)}.") from None
+        raise SourceError(f"{name} cannot be asked by its key: {describe(error)}.") from None
     return True
 
 

@@ -17,6 +17,7 @@ from psycopg import sql
 from pipeline.config.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Publication:
     operations: frozenset[str]  # of insert, update, delete, truncate
     via_root: bool
     generated_columns: bool  # stored ones, on 18 and newer
-    tables: frozenset[tuple[str, str]]
+    tables: frozenset[TableName]
 
 
 def read_publication(connection: Connection, name: str) -> Publication | None:
@@ -58,11 +59,11 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
         operations=frozenset(n for n, is_published in zip(names, operations, strict=True) if is_published),
         via_root=publishes_root,
         generated_columns=publishes_generated,
-        tables=frozenset((schema, table) for schema, table in tables),
+        tables=frozenset(TableName(schema, table) for schema, table in tables),
     )
 
 
-def list_configured(connection: Connection, config: Config) -> list[tuple[str, str]]:
+def list_configured(connection: Connection, config: Config) -> list[TableName]:
     """Return the tables that can be published and that a rule of the configuration matches, sorted.
 
     Temporary, unlogged and foreign tables, views and sequences never reach the log; partitioned tables can be
@@ -77,7 +78,11 @@ def list_configured(connection: Connection, config: Config) -> list[tuple[str, s
         " AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'"
         " ORDER BY 1, 2",
     )
-    return [(schema, table) for schema, table in rows if config.rule_for(schema, table) is not None]
+    return [
+        TableName(schema, table)
+        for schema, table in rows
+        if config.rule_for(TableName(schema, table)) is not None
+    ]
 
 
 def ensure_publication(connection: Connection, config: Config) -> tuple[Publication, bool]:
@@ -117,7 +122,7 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
     return publication, True
 
 
-def plan_publication(name: str, tables: list[tuple[str, str]] | None) -> sql.Composed:
+def plan_publication(name: str, tables: list[TableName] | None) -> sql.Composed:
     """Return the statement that creates the publication, for these tables or (None) for all."""
     if tables is None:
         return sql.SQL("CREATE PUBLICATION {} FOR ALL TABLES").format(sql.Identifier(name))
@@ -125,7 +130,7 @@ def plan_publication(name: str, tables: list[tuple[str, str]] | None) -> sql.Com
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(name), targets)
 
 
-def is_covered(connection: Connection, publication: Publication, table: tuple[str, str]) -> bool:
+def is_covered(connection: Connection, publication: Publication, table: TableName) -> bool:
     """Tell whether a table is published by itself, by its root, or through all of its partitions."""
     if table in publication.tables:
         return True
@@ -149,7 +154,7 @@ def is_covered(connection: Connection, publication: Publication, table: tuple[st
     return bool(leaves) and all(leaf in publication.tables for leaf in leaves)
 
 
-def list_without_identity(connection: Connection) -> list[tuple[str, str]]:
+def list_without_identity(connection: Connection) -> list[TableName]:
     """Return the tables of the database on which a published UPDATE or DELETE fails."""
     rows = _fetch(
         connection,
@@ -161,7 +166,7 @@ def list_without_identity(connection: Connection) -> list[tuple[str, str]]:
         "  WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid"
         "  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END))",
     )
-    return [(schema, table) for schema, table in rows]
+    return [TableName(schema, table) for schema, table in rows]
 
 
 def list_blind_leaves(connection: Connection) -> list[tuple[str, str, str, str]]:
@@ -196,7 +201,7 @@ def list_blind_leaves(connection: Connection) -> list[tuple[str, str, str, str]]
     return [(schema, root, leaf_schema, leaf) for schema, root, leaf_schema, leaf in rows]
 
 
-def list_unpublished_generated(connection: Connection, has_stored: bool) -> list[tuple[str, str]]:
+def list_unpublished_generated(connection: Connection, has_stored: bool) -> list[TableName]:
     """Return the tables with REPLICA IDENTITY FULL on which, from 18 on, UPDATE and DELETE fail.
 
     `has_stored` says whether stored generated columns are published; virtual ones never are.
@@ -210,10 +215,10 @@ def list_unpublished_generated(connection: Connection, has_stored: bool) -> list
         " AND (a.attgenerated = 'v' OR a.attgenerated = 's' AND NOT %s)",
         has_stored,
     )
-    return [(schema, table) for schema, table in rows]
+    return [TableName(schema, table) for schema, table in rows]
 
 
-def _create_publication(connection: Connection, name: str, tables: list[tuple[str, str]] | None) -> None:
+def _create_publication(connection: Connection, name: str, tables: list[TableName] | None) -> None:
     try:
         connection.execute(plan_publication(name, tables))
     except sqlstate.DuplicateObject:

@@ -16,6 +16,7 @@ from pipeline.postgres.catalog import NOT_NULL
 from pipeline.postgres.connection import Connection, describe, for_server
 from pipeline.postgres.key_conditions import KeyCondition
 from pipeline.protocol.messages import Column, Relation
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class PublishedTable:
     keys: KeyCondition | None = None
 
     @property
-    def name(self) -> tuple[str, str]:
+    def name(self) -> TableName:
         """Return schema and table."""
-        return self.relation.namespace, self.relation.name
+        return TableName(self.relation.namespace, self.relation.name)
 
     @property
     def pages(self) -> int:
@@ -138,7 +139,7 @@ ORDER BY c.oid
 """
 
 
-def describe_published(connection: Connection, publication: str, name: tuple[str, str]) -> PublishedTable:
+def describe_published(connection: Connection, publication: str, name: TableName) -> PublishedTable:
     """Return what the publication sends of a table, as the session's snapshot has it."""
     version = connection.info.server_version
     parameters: dict[str, object] = {"publication": publication, "schema": name[0], "table": name[1]}
@@ -148,7 +149,7 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
         with connection.transaction():
             found = connection.execute(_TABLE.format(row_filter=row_filter), parameters).fetchone()
             if found is None:
-                raise SourceError(f"{'.'.join(name)} is not published by {publication} any more.")
+                raise SourceError(f"{name} is not published by {publication} any more.")
             oid, identity, row_filter = found
             parameters["oid"] = oid
             columns = connection.execute(
@@ -156,7 +157,7 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
             ).fetchall()
             leaves = connection.execute(_LEAVES, parameters).fetchall()
     except psycopg.Error as error:
-        raise SourceError(f"Cannot read what {'.'.join(name)} is: {describe(error)}.") from None
+        raise SourceError(f"Cannot read what {name} is: {describe(error)}.") from None
     sent = tuple(Column(is_key, column, kind, modifier) for column, kind, modifier, _, is_key in columns)
     return PublishedTable(
         Relation(oid, name[0], name[1], identity, sent),
@@ -166,11 +167,11 @@ def describe_published(connection: Connection, publication: str, name: tuple[str
     )
 
 
-def list_published(connection: Connection, publication: str) -> dict[tuple[str, str], Membership]:
+def list_published(connection: Connection, publication: str) -> dict[TableName, Membership]:
     """Return what is published, by schema and table."""
     entries = for_server(connection, _ENTRIES)
     try:
         rows = connection.execute(_PUBLISHED.format(entries=entries), (publication,)).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
-    return {(schema, table): Membership(oid, since) for schema, table, oid, since in rows}
+    return {TableName(schema, table): Membership(oid, since) for schema, table, oid, since in rows}

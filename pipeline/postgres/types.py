@@ -15,6 +15,7 @@ from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.publication import Publication
 from pipeline.postgres.published_tables import IS_SENT
 from pipeline.protocol.binary.types import CatalogType, Types
+from pipeline.table_name import TableName
 
 _BINARY_SINCE = 140000
 _NAMED_COLUMNS = 5
@@ -66,9 +67,7 @@ def read_type(connection: Connection, oid: int) -> CatalogType | None:
     return CatalogType(oid, name, kind, send, output, delimiter, tuple(parts))
 
 
-def find_unreadable(
-    connection: Connection, tables: Collection[tuple[str, str]], publication: str
-) -> list[str]:
+def find_unreadable(connection: Connection, tables: Collection[TableName], publication: str) -> list[str]:
     """Return the columns whose binary values cannot be turned into text, each with its type.
 
     Of a table that is published already, only the columns that the publication sends count.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pipeline.config.tables import TableName
+from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pipeline.progress import TableState
@@ -25,7 +25,7 @@ class Alert(NamedTuple):
     @property
     def line(self) -> str:
         """Return it for people; the sentence of a table that is held names it."""
-        table = ".".join(self.name)
+        table = str(self.name)
         match self.kind:
             case "held":
                 return f"held: {self.sentence}"

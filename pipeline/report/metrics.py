@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from pipeline import __version__
-from pipeline.config.tables import TableName
+from pipeline.table_name import TableName
 
 # Prometheus' text format, version 0.0.4: families of samples as text. Pure.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.config.tables import TableName
 from pipeline.errors import one_line
+from pipeline.table_name import TableName
 
 # Copies under way as text for people: a line of a table, a line of all, and what a board shows.
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def seconds_remaining(copy: CopyProgress) -> float | None:
 
 def name_text(name: TableName) -> str:
     """Return a table's name in one line, whatever characters it has."""
-    return one_line(".".join(name))
+    return one_line(str(name))
 
 
 def share_text(share: float) -> str:
@@ -195,7 +195,7 @@ class CopyBoard:
         self._console = console
         self._live: Live | None = None
         self._summary: IngestSummary | None = None
-        self._said: dict[tuple[str, str], CopyProgress | str] = {}
+        self._said: dict[TableName, CopyProgress | str] = {}
         self._said_failure: str | None = None
         self._line_at: float | None = None
         self._counts: deque[tuple[float, int]] = deque()
@@ -225,7 +225,7 @@ class CopyBoard:
             with contextlib.suppress(OSError, ValueError):
                 self._say(line)
 
-    def _show(self, copies: dict[tuple[str, str], CopyProgress], failure: str | None) -> None:
+    def _show(self, copies: dict[TableName, CopyProgress], failure: str | None) -> None:
         for line in ended_lines(self._ended(copies), _MOST_ENDED if self._is_live else None):
             self._say(line)
         if failure is not None and failure != self._said_failure:
@@ -246,9 +246,7 @@ class CopyBoard:
             self._line_at = now
             self._say(total_line(copies, rate))
 
-    def _ended(
-        self, copies: dict[tuple[str, str], CopyProgress]
-    ) -> list[tuple[tuple[str, str], CopyProgress]]:
+    def _ended(self, copies: dict[TableName, CopyProgress]) -> list[tuple[TableName, CopyProgress]]:
         """Return the copies that ended since the last time; the same failure of a table once only."""
         ended = []
         for name, copy in copies.items():
@@ -273,7 +271,7 @@ class CopyBoard:
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def _show_live(self, copies: dict[tuple[str, str], CopyProgress], rate: float) -> None:
+    def _show_live(self, copies: dict[TableName, CopyProgress], rate: float) -> None:
         if self._live is None:
             self._live = Live(
                 console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
@@ -283,7 +281,7 @@ class CopyBoard:
             self._console.show_cursor(True)
         self._live.update(self._table(copies, rate), refresh=True)
 
-    def _table(self, copies: dict[tuple[str, str], CopyProgress], rate: float) -> Table:
+    def _table(self, copies: dict[TableName, CopyProgress], rate: float) -> Table:
         is_wide = self._console.width >= _WIDE
         table = Table.grid(padding=(0, 1))
         table.add_column()  # the one that gives way

@@ -15,9 +15,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from pipeline import __version__
-from pipeline.config.tables import TableName
 from pipeline.delta.timestamps import utc_text
 from pipeline.report.alerts import Alerts
+from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pipeline.progress import ApplySummary, IngestSummary

@@ -16,7 +16,6 @@ from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.copy_states import DROPPED, READING
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import SourceError
@@ -29,6 +28,7 @@ from pipeline.postgres.replication.slot_status import query_source
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
 from pipeline.report.status_page import HOLDING, Status, TableStatus
+from pipeline.table_name import TableName
 
 
 def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:
@@ -96,7 +96,7 @@ def read_tables(
     for name in copies.states.keys() | copies.open_requests().keys() | events.keys():
         # What holds the copy of a table that silver has not got yet.
         event = events.get(name) if name not in registered else None
-        if config.rule_for(*name) is None:
+        if config.rule_for(name) is None:
             continue
         if (copying := _copying(bronze, copies, name, found.get(name), event)) is not None:
             found[name] = copying

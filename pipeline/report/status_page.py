@@ -12,7 +12,6 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.config.tables import TableName
 from pipeline.delta.timestamps import utc_text
 from pipeline.errors import one_line
 from pipeline.metadata.status import FAILED
@@ -20,6 +19,7 @@ from pipeline.postgres.replication.slot_status import SourceState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.lag import long_text, seconds_remaining, source_lines
 from pipeline.report.progress import size_text
+from pipeline.table_name import TableName
 
 
 # Text in a table or line of the terminal: shown as it is, whatever a name of the source holds.
@@ -154,7 +154,7 @@ class Status:
         for table in self.tables:
             misfits = ", ".join(f"{count} {column}" for column, count in sorted(table.misfits.items()))
             shown.add_row(
-                escape(".".join(table.name)),
+                escape(str(table.name)),
                 f"[{_COLOURS.get(table.state, 'red')}]{table.state}[/]",
                 str(table.applied),
                 _lag_text(table),

@@ -13,7 +13,6 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.config.tables import TableName
 from pipeline.delta.log import JVM_ERRORS
 from pipeline.delta.table import Lake, quote_identifier
 from pipeline.errors import ConfigError, LakeError, ProtocolError, describe_error, report_error
@@ -21,6 +20,7 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.versions import find_refusal, resolve_path
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class AsOf(Mapping[TableName, DataFrame]):
 
     def table(self, schema: str, table: str) -> TableAsOf:
         """Return path and version of a table, and whether it can be read; nothing is raised but KeyError."""
-        name = schema, table
+        name = TableName(schema, table)
         if name not in self._tables:
             self._tables[name] = self._look(self._entries[name])
         return self._tables[name]
@@ -74,7 +74,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         which is behind is dropped. Raise LakeError where two views would have one name, or a table cannot
         be read; then no view is made.
         """
-        wanted = sorted(self if tables is None else {(schema, table) for schema, table in tables})
+        wanted = sorted(self if tables is None else {TableName(schema, table) for schema, table in tables})
         names = view_names(wanted, name)
         frames = {view: self[table] for view, table in names.items()}
         for schema, table in self.behind if tables is None else ():
@@ -91,7 +91,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         try:
             return reader.load(found.path)
         except PySparkException as error:
-            raise LakeError(f"{'.'.join(name)} cannot be read: {describe_error(error)}") from error
+            raise LakeError(f"{name} cannot be read: {describe_error(error)}") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries and name not in self.behind
@@ -111,7 +111,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         found = TableAsOf(name, path, entry.version)
         if entry.is_behind:
             sentence = (
-                f"{'.'.join(name)} was as of {entry.applied_lsn} when the others were as of {self.lsn}: its "
+                f"{name} was as of {entry.applied_lsn} when the others were as of {self.lsn}: its "
                 "rows would be those of another commit; ask for a manifest in which it caught up"
             )
             return replace(found, refusal=sentence)
@@ -124,7 +124,7 @@ class AsOf(Mapping[TableName, DataFrame]):
             if refusal is None:
                 return replace(found, path=place)
             first = first or refusal
-        return replace(found, refusal=f"{'.'.join(name)} cannot be read as of {self.lsn}: {first}")
+        return replace(found, refusal=f"{name} cannot be read as of {self.lsn}: {first}")
 
     def _places(self, path: str, name: TableName) -> list[str]:
         """Return where a table may be: where it was, unless another is there, and where it is on record."""
@@ -196,7 +196,7 @@ def view_names(tables: Collection[TableName], name: Callable[[str, str], str]) -
         other = seen.setdefault(view.casefold(), table)
         if other != table:
             raise LakeError(
-                f"the views of {'.'.join(other)} and {'.'.join(table)} would both be called {view}: give a "
+                f"the views of {other} and {table} would both be called {view}: give a "
                 "name of your own, or choose tables"
             )
         found[view] = table

@@ -13,7 +13,7 @@ from pipeline.bronze.log import Bronze, between, exact_runs
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey
-from pipeline.config.tables import TableName, TableRule
+from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit
 from pipeline.metadata.registry import Records, Registered, Successor
@@ -32,6 +32,7 @@ from pipeline.silver.write_plan import (
     signature,
 )
 from pipeline.silver.writer import StepWriter
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)

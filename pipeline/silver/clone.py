@@ -23,7 +23,7 @@ from pipeline.bronze.copy_states import SnapshotRanges
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.survey import Survey
-from pipeline.config.tables import TableName, TableRule
+from pipeline.config.tables import TableRule
 from pipeline.delta.filesystem import folders_in, remove_folder
 from pipeline.delta.log import json_object
 from pipeline.delta.spark.session import new_session
@@ -36,6 +36,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.swap import BufferedRecords
 from pipeline.silver.table import SilverTable
 from pipeline.table_copy.invisible_commits import find_invisible_commits, is_one_of
+from pipeline.table_name import TableName
 
 _SHAPING = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "DROP COLUMNS", "RENAME COLUMN"})
 _CLONES = ("_pgdelta", "reconcile")
@@ -86,7 +87,7 @@ class Pinned:
     @property
     def name(self) -> TableName:
         """Return schema and table."""
-        return self.registered.schema_name, self.registered.table_name
+        return TableName(self.registered.schema_name, self.registered.table_name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import OURS
 from pipeline.errors import LakeError
 from pipeline.silver.swap import REWRITE
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def _is_undone(found: LoggedOperation, foreign: ForeignCommit | None, same: int)
     return same <= found.restored < (foreign.version if foreign else found.version)
 
 
-def refuse_foreign_commits(table: LakeTable, name: tuple[str, str], since_version: int) -> None:
+def refuse_foreign_commits(table: LakeTable, name: TableName, since_version: int) -> None:
     """Raise LakeError where somebody else changed the table's rows since a version."""
     if table.version() <= since_version:
         return
@@ -62,7 +63,7 @@ def refuse_foreign_commits(table: LakeTable, name: tuple[str, str], since_versio
     if foreign:
         restore = "" if foreign.good is None else f"RESTORE it to version {foreign.good}, "
         raise LakeError(
-            f"silver table {'.'.join(name)} was changed by somebody else ({foreign.operation} at version "
+            f"silver table {name} was changed by somebody else ({foreign.operation} at version "
             f"{foreign.version}): {restore}remove {table.path} to have it built again from bronze, or have "
             "pgdelta resync copy it anew"
         )
@@ -88,11 +89,11 @@ def records_offset(recorded: Iterable[str], app_id: str) -> bool:
     return any(position.fullmatch(found) for found in recorded)
 
 
-def refuse_forgotten(table: LakeTable, name: tuple[str, str], app_id: str) -> None:
+def refuse_forgotten(table: LakeTable, name: TableName, app_id: str) -> None:
     """Raise LakeError where all of a table's input would be applied to rows that have it already."""
     if is_forgotten(table, app_id):
         raise LakeError(
-            f"silver table {'.'.join(name)} has rows, and nothing says how far they are: where it has the "
+            f"silver table {name} has rows, and nothing says how far they are: where it has the "
             "property delta.setTransactionRetentionDuration, unset it; then remove "
             f"{table.path} to have it built again from bronze, or have pgdelta resync copy it anew"
         )

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey
-from pipeline.config.tables import Guards, TableName, TableRule, command_for
+from pipeline.config.tables import Guards, TableRule
 from pipeline.delta.sql import literal
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.types import silver_type
 from pipeline.silver.write_plan import Identity, identity_of
+from pipeline.table_name import TableName
 
 
 # The first change that silver must not follow: a value that the policy `error` refuses, or a blind update.
@@ -60,21 +61,21 @@ def blind_update(surveys: Sequence[Survey], relations: Mapping[int, SourceRelati
     return f"op = 'U' AND NOT old_kind <=> 'O' AND relation_version IN ({', '.join(versions)})"
 
 
-def refusal(name: tuple[str, str], commit_lsn: int, column: str | None) -> Refusal:
+def refusal(name: TableName, commit_lsn: int, column: str | None) -> Refusal:
     """Say of a table what it is held before: a column's value, which is not shown; None: a blind update."""
     lsn = LSN(commit_lsn)
     if column is None:
         return Refusal(
             lsn,
-            f"{'.'.join(name)} is held: an update in the transaction at {lsn} does not say which row it "
+            f"{name} is held: an update in the transaction at {lsn} does not say which row it "
             "changed, although the table has REPLICA IDENTITY FULL: a partition of it has another. Run ALTER "
             "TABLE … REPLICA IDENTITY FULL for each partition (that of the partitioned table does not reach "
-            f"them), then {command_for(name, 'resync')}",
+            f"them), then {name.command('resync')}",
             "held",
         )
     return Refusal(
         lsn,
-        f"{'.'.join(name)} is held: the transaction at {lsn} has a value of column {column} that its silver "
+        f"{name} is held: the transaction at {lsn} has a value of column {column} that its silver "
         "type cannot hold, and the policy for it is error; bronze keeps the changes: give the column another "
         "policy or type in `tables`, and apply goes on from there",
         "refused",
@@ -92,11 +93,11 @@ def find_excess(name: TableName, counts: Mapping[str, int], guards: Guards) -> s
     if not excess:
         return None
     return (
-        f"{'.'.join(name)} is held by its guards: what waits for it has {' and '.join(excess)}; bronze keeps "
+        f"{name} is held by its guards: what waits for it has {' and '.join(excess)}; bronze keeps "
         f"the changes: where they are meant, apply them with {confirmation(name)}"
     )
 
 
 def confirmation(name: TableName) -> str:
     """Return the command that applies what waits for a table whatever its guards say."""
-    return command_for(name, "retry --confirm")
+    return name.command("retry --confirm")

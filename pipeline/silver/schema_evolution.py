@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.bronze.relations import SourceRelation
-from pipeline.config.tables import TableRule, command_for
+from pipeline.config.tables import TableRule
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import needs_column_mapping
 from pipeline.silver.column_mapping import RenameColumn, SilverColumns
@@ -144,7 +144,7 @@ def plan_evolution(
                 sentence = f"column {column.name} changed from {present} to {wanted.ddl}"
                 if rule.type_changes == "rewrite":
                     return [NeedsRebuild(sentence)]
-                rewrite = command_for((relation.schema_name, relation.table_name), "retry --rewrite")
+                rewrite = relation.name.command("retry --rewrite")
                 way_out = f": set type_changes to rewrite, or run {rewrite}"
                 return [_held(relation, sentence, way_out)]
             operations.append(WidenColumn(column.name, wide, present))

@@ -37,6 +37,7 @@ from pipeline.silver.schema_evolution import (
 from pipeline.silver.schema_notes import SchemaNote
 from pipeline.silver.sidecars import with_sidecars
 from pipeline.silver.write_plan import followed
+from pipeline.table_name import TableName
 
 
 class Held(Exception):
@@ -77,7 +78,7 @@ class SchemaWriter:
         spark: SparkSession,
         table: LakeTable,
         records: Records,
-        name: tuple[str, str],
+        name: TableName,
         rule: TableRule,
         app_id: str,
         *,

@@ -16,7 +16,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey, survey_of
-from pipeline.config.tables import TableName, TableRule, command_for
+from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, Registered
@@ -29,6 +29,7 @@ from pipeline.silver.schema_evolution import Operation, rule_of_last
 from pipeline.silver.schema_writer import RebuildNeeded
 from pipeline.silver.swap import BufferedRecords, swap_in
 from pipeline.silver.write_plan import followed
+from pipeline.table_name import TableName
 
 
 class SilverTable:
@@ -257,9 +258,9 @@ class SilverTable:
         if count >= copy.row_count:
             return None
         sentence = (
-            f"{'.'.join(self.name)} is not built again: bronze has {count} of the {copy.row_count} rows of "
+            f"{self.name} is not built again: bronze has {count} of the {copy.row_count} rows of "
             "the copy that it begins with, so some were removed; "
-            f"{command_for(self.name, 'resync')} copies them"
+            f"{self.name.command('resync')} copies them"
         )
         return Written(self.offset, sentence, kind="resync")
 

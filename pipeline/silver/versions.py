@@ -12,13 +12,13 @@ from urllib.parse import unquote, urlparse
 
 from pyspark.sql import DataFrame
 
-from pipeline.config.tables import TableName
 from pipeline.delta.filesystem import hadoop_files, path_of
 from pipeline.delta.log import JVM_ERRORS, actions_since, delta_log, kind_of, metadata_of
 from pipeline.delta.table import LakeTable, path_segment
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.swap import REWRITE
+from pipeline.table_name import TableName
 
 _MAIN = re.compile(r"pgdelta:[^:#/+]+:\d+")
 _ENCODED_UUID = 20  # characters; what comes before is a folder

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.config.tables import command_for
 from pipeline.delta.sql import literal
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, commit_settings
@@ -23,14 +22,13 @@ from pipeline.silver.key_changes import follow_key_changes
 from pipeline.silver.key_ranges import KeysUnknown, key_range_condition, known_bounds
 from pipeline.silver.merge import MetadataNames
 from pipeline.silver.write_plan import Identity, WriteStep
+from pipeline.table_name import TableName
 
 
 class StepWriter:
     """Writes the cuts of one silver table."""
 
-    def __init__(
-        self, spark: SparkSession, table: LakeTable, records: Records, name: tuple[str, str]
-    ) -> None:
+    def __init__(self, spark: SparkSession, table: LakeTable, records: Records, name: TableName) -> None:
         self._spark = spark
         self._table = table
         self._records = records
@@ -170,13 +168,13 @@ class StepWriter:
         """Raise LakeError where rows have no key in silver; `texts` has the keys as they came."""
         if not found.lost_keys:
             return
-        name = ".".join(self._name)
+        name = str(self._name)
         unsaid = " OR ".join(f"{key} IS NULL" for key in fold.key_names)
         if not texts.where(f"op = 'D' AND ({unsaid})").isEmpty():
             raise LakeError(
                 f"{name}: an update or delete does not say the key of the row that it means: a partition has "
                 "another replica identity than the table. Run ALTER TABLE … REPLICA IDENTITY FULL for each "
-                f"partition, as pgdelta check names them, then {command_for(self._name, 'resync')}"
+                f"partition, as pgdelta check names them, then {self._name.command('resync')}"
             )
         raise LakeError(
             f"{name}: {found.lost_keys} rows have a key that its silver type cannot "

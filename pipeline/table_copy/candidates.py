@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
@@ -26,6 +25,7 @@ from pipeline.table_copy.new_tables import NewTables, is_new
 from pipeline.table_copy.planner import Candidate
 from pipeline.table_copy.reader_pool import dropped_row
 from pipeline.table_copy.streamed_names import StreamedNames
+from pipeline.table_name import TableName
 
 # What becomes known of tables while they are copied, as events: they came back, or cannot be copied.
 _CAME_BACK = (
@@ -62,7 +62,9 @@ class CopyEvents:
         known = records.last_events()
         events = [Event(*name, lsn, "held", f"it cannot be copied: {why}") for name, why in new.items()]
         told = {name: known[name].sentence for name in new if name in known}
-        records.record_events([e for e in events if told.get((e.schema_name, e.table_name)) != e.sentence])
+        records.record_events(
+            [e for e in events if told.get(TableName(e.schema_name, e.table_name)) != e.sentence]
+        )
 
 
 class CopyCandidates:
@@ -139,7 +141,7 @@ class CopyCandidates:
         wanted = {
             name: want
             for name, want in sorted(wanted.items())
-            if config.rule_for(*name) is not None and name not in skipped
+            if config.rule_for(name) is not None and name not in skipped
         }
         waiting = self._wait_for_writers(self._control, {n: published[n] for n in wanted}, copies)
         self.is_waiting = bool(waiting)
@@ -170,7 +172,7 @@ class CopyCandidates:
         What was committed under the old name is in no copy that was made before.
         """
         rules, before = self._config.rule_for, self.names.renamed(published)
-        if not any(rules(*name) for name in before):
+        if not any(rules(name) for name in before):
             return set()
         self._reach(looked_at)
         self._await(LSN(looked_at - 1))  # the stream may have to read that it was renamed
@@ -178,7 +180,7 @@ class CopyCandidates:
         astray = {
             name
             for name, streamed in before.items()
-            if rules(*name)
+            if rules(name)
             and now.get(name) == streamed
             and self.names.may_request_session(published[name].relation_id, name, streamed)
         }

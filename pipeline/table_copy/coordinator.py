@@ -18,7 +18,6 @@ from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.staging import Staging
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.errors import SourceError, report_error
 from pipeline.postgres.connection import Identity, break_off, identify
 from pipeline.postgres.snapshot.export import COPY_SESSIONS, Snapshot, SnapshotKeeper
@@ -37,6 +36,7 @@ from pipeline.table_copy.reader_pool import (
     reading_row,
 )
 from pipeline.table_copy.streamed_names import StreamedNames
+from pipeline.table_name import TableName
 
 POLL_SECONDS = 5.0  # between two looks for tables that joined
 RETRY_SECONDS = 30.0

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from pipeline.bronze.copy_states import SnapshotRanges
-from pipeline.config.tables import TableName
 from pipeline.delta.table import LakeTable
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 _WAL_OF_ALL_XIDS = 2**36  # bytes; 16 of them for each
 
@@ -39,7 +39,7 @@ def find_invisible_commits(
     )
     late: dict[TableName, set[LSN]] = {}
     for schema, table, commit_lsn, xid in rows.collect():
-        for reading in readings.get((schema, table), ()):
+        for reading in readings.get(TableName(schema, table), ()):
             if commit_lsn <= reading.lsn and xid in reading.running:
-                late.setdefault((schema, table), set()).add(LSN(commit_lsn))
+                late.setdefault(TableName(schema, table), set()).add(LSN(commit_lsn))
     return {name: tuple(sorted(lsns)) for name, lsns in late.items()}

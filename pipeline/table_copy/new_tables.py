@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.bronze.copy_states import CopyState
-from pipeline.config.tables import TableName
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.open_transactions import OpenTransactions, list_writers
 from pipeline.postgres.published_tables import Membership
+from pipeline.table_name import TableName
 
 PATIENCE = 600.0  # seconds until a table that waits is told as one that cannot be copied
 

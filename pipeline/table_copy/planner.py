@@ -10,7 +10,6 @@ from pipeline.bronze.copy_states import READING, CopyRequest, CopyState, Snapsho
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.relation_versions import RelationVersion, relation_version
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.key_ranges import KeyRange, find_fault
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection
@@ -21,6 +20,7 @@ from pipeline.progress import CopyProgress
 from pipeline.table_copy.chunks import is_outdated, plan_ranges, plan_rest, whole_leaves
 from pipeline.table_copy.reader_pool import TableCopy, abandoned_row
 from pipeline.table_copy.rows import CopyHeader
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)

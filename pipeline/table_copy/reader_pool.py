@@ -29,7 +29,6 @@ from pipeline.bronze.copy_states import (
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.staged_files import Part
 from pipeline.bronze.staging import Staging
-from pipeline.config.tables import TableName
 from pipeline.delta.txn import TableCommit
 from pipeline.errors import SourceError
 from pipeline.postgres.published_tables import PublishedTable
@@ -38,6 +37,7 @@ from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages, RowsMov
 from pipeline.progress import CopyProgress
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.rows import CopyHeader, CopySpool
+from pipeline.table_name import TableName
 
 # The rows of `bronze/copies`, one for each thing that happens to a copy.
 Row = dict[str, object]
@@ -49,7 +49,7 @@ def dropped_row(copies: CopyHistory, name: TableName, lsn: LSN) -> Row:
     is_begun = last is not None and last.state == READING
     state = last if last is not None and is_begun else CopyState(copies.next_id(), name, DROPPED)
     requests = [request.id for request in copies.open_requests().get(name, [])]
-    sentence = f"{'.'.join(name)} is not published (any more)"
+    sentence = f"{name} is not published (any more)"
     return {**_identity(state), "state": DROPPED, "lsn": lsn, "requests": requests, "sentence": sentence}
 
 

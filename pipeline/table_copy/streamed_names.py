@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from pipeline.bronze.relation_versions import RelationVersion
-from pipeline.config.tables import TableName
 from pipeline.postgres.published_tables import Membership
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 MOST_SESSIONS = 5  # for one table that has one name in the stream and another in the catalog
 _WAIT = 0.2
@@ -30,7 +30,7 @@ class StreamedNames:
 
     def describe(self, version: RelationVersion) -> None:
         """Note what a Relation message calls a table."""
-        self._names[version.relation.oid] = (version.schema_name, version.table_name)
+        self._names[version.relation.oid] = TableName(version.schema_name, version.table_name)
 
     def forget(self) -> None:
         """Forget the names: another session begins, which describes every table anew."""

@@ -19,6 +19,7 @@ from pipeline.protocol.messages import (
     StreamCommit,
     StreamPrepare,
 )
+from pipeline.table_name import TableName
 from pipeline.tail.frames import BEGINNINGS, ENDINGS, TailMessage
 
 
@@ -69,7 +70,9 @@ class Selection:
                 yield seen
             self._hidden.discard(message.xid)
         elif any(
-            rule.matches(r.namespace or "pg_catalog", r.name) for rule in self._rules for r in seen.relations
+            rule.matches(TableName(r.namespace or "pg_catalog", r.name))
+            for rule in self._rules
+            for r in seen.relations
         ):
             yield from self._waiting
             self._waiting = []

@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from pipeline.config.config import Protocol, Source, holds_secret
-from pipeline.config.tables import TableRule
 from pipeline.errors import ConfigError, SlotBusyError, SourceError
 from pipeline.postgres.connection import Connection, is_synchronous_standby
 from pipeline.postgres.replication.change_stream import ChangeStream
@@ -26,6 +25,7 @@ from pipeline.postgres.replication.sql_follow import start_sql_follow
 from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.temporary_slot import start_temporary
 from pipeline.postgres.replication.walsender import start_walsender
+from pipeline.table_name import TableGlob
 from pipeline.tail.request import TailOptions
 
 APPLICATION_NAME = "pgdelta tail"
@@ -181,7 +181,7 @@ def _check_combinations(request: TailOptions) -> None:
             )
         _check_bronze(request)
     for glob in request.tables:
-        if not TableRule.is_glob(glob):
+        if not TableGlob(glob).is_valid:
             raise ConfigError(
                 f"--table {glob}: write schema.table, with a part that holds a dot in double quotes"
             )

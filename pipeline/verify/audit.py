@@ -147,7 +147,7 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
         )
     intervals = intervals_of(ledger)
     recorded = {
-        state.id: (".".join(state.name), state.row_count)
+        state.id: (str(state.name), state.row_count)
         for states in bronze.copies.read().states.values()
         for state in states
         if state.state == COMPLETE

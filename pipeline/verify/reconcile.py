@@ -29,7 +29,6 @@ from pipeline.apply.detached_tables import detached_tables
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName, matcher
 from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
@@ -56,6 +55,7 @@ from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.clone import Clones, Pinned, SnapshotSilver, Unsettled, pin
 from pipeline.silver.row_hashes import SilverRows
+from pipeline.table_name import TableName, match_tables
 from pipeline.verify.comparable_columns import ComparableColumns
 from pipeline.verify.key_ranges import Differences, find_differences
 from pipeline.verify.reconcile_report import Reconciled
@@ -111,7 +111,7 @@ def run_reconcile(
 
     `repairs` asks for copies of the rows that differ; with `runs` they are made and applied at once.
     """
-    matches = matcher(globs)
+    matches = match_tables(globs)
     spark = spark or start_session(f"pgdelta reconcile {config.pipeline}")
     if repairs and runs:
         refuse_while_apply_runs(Lake(spark, config.storage.root))
@@ -230,7 +230,7 @@ class Reconciler:
         return [table for table in pinned if table.name not in changed], unsettled
 
     def _chosen(self, matches: Matches, names: Mapping[TableName, object]) -> set[TableName]:
-        return {name for name in names if self._config.rule_for(*name) is not None and matches(name)}
+        return {name for name in names if self._config.rule_for(name) is not None and matches(name)}
 
     def _check_place(self, connection: Connection) -> bool:
         """Refuse to compare with another server; say whether it knows nothing of its texts' encoding."""
@@ -259,7 +259,7 @@ class Reconciler:
         if any(pinned.offset < gap.end for gap in self._bronze.copies.read().gaps):
             raise LakeError("the table stands before a gap of the stream, until it is copied beyond it")
         read = reads.read(pinned.name)
-        rule = self._config.rule_for(*pinned.name)
+        rule = self._config.rule_for(pinned.name)
         assert rule is not None
         ours = silver.bring(pinned, rule, metadata_columns=self._config.silver.metadata_columns)
         compared = reads.plan(read, ours.columns, ours.fields)

@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.config.tables import TableName
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, Reconciliation
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import escape
+from pipeline.table_name import TableName
 
 _COLOURS = {EQUAL: "green", DIFFERENT: "red"}
 
@@ -55,13 +55,13 @@ class Reconciled:
             verdict = f"[{_COLOURS.get(found.verdict, 'yellow')}]{found.verdict}[/]"
             rows = (f"{found.source_rows:,}", f"{found.silver_rows:,}") if found.lsn else ("", "")
             cells = (str(found.lsn) if found.lsn else "", *rows, what_differs(found))
-            shown.add_row(escape(".".join(found.name)), verdict, *map(escape, cells))
+            shown.add_row(escape(str(found.name)), verdict, *map(escape, cells))
         console.print(shown)
         for found in self.verdicts:
             for column, reason in found.left_out.items():
-                console.print(escape(f"not compared: {'.'.join(found.name)}.{column}: {reason}"))
+                console.print(escape(f"not compared: {found.name}.{column}: {reason}"))
         for name, sentence in self.repairs.items():
-            console.print(escape(f"{'.'.join(name)}: {sentence}"))
+            console.print(escape(f"{name}: {sentence}"))
         for line in self.run.lines() if self.run else ():
             console.print(escape(line))
         if any(verdict.rows for verdict in self.verdicts):

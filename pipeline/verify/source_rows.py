@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.delta.table import Lake
 from pipeline.metadata.registry import Registered, RegisteredColumn
 from pipeline.postgres.catalog import CatalogRelation
@@ -21,6 +20,7 @@ from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.postgres.snapshot.row_hashes import HashedColumns, RangeSum, RowHash, SourceRows, SourceTable
 from pipeline.protocol.messages import Relation
 from pipeline.silver.clone import silver_fields
+from pipeline.table_name import TableName
 from pipeline.verify.comparable_columns import ComparableColumns, Fields, plan_comparison
 from pipeline.verify.key_ranges import FIRST_DIGITS
 
@@ -93,7 +93,7 @@ class SourceReads:
         known: Sequence[RegisteredColumn],
         fields: Fields,
     ) -> ComparableColumns:
-        rule = self._config.rule_for(*name)
+        rule = self._config.rule_for(name)
         assert rule is not None
         return plan_comparison(relation, facts, known, fields, rule, is_ascii=self._is_ascii)
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pipeline.table_name import TableName
 from tests.support.comparable.silver import silver_path, silver_rows, silver_type
 from tests.support.comparable.source import (
     Connection,
@@ -33,9 +34,9 @@ def assert_silver_equals_source(
     conn: Connection,
     spark: SparkSession,
     root: str,
-    tables: Iterable[tuple[str, str]],
+    tables: Iterable[TableName],
     *,
-    targets: Mapping[tuple[str, str], str] | None = None,
+    targets: Mapping[TableName, str] | None = None,
     overrides: Mapping[str, str] | None = None,
     metadata_columns: bool = True,
     ignore_left_columns: bool = False,
@@ -50,7 +51,7 @@ def assert_silver_equals_source(
     faults: list[str] = []
     with snapshot(conn):
         for schema, table in tables:
-            target = (targets or {}).get((schema, table))
+            target = (targets or {}).get(TableName(schema, table))
             columns = source_columns(conn, schema, table)
             source = source_rows(conn, schema, table, columns)
             faults += [

@@ -18,6 +18,7 @@ import pytest
 from pipeline.config.config import Config
 from pipeline.config.tables import TableRule
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.servers import Database
 
@@ -90,7 +91,7 @@ class Pipeline:
 
     def assert_equal(self, *tables: str, **options: Any) -> None:
         """Assert that tables of schema public equal their source, and that bronze has no duplicates."""
-        names = [("public", table) for table in tables]
+        names = [TableName("public", table) for table in tables]
         oracle.assert_silver_equals_source(self.source, self.spark, self.root, names, **options)
         oracle.bronze_has_no_duplicates(self.spark, self.root)
 

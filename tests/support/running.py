@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pipeline.config.tables import TableName
 from pipeline.progress import IngestSummary
+from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import psycopg
 
 from pipeline.config.config import Config
-from pipeline.config.tables import TableName
 from pipeline.errors import SourceError
 from pipeline.postgres.checks.tables import NAMED_TABLES, Check, list_tables
 from pipeline.postgres.connection import Connection, connect, describe, identify
 from pipeline.postgres.publication import Publication, list_configured
 from pipeline.postgres.replication.options import quote_identifier
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
+from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def check_copies(connection: Connection, config: Config, publication: Publicatio
         return
     conninfo = config.source.copying.conninfo
     published = list_configured(connection, config) if publication is None else publication.tables
-    names = sorted(name for name in published if config.rule_for(*name) is not None)
+    names = sorted(name for name in published if config.rule_for(name) is not None)
     if conninfo is None:
         yield from _check_rights(connection, names)
         return
@@ -125,7 +125,7 @@ def _check_rights(reader: Connection, names: list[TableName]) -> Iterator[Check]
         return
     schemas, tables = [schema for schema, _ in names], [table for _, table in names]
     leaves = [
-        _Leaf((schema, table), *facts)
+        _Leaf(TableName(schema, table), *facts)
         for schema, table, *facts in reader.execute(_LEAVES, (schemas, tables)).fetchall()
     ]
     user = reader.info.user
@@ -158,7 +158,7 @@ def _grants(unread: list[_Leaf], user: str) -> str:
     role = quote_identifier(user)
     schemas = sorted({leaf.name[0] for leaf in unread if not leaf.is_usable})[:NAMED_TABLES]
     tables = [leaf.name for leaf in unread if not leaf.is_readable]
-    named = [".".join(map(quote_identifier, name)) for name in tables[:NAMED_TABLES]]
+    named = [name.sql for name in tables[:NAMED_TABLES]]
     more = ", …" if len(tables) > NAMED_TABLES else ""
     usage = (
         [f"GRANT USAGE ON SCHEMA {', '.join(map(quote_identifier, schemas))} TO {role}"] if schemas else []

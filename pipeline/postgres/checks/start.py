@@ -23,6 +23,7 @@ from pipeline.postgres.publication import (
 )
 from pipeline.postgres.replication.options import negotiate, quote_identifier
 from pipeline.postgres.replication.slot import find_fault, read_slot
+from pipeline.table_name import TableName
 
 __all__ = ["Check", "run_checks"]
 
@@ -158,9 +159,7 @@ def _check_publication(
     )
 
 
-def _check_missing_publication(
-    connection: Connection, config: Config, tables: list[tuple[str, str]]
-) -> Check:
+def _check_missing_publication(connection: Connection, config: Config, tables: list[TableName]) -> Check:
     name = config.source.publication
     plan = config.source.create_publication
     if read_slot(connection, config.source.slot) is not None:
@@ -185,7 +184,7 @@ def _check_missing_publication(
     return Check("publication", True, f"The publication {name} will be created for {scope}.")
 
 
-def _find_creation_refusal(connection: Connection, plan: str, tables: list[tuple[str, str]]) -> str:
+def _find_creation_refusal(connection: Connection, plan: str, tables: list[TableName]) -> str:
     user = connection.info.user
     if _value(connection, "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"):
         return ""

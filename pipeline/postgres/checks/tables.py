@@ -18,6 +18,7 @@ from pipeline.postgres.publication import (
     list_without_identity,
 )
 from pipeline.postgres.types import UNREADABLE_FIX, find_unreadable, unreadable_sentence
+from pipeline.table_name import TableName
 
 NAMED_TABLES = 5
 
@@ -53,14 +54,14 @@ GROUP BY 1, 2
 """
 
 
-def _check_columns(connection: Connection, config: Config, tables: set[tuple[str, str]]) -> Iterator[Check]:
+def _check_columns(connection: Connection, config: Config, tables: set[TableName]) -> Iterator[Check]:
     """Yield whether the columns that rules name are in a table that they are for."""
     named = {(rule.source, name) for rule in config.tables for name in (*rule.types, *rule.misfits)}
     if not named:
         return
     for schema, table, columns in connection.execute(_COLUMNS).fetchall():
-        rule = config.rule_for(schema, table)
-        if rule is not None and (schema, table) in tables:
+        rule = config.rule_for(TableName(schema, table))
+        if rule is not None and TableName(schema, table) in tables:
             named -= {(rule.source, column) for column in columns}
     missing = ", ".join(f"{column} of {source}" for source, column in sorted(named)[:NAMED_TABLES])
     yield Check(
@@ -73,9 +74,9 @@ def _check_columns(connection: Connection, config: Config, tables: set[tuple[str
     )
 
 
-def _check_unmatched(config: Config, tables: set[tuple[str, str]]) -> Iterator[Check]:
+def _check_unmatched(config: Config, tables: set[TableName]) -> Iterator[Check]:
     """Yield which published tables no rule is for, where there are any."""
-    unmatched = sorted(name for name in tables if config.rule_for(*name) is None)
+    unmatched = sorted(name for name in tables if config.rule_for(name) is None)
     if unmatched:
         yield Check(
             "tables without a rule",
@@ -87,7 +88,7 @@ def _check_unmatched(config: Config, tables: set[tuple[str, str]]) -> Iterator[C
 
 
 def _check_identities(
-    connection: Connection, publication: Publication | None, tables: set[tuple[str, str]]
+    connection: Connection, publication: Publication | None, tables: set[TableName]
 ) -> Iterator[Check]:
     """Yield what makes the source's own UPDATE and DELETE fail once its tables are published."""
     if publication is None:
@@ -126,10 +127,10 @@ def _check_identities(
         )
 
 
-def _check_leaves(connection: Connection, tables: set[tuple[str, str]]) -> Check:
+def _check_leaves(connection: Connection, tables: set[TableName]) -> Check:
     """Return whether the leaves of published roots log of old rows what their root says that they do."""
     found = list_blind_leaves(connection)
-    leaves = sorted((schema, leaf) for *root, schema, leaf in found if (root[0], root[1]) in tables)
+    leaves = sorted(TableName(schema, leaf) for *root, schema, leaf in found if (root[0], root[1]) in tables)
     return Check(
         "identities of partitions",
         not leaves,
@@ -144,7 +145,7 @@ def _check_leaves(connection: Connection, tables: set[tuple[str, str]]) -> Check
     )
 
 
-def _check_binary(connection: Connection, config: Config, tables: set[tuple[str, str]]) -> Check:
+def _check_binary(connection: Connection, config: Config, tables: set[TableName]) -> Check:
     columns = find_unreadable(connection, tables, config.source.publication)
     if columns:
         return Check("binary values", False, unreadable_sentence(columns), UNREADABLE_FIX)
@@ -153,7 +154,7 @@ def _check_binary(connection: Connection, config: Config, tables: set[tuple[str,
     )
 
 
-def list_tables(tables: Iterable[tuple[str, str]]) -> str:
+def list_tables(tables: Iterable[TableName]) -> str:
     """Return the names of tables, and of many the first ones."""
     names = [f"{schema}.{table}" for schema, table in tables]
     more = len(names) - NAMED_TABLES

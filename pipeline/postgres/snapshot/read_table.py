@@ -77,7 +77,7 @@ class CopyReader:
 
     def read(self, snapshot: Snapshot, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
         """Give the rows of the range; raise SnapshotLost or RowsMoved where they cannot be had."""
-        name = ".".join(table.name)
+        name = str(table.name)
         try:
             self._begin(snapshot)
             yield from self._blocks(table, pages)
@@ -147,7 +147,7 @@ class CopyReader:
         query = "SELECT pg_catalog.pg_relation_filenode(%s::bigint::oid)::bigint"
         row = self._connection.execute(query, (leaf.oid,)).fetchone()
         if row is None or row[0] != leaf.filenode:
-            raise RowsMoved(f"{'.'.join(table.name)} was written anew while it was copied.")
+            raise RowsMoved(f"{table.name} was written anew while it was copied.")
 
     def _aggregate(self, table: PublishedTable, leaf: Leaf, first: int, stop: int) -> Block | None:
         """Return the rows of pages as one text; None where that is ambiguous or too long."""

@@ -25,6 +25,7 @@ from pipeline.postgres.published_tables import Leaf, PublishedTable, describe_pu
 from pipeline.postgres.snapshot.comparable_text import Form, canonical
 from pipeline.postgres.snapshot.export import Snapshot, connect_for_copy
 from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
+from pipeline.table_name import TableName
 
 _CONCATENATED = 50  # values: of arguments PostgreSQL takes 100
 
@@ -59,8 +60,8 @@ class HashedColumns:
 class SourceTable:
     """One published table as a snapshot has it, in a session of its own that holds a lock while it reads."""
 
-    def __init__(self, conninfo: str, snapshot: Snapshot, publication: str, name: tuple[str, str]) -> None:
-        self._name = ".".join(name)
+    def __init__(self, conninfo: str, snapshot: Snapshot, publication: str, name: TableName) -> None:
+        self._name = str(name)
         self._connection = connect_for_copy(conninfo)
         try:
             self._begin(snapshot)

@@ -9,6 +9,7 @@ from delta.exceptions import ConcurrentAppendException, ConcurrentTransactionExc
 
 from pipeline.apply.applier import Applier
 from pipeline.silver.writer import StepWriter
+from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -70,7 +71,7 @@ def test_a_table_that_is_outrun_each_time_fails_and_goes_on_later(
     applier = Applier(outrun.spark, outrun.config)
     summary = applier.apply_pending()
     assert outrunning.count == 0
-    failure = summary.tables[("public", "t")].failure
+    failure = summary.tables[TableName("public", "t")].failure
     assert failure is not None
     assert failure.startswith(
         "somebody else changed the silver table (OPTIMIZE, ALTER TABLE, …) each of the 4"
@@ -84,7 +85,7 @@ def test_another_apply_is_not_raced(outrun: Pipeline, monkeypatch: pytest.Monkey
     outrunning = Outrun(monkeypatch, 2, ConcurrentTransactionException)
     summary = Applier(outrun.spark, outrun.config).apply_pending()
     assert outrunning.count == 1
-    assert str(summary.tables[("public", "t")].failure).startswith("another apply wrote the table")
+    assert str(summary.tables[TableName("public", "t")].failure).startswith("another apply wrote the table")
 
 
 def test_rows_that_somebody_else_deleted_meanwhile_are_told(
@@ -97,5 +98,5 @@ def test_rows_that_somebody_else_deleted_meanwhile_are_told(
 
     Outrun(monkeypatch, 1, ConcurrentAppendException, delete)
     summary = Applier(outrun.spark, outrun.config).apply_pending()
-    failure = str(summary.tables[("public", "t")].failure)
+    failure = str(summary.tables[TableName("public", "t")].failure)
     assert "was changed by somebody else (DELETE at version" in failure

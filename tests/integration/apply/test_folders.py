@@ -20,6 +20,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.metadata.manifests import Manifests
 from pipeline.silver.table import SilverTable
+from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database
 
@@ -76,7 +77,7 @@ def is_shown(shop: Pipeline, table: str, is_behind: bool = False) -> bool:
     """Say whether the newest manifest has all of bronze, and has a table as current, or as behind."""
     lake = Lake(shop.spark, shop.root)
     manifest, upto = Manifests(lake).last(), Bronze(lake, shop.config.pipeline).captured_offset()
-    entry = manifest and manifest.by_name.get(("public", table))
+    entry = manifest and manifest.by_name.get(TableName("public", table))
     assert upto is not None
     return bool(manifest and entry and manifest.lsn == upto.lsn and entry.is_behind == is_behind)
 
@@ -198,7 +199,7 @@ def test_a_folder_that_goes_away_at_the_moment_of_the_write_is_found(
     harmed: list[bool] = []
 
     def harm_and_apply(table: SilverTable, *arguments: Any) -> Any:
-        if table.name == ("public", "t") and not harmed:
+        if table.name == TableName("public", "t") and not harmed:
             harmed.append(True)
             remove(shop)
         return apply(table, *arguments)
@@ -250,7 +251,7 @@ def test_a_rebuild_wants_all_rows_of_its_copy(make_pipeline: MakePipeline, datab
     pipeline.run(AFTER.format("t", 1))
     pipeline.ingest()
     summary = pipeline.apply()
-    assert summary.exit_code(strict=False) == 1 or summary.tables[("public", "t")].held
+    assert summary.exit_code(strict=False) == 1 or summary.tables[TableName("public", "t")].held
     assert not pipeline.path("silver", "public", "t", "_delta_log").exists()
     sentences = [sentence for kind, sentence in pipeline.events("t") if kind == "resync"]
     assert any("bronze has 100 of the 200 rows" in sentence for sentence in sentences), sentences

@@ -15,6 +15,7 @@ from pipeline.operate.resync import run_resync
 from pipeline.operate.retry import run_retry
 from pipeline.progress import ApplySummary
 from pipeline.report.status import read_status
+from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -176,7 +177,7 @@ def test_a_table_that_stays_held_says_so_again_only_where_its_input_has_doubled(
     for first, last in ((1, 6), (7, 8), (9, 12)):
         pipeline.run(f"DELETE FROM guarded WHERE id BETWEEN {first} AND {last}")
         pipeline.ingest()
-        state = applier.apply_pending().tables[("public", "guarded")]
+        state = applier.apply_pending().tables[TableName("public", "guarded")]
         assert f"{last} deletes" in str(state.held)
         said.append(len(pipeline.events("guarded")))
     assert said == [1, 1, 2]

@@ -15,6 +15,7 @@ from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
 from pipeline.table_copy.planner import CopyPlanner
 from pipeline.table_copy.reader_pool import ReaderPool
+from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import Pipeline
 
@@ -147,15 +148,15 @@ def test_a_table_that_came_back_between_two_passes_is_behind_until_its_new_copy(
         life.ingest()
     life.apply()
     silver = as_of(life.spark, life.root)
-    assert ([*silver], [*silver.behind]) == ([("public", "a")], [("public", "b")])
+    assert ([*silver], [*silver.behind]) == ([TableName("public", "a")], [TableName("public", "b")])
     rewritten = run_retry(life.config, ["public.b"], rewrites=True, spark=life.spark)
-    assert "waits for its copy" in (rewritten.tables["public", "b"].held or "")
-    assert [*as_of(life.spark, life.root).behind] == [("public", "b")]
+    assert "waits for its copy" in (rewritten.tables[TableName("public", "b")].held or "")
+    assert [*as_of(life.spark, life.root).behind] == [TableName("public", "b")]
     life.catch_up()
     life.assert_equal("a", "b")
     assert as_of(life.spark, life.root).behind == {}
     with pytest.raises(LakeError, match="when the others were as of"):
-        as_of(life.spark, life.root, lsn=silver.lsn)["public", "b"]
+        as_of(life.spark, life.root, lsn=silver.lsn)[TableName("public", "b")]
 
 
 def test_a_table_that_was_created_again_between_two_looks_waits_for_its_copy(
@@ -175,7 +176,7 @@ def test_a_table_that_was_created_again_between_two_looks_waits_for_its_copy(
     for _ in range(2):
         life.apply()
         assert life.frame("silver", "public", "a").count() == 50, "the old table's rows"
-        assert [*as_of(life.spark, life.root).behind] == [("public", "a")]
+        assert [*as_of(life.spark, life.root).behind] == [TableName("public", "a")]
     life.catch_up()
     life.assert_equal("a")
     assert as_of(life.spark, life.root).behind == {}
@@ -289,7 +290,7 @@ def test_a_table_is_copied_anew_when_somebody_asks(life: Pipeline) -> None:
     life.catch_up()
     assert life.frame("silver", "public", "a").where("id = 5").count() == 1
     summary = run_resync(life.config, ["public.a"], spark=life.spark)
-    assert summary.tables == (("public", "a"),)
+    assert summary.tables == (TableName("public", "a"),)
     assert states(life) == {"a": "current"}
     life.apply()
     assert life.frame("silver", "public", "a").where("id = 5").count() == 1  # as it was, until it is copied

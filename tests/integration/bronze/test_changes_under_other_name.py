@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 from pipeline.apply.table_renames import ChangesUnderOtherName, last_changes_under_other_name
 from pipeline.delta.table import Lake, local_frame
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 pytestmark = pytest.mark.spark
 
-A, X = ("public", "a"), ("public", "x")
+A, X = TableName("public", "a"), TableName("public", "x")
 DDL = (
     "op STRING, relation_id BIGINT, schema_name STRING, table_name STRING, commit_lsn BIGINT, "
     "end_lsn BIGINT, ordinal BIGINT"

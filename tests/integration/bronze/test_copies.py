@@ -12,10 +12,11 @@ from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.copy_states import COMPLETE, DROPPED, CopyRequest
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 pytestmark = pytest.mark.spark
 
-NAME = ("public", "t")
+NAME = TableName("public", "t")
 ROW = {"copy_id": 1, "schema_name": NAME[0], "table_name": NAME[1]}
 
 

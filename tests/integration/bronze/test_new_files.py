@@ -13,6 +13,7 @@ from pipeline.bronze.new_files import MOST_FILES, BronzeOffset
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.txn import TableCommit
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 pytestmark = pytest.mark.spark
 
@@ -49,7 +50,7 @@ class Land:
 
     def seen(self, floor: int, through: int) -> list[int]:
         """Return the end LSNs of the rows that are read."""
-        rows = self.bronze.table_changes(("s", "t"), InputStart(LSN(floor)), LSN(through)).collect()
+        rows = self.bronze.table_changes(TableName("s", "t"), InputStart(LSN(floor)), LSN(through)).collect()
         return sorted(row.end_lsn for row in rows)
 
 

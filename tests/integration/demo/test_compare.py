@@ -11,6 +11,7 @@ import pytest
 from pipeline.delta.table import Lake
 from pipeline.demo.compare import compare_table, float_text
 from pipeline.postgres.connection import connect
+from pipeline.table_name import TableName
 from tests.support.servers import Database
 
 if TYPE_CHECKING:
@@ -43,22 +44,22 @@ def test_a_table_is_compared_as_a_multiset_and_by_column(
         "2 AS id", *(f"CAST(NULL AS {type_}) AS {name}" for name, type_ in one.dtypes[1:])
     )
     with connect(database.conninfo) as connection:
-        absent = compare_table(connection, table, ("public", "t"))
+        absent = compare_table(connection, table, TableName("public", "t"))
         assert (absent.source_rows, absent.silver_rows, absent.missing) == (3, 0, 3)
 
         one.unionByName(nothing).unionByName(nothing).write.format("delta").save(table.path)
-        same = compare_table(connection, table, ("public", "t"))
+        same = compare_table(connection, table, TableName("public", "t"))
         assert same.is_equal, same
         assert (same.source_rows, same.silver_rows, same.columns) == (3, 3, ())
 
         # a column that silver lacks is NULL there; one row less of two equal ones is a difference
         database.run("ALTER TABLE t ADD COLUMN late text")
-        assert compare_table(connection, table, ("public", "t")).is_equal
+        assert compare_table(connection, table, TableName("public", "t")).is_equal
         database.run("UPDATE t SET late = 'x', price = 1, at = NULL WHERE id = 1")
-        changed = compare_table(connection, table, ("public", "t"))
+        changed = compare_table(connection, table, TableName("public", "t"))
         assert (changed.missing, changed.surplus, changed.columns) == (1, 1, ("price", "at", "late"))
         database.run("DELETE FROM t WHERE ctid = (SELECT max(ctid) FROM t WHERE id = 2)")
-        assert compare_table(connection, table, ("public", "t")).surplus == 2
+        assert compare_table(connection, table, TableName("public", "t")).surplus == 2
 
 
 @pytest.mark.postgres

@@ -10,6 +10,7 @@ from pipeline.config.config import Protocol
 from pipeline.config.tables import Guards, TableRule
 from pipeline.errors import GapError
 from pipeline.operate.retry import run_retry
+from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
@@ -74,7 +75,7 @@ def test_silver_does_not_go_back_to_a_gap_that_it_crossed(make_pipeline: MakePip
         life.run("DELETE FROM held WHERE id = (SELECT min(id) FROM held)")
         life.run("INSERT INTO bag VALUES (1), (7)", f"INSERT INTO a VALUES ({100 + number}, 'later')")
         life.ingest()
-        assert life.apply().tables["public", "held"].held
+        assert life.apply().tables[TableName("public", "held")].held
         life.assert_equal("a", "bag")
     assert not any(kind == "diverged" for kind, _ in life.events("bag"))
     lsns = [row.lsn for row in life.frame("_pgdelta", "manifests").orderBy("written_at").collect()]
@@ -102,7 +103,7 @@ def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
     assert rows == {*range(1, 51), 100}
     assert any("gap" in sentence for kind, sentence in life.events("a") if kind == "resync")
     rewritten = run_retry(healed.config, ["public.a"], rewrites=True, spark=life.spark)
-    assert "gap" in (rewritten.tables["public", "a"].held or "")
+    assert "gap" in (rewritten.tables[TableName("public", "a")].held or "")
     assert {row.id for row in life.frame("silver", "public", "a").collect()} == rows
     healed.catch_up()
     life.assert_equal("a")

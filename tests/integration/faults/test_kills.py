@@ -18,6 +18,7 @@ from random import Random
 import pytest
 
 from pipeline.config.config import Protocol
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.jobs import RICH, RICH_LINE, Job, Load
 from tests.support.pipelines import MakePipeline, Pipeline
@@ -106,7 +107,7 @@ def test_kills_at_random_times_lose_and_repeat_nothing(
     names = list(schema.names)
     if sessions:
         sessions.finish()
-        names += [("public", table) for table in (*TABLES, "filler")]
+        names += [TableName("public", table) for table in (*TABLES, "filler")]
         assert_streamed(pipeline)
         assert kills.open_count > 0
         assert kills.prepared

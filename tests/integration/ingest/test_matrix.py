@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from pipeline.config.config import Protocol
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.postgres.sessions import TABLES, Sessions, create_tables
@@ -85,6 +86,6 @@ def test_every_way_to_ask_gives_the_same_bronze_and_silver_equals_the_source(
         assert lane.changes() == expected, name
     richest = list(lanes.values())[len(lanes) // 2]
     assert richest.apply().exit_code(strict=True) == 0
-    names = [*(("public", table) for table in (*TABLES, "filler")), *schema.names]
+    names = [*(TableName("public", table) for table in (*TABLES, "filler")), *schema.names]
     oracle.assert_silver_equals_source(richest.source, richest.spark, richest.root, names)
     print(f"PostgreSQL {major}: {len(expected)} rows the same in {len(lanes)} ways to ask: {sorted(lanes)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.operate.resync import run_resync
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database
@@ -155,7 +156,7 @@ def test_a_delete_that_does_not_say_the_key_is_told(make_pipeline: MakePipeline)
     pipeline.catch_up()
     pipeline.run("DELETE FROM t WHERE id = 2")
     pipeline.ingest()
-    failure = pipeline.apply().tables[("public", "t")].failure
+    failure = pipeline.apply().tables[TableName("public", "t")].failure
     assert failure is not None
     assert "does not say the key of the row that it means" in failure
     # as it says
@@ -244,6 +245,6 @@ def test_a_publication_of_a_schema_brings_tables_that_are_made_later(
     pipeline.run("INSERT INTO shop.first VALUES (1)", "INSERT INTO shop.second VALUES (1, 'a')")
     pipeline.run("INSERT INTO outside VALUES (1)")
     pipeline.catch_up()
-    names = [("shop", "first"), ("shop", "second")]
+    names = [TableName("shop", "first"), TableName("shop", "second")]
     oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, names)
     assert pipeline.frame("bronze", "changes").where("table_name = 'outside'").count() == 0

@@ -11,6 +11,7 @@ from pipeline.delta.table import Lake, LakeTable, local_frame
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, Registered, RegisteredColumn, Successor
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +26,7 @@ def test_an_entry_is_read_back_as_recorded(spark: SparkSession, tmp_path: Path, 
     records = Records(Lake(spark, str(tmp_path)))
     records.ensure()
     records.register(entry)
-    assert Records(Lake(spark, str(tmp_path))).registered() == {("public", "t"): entry}
+    assert Records(Lake(spark, str(tmp_path))).registered() == {TableName("public", "t"): entry}
 
 
 def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -43,7 +44,10 @@ def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp
     records.ensure()
     records.register(NEW)
     found = Records(lake).registered()
-    assert found == {("public", "u"): Registered("public", "u", "p", 1, (ID,)), ("public", "t"): NEW}
+    assert found == {
+        TableName("public", "u"): Registered("public", "u", "p", 1, (ID,)),
+        TableName("public", "t"): NEW,
+    }
 
 
 def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
@@ -53,15 +57,15 @@ def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
     records.ensure()
     kinds = ("resync", "diverged", "evolved", "held")
     records.record_events([Event("public", kind, LSN(1), kind, "a sentence") for kind in kinds])
-    told = {("public", "resync"): LSN(1), ("public", "diverged"): LSN(1)}
+    told = {TableName("public", "resync"): LSN(1), TableName("public", "diverged"): LSN(1)}
     assert records.resyncs() == told
     assert records.resyncs() == told
     after_a_crash = Records(Lake(spark, str(tmp_path)))
     after_a_crash.record_events([Event("public", "resync", LSN(7), "resync", "another sentence")])
-    newer = {**told, ("public", "resync"): LSN(7)}
+    newer = {**told, TableName("public", "resync"): LSN(7)}
     assert after_a_crash.resyncs() == newer
     after_a_crash.forget_resyncs(told)
-    assert after_a_crash.resyncs() == {("public", "resync"): LSN(7)}, "another event came since"
+    assert after_a_crash.resyncs() == {TableName("public", "resync"): LSN(7)}, "another event came since"
     after_a_crash.forget_resyncs(newer)
     assert after_a_crash.resyncs() == {}
 

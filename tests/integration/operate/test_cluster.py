@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipeline.delta.spark.dist import build_dist, spark_folder, submit_line
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.servers import Database
 
@@ -262,4 +263,4 @@ def test_dist_runs_on_a_cluster_of_another_user(
         assert {path.stat().st_uid for path in written} == {cluster.account.pw_uid}
     with database.connect() as connection:
         root = str(cluster.folder / "lake")
-        oracle.assert_silver_equals_source(connection, spark, root, [("public", "orders")])
+        oracle.assert_silver_equals_source(connection, spark, root, [TableName("public", "orders")])

@@ -25,6 +25,7 @@ from pipeline.operate.run import run_both
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status, TableStatus
 from pipeline.report.watch import Observers
+from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -118,7 +119,7 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     [first] = shown.selectExpr("min(commit_lsn)").collect()[0]
     assert isinstance(soon.since, Mark)
     assert soon.since.lsn == first
-    assert soon.operations["public", "t"] == t.operations
+    assert soon.operations[TableName("public", "t")] == t.operations
     assert (old.operations, old.commit_times[day.applied] <= newest[0].astimezone(timezone.utc)) == ({}, True)
     assert old.since is not None
     assert old.since.lsn == online.applied

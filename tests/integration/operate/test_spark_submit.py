@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.paths import ROOT
 from tests.support.servers import Database
@@ -91,7 +92,9 @@ def test_jobs_need_nothing_on_the_line(database: Database, spark: SparkSession, 
     assert (code, err) == (0, [])
     assert out[0].startswith(f"apply {database.name}: 520 changes to 1 tables")
     with database.connect() as connection:
-        oracle.assert_silver_equals_source(connection, spark, str(tmp_path / "lake"), [("public", "orders")])
+        oracle.assert_silver_equals_source(
+            connection, spark, str(tmp_path / "lake"), [TableName("public", "orders")]
+        )
 
     database.run("SELECT pg_drop_replication_slot(current_database())")
     code, out, err = run_job("spark-submit", "ingest", tmp_path, "--config", config)

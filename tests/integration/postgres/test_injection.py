@@ -29,6 +29,7 @@ from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.postgres.snapshot.row_hashes import HashedColumns, SourceRows, SourceTable
 from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Relation
+from pipeline.table_name import TableName
 from tests.support.postgres.streams import both_routes, kinds, read_through, start
 from tests.support.servers import Database
 
@@ -115,12 +116,12 @@ def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str)
     keys = key_condition([name], [TEXT_OID], [KeyRange((name,), (name,)), KeyRange((name,), ())])
     shape = HashedColumns(((name, TEXT), (f"{name} 2", TEXT)), (0,))
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
-        assert accepts_keys(keeper.connection, (name, name), keys)
-        table = describe_published(keeper.connection, name, (name, name))
+        assert accepts_keys(keeper.connection, TableName(name, name), keys)
+        table = describe_published(keeper.connection, name, TableName(name, name))
         [leaf] = table.leaves
         blocks = list(reader.read(keeper.snapshot, table, LeafPages(leaf, 0, leaf.pages)))
         assert sum(block.row_count for block in blocks) == 1
-        with SourceTable(conninfo, keeper.snapshot, name, (name, name)) as source:
+        with SourceTable(conninfo, keeper.snapshot, name, TableName(name, name)) as source:
             rows = SourceRows(source, shape)
             [prefix] = rows.sums(1)
             [row] = rows.rows([prefix])
@@ -160,7 +161,7 @@ def test_a_row_filter_is_taken_as_the_server_writes_it(database: Database) -> No
         "INSERT INTO item VALUES (1, 'shown'), (2, '{0} %s ''; -- $$ \\')",
         f"CREATE PUBLICATION {database.name} FOR TABLE item WHERE (name <> '{{0}} %s ''; -- $$ \\')",
     )
-    conninfo, name = database.conninfo, ("public", "item")
+    conninfo, name = database.conninfo, TableName("public", "item")
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
         table = describe_published(keeper.connection, database.name, name)
         [leaf] = table.leaves

@@ -7,6 +7,7 @@ import pytest
 from pipeline.errors import SourceError
 from pipeline.key_ranges import DATE, INT4, TEXT, KeyRange
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
+from pipeline.table_name import TableName
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
@@ -36,7 +37,7 @@ def test_values_are_those_of_their_columns_types(
         with database.connect() as connection:
             connection.execute("SET ROLE blind")  # it may not read the table, and need not
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            assert accepts_keys(connection, ("public", "parts"), condition) == is_taken
+            assert accepts_keys(connection, TableName("public", "parts"), condition) == is_taken
             assert connection.execute("SELECT 1").fetchone() == (1,)
     finally:
         database.run("DROP ROLE blind")
@@ -47,9 +48,9 @@ def test_what_is_not_there_is_said_and_the_transaction_goes_on(database: Databas
     keys = key_condition(("gone",), (INT4,), [KeyRange(("1",), ("1",))])
     with database.connect() as connection, connection.transaction():
         with pytest.raises(SourceError, match=r"public\.parts cannot be asked by its key: .*gone"):
-            accepts_keys(connection, ("public", "parts"), keys)
+            accepts_keys(connection, TableName("public", "parts"), keys)
         with pytest.raises(SourceError, match=r"public\.other cannot be asked"):
-            accepts_keys(connection, ("public", "other"), keys)
+            accepts_keys(connection, TableName("public", "other"), keys)
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
@@ -58,7 +59,7 @@ def test_a_look_at_the_keys_leaves_no_lock_to_a_transaction_that_goes_on(databas
     keys = key_condition(NAMES, TYPES, [KeyRange(("a",), ("b",))])
     with database.connect() as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        assert accepts_keys(connection, ("public", "parts"), keys)
+        assert accepts_keys(connection, TableName("public", "parts"), keys)
         pid = connection.info.backend_pid
         query = f"SELECT 1 FROM pg_locks WHERE pid = {pid} AND relation = 'parts'::regclass"
         assert not database.run(query)

@@ -24,6 +24,7 @@ from pipeline.postgres.snapshot.comparable_text import TEXT
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.postgres.snapshot.row_hashes import HashedColumns, SourceRows, SourceTable
+from pipeline.table_name import TableName
 from tests.support.paths import ROOT
 from tests.support.postgres.streams import kinds, read_through, start
 from tests.support.servers import Database
@@ -92,7 +93,7 @@ def compare(config: Config) -> int:
     conninfo, publication = config.source.conninfo, config.source.publication
     with (
         closing(SnapshotKeeper(conninfo)) as keeper,
-        SourceTable(conninfo, keeper.snapshot, publication, ("sales", "item")) as table,
+        SourceTable(conninfo, keeper.snapshot, publication, TableName("sales", "item")) as table,
     ):
         rows = SourceRows(table, HashedColumns((("id", TEXT), ("name", TEXT)), (0,)))
         return sum(found.rows for found in rows.sums(1).values())
@@ -102,7 +103,7 @@ def copy(config: Config) -> int:
     """Return how many rows a copy reads."""
     conninfo = config.source.conninfo
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
-        table = describe_published(keeper.connection, config.source.publication, ("sales", "item"))
+        table = describe_published(keeper.connection, config.source.publication, TableName("sales", "item"))
         [leaf] = table.leaves
         pages = LeafPages(leaf, 0, leaf.pages)
         return sum(block.row_count for block in reader.read(keeper.snapshot, table, pages))

@@ -13,6 +13,7 @@ from pipeline.postgres.snapshot.comparable_text import TEXT, Form, Kind
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import RowsMoved
 from pipeline.postgres.snapshot.row_hashes import HashedColumns, RangeSum, SourceRows, SourceTable
+from pipeline.table_name import TableName
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
@@ -70,7 +71,7 @@ def md5(values: Sequence[str | None]) -> str:
 def source(database: Database) -> Iterator[SourceTable]:
     with (
         closing(SnapshotKeeper(database.conninfo)) as keeper,
-        SourceTable(database.conninfo, keeper.snapshot, database.name, ("public", "t")) as table,
+        SourceTable(database.conninfo, keeper.snapshot, database.name, TableName("public", "t")) as table,
     ):
         yield table
 

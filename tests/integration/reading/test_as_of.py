@@ -23,6 +23,7 @@ from pipeline.operate.as_of import read_silver
 from pipeline.operate.retry import run_retry
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.as_of import AsOf
+from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import Crash, Pipeline, crash
 
@@ -32,7 +33,7 @@ TABLES = (
     "CREATE TABLE debit (id int PRIMARY KEY, amount int)",
     'CREATE TABLE "Credit" (id int PRIMARY KEY, amount int)',
 )
-NAMES = [("public", "Credit"), ("public", "debit")]
+NAMES = [TableName("public", "Credit"), TableName("public", "debit")]
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def book(pipeline: Pipeline, count: int = 2) -> None:
 
 
 def rows(silver: AsOf, table: str) -> list[tuple[int, int]]:
-    return sorted((row.id, row.amount) for row in silver["public", table].collect())
+    return sorted((row.id, row.amount) for row in silver[TableName("public", table)].collect())
 
 
 def assert_alike(silver: AsOf, count: int) -> None:
@@ -117,10 +118,13 @@ def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: N
     entries = (replace(e, is_behind=e.table_name == "Credit") for e in last.entries)
     manifests.record(replace(last, lsn=LSN(last.lsn + 8), entries=tuple(entries)))
     held = silver_of(pipeline)
-    assert (sorted(held), held.behind) == ([("public", "debit")], {("public", "Credit"): lsns[-1]})
-    assert ("public", "Credit") not in held
+    assert (sorted(held), held.behind) == (
+        [TableName("public", "debit")],
+        {TableName("public", "Credit"): lsns[-1]},
+    )
+    assert TableName("public", "Credit") not in held
     with pytest.raises(LakeError, match=r"public.Credit was as of .*/.* when the others were as of"):
-        held["public", "Credit"]
+        held[TableName("public", "Credit")]
     assert held.create_views() == {"public__debit": NAMES[1]}
     assert not pipeline.spark.catalog.tableExists("public__Credit"), "of another commit than the other"
     printed = read_silver(pipeline.config, lsn=None, timestamp=None, spark=pipeline.spark)
@@ -133,12 +137,12 @@ def test_a_manifest_has_the_time_of_the_copy_that_a_table_begins_with(life: Pipe
     life.run("UPDATE b SET v = 'later'", f"ALTER PUBLICATION {life.config.source.publication} ADD TABLE b")
     life.catch_up()
     newest = silver_of(life)
-    assert {*newest} == {("public", "a"), ("public", "b")}
+    assert {*newest} == {TableName("public", "a"), TableName("public", "b")}
     assert newest.commit_time is not None
     assert before < newest.commit_time < datetime.now(timezone.utc)
     with pytest.raises(LakeError, match="is as old as"):  # a, too, began with its copy: before this time
         silver_of(life, timestamp="2001-01-01")
-    assert [*silver_of(life, timestamp=before)] == [("public", "a")]
+    assert [*silver_of(life, timestamp=before)] == [TableName("public", "a")]
 
 
 def test_what_a_run_wrote_that_ended_early_is_in_no_manifest_of_before(
@@ -176,7 +180,7 @@ def test_a_table_that_caught_up_is_in_another_manifest_of_the_same_commit(booked
     booked.ingest()
     booked.apply()
     held = silver_of(booked)
-    assert [*held.behind] == [("public", "Credit")]
+    assert [*held.behind] == [TableName("public", "Credit")]
     booked.spark.sql(f"RESTORE TABLE {identifier} TO VERSION AS OF {version}")
     booked.apply()
     caught_up = silver_of(booked, lsn=held.lsn)
@@ -196,7 +200,7 @@ def test_a_table_built_again_has_other_rows_under_the_same_numbers(booked: Pipel
         silver = silver_of(booked, lsn=lsn)
         assert len(rows(silver, "debit")) == count
         with pytest.raises(LakeError, match="was removed and built again since"):
-            silver["public", "Credit"]
+            silver[TableName("public", "Credit")]
     assert_alike(silver_of(booked, lsn=newest), 6)
 
 
@@ -219,7 +223,7 @@ def test_a_manifest_of_an_older_release_is_read_by_the_positions_of_its_versions
     book(booked)
     booked.catch_up()
     with pytest.raises(LakeError, match=r"built again since|has rows of another commit"):
-        silver_of(booked, lsn=first)["public", "Credit"]
+        silver_of(booked, lsn=first)[TableName("public", "Credit")]
 
 
 @pytest.mark.slow
@@ -234,7 +238,7 @@ def test_versions_whose_files_or_log_are_gone_are_refused(booked: Pipeline) -> N
         booked.spark.conf.unset(check)
     silver = silver_of(booked, lsn=lsns[0])
     with pytest.raises(LakeError, match=r"lacks files, such as .*: VACUUM removes"):
-        silver["public", "debit"]
+        silver[TableName("public", "debit")]
     assert len(rows(silver, "Credit")) == 2
     printed = read_silver(booked.config, lsn=str(lsns[0]), timestamp=None, spark=booked.spark)
     assert [state for state, _ in printed.tables] == ["current", "gone"]
@@ -251,7 +255,7 @@ def test_versions_whose_files_or_log_are_gone_are_refused(booked: Pipeline) -> N
             file.unlink()
     log.clearCache()
     with pytest.raises(LakeError, match=r"does not have version .* any more"):
-        silver_of(booked, lsn=lsns[0])["public", "Credit"]
+        silver_of(booked, lsn=lsns[0])[TableName("public", "Credit")]
     assert_alike(silver_of(booked, lsn=lsns[1]), 4)
 
 
@@ -277,7 +281,7 @@ def test_a_lake_that_moved_a_table_written_anew_and_one_that_left(booked: Pipeli
     moved = replace(moved, config=replace(moved.config, tables=rules, silver=silver))
     book(moved)
     moved.catch_up()
-    assert [*silver_of(moved)] == [("public", "debit")]
+    assert [*silver_of(moved)] == [TableName("public", "debit")]
     for lsn, count in ((first, 2), (second, 4), (third.lsn, 6)):
         assert_alike(silver_of(moved, lsn=lsn), count)
 

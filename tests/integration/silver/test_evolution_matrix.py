@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 
 from pipeline.config.tables import TableRule
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
 
@@ -169,7 +170,7 @@ def faults_of(pipeline: Pipeline, cell: Cell) -> list[str]:
             pipeline.source,
             pipeline.spark,
             pipeline.root,
-            [("public", cell.table)],
+            [TableName("public", cell.table)],
             ignore_left_columns=cell.operation in LEFT,
         )
     except AssertionError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from psycopg import sql
 
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline
 
@@ -41,7 +42,7 @@ def test_hostile_names_and_values_arrive_as_they_are(make_pipeline: MakePipeline
             for statement in step:
                 pipeline.source.execute(sql.SQL(statement).format(**parts))
         pipeline.catch_up()
-    tables = [(name, name) for name in NAMES]
+    tables = [TableName(name, name) for name in NAMES]
     oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, tables)
     # nothing lies anywhere else
     assert {path.name for path in pipeline.path().iterdir()} == {"bronze", "silver", "_pgdelta"}

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.operate.resync import run_resync
+from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -42,7 +43,7 @@ def test_text_keeps_what_does_not_fit_beside_the_column(pipeline: Pipeline) -> N
         "INSERT INTO t VALUES (1, 1, 'infinity', 5, 'a'), (2, 'NaN', '2024-01-01', 1.5, 'b')",
         "INSERT INTO t VALUES (3, 2, '0044-03-15 BC', NULL, NULL)",
     )
-    assert pipeline.catch_up().tables[("public", "t")].misfits == 4
+    assert pipeline.catch_up().tables[TableName("public", "t")].misfits == 4
     columns = ("id", "price", "day", "day__text", "n", "n__text")
     assert rows(pipeline, *columns) == [
         (1, Decimal(1), None, "infinity", 5, None),
@@ -95,7 +96,7 @@ def test_clamp_takes_the_nearest_value_and_records_it(pipeline: Pipeline) -> Non
     pipeline.run(
         "INSERT INTO t VALUES (1, 'NaN', 'infinity', 1e20, 'a'), (2, 5, '0044-03-15 BC', -1.5, 'b')",
     )
-    assert pipeline.catch_up().tables[("public", "t")].misfits == 5
+    assert pipeline.catch_up().tables[TableName("public", "t")].misfits == 5
     assert rows(pipeline, "id", "price", "day", "n") == [
         (1, None, date(9999, 12, 31), 2**31 - 1),
         (2, Decimal(5), date(1, 1, 1), -2),
@@ -129,7 +130,7 @@ def test_error_holds_that_table_before_the_transaction_and_lets_it_go_on_after_a
     pipeline.ingest()
     for _ in range(2):
         summary = pipeline.apply()
-        held = summary.tables[("public", "t")].held
+        held = summary.tables[TableName("public", "t")].held
         assert held is not None
         assert "a value of column day that its silver type cannot hold" in held
         assert "infinity" not in held
@@ -164,7 +165,7 @@ def test_error_holds_a_table_before_its_copy(make_pipeline: MakePipeline) -> Non
     pipeline.ingest()
     for i in (3, 4):
         summary = pipeline.apply()
-        assert "a value of column day" in (summary.tables[("public", "t")].held or "")
+        assert "a value of column day" in (summary.tables[TableName("public", "t")].held or "")
         assert summary.exit_code(strict=True) == 1
         assert not pipeline.path("silver", "public", "t").exists()
         pipeline.assert_equal("other")

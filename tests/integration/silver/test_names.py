@@ -17,6 +17,7 @@ from pipeline.operate.plan import make_plan
 from pipeline.operate.retry import run_retry
 from pipeline.postgres.embedded.server import EmbeddedServer
 from pipeline.silver.as_of import as_of
+from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
 from tests.support.servers import Database, drop_database
 
@@ -260,8 +261,8 @@ def test_a_table_does_not_lie_in_the_folder_of_another(make_pipeline: MakePipeli
     pipeline.run("INSERT INTO shop.o VALUES (1)", "INSERT INTO t VALUES (1)")
     pipeline.ingest()
     summary = pipeline.apply()
-    assert summary.tables[("public", "t")].failure is None
-    failure = summary.tables[("shop", "o")].failure
+    assert summary.tables[TableName("public", "t")].failure is None
+    failure = summary.tables[TableName("shop", "o")].failure
     assert failure is not None
     assert failure.startswith("shop.o would lie in the folder of the silver table shop")
     assert summary.exit_code(strict=False) == 1
@@ -279,18 +280,18 @@ def test_a_folder_that_another_table_filled_is_not_gone_on_with(pipeline: Pipeli
     before.catch_up()
     pipeline.run("INSERT INTO orders VALUES (3)", "INSERT INTO orders_v2 VALUES (4)")
     after.ingest()
-    held = after.apply().tables["public", "orders_v2"].held
+    held = after.apply().tables[TableName("public", "orders_v2")].held
     assert held is not None
     assert held.startswith("public.orders_v2 is held: the rows in its folder ")
     assert "are those of public.orders;" in held
     assert pipeline.events("orders_v2") == [("held", held)]
-    assert {*as_of(pipeline.spark, pipeline.root).behind} == {("public", "orders_v2")}
+    assert {*as_of(pipeline.spark, pipeline.root).behind} == {TableName("public", "orders_v2")}
     rewritten = run_retry(after.config, ["public.orders_v2"], rewrites=True, spark=pipeline.spark)
-    assert rewritten.tables["public", "orders_v2"].held == held
+    assert rewritten.tables[TableName("public", "orders_v2")].held == held
     assert {row.id for row in pipeline.frame("silver", "orders").collect()} == {1}
     shutil.move(pipeline.path("silver", "orders"), tmp_path / "orders")
     after.catch_up()
-    pipeline.assert_equal("orders_v2", targets={("public", "orders_v2"): "orders"})
+    pipeline.assert_equal("orders_v2", targets={TableName("public", "orders_v2"): "orders"})
     again = before.apply().tables
-    assert "are those of public.orders_v2;" in (again["public", "orders"].held or "")
-    pipeline.assert_equal("orders_v2", targets={("public", "orders_v2"): "orders"})
+    assert "are those of public.orders_v2;" in (again[TableName("public", "orders")].held or "")
+    pipeline.assert_equal("orders_v2", targets={TableName("public", "orders_v2"): "orders"})

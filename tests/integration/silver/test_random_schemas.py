@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from pipeline.config.tables import glob_of
 from pipeline.operate.resync import run_resync
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.workload.shapes import Evolving, create_shapes
@@ -55,8 +55,8 @@ def prove(make_pipeline: MakePipeline, seed: int, *, schemas: int, rounds: int) 
         assert summary.exit_code(strict=False) == 0, summary.lines()
     oracle.bronze_has_no_duplicates(pipeline.spark, pipeline.root)
     events = pipeline.frame("_pgdelta", "events").collect()
-    said = {(e.schema_name, e.table_name) for e in events if e.kind in EXCUSES}
-    held = {(e.schema_name, e.table_name) for e in events if e.kind == "held"}
+    said = {TableName(e.schema_name, e.table_name) for e in events if e.kind in EXCUSES}
+    held = {TableName(e.schema_name, e.table_name) for e in events if e.kind == "held"}
     names = [name for schema in made for name in names_of(schema)]
     oracle.assert_silver_equals_source(
         pipeline.source,
@@ -75,13 +75,13 @@ def prove(make_pipeline: MakePipeline, seed: int, *, schemas: int, rounds: int) 
     )
     assert equal > 0.7 * len(names)
     assert evolved > schemas
-    if doubtful := [name for name in names if name in said | held]:
+    if doubtful := [name for name in names if name in (said | held)]:
         prove_copied_anew(pipeline, doubtful)
 
 
-def prove_copied_anew(pipeline: Pipeline, doubtful: list[tuple[str, str]]) -> None:
+def prove_copied_anew(pipeline: Pipeline, doubtful: list[TableName]) -> None:
     """What an event said of a table is answered by a copy of it: then it is equal, too."""
-    run_resync(pipeline.config, [glob_of(name) for name in doubtful], spark=pipeline.spark)
+    run_resync(pipeline.config, [name.glob for name in doubtful], spark=pipeline.spark)
     pipeline.ingest()
     summary = pipeline.apply()
     assert summary.exit_code(strict=False) == 0, summary.lines()
@@ -98,5 +98,5 @@ def announce(pipeline: Pipeline, rng: Random, schema: Schema) -> None:
         step.insert(table)
 
 
-def names_of(schema: Schema) -> list[tuple[str, str]]:
-    return [(table.schema, table.name) for table in schema.tables]
+def names_of(schema: Schema) -> list[TableName]:
+    return [TableName(table.schema, table.name) for table in schema.tables]

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from pipeline.config.tables import TableRule
+from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, Pipeline, crash, with_rules
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -106,7 +107,7 @@ def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipel
     pipeline.catch_up()
     pipeline.run("INSERT INTO t VALUES (2, 'NaN', 2)", "INSERT INTO t VALUES (3, 3, 3)")
     pipeline.ingest()
-    assert pipeline.apply().tables[("public", "t")].held
+    assert pipeline.apply().tables[TableName("public", "t")].held
     wider = with_rules(
         pipeline, TableRule("*.*", misfits={"n": "error"}, types={"n": "STRING"}, type_changes="rewrite")
     )

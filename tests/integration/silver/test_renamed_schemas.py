@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.postgres.replication.walsender import Walsender
 from pipeline.table_copy.planner import CopyPlanner
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.pipelines import MakePipeline
 from tests.support.servers import Database, MakeServer
@@ -54,7 +55,7 @@ def test_what_comes_under_the_old_name_is_copied_under_the_new_one(
     monkeypatch.setattr(Walsender, "read", read_after_the_snapshot)
     pipeline.catch_up()
     assert len(inserted) == (2 if major < 16 else 1)
-    oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, [("s2", "t")])
+    oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, [TableName("s2", "t")])
     pipeline.run("INSERT INTO s2.t VALUES (200, 'later')")
     pipeline.catch_up()
-    oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, [("s2", "t")])
+    oracle.assert_silver_equals_source(pipeline.source, pipeline.spark, pipeline.root, [TableName("s2", "t")])

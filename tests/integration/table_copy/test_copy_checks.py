@@ -15,6 +15,7 @@ from pipeline.postgres.checks.start import Check, run_checks
 from pipeline.postgres.published_tables import describe_published
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
+from pipeline.table_name import TableName
 from tests.support.postgres.standbys import promote, standby_of
 from tests.support.servers import Database, MakeServer
 
@@ -41,7 +42,7 @@ def of_role(database: Database, role: str, **source: Any) -> Config:
     return database.config("public.*", "shop.*", conninfo=conninfo, copy="initial", **source)
 
 
-def can_copy(config: Config, name: tuple[str, str]) -> bool:
+def can_copy(config: Config, name: TableName) -> bool:
     """Say whether a table can really be read as copies read it."""
     conninfo = config.source.conninfo
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
@@ -78,7 +79,7 @@ def test_tables_that_the_role_may_not_read_are_named(database: Database, role: s
         f'GRANT USAGE ON SCHEMA "shop" TO "{role}"',
         f'GRANT SELECT ON "public"."Closed", "shop"."item" TO "{role}"',
     ]
-    names = [("public", "Closed"), ("public", "open"), ("shop", "item")]
+    names = [TableName("public", "Closed"), TableName("public", "open"), TableName("shop", "item")]
     assert [can_copy(config, name) for name in names] == [False, True, False]
     database.run(*statements)
     assert all(check.ok for check in checks_of(config).values())
@@ -104,10 +105,10 @@ def test_of_a_partitioned_table_the_rights_on_its_partitions_count(database: Dat
     assert checks_of(config)["SELECT right"].sentence.endswith(
         "read 1 of 1 tables that are to be copied: public.part_1."
     )
-    assert not can_copy(config, ("public", "part"))
+    assert not can_copy(config, TableName("public", "part"))
     database.run(f'REVOKE SELECT ON part FROM "{role}"', f'GRANT SELECT ON part_1 TO "{role}"')
     assert checks_of(config)["SELECT right"].ok
-    assert can_copy(config, ("public", "part"))
+    assert can_copy(config, TableName("public", "part"))
 
 
 def test_tables_of_which_policies_hide_rows_are_named(database: Database, role: str) -> None:
@@ -127,14 +128,14 @@ def test_tables_of_which_policies_hide_rows_are_named(database: Database, role: 
     assert check.sentence.endswith(
         "on 1 tables, whose copy fails rather than leave out rows: public.guarded."
     )
-    assert [can_copy(config, ("public", table)) for table in ("plain", "guarded", "mine")] == [
+    assert [can_copy(config, TableName("public", table)) for table in ("plain", "guarded", "mine")] == [
         True,
         False,
         True,
     ]
     database.run(f'ALTER ROLE "{role}" BYPASSRLS')
     assert checks_of(config)["row-level security"].ok
-    assert can_copy(config, ("public", "guarded"))
+    assert can_copy(config, TableName("public", "guarded"))
 
 
 def test_published_tables_without_a_rule_are_said(database: Database) -> None:

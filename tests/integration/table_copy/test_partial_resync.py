@@ -13,6 +13,7 @@ from pipeline.key_ranges import KeyRange
 from pipeline.operate.resync import run_resync
 from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
+from pipeline.table_name import TableName
 from tests.support.lives import forbid_copies
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database, MakeServer
@@ -87,7 +88,7 @@ def test_keys_are_copied_anew_while_the_table_changes(
     orders.run("UPDATE orders SET n = n + 1 WHERE id BETWEEN 15 AND 40")
     orders.catch_up()
     assert patches(orders) == [10 + 1 + 30 + 1]
-    assert as_of(orders.spark, orders.root)["public", "orders"].count() == 299
+    assert as_of(orders.spark, orders.root)[TableName("public", "orders")].count() == 299
     orders.run(
         "UPDATE orders SET n = n + 1 WHERE id BETWEEN 1 AND 100", "UPDATE orders SET id = 20 WHERE id = 120"
     )

@@ -20,6 +20,7 @@ from pipeline.postgres.published_tables import describe_published
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages, RowsMoved, SnapshotLost
 from pipeline.protocol.lsn import INVALID
+from pipeline.table_name import TableName
 from tests.support.bronze.events import rows_of
 from tests.support.captures.typed import install
 from tests.support.postgres.copying import Row, copy_table, values
@@ -205,7 +206,7 @@ def test_what_moved_rows_before_the_table_was_described_is_found(database: Datab
     conninfo = database.conninfo
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
         database.run(statement)
-        described = describe_published(keeper.connection, database.name, ("public", "t"))
+        described = describe_published(keeper.connection, database.name, TableName("public", "t"))
         [leaf] = described.leaves
         with pytest.raises(RowsMoved, match=r"public\.t was"):
             list(reader.read(keeper.snapshot, described, LeafPages(leaf, 0, leaf.pages)))
@@ -219,7 +220,7 @@ def test_what_moves_rows_under_way_is_found(database: Database, statement: str) 
     prepare(database.config(create_publication="all"))
     conninfo = database.conninfo
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
-        described = describe_published(keeper.connection, database.name, ("public", "t"))
+        described = describe_published(keeper.connection, database.name, TableName("public", "t"))
         database.run(statement)
         [leaf] = described.leaves
         with pytest.raises(RowsMoved, match=r"public\.t was"):
@@ -231,7 +232,7 @@ def test_a_snapshot_that_ended_is_said_so(database: Database) -> None:
     prepare(database.config(create_publication="all"))
     with closing(CopyReader(database.conninfo)) as reader:
         keeper = SnapshotKeeper(database.conninfo)
-        described = describe_published(keeper.connection, database.name, ("public", "t"))
+        described = describe_published(keeper.connection, database.name, TableName("public", "t"))
         session = keeper.connection.info.backend_pid
         keeper.close()
         while database.run(f"SELECT 1 FROM pg_stat_activity WHERE pid = {session}"):
@@ -252,7 +253,7 @@ def test_rows_that_a_policy_hides_are_refused(database: Database) -> None:
     prepare(database.config(create_publication="all"))
     conninfo = f"{database.conninfo} user={database.name}_reader"
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
-        described = describe_published(keeper.connection, database.name, ("public", "t"))
+        described = describe_published(keeper.connection, database.name, TableName("public", "t"))
         [leaf] = described.leaves
         with pytest.raises(SourceError, match="row-level security"):
             list(reader.read(keeper.snapshot, described, LeafPages(leaf, 0, 1)))

@@ -17,6 +17,7 @@ from pipeline.protocol.decode import decode
 from pipeline.protocol.events import Change, Truncation
 from pipeline.protocol.messages import UNCHANGED_TOAST, Delete, Insert, Relation, Tuple, Update
 from pipeline.protocol.transactions import Assembler
+from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.comparable.silver import silver_path, silver_type
 from tests.support.comparable.source import (
@@ -272,7 +273,7 @@ def test_judge_accepts_equal_tables_and_names_each_difference(
         ):
             conn.execute(statement)
             with pytest.raises(AssertionError, match=complaint):
-                oracle.assert_silver_equals_source(conn, spark, root, [("judged", table_name)])
+                oracle.assert_silver_equals_source(conn, spark, root, [TableName("judged", table_name)])
 
 
 @pytest.mark.spark

@@ -15,6 +15,7 @@ from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.protocol.lsn import INVALID
 from pipeline.table_copy.chunks import plan_ranges
 from pipeline.table_copy.rows import CopyHeader, CopySpool
+from pipeline.table_name import TableName
 from tests.support.bronze.events import rows_of_parts
 
 Row = dict[str, Any]
@@ -25,7 +26,7 @@ def copy_table(
 ) -> tuple[PublishedTable, list[Row]]:
     """Return a table of schema public as it is described, and its rows in the order of their ordinals."""
     with closing(SnapshotKeeper(conninfo)) as keeper, closing(CopyReader(conninfo)) as reader:
-        described = describe_published(keeper.connection, publication, ("public", table))
+        described = describe_published(keeper.connection, publication, TableName("public", table))
         facts = read_relation(keeper.connection, described.relation)
         assert facts is not None
         version = relation_version(described.relation, facts, INVALID)

@@ -16,10 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.table_name import TableName
+
 if TYPE_CHECKING:
     from pipeline.delta.table import Lake
 
-NAME = ("public", "t")
+NAME = TableName("public", "t")
 PIPELINE = "raced"
 SLOT = 64  # bytes between two counters: a cache line each
 

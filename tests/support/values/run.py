@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config.config import Protocol
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 from tests.support.captures.typed import install
 from tests.support.pipelines import Pipeline
 from tests.support.servers import Database
@@ -55,7 +56,7 @@ class Lane:
         states = self.pipeline.apply().tables
         print(f"{self.pipeline.config.pipeline}: {phase} took {time.monotonic() - started:.1f} s")
         for table in self.tables:
-            state = states.get(("public", table.name))
+            state = states.get(TableName("public", table.name))
             if state is None or state.failure or state.held:
                 for kind in table.kinds:
                     self.verdicts[kind.type].fault(f"{table.name} after {phase}: {state}")

@@ -13,6 +13,8 @@ from typing import Any
 
 import psycopg
 
+from pipeline.table_name import TableName
+
 Connection = psycopg.Connection[Any]
 
 MOODS = ("sad", "ok", "so, so", 'the "best"', "it's")
@@ -71,8 +73,8 @@ class Schema:
     fresh: int = 0
 
     @property
-    def names(self) -> list[tuple[str, str]]:
-        return [(table.schema, table.name) for table in self.tables]
+    def names(self) -> list[TableName]:
+        return [TableName(table.schema, table.name) for table in self.tables]
 
 
 def quote(name: str) -> str:

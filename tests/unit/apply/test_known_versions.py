@@ -7,8 +7,9 @@ import pytest
 from pipeline.apply.known_versions import FirstCommit, TableChange, TableVersion, judge
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 
-NAME = ("public", "t")
+NAME = TableName("public", "t")
 ENTRY = ManifestEntry(*NAME, "file:/lake/silver/public/t", 5, LSN(90), False, "a", LSN(70))
 
 
@@ -52,7 +53,11 @@ def test_a_table_is_judged_by_its_log(found: TableVersion, expected: TableChange
         ),  # built again, then the run ended
         (TableVersion(9, "b", LSN(60)), FirstCommit(NAME, INVALID), TableChange.OLDER),
         (TableVersion(0, "b", LSN(80)), FirstCommit(NAME, LSN(70)), TableChange.OLDER),  # begun in the middle
-        (TableVersion(9, "b", LSN(80)), FirstCommit(("public", "other"), INVALID), TableChange.OTHER),
+        (
+            TableVersion(9, "b", LSN(80)),
+            FirstCommit(TableName("public", "other"), INVALID),
+            TableChange.OTHER,
+        ),
         (TableVersion(9, "b", LSN(80)), FirstCommit(), TableChange.OTHER),
     ],
 )

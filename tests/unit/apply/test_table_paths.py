@@ -6,9 +6,10 @@ import pytest
 
 from pipeline.apply.table_paths import why_folder_is_taken
 from pipeline.metadata.registry import Registered
+from pipeline.table_name import TableName
 
 ROOT = "file:/lake"
-A, B = ("public", "a"), ("public", "b")
+A, B = TableName("public", "a"), TableName("public", "b")
 AT_A, AT_B, AT_T = "silver/public/a", "silver/public/b", "silver/t"
 
 
@@ -26,7 +27,7 @@ AT_A, AT_B, AT_T = "silver/public/a", "silver/public/b", "silver/t"
 )
 @pytest.mark.parametrize("root", [ROOT, "file:/before/it/moved"])
 def test_a_folder_with_rows_is_its_own_or_refused(
-    places: dict[tuple[str, str], str], path: str, whose: str | None, root: str
+    places: dict[TableName, str], path: str, whose: str | None, root: str
 ) -> None:
     registered = {name: Registered(*name, f"{root}/{place}", 1, ()) for name, place in places.items()}
     why = why_folder_is_taken(A, f"{ROOT}/{path}", registered, ROOT)

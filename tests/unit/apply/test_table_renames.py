@@ -9,13 +9,13 @@ import pytest
 from pipeline.apply.table_renames import ChangesUnderOtherName, names_by_table, rename_events, replaced_tables
 from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.bronze.log import TableSurvey
-from pipeline.config.tables import TableName
 from pipeline.delta.timestamps import EPOCH
 from pipeline.metadata.registry import Registered
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 from tests.support.silver.relations import column, relation, survey
 
-A, B = ("public", "a"), ("public", "b")
+A, B = TableName("public", "a"), TableName("public", "b")
 
 
 def registered(name: TableName, oid: int) -> Registered:

@@ -16,8 +16,9 @@ from pipeline.bronze.copy_states import (
 )
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
-NAME = ("public", "t")
+NAME = TableName("public", "t")
 
 
 def told(states: Sequence[CopyState], *gaps: Gap) -> CopyHistory:

@@ -19,6 +19,7 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.operate.as_of import SilverVersions
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.as_of import AsOf
+from pipeline.table_name import TableName
 from pipeline.verify.audit import Audit
 from pipeline.verify.commit_chain import read_chain
 from tests.support.commit_chains import APP, CREATED, WHOLE, chain, position
@@ -109,7 +110,7 @@ def test_versions_are_printed_as_queries(
 ) -> None:
     found = silver(entry("[a]"), entry("b", is_behind=True))
     behind = found.table("public", "b")
-    current = type(behind)(("public", "[a]"), "file:/lake/silver/public/[a]", 7)
+    current = type(behind)(TableName("public", "[a]"), "file:/lake/silver/public/[a]", 7)
     versions = SilverVersions(found, (("current", current), ("behind", behind)))
     calls = stand_in(monkeypatch, "pipeline.operate.as_of", "read_silver", versions)
     assert main.main(["as-of", "--config", config, "--lsn", "0/64"]) == 0
@@ -136,7 +137,7 @@ def test_a_name_with_a_line_end_stays_in_its_comment(
     name = "a\nDROP TABLE b; \x1b[2J"
     found = silver(entry(name, is_behind=True))
     behind = found.table("public", name)
-    current = type(behind)(("public", name), "file:/lake/silver/public/a%0A", 7)
+    current = type(behind)(TableName("public", name), "file:/lake/silver/public/a%0A", 7)
     versions = SilverVersions(found, (("current", current), ("behind", behind)))
     stand_in(monkeypatch, "pipeline.operate.as_of", "read_silver", versions)
     assert main.main(["as-of", "--config", config]) == 0
@@ -148,11 +149,15 @@ def test_a_name_with_a_line_end_stays_in_its_comment(
 
 def test_a_mapping_leaves_out_what_is_behind() -> None:
     found = silver(entry("a"), entry("b", is_behind=True))
-    assert (list(found), len(found), found.behind) == ([("public", "a")], 1, {("public", "b"): LSN(50)})
-    assert ("public", "a") in found
-    assert ("public", "b") not in found
+    assert (list(found), len(found), found.behind) == (
+        [TableName("public", "a")],
+        1,
+        {TableName("public", "b"): LSN(50)},
+    )
+    assert TableName("public", "a") in found
+    assert TableName("public", "b") not in found
     with pytest.raises(KeyError):
-        found["public", "c"]
+        found[TableName("public", "c")]
 
 
 def test_an_lsn_and_a_time_cannot_both_be_asked_for(config: str, capsys: pytest.CaptureFixture[str]) -> None:

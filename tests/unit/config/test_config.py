@@ -9,6 +9,7 @@ import pytest
 from pipeline.config.config import Config, Copying, Protocol, load_config
 from pipeline.config.tables import Guards, TableRule
 from pipeline.errors import ConfigError
+from pipeline.table_name import TableName
 from tests.support.paths import ROOT
 
 
@@ -305,7 +306,7 @@ def test_a_pipeline_whose_name_cannot_name_a_slot_asks_for_one(tmp_path: Path) -
 def test_a_glob_matches_names_as_the_catalog_has_them(
     glob: str, schema: str, table: str, matches: bool
 ) -> None:
-    assert TableRule(glob).matches(schema, table) is matches
+    assert TableRule(glob).matches(TableName(schema, table)) is matches
 
 
 @pytest.mark.parametrize("glob", ["orders", "a.b.c", ".b", "a.", 'a."b', 'a."b"c'])
@@ -336,11 +337,11 @@ def test_the_first_rule_that_matches_wins(tmp_path: Path) -> None:
         tmp_path,
         "pipeline: s\ntables:\n  - {source: a.b, target: first}\n  - source: a.*\n  - source: '*.b'\n",
     )
-    assert config.rule_for("a", "b") == config.tables[0]
-    assert config.rule_for("a", "c") == config.tables[1]
-    assert config.rule_for("x", "b") == config.tables[2]
-    assert config.rule_for("x", "y") is None
-    assert load(tmp_path, "pipeline: s\ntables: []\n").rule_for("public", "t") is None
+    assert config.rule_for(TableName("a", "b")) == config.tables[0]
+    assert config.rule_for(TableName("a", "c")) == config.tables[1]
+    assert config.rule_for(TableName("x", "b")) == config.tables[2]
+    assert config.rule_for(TableName("x", "y")) is None
+    assert load(tmp_path, "pipeline: s\ntables: []\n").rule_for(TableName("public", "t")) is None
 
 
 def test_two_tables_cannot_share_a_target(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, StreamP
 from pipeline.protocol.lsn import LSN
 from pipeline.report.metrics import Family, RunMetrics, Sample, render
 from pipeline.report.metrics_endpoint import MetricsEndpoint
+from pipeline.table_name import TableName
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 
@@ -48,7 +49,7 @@ def test_ingest_says_how_far_bronze_is_and_goes_on_changing() -> None:
     assert not any("captured_commit_timestamp" in name or "copy" in name for name in found)
     summary.captured_offset, summary.commit_time, summary.transactions = LSN(0x200000001), NOON, 7
     summary.changes, summary.commits = 21, 2
-    summary.copies["sales", 'o"1'] = CopyProgress(ranges=4, ranges_landed=1, failure="no right")
+    summary.copies[TableName("sales", 'o"1')] = CopyProgress(ranges=4, ranges_landed=1, failure="no right")
     found = scraped(metrics)
     assert {name: value for name, value in found.items() if "info" not in name and "start" not in name} == {
         'pgdelta_captured_lsn{pipeline="shop"}': "8589934593",
@@ -80,8 +81,8 @@ def test_apply_says_how_far_each_table_is() -> None:
         ManifestEntry("public", name, name, 3, LSN(lsn), lsn < 90) for name, lsn in (("a", 90), ("b", 40))
     )
     summary.tables = {
-        ("public", "b"): TableState(LSN(40), 0, 2, held="a type"),
-        ("public", "c"): TableState(LSN(10), 5, 0, failure="no folder"),
+        TableName("public", "b"): TableState(LSN(40), 0, 2, held="a type"),
+        TableName("public", "c"): TableState(LSN(10), 5, 0, failure="no folder"),
     }
     summary.show(Manifest(LSN(90), NOON, entries))
     summary.count_batch(1.5)

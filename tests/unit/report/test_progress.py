@@ -24,8 +24,9 @@ from pipeline.report.progress import (
     size_text,
     total_line,
 )
+from pipeline.table_name import TableName
 
-ORDERS = ("public", "orders")
+ORDERS = TableName("public", "orders")
 
 
 def copy_of(ranges: int = 100, landed: int = 0, rows: int = 0, **facts: Any) -> CopyProgress:
@@ -34,11 +35,11 @@ def copy_of(ranges: int = 100, landed: int = 0, rows: int = 0, **facts: Any) -> 
     return CopyProgress(ranges=ranges, ranges_landed=landed, rows=rows, rows_landed=rows, **facts)
 
 
-def some() -> dict[tuple[str, str], CopyProgress]:
+def some() -> dict[TableName, CopyProgress]:
     """Return twelve copies: three complete, one of orders under way, eight that wait."""
-    tables = {("public", f"t{i}"): copy_of(1) for i in range(8)}
+    tables = {TableName("public", f"t{i}"): copy_of(1) for i in range(8)}
     for i in range(3):
-        tables["public", f"done{i}"] = copy_of(1, 1, 100, is_complete=True)
+        tables[TableName("public", f"done{i}")] = copy_of(1, 1, 100, is_complete=True)
     tables[ORDERS] = copy_of(100, 41, 12_299_700, seconds=68.0, bytes=3 << 30)
     return tables
 
@@ -47,8 +48,8 @@ def test_one_line_says_how_far_all_tables_are() -> None:
     assert total_line(some(), 180_000.0) == (
         "copying: 3 of 12 tables complete, public.orders 41 %, 12,300,000 rows, 180,000 rows/s"
     )
-    many = {("public", f"t{i}"): copy_of(100, i + 1, 10) for i in range(5)}
-    many["public", "bad"] = copy_of(failure="It is gone.")
+    many = {TableName("public", f"t{i}"): copy_of(100, i + 1, 10) for i in range(5)}
+    many[TableName("public", "bad")] = copy_of(failure="It is gone.")
     assert total_line(many, 0.0) == (
         "copying: 0 of 6 tables complete, 1 failed, public.t0 1 %, public.t1 2 %, public.t2 3 %, "
         "2 more under way, 50 rows, 0 rows/s"
@@ -58,15 +59,15 @@ def test_one_line_says_how_far_all_tables_are() -> None:
 def test_a_table_that_ended_is_one_line() -> None:
     done = copy_of(1, 1, 12_300_000, is_complete=True, bytes=(5 << 30) // 2, seconds=250.2)
     failed = copy_of(failure="orders cannot be copied: permission denied.")
-    assert ended_lines([(ORDERS, done), (("public", "new\nline"), failed)]) == [
+    assert ended_lines([(ORDERS, done), (TableName("public", "new\nline"), failed)]) == [
         "copied public.orders: 12,300,000 rows, 2.5 GiB of text, 4 min 10 s",
         r"copy of public.new\nline failed: orders cannot be copied: permission denied.",
     ]
 
 
 def test_many_that_ended_are_one_line_in_a_terminal() -> None:
-    done = [(("public", f"t{i}"), copy_of(1, 1, 10, is_complete=True)) for i in range(300)]
-    failed = [(("public", f"f{i}"), copy_of(failure="No.")) for i in range(7)]
+    done = [(TableName("public", f"t{i}"), copy_of(1, 1, 10, is_complete=True)) for i in range(300)]
+    failed = [(TableName("public", f"f{i}"), copy_of(failure="No.")) for i in range(7)]
     assert ended_lines([*done, *failed], 5) == [
         "copied 300 tables (public.t0, public.t1, public.t2, …): 3,000 rows",
         "copy of 7 tables failed (public.f0, public.f1, public.f2, …), of the first: No.",
@@ -75,15 +76,15 @@ def test_many_that_ended_are_one_line_in_a_terminal() -> None:
 
 
 def test_a_board_shows_few_tables_and_one_line_of_all() -> None:
-    many = {("public", f"t{i}"): copy_of(100, 50, 1000, seconds=10.0) for i in range(300)}
-    many["public", "read"] = copy_of(1, 1, 7)
+    many = {TableName("public", f"t{i}"): copy_of(100, 50, 1000, seconds=10.0) for i in range(300)}
+    many[TableName("public", "read")] = copy_of(1, 1, 7)
     rows = board_rows(many, 5.0, 8)
     assert len(rows) == 9
     assert (rows[0].title, rows[0].share, rows[0].rows) == ("public.t0", 0.5, "1,000 rows")
     assert (rows[0].rate, rows[0].remaining) == ("100 rows/s", "10 s left")
     assert rows[-1].title == "0 of 301 tables complete, 293 more under way"
     # what only waits for capture gives its place to what is read
-    assert list_running(many)[-1][0] == ("public", "read")
+    assert list_running(many)[-1][0] == TableName("public", "read")
     assert board_rows({ORDERS: copy_of(1, 1, 7)}, 0.0, 8)[0].remaining == "waits for capture"
     assert board_rows({ORDERS: copy_of(2, 1, 7, ranges_read=2)}, 0.0, 8)[0].remaining == "lands"
 
@@ -118,7 +119,7 @@ def test_numbers_read_well() -> None:
     times = {0.42: "0.4 s", 68: "1 min 08 s", 59.6: "60 s", 3599.7: "1 h 00 min", 90_061: "25 h 01 min"}
     assert {seconds: duration_text(seconds) for seconds in times} == times
     assert [share_text(share) for share in (0.0, 0.999, 1.0)] == ["0 %", "99 %", "100 %"]
-    assert name_text(("public", "\x1b[2J")) == r"public.\x1b[2J"
+    assert name_text(TableName("public", "\x1b[2J")) == r"public.\x1b[2J"
 
 
 def test_time_counts_from_when_somebody_begins_to_read() -> None:
@@ -134,12 +135,12 @@ def test_time_counts_from_when_somebody_begins_to_read() -> None:
 
 
 def test_the_share_of_all_is_by_pages() -> None:
-    copies = {("public", f"t{i}"): copy_of(1, 1, 10, is_complete=True) for i in range(50)}
+    copies = {TableName("public", f"t{i}"): copy_of(1, 1, 10, is_complete=True) for i in range(50)}
     copies[ORDERS] = copy_of(2, 1, 10, pages=950)
     assert board_rows(copies, 0.0, 8)[-1].share == 0.525
 
 
-def summary_of(copies: dict[tuple[str, str], CopyProgress], failure: str | None = None) -> IngestSummary:
+def summary_of(copies: dict[TableName, CopyProgress], failure: str | None = None) -> IngestSummary:
     return IngestSummary("shop", "shop", copies=copies, copy_failure=failure)
 
 
@@ -234,7 +235,9 @@ def test_a_stderr_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch
 def test_the_board_fits_a_small_terminal(width: int, shown: str) -> None:
     board, file = CopyBoard(), io.StringIO()
     board._console = Console(file=file, width=width)
-    copies = some() | {("public", "a_table_with_quite_a_long_name"): copy_of(100, 7, 9_000_000, seconds=9.0)}
+    copies = some() | {
+        TableName("public", "a_table_with_quite_a_long_name"): copy_of(100, 7, 9_000_000, seconds=9.0)
+    }
     board._console.print(board._table(copies, 180_000.0))
     lines = file.getvalue().splitlines()
     assert len(lines) == 3

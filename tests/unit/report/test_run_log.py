@@ -19,6 +19,7 @@ from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableSt
 from pipeline.protocol.lsn import LSN
 from pipeline.report.run_log import RunLog
 from pipeline.report.watch import Observers
+from pipeline.table_name import TableName
 
 CONFIG = Config("shop", Source("", "shop", "shop"), Storage("./lake"), Silver(), (), "pipeline.yaml")
 
@@ -27,7 +28,7 @@ def logged(lines: list[str]) -> list[dict[str, Any]]:
     """Return the objects of lines without what all have, and forget the lines."""
     found = [json.loads(line) for line in lines]
     assert all("\n" not in line for line in lines)
-    assert all((said.pop("pipeline"), said.pop("command")) == ("shop", "run") for said in found)
+    assert all((said.pop("pipeline"), said.pop("command")) == TableName("shop", "run") for said in found)
     assert all(said.pop("time").endswith("Z") for said in found)
     lines.clear()
     return found
@@ -39,11 +40,15 @@ def test_copies_that_all_fail_are_logged_once_for_each_sentence() -> None:
     for sentence in ("no server", None, "no server", "no right", "no right"):
         summary.copy_failure = sentence
         log.on_ingest(summary)
-    copy = summary.copies["public", "t"] = CopyProgress(rows_landed=4)
+    copy = summary.copies[TableName("public", "t")] = CopyProgress(rows_landed=4)
     copy.complete()
     log.on_ingest(summary)
     said = [(line["event"], line.get("sentence")) for line in logged(lines)]
-    assert said == [("copies failed", "no server"), ("copies failed", "no right"), ("copied", None)]
+    assert said == [
+        ("copies failed", "no server"),
+        ("copies failed", "no right"),
+        ("copied", None),
+    ]
 
 
 def test_commits_and_copies_are_logged_as_they_come() -> None:
@@ -56,7 +61,7 @@ def test_commits_and_copies_are_logged_as_they_come() -> None:
     log.on_ingest(summary)
     log.on_ingest(summary)
     summary.captured_offset, summary.transactions, summary.changes, summary.commits = LSN(12), 3, 31, 2
-    copy = summary.copies["public", "t"] = CopyProgress(rows_landed=4)
+    copy = summary.copies[TableName("public", "t")] = CopyProgress(rows_landed=4)
     log.on_ingest(summary)
     assert logged(lines) == [
         {"event": "commit", "position": "0/9", "transactions": 2, "changes": 30},
@@ -81,9 +86,9 @@ def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
     log.on_apply(summary)
     assert lines == []
     summary.tables = {
-        ("public", "a"): TableState(LSN(9), 3),
-        ("public", "b"): TableState(LSN(4), held="b changed its type"),
-        ("public", "c"): TableState(LSN(4), failure="c has no folder"),
+        TableName("public", "a"): TableState(LSN(9), 3),
+        TableName("public", "b"): TableState(LSN(4), held="b changed its type"),
+        TableName("public", "c"): TableState(LSN(4), failure="c has no folder"),
     }
     summary.show(Manifest(LSN(9)))
     summary.count_batch(0.25)
@@ -107,8 +112,8 @@ def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
             "sentence": "c has no folder",
         },
     ]
-    summary.tables["public", "a"].changes = 5
-    summary.tables["public", "c"] = TableState(LSN(9))
+    summary.tables[TableName("public", "a")].changes = 5
+    summary.tables[TableName("public", "c")] = TableState(LSN(9))
     summary.count_batch(0.25)
     log.on_apply(summary)
     assert logged(lines) == [
@@ -177,7 +182,10 @@ def tell_troubles(options: argparse.Namespace) -> None:
             TableState(LSN(4), failure="it has\nno folder"),
             TableState(LSN(9)),
         ):
-            summary.tables = {("public", "a"): TableState(LSN(9), 3), ("public", "b"): state}
+            summary.tables = {
+                TableName("public", "a"): TableState(LSN(9), 3),
+                TableName("public", "b"): state,
+            }
             summary.count_batch(0.25)
             watch.on_apply(summary)
 

@@ -6,10 +6,11 @@ import shlex
 
 import pytest
 
-from pipeline.config.tables import Guards, TableRule, glob_of
+from pipeline.config.tables import Guards, TableRule
 from pipeline.silver.policies import confirmation, find_excess
+from pipeline.table_name import TableName
 
-NAME = ("public", "orders")
+NAME = TableName("public", "orders")
 
 
 @pytest.mark.parametrize(
@@ -49,15 +50,15 @@ def test_more_than_a_limit_holds_the_table(guards: Guards, counts: dict[str, int
 @pytest.mark.parametrize(
     ("name", "glob"),
     [
-        (("public", "orders"), "public.orders"),
+        (TableName("public", "orders"), "public.orders"),
         (("a.b", "c"), '"a.b".c'),
         (("a", 'say "b"'), 'a."say ""b"""'),
         (("Ä", "it's; rm"), "Ä.it's; rm"),
     ],
 )
-def test_the_command_names_that_table_and_no_other(name: tuple[str, str], glob: str) -> None:
-    assert glob_of(name) == glob
+def test_the_command_names_that_table_and_no_other(name: TableName, glob: str) -> None:
+    assert name.glob == glob
     words = shlex.split(confirmation(name))
     assert words == ["pgdelta", "retry", "--confirm", "--table", glob]
-    assert TableRule(words[-1]).matches(*name)
-    assert not TableRule(words[-1]).matches(name[0], name[1] + "x")
+    assert TableRule(words[-1]).matches(name)
+    assert not TableRule(words[-1]).matches(TableName(name.schema, name.table + "x"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.silver.policies import blind_update, refusal
+from pipeline.table_name import TableName
 from tests.support.silver.relations import INT4, column, relation, survey
 
 KEYED = relation(column("id", 1, INT4, is_key=True), column("v", 2), version=1)
@@ -20,8 +21,8 @@ def test_update_without_an_old_row_is_blind_only_where_whole_rows_are_told_apart
 
 
 def test_blind_update_is_held_with_what_to_run() -> None:
-    held = refusal(("public", "r"), 30, None)
+    held = refusal(TableName("public", "r"), 30, None)
     assert (held.before, held.kind) == (30, "held")
     assert "REPLICA IDENTITY FULL for each partition" in held.sentence
     assert held.sentence.endswith("pgdelta resync --table public.r")
-    assert refusal(("public", "r"), 30, "v").kind == "refused"
+    assert refusal(TableName("public", "r"), 30, "v").kind == "refused"

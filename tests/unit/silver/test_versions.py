@@ -15,6 +15,7 @@ from pipeline.errors import ConfigError, LakeError
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.as_of import TableAsOf, as_of, read_lsn, read_time, view_names
 from pipeline.silver.versions import is_of, resolve_path
+from pipeline.table_name import TableName
 from tests.support.paths import ROOT
 
 APP = "pgdelta:shop:1"
@@ -77,20 +78,27 @@ def test_a_session_without_a_jvm_is_refused() -> None:
 
 
 def test_views_are_called_by_schema_and_table() -> None:
-    names = view_names([("public", "t"), ("Sales", "Order items")], by_schema)
-    assert names == {"public__t": ("public", "t"), "Sales__Order items": ("Sales", "Order items")}
+    names = view_names([TableName("public", "t"), TableName("Sales", "Order items")], by_schema)
+    assert names == {
+        "public__t": TableName("public", "t"),
+        "Sales__Order items": ("Sales", "Order items"),
+    }
 
 
 @pytest.mark.parametrize(
-    "tables", [[("a__b", "c"), ("a", "b__c")], [("public", "Orders"), ("public", "orders")]]
+    "tables",
+    [
+        [("a__b", "c"), ("a", "b__c")],
+        [TableName("public", "Orders"), TableName("public", "orders")],
+    ],
 )
-def test_two_views_of_one_name_are_refused(tables: list[tuple[str, str]]) -> None:
+def test_two_views_of_one_name_are_refused(tables: list[TableName]) -> None:
     with pytest.raises(LakeError, match="would both be called"):
         view_names(tables, by_schema)
 
 
 def test_a_query_quotes_its_path() -> None:
-    table = TableAsOf(("public", "a`b"), "file:/lake/silver/public/a`b", 7)
+    table = TableAsOf(TableName("public", "a`b"), "file:/lake/silver/public/a`b", 7)
     assert table.query == "SELECT * FROM delta.`file:/lake/silver/public/a``b` VERSION AS OF 7"
 
 
@@ -125,16 +133,16 @@ def test_positions_tell_whether_a_version_shows_a_commit(
 @pytest.mark.parametrize(
     ("path", "name", "wanted"),
     [
-        ("file:/lake/silver/public/t", ("public", "t"), "file:/lake/silver/public/t"),
-        ("file:/old/silver/public/t", ("public", "t"), "file:/lake/silver/public/t"),
+        ("file:/lake/silver/public/t", TableName("public", "t"), "file:/lake/silver/public/t"),
+        ("file:/old/silver/public/t", TableName("public", "t"), "file:/lake/silver/public/t"),
         ("s3://silver/silver/silver/t", ("silver", "t"), "file:/lake/silver/silver/t"),
-        ("file:/old/silver/orders", ("public", "t"), "file:/lake/silver/orders"),
-        ("file:/old/silver/silver", ("public", "t"), "file:/lake/silver/silver"),
+        ("file:/old/silver/orders", TableName("public", "t"), "file:/lake/silver/orders"),
+        ("file:/old/silver/silver", TableName("public", "t"), "file:/lake/silver/silver"),
         ("file:/old/silver/a%2Fb/c%3Ad", ("a/b", "c:d"), "file:/lake/silver/a%2Fb/c%3Ad"),
-        ("file:/old/archive/public/t.17", ("public", "t"), "file:/lake/archive/public/t.17"),
-        ("file:/lakes/silver/public/t", ("public", "t"), "file:/lake/silver/public/t"),
-        ("file:/elsewhere/t", ("public", "t"), "file:/elsewhere/t"),
+        ("file:/old/archive/public/t.17", TableName("public", "t"), "file:/lake/archive/public/t.17"),
+        ("file:/lakes/silver/public/t", TableName("public", "t"), "file:/lake/silver/public/t"),
+        ("file:/elsewhere/t", TableName("public", "t"), "file:/elsewhere/t"),
     ],
 )
-def test_tables_are_found_under_the_root_of_now(path: str, name: tuple[str, str], wanted: str) -> None:
+def test_tables_are_found_under_the_root_of_now(path: str, name: TableName, wanted: str) -> None:
     assert resolve_path(path, name, "file:/lake") == wanted

@@ -7,6 +7,7 @@ import pytest
 from pipeline.bronze.copy_states import READING, CopyState, Gap, PageRange, SnapshotRanges
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.chunks import is_outdated
+from pipeline.table_name import TableName
 
 ENTRY = 7
 
@@ -15,7 +16,7 @@ def state(*, membership: int | None = ENTRY, requests: tuple[str, ...] = ("asked
     """Return a copy that was cut off, whose first snapshot is at 100."""
     pages = (PageRange(1, 1, 0, 10),)
     readings = [SnapshotRanges(LSN(100), (), 0, pages), SnapshotRanges(LSN(200), (), 1, pages)]
-    return CopyState(1, ("public", "t"), READING, 1, membership, 1, readings, requests)
+    return CopyState(1, TableName("public", "t"), READING, 1, membership, 1, readings, requests)
 
 
 @pytest.mark.parametrize("requests", [(), ("asked",)])

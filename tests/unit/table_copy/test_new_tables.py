@@ -8,13 +8,14 @@ from pipeline.bronze.copy_states import COMPLETE, CopyState
 from pipeline.postgres.open_transactions import OpenTransactions, keeps_stale_entries
 from pipeline.postgres.published_tables import Membership
 from pipeline.table_copy.new_tables import PATIENCE, NewTables, is_new
+from pipeline.table_name import TableName
 
-NAME = ("public", "t")
-OTHER = ("public", "u")
+NAME = TableName("public", "t")
+OTHER = TableName("public", "u")
 JOINED = {NAME: Membership(10, 1), OTHER: Membership(20, 2)}
 
 
-def waiting(joining: NewTables, writers: OpenTransactions, now: float = 0.0) -> dict[tuple[str, str], int]:
+def waiting(joining: NewTables, writers: OpenTransactions, now: float = 0.0) -> dict[TableName, int]:
     tables = joining.note(JOINED, writers, now)
     return {name: len(table.writers) for name, table in tables.items() if table.is_waiting}
 

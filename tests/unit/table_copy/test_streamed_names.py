@@ -9,8 +9,9 @@ from pipeline.postgres.published_tables import Membership
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Relation
 from pipeline.table_copy.streamed_names import MOST_SESSIONS, StreamedNames
+from pipeline.table_name import TableName
 
-PUBLISHED = {("s2", "t"): Membership(500, 7), ("s2", "u"): Membership(501, 8)}
+PUBLISHED = {TableName("s2", "t"): Membership(500, 7), TableName("s2", "u"): Membership(501, 8)}
 
 
 def described(*schemas: str) -> StreamedNames:
@@ -22,7 +23,7 @@ def described(*schemas: str) -> StreamedNames:
 
 def test_a_table_that_was_described_under_another_name_goes_astray_until_it_is_described_anew() -> None:
     names = described("s")
-    assert names.renamed(PUBLISHED) == {("s2", "t"): ("s", "t")}
+    assert names.renamed(PUBLISHED) == {TableName("s2", "t"): TableName("s", "t")}
     names.forget()
     assert names.renamed(PUBLISHED) == {}
     assert described("s", "s2").renamed(PUBLISHED) == {}
@@ -47,6 +48,9 @@ def test_another_session_is_due_once_bronze_is_beyond_the_renaming() -> None:
 
 def test_a_name_that_stays_another_does_not_renew_sessions_for_ever() -> None:
     names = described("s")
-    asked = [names.may_request_session(500, ("s2", "t"), ("s", "t")) for _ in range(MOST_SESSIONS + 1)]
+    asked = [
+        names.may_request_session(500, TableName("s2", "t"), TableName("s", "t"))
+        for _ in range(MOST_SESSIONS + 1)
+    ]
     assert asked == [True] * MOST_SESSIONS + [False]
-    assert names.may_request_session(500, ("s3", "t"), ("s", "t"))
+    assert names.may_request_session(500, TableName("s3", "t"), TableName("s", "t"))

@@ -8,13 +8,14 @@ from rich.console import Console
 
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliation
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 from pipeline.verify.reconcile_report import Reconciled, what_differs
 
 EQUAL_TABLE = Reconciliation(
-    ("public", "a"), EQUAL, LSN(256), source_rows=3, silver_rows=3, left_out={"v": "VARIANT"}
+    TableName("public", "a"), EQUAL, LSN(256), source_rows=3, silver_rows=3, left_out={"v": "VARIANT"}
 )
 OTHER = Reconciliation(
-    ("public", "b"),
+    TableName("public", "b"),
     DIFFERENT,
     LSN(256),
     source_rows=2000,
@@ -25,7 +26,7 @@ OTHER = Reconciliation(
     columns=("price",),
     rows=(Difference("changed", '{"id": "a secret key"}', ("price",), 1),),
 )
-UNKNOWN = Reconciliation(("public", "c"), UNPROVEN, sentence="silver has no table of it yet")
+UNKNOWN = Reconciliation(TableName("public", "c"), UNPROVEN, sentence="silver has no table of it yet")
 
 
 def printed(found: Reconciled) -> str:
@@ -44,7 +45,8 @@ def test_what_differs_is_said_without_keys_and_values() -> None:
     assert "run7" in text
     assert "secret" not in text + str(found.as_json())
     assert (
-        what_differs(Reconciliation(("s", "t"), DIFFERENT, missing=1, is_whole=False)) == "at least 1 missing"
+        what_differs(Reconciliation(TableName("s", "t"), DIFFERENT, missing=1, is_whole=False))
+        == "at least 1 missing"
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.snapshot.comparable_text import TEXT, Form, Kind
 from pipeline.postgres.snapshot.row_hashes import HashedColumns
+from pipeline.table_name import TableName
 from pipeline.verify import reconcile
 from pipeline.verify.comparable_columns import ComparableColumns
 from pipeline.verify.key_ranges import Differences, DifferingRow
 from pipeline.verify.reconcile import plan_repair, repair_sentence
 
-NAME = ("public", "t")
+NAME = TableName("public", "t")
 
 
 def compared(*forms: Form, width: int = 1) -> ComparableColumns:
