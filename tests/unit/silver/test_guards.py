@@ -51,9 +51,9 @@ def test_more_than_a_limit_holds_the_table(guards: Guards, counts: dict[str, int
     ("name", "glob"),
     [
         (TableName("public", "orders"), "public.orders"),
-        (("a.b", "c"), '"a.b".c'),
-        (("a", 'say "b"'), 'a."say ""b"""'),
-        (("Ä", "it's; rm"), "Ä.it's; rm"),
+        (TableName("a.b", "c"), '"a.b".c'),
+        (TableName("a", 'say "b"'), 'a."say ""b"""'),
+        (TableName("Ä", "it's; rm"), "Ä.it's; rm"),
     ],
 )
 def test_the_command_names_that_table_and_no_other(name: TableName, glob: str) -> None:
