@@ -143,7 +143,7 @@ class Applier:
             return
         self._other_names.update(pending.names_of, pending.registered)
         names = pending.names
-        entries = ManifestEntries(self.lake, manifest, self.path, self.bronze.app_id)
+        entries = ManifestEntries(self.lake, manifest, self.path, self.bronze.txn)
 
         def apply(name: TableName) -> tuple[TableState, ManifestEntry]:
             return self._apply_table(name, pending, entries)

@@ -10,6 +10,7 @@ from enum import Enum
 
 from pipeline.delta.log import clear_cache, operations_since
 from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.txn import TxnId
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
@@ -93,10 +94,10 @@ def change_sentence(name: TableName, path: str, verdict: TableChange) -> str:
 class KnownVersions:
     """The silver tables as this process saw or wrote them last; each is used by one thread at a time."""
 
-    def __init__(self, lake: Lake, path: Callable[[TableName], str], app_id: str) -> None:
+    def __init__(self, lake: Lake, path: Callable[[TableName], str], txn: TxnId) -> None:
         self._lake = lake
         self._path = path
-        self._app_id = app_id
+        self._txn = txn
         self._last: dict[TableName, TableVersion] = {}
 
     def __contains__(self, name: TableName) -> bool:
@@ -107,11 +108,11 @@ class KnownVersions:
         table = self._lake.table_at(self._path(name))
         if entry is not None and resolve_path(entry.path, name, self._lake.root) != table.path:
             entry = None  # the configuration gives it another folder
-        found = read_version(table, self._app_id)
+        found = read_version(table, self._txn)
         verdict = judge(name, entry, found, lambda: read_first_commit(table))
         if verdict is not TableChange.SAME:
             clear_cache(table.spark, table.path)  # of a folder that was there before
-            found = read_version(table, self._app_id)
+            found = read_version(table, self._txn)
             verdict = judge(name, entry, found, lambda: read_first_commit(table))
         self._last[name] = found
         return found, verdict
@@ -124,7 +125,7 @@ class KnownVersions:
         """Raise ChangedError unless the table is still what was seen or written last."""
         last = self._last.get(name)
         table = self._lake.table_at(self._path(name))
-        if last is not None and not read_version(table, self._app_id).follows(last):
+        if last is not None and not read_version(table, self._txn).follows(last):
             raise _changed(name, table.path)
 
     def record(self, name: TableName, written: ManifestEntry) -> None:
@@ -136,9 +137,9 @@ class KnownVersions:
         self._last[name] = found
 
 
-def read_version(table: LakeTable, app_id: str) -> TableVersion:
+def read_version(table: LakeTable, txn: TxnId) -> TableVersion:
     """Look at a table's log."""
-    return _sight(*state_of(table, app_id))
+    return _sight(*state_of(table, txn))
 
 
 def _sight(version: int, table_id: str, position: LSN | None) -> TableVersion:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline.delta.table import Lake
+from pipeline.delta.txn import TxnId
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.foreign_commits import refuse_foreign_commits
@@ -18,9 +19,9 @@ from pipeline.table_name import TableName
 class ManifestEntries:
     """The entries of a pass's manifest, made from those of the one before; read by several threads."""
 
-    def __init__(self, lake: Lake, manifest: Manifest, path: Callable[[TableName], str], app_id: str) -> None:
+    def __init__(self, lake: Lake, manifest: Manifest, path: Callable[[TableName], str], txn: TxnId) -> None:
         self.before = manifest.by_name
-        self._app_id = app_id
+        self._txn = txn
         self._lake = lake
         self._path = path
 
@@ -33,7 +34,7 @@ class ManifestEntries:
     def shown(self, name: TableName, applied: LSN, since: int, *, is_behind: bool = False) -> ManifestEntry:
         """Return the entry of a table's newest version; raise LakeError where not all since is ours."""
         table = self._lake.table_at(self._path(name))
-        entry = entry_of(table, name, applied, self._app_id, is_behind=is_behind)
+        entry = entry_of(table, name, applied, self._txn, is_behind=is_behind)
         refuse_foreign_commits(table, name, since)
         return entry
 

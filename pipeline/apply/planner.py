@@ -82,7 +82,7 @@ class Planner:
         self._stale: Mapping[TableName, Gap] = {}  # as the last look found, like all that follow
         self._waiting: Set[TableName] = set()
         self.refused: dict[TableName, str] = {}  # tables whose folder has another's rows, with a sentence
-        self.known_versions = KnownVersions(bronze.lake, self.path, bronze.app_id)
+        self.known_versions = KnownVersions(bronze.lake, self.path, bronze.txn)
         self._seen_at: float | None = None  # when all tables were looked at
         self._again: dict[TableName, str] = {}
         self._unbegun: set[TableName] = set()  # that have no position

@@ -1,6 +1,5 @@
 """The bronze tables as Delta: landing staged changes, and reading them back for apply."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,17 +22,10 @@ from pipeline.delta.log import json_object
 from pipeline.delta.sql import literal
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import from_microseconds
-from pipeline.delta.txn import TableCommit
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import ConfigError
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
-
-_APP_ID = re.compile(r"pgdelta:(.*?):\d+(?:#|$)", re.DOTALL)
-
-
-def app_id(pipeline: str, generation: int = 1) -> str:
-    """Return the application id under which a pipeline's positions are recorded."""
-    return f"pgdelta:{pipeline}:{generation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +43,10 @@ class Bronze:
     def __init__(self, lake: Lake, pipeline: str) -> None:
         self.lake = lake
         self.pipeline = pipeline
-        self.app_id = app_id(pipeline)
+        self.txn = TxnId(pipeline)
         self.changes = lake.table("bronze", "changes")
         self.relations = lake.table("bronze", "relations")
-        self.prepared = PreparedTransactions(lake, self.changes, self.app_id)
+        self.prepared = PreparedTransactions(lake, self.changes, self.txn)
         self.copies = Copies(lake)
         self._names: set[TableName] = set()
         self._names_version = -1
@@ -67,7 +59,7 @@ class Bronze:
 
     def read_new_files(self, start: BronzeOffset | None, end: BronzeOffset) -> None:
         """Read what lies between two points by its files, where that can be."""
-        self.new_files = new_files_between(self.changes, self.app_id, start, end) if start else None
+        self.new_files = new_files_between(self.changes, self.txn, start, end) if start else None
 
     def ensure(self) -> None:
         """Create the tables unless they are there."""
@@ -89,7 +81,7 @@ class Bronze:
 
     def begin(self) -> None:
         """Take the next epoch: what this object commits from now on excludes ingests that started earlier."""
-        name = f"{self.app_id}#epoch"
+        name = self.txn.of(TxnKind.EPOCH)
         self._epoch = Epoch(name, (self.changes.offset(name) or 0) + 1)
         self.prepared.epoch = self.copies.epoch = self._epoch
 
@@ -97,15 +89,15 @@ class Bronze:
         """Have earlier ingests refused from now on; FencedError where a later one has begun."""
         epoch = self._epoch
         if epoch:
-            commit_files(self.changes, [], TableCommit(epoch.app_id, LSN(epoch.number)), epoch=epoch)
+            commit_files(self.changes, [], TableCommit(epoch.txn, LSN(epoch.number)), epoch=epoch)
 
     def record_offset_again(self, captured: BronzeOffset) -> None:
         """Record again how far bronze is, where Delta was told to forget it."""
-        if self.changes.offset(self.app_id) is None:
+        if self.changes.offset(self.txn) is None:
             counts = ("transactions", "changes", "gap")  # of a commit that is there already
             facts = {name: fact for name, fact in self.metadata().items() if name not in counts}
             facts["from_lsn"] = str(captured.lsn)
-            self.land([], TableCommit(self.app_id, captured.lsn, facts))
+            self.land([], TableCommit(self.txn, captured.lsn, facts))
 
     def captured_offset(self) -> BronzeOffset | None:
         """Return how far bronze is complete, None where it holds no position.
@@ -113,7 +105,7 @@ class Bronze:
         Delta forgets positions where delta.setTransactionRetentionDuration says so; its log has them still.
         ConfigError where another pipeline fills bronze: each would take the other's rows for its own.
         """
-        version, lsn = self.changes.version_and_offset(self.app_id)
+        version, lsn = self.changes.version_and_offset(self.txn)
         if lsn is None and version >= 0:
             if told := self.metadata().get("to_lsn"):
                 lsn = LSN.parse(told)
@@ -126,12 +118,12 @@ class Bronze:
 
     def metadata(self) -> dict[str, Any]:
         """Return what the newest commit of ours recorded about its source, empty where there is none."""
-        return self._newest_with(f'"{self.app_id}"')
+        return self._newest_with(f'"{self.txn}"')
 
     def _owner(self) -> str | None:
         """Return the pipeline that wrote to bronze last, None where nobody did."""
-        told = _APP_ID.match(str(self._newest_with('"app_id"').get("app_id")))
-        return told[1] if told else None
+        found = TxnId.parse(str(self._newest_with('"app_id"').get("app_id")))
+        return found.pipeline if found else None
 
     def _newest_with(self, word: str) -> dict[str, Any]:
         """Return what the newest commit recorded of itself that has a word in it, empty where none has."""
@@ -143,9 +135,9 @@ class Bronze:
                 return json_object(rows[0].userMetadata)
         return {}
 
-    def copy_app_id(self, copy_id: int) -> str:
-        """Return the application id under which the ranges of a copy are counted."""
-        return f"{self.app_id}#copy/{copy_id}"
+    def copy_txn(self, copy_id: int) -> TxnId:
+        """Return the id under which the chunks of a copy are counted."""
+        return self.txn.of(TxnKind.CHUNKS, copy_id)
 
     def record_relations(self, versions: Sequence[RelationVersion]) -> None:
         """Append relation versions; must be durable before the changes that name them."""

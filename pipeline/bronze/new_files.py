@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.bronze.schema import CHANGES, spark_ddl
 from pipeline.delta.log import JVM_ERRORS, actions_since, kind_of
 from pipeline.delta.table import LakeTable
+from pipeline.delta.txn import TxnId
 from pipeline.protocol.lsn import LSN
 
 MOST_FILES = 32  # more are listed by a job of their own
@@ -46,7 +47,7 @@ class NewFiles:
 
 
 def new_files_between(
-    changes: LakeTable, app_id: str, start: BronzeOffset, end: BronzeOffset
+    changes: LakeTable, txn: TxnId, start: BronzeOffset, end: BronzeOffset
 ) -> NewFiles | None:
     """Return what came between two points, None where that is not just a few added files.
 
@@ -64,7 +65,7 @@ def new_files_between(
             for action in actions:
                 kind = kind_of(action)
                 if version == start.version:
-                    if kind == "SetTransaction" and action.appId() == app_id:
+                    if kind == "SetTransaction" and action.appId() == str(txn):
                         is_recorded = LSN(action.version()) == start.lsn
                 elif kind == "RemoveFile" or (kind == "AddFile" and not action.dataChange()):
                     return None

@@ -16,7 +16,7 @@ from pipeline.delta.commit_files import DataFile, Epoch, commit_files
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import literal
 from pipeline.delta.table import Lake, LakeTable, local_frame
-from pipeline.delta.txn import TableCommit
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.protocol.events import CommittedPrepared
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS
@@ -27,10 +27,10 @@ _DECIDED = "gid STRING, xid BIGINT, commit_lsn BIGINT, end_lsn BIGINT, commit_ti
 class PreparedTransactions:
     """The prepared transactions of one pipeline."""
 
-    def __init__(self, lake: Lake, changes: LakeTable, app_id: str) -> None:
+    def __init__(self, lake: Lake, changes: LakeTable, txn: TxnId) -> None:
         self.table = lake.table("bronze", "prepared")
         self._changes = changes
-        self._app_id = f"{app_id}#prepared"
+        self._txn = txn.of(TxnKind.PREPARED)
         self.epoch: Epoch | None = None
 
     def ensure(self) -> None:
@@ -56,7 +56,7 @@ class PreparedTransactions:
         A transaction that is not here was empty: servers up to 17 send nothing but the end of one that only
         locked rows.
         """
-        recorded = LSN(self._changes.offset(self._app_id) or INVALID)
+        recorded = LSN(self._changes.offset(self._txn) or INVALID)
         commits = [d for d in decisions if isinstance(d, CommittedPrepared) and d.end_lsn > recorded]
         if not commits:
             return
@@ -79,7 +79,7 @@ class PreparedTransactions:
         landed = rows.join(F.broadcast(decided), ["gid", "xid"]).select(*CHANGES.names)
         newest = max(commit.end_lsn for commit in commits)
         facts = {"epoch": self.epoch.number} if self.epoch else {}
-        landing = TableCommit(self._app_id, newest, facts, expected_offset=recorded)
+        landing = TableCommit(self._txn, newest, facts, expected_offset=recorded)
         commit_files(self._changes, [], landing, rows=landed, epoch=self.epoch)
 
     def forget(self, decided: Collection[tuple[str, int]]) -> None:
@@ -95,7 +95,7 @@ class PreparedTransactions:
         """Keep an ingest that was held up from parking what is removed now."""
         epoch = self.epoch
         if epoch and self.table.path not in epoch.claimed:
-            commit_files(self.table, [], TableCommit(epoch.app_id, LSN(epoch.number)), epoch=epoch)
+            commit_files(self.table, [], TableCommit(epoch.txn, LSN(epoch.number)), epoch=epoch)
 
     def forget_all(self) -> None:
         """Remove all there are."""

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pipeline.delta.log import delta_log
 from pipeline.delta.retry import is_same_write, retry_conflicts
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import TableCommit
+from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.errors import FencedError, LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 
@@ -61,14 +61,14 @@ class Epoch:
     It is claimed in a table by the first commit there: from then on earlier starts are refused.
     """
 
-    app_id: str
+    txn: TxnId
     number: int
     lock: threading.RLock = field(default_factory=threading.RLock)
     claimed: set[str] = field(default_factory=set)  # the paths of tables
 
     def holds(self, path: str, recorded: Mapping[str, LSN]) -> bool:
         """Say whether no other start, later or of this very number, has claimed the table."""
-        found = recorded.get(self.app_id, INVALID)
+        found = recorded.get(str(self.txn), INVALID)
         return found < self.number or (found == self.number and path in self.claimed)
 
 
@@ -110,18 +110,18 @@ def _commit(
     transaction = delta_log(table.spark, table.path).startTransaction()
     recorded = table.offsets(transaction.snapshot())
     _refuse_fenced(table, recorded, commits, epoch)
-    if any(recorded.get(commit.app_id, -1) >= commit.lsn for commit in commits):
+    if any(recorded.get(str(commit.txn), -1) >= commit.lsn for commit in commits):
         return
-    positions = {commit.app_id: int(commit.lsn) for commit in commits}
+    positions = {str(commit.txn): int(commit.lsn) for commit in commits}
     if epoch:
         # Refuses this commit where another start claims the table first.
-        transaction.readTxn().addOne(epoch.app_id)
+        transaction.readTxn().addOne(str(epoch.txn))
         if table.path not in epoch.claimed:
-            positions[epoch.app_id] = epoch.number
+            positions[str(epoch.txn)] = epoch.number
     for commit in commits:
         # Refuses this commit where another writer is first under the id, as Delta's `txnVersion` would; that
         # one reads all of the table's log.
-        transaction.readTxn().addOne(commit.app_id)
+        transaction.readTxn().addOne(str(commit.txn))
     actions = jvm.java.util.ArrayList()
     if rows is not None:
         written: Any = transaction.writeFiles(rows._jdf)
@@ -153,10 +153,10 @@ def _refuse_fenced(
             "this one ends; nothing is lost, and nothing is there twice"
         )
     for commit in commits:
-        found = recorded.get(commit.app_id, INVALID)
+        found = recorded.get(str(commit.txn), INVALID)
         if commit.expected_offset is not None and found != commit.expected_offset:
             raise FencedError(
-                f"{table.path} records {found} of {commit.app_id}, and this ingest was to go on from "
+                f"{table.path} records {found} of {commit.txn}, and this ingest was to go on from "
                 f"{commit.expected_offset}: another ingest has written there, or the table was restored to "
                 "an earlier version; nothing of this was committed: see that one ingest runs at a time, and "
                 "run again"

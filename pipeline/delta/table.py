@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from pipeline.delta.filesystem import move_folder, remove_folder, sync_names
 from pipeline.delta.log import delta_log, newest_snapshot, offsets_in
 from pipeline.delta.spark.log_store import require_log_store
-from pipeline.delta.txn import OURS, TableCommit
+from pipeline.delta.txn import OURS, TableCommit, TxnId
 from pipeline.errors import ConfigError, report_error
 from pipeline.protocol.lsn import LSN
 
@@ -119,14 +119,14 @@ class LakeTable:
         if urlparse(self.path).scheme == "file":
             sync_names(Path(local_path(self.path), "_delta_log"))
 
-    def offset(self, app_id: str) -> LSN | None:
+    def offset(self, txn: TxnId) -> LSN | None:
         """Return the LSN that this application last recorded, None where it recorded none."""
-        return self.offsets().get(app_id)
+        return self.offsets().get(str(txn))
 
-    def version_and_offset(self, app_id: str) -> tuple[int, LSN | None]:
+    def version_and_offset(self, txn: TxnId) -> tuple[int, LSN | None]:
         """Return the newest version and the LSN recorded in it, read from one snapshot."""
         snapshot = self.snapshot()
-        return int(snapshot.version()), self.offsets(snapshot).get(app_id)
+        return int(snapshot.version()), self.offsets(snapshot).get(str(txn))
 
     def offsets(self, snapshot: Any = None) -> dict[str, LSN]:
         """Return what each application last recorded (Delta's `txn` actions): now, or in a snapshot."""
@@ -246,7 +246,7 @@ class LakeTable:
     ) -> None:
         writer = frame.write.format("delta").mode(mode).options(**(options or {}))
         if commit:
-            writer = writer.option("txnAppId", commit.app_id).option("txnVersion", str(int(commit.lsn)))
+            writer = writer.option("txnAppId", str(commit.txn)).option("txnVersion", str(int(commit.lsn)))
             writer = writer.option("userMetadata", commit.user_metadata)
         writer.save(self.path)
 

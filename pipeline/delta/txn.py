@@ -1,59 +1,149 @@
-"""What a data commit records of itself: who wrote it and up to which LSN it is complete.
+"""Transaction ids and what a commit records of itself, as Delta's `txn` actions and commit info.
 
-Delta keeps it as a `txn` action, application id → version, in the commit of the data, and in the commit info.
+A commit of ours records, beside its data, an application id and a version: exactly-once rests on it. The
+grammar of these ids is in this file and nowhere else. `pgdelta:<pipeline>:<generation>` counts how far a
+table is complete; a suffix makes an id of its own for what has to be counted apart, because Delta skips a
+second write under an id and a version that it has already:
+
+    kind        suffix              version
+    OFFSET                          LSN up to which the table is complete
+    PART        #<n>                LSN of a transaction that takes several writes, of which this is the n-th
+    COPIED      #copied/<copy id>   LSN of copied rows that other changes of the same input follow
+    KEY_RANGES  #patched            id of the partial copy whose rows were put
+    REBUILD     /rebuild            time in nanoseconds, for a rebuild up to an LSN that the table has passed
+    BACKFILL    +<oid>.<number>     LSN of the ALTER TABLE that added the column with this attribute number
+    CHUNKS      #copy/<copy id>     number of chunks of a table copy that bronze holds
+    PREPARED    #prepared           LSN up to which prepared transactions are parked
+    EPOCH       #epoch              number of starts of ingest
 """
 
+import enum
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from pyspark.sql import SparkSession
 
 from pipeline.protocol.lsn import LSN
 
-_TXN = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+OURS = "pgdelta"
+"""The key that the metadata of all our commits have."""
+
+_SETTINGS = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class TxnKind(enum.Enum):
+    """What a transaction id counts; the value is its suffix, with a place for each number."""
+
+    OFFSET = ""
+    PART = "#{}"
+    COPIED = "#copied/{}"
+    KEY_RANGES = "#patched"
+    REBUILD = "/rebuild"
+    BACKFILL = "+{}.{}"
+    CHUNKS = "#copy/{}"
+    PREPARED = "#prepared"
+    EPOCH = "#epoch"
+
+    @property
+    def is_part(self) -> bool:
+        """Whether rows under such an id are part of what the next OFFSET completes."""
+        return self in (TxnKind.PART, TxnKind.COPIED)
+
+
+_SUFFIXES = "|".join(
+    f"(?P<{kind.name}>{re.escape(kind.value).replace(re.escape('{}'), '[0-9]+')})"
+    for kind in TxnKind
+    if kind.value
+)
+_GRAMMAR = re.compile(rf"pgdelta:(?P<pipeline>.*):(?P<generation>[0-9]+)(?:{_SUFFIXES})?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TxnId:
+    """An application id of ours; `numbers` are those of its suffix."""
+
+    pipeline: str
+    generation: int = 1
+    kind: TxnKind = TxnKind.OFFSET
+    numbers: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"pgdelta:{self.pipeline}:{self.generation}{self.kind.value.format(*self.numbers)}"
+
+    def of(self, kind: TxnKind, *numbers: int) -> "TxnId":
+        """Return the id under which something else of the same pipeline and generation is counted."""
+        return replace(self, kind=kind, numbers=numbers)
+
+    @property
+    def advances(self) -> bool:
+        """Whether the version is the offset of the table."""
+        return self.kind is TxnKind.OFFSET
+
+    @property
+    def offset_id(self) -> "TxnId":
+        """The id of the table's offset."""
+        return self.of(TxnKind.OFFSET)
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def parse(text: str) -> "TxnId | None":
+        """Return the id that a text is, None where it is not one of ours."""
+        match = _GRAMMAR.fullmatch(text)
+        if match is None:
+            return None
+        kind = TxnKind.__members__.get(match.lastgroup or "", TxnKind.OFFSET)
+        suffix = text[match.end("generation") :]
+        numbers = tuple(int(digits) for digits in re.findall("[0-9]+", suffix))
+        return TxnId(match["pipeline"], int(match["generation"]), kind, numbers)
+
+    @staticmethod
+    def all_of(recorded: Mapping[str, LSN]) -> "dict[TxnId, LSN]":
+        """Return the versions of our ids among those that a log records."""
+        found = ((TxnId.parse(text), version) for text, version in recorded.items())
+        return {txn: version for txn, version in found if txn is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """What a data commit records beside its data: who wrote it and up to which LSN it is complete.
+    """What a commit records beside its data: a transaction id, its version and metadata.
 
-    Given `after`, it is refused unless that is what was recorded before it; 0 is that nothing was.
+    With `expected_offset` the commit is refused unless that is the version on record before it; 0 means that
+    none is.
     """
 
-    app_id: str
+    txn: TxnId
     lsn: LSN
     metadata: Mapping[str, object] = field(default_factory=dict)
     expected_offset: LSN | None = None
 
     @property
     def user_metadata(self) -> str:
-        """Return the JSON that goes into Delta's commit info."""
-        return json.dumps({OURS: 1, "app_id": self.app_id, "lsn": str(self.lsn), **self.metadata})
-
-
-def without_variables(text: str) -> str:
-    """Return JSON that means the same and holds no `$`.
-
-    In the value of a setting, Spark would replace `${env:…}`, which a table may be called, by the driver's
-    variable.
-    """
-    return text.replace("$", "\\u0024")
+        """The JSON of Delta's commit info."""
+        return json.dumps({OURS: 1, "app_id": str(self.txn), "lsn": str(self.lsn), **self.metadata})
 
 
 @contextmanager
 def commit_settings(session: SparkSession, commit: TableCommit) -> Iterator[None]:
-    """Make every write of the session record this commit; Delta skips a second one to a table in silence."""
-    session.conf.set(_TXN[0], commit.app_id)
-    session.conf.set(_TXN[1], str(int(commit.lsn)))
+    """Make every write of the session record this commit; Delta skips a second one to a table silently."""
+    session.conf.set(_SETTINGS[0], str(commit.txn))
+    session.conf.set(_SETTINGS[1], str(int(commit.lsn)))
     session.conf.set(_METADATA, without_variables(commit.user_metadata))
     try:
         yield
     finally:
-        for key in (*_TXN, _METADATA):
+        for key in (*_SETTINGS, _METADATA):
             session.conf.unset(key)
 
 
-OURS = "pgdelta"  # the key that the metadata of our commits have
+def without_variables(text: str) -> str:
+    r"""Return JSON that means the same and holds no `$`.
+
+    Spark replaces `${env:…}` in the value of a setting by the driver's variable, and a table may have that
+    name.
+    """
+    return text.replace("$", "\\u0024")

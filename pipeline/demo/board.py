@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pipeline.bronze.log import app_id
+from pipeline.delta.txn import TxnId
 from pipeline.demo.load import Load
 from pipeline.demo.shop import SCHEMA_NAME, TABLES
 from pipeline.progress import ApplySummary, IngestSummary
@@ -87,7 +87,7 @@ class Board:
         self.applied: ApplySummary | None = None
         self.stage = "starting"
         self._load = load
-        self._logs = {t: SilverLog(lake / "silver" / SCHEMA_NAME / t, app_id(pipeline)) for t in TABLES}
+        self._logs = {t: SilverLog(lake / "silver" / SCHEMA_NAME / t, str(TxnId(pipeline))) for t in TABLES}
         self._console = console
         self._live: Live | None = None
         self._started = self._said = time.monotonic()

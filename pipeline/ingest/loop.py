@@ -54,7 +54,7 @@ def offset_commit(
         "to_lsn": str(end),
         **facts,
     }
-    return TableCommit(bronze.app_id, end, metadata, expected_offset=start)
+    return TableCommit(bronze.txn, end, metadata, expected_offset=start)
 
 
 class Capture:

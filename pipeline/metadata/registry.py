@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import now
+from pipeline.delta.txn import TxnId
 from pipeline.metadata.events import EVENTS, ONLY_A_COPY_HELPS, Event
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -55,8 +56,13 @@ class Successor:
 
     relation_id: int
     columns: tuple[RegisteredColumn, ...]
-    app_id: str
+    txn: TxnId
     lsn: LSN
+
+    def as_row(self) -> dict[str, object]:
+        """Return it as `_pgdelta/tables` has it."""
+        columns = [asdict(column) for column in self.columns]
+        return {"relation_id": self.relation_id, "columns": columns, "app_id": str(self.txn), "lsn": self.lsn}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,7 @@ class Records:
             "relation_id": table.relation_id,
             "columns": [asdict(column) for column in table.columns],
             "updated_at": now(),
-            "successor": asdict(table.successor) if table.successor else None,
+            "successor": table.successor.as_row() if table.successor else None,
             "copy_id": table.copy_id,
             "own_columns": list(table.metadata_columns),
         }
@@ -234,7 +240,7 @@ class Records:
 def _registered(row: Mapping[str, Any]) -> Registered:
     found = row.get("successor")
     successor = found and Successor(
-        found["relation_id"], _columns(found["columns"]), found["app_id"], LSN(found["lsn"])
+        found["relation_id"], _columns(found["columns"]), _txn(found["app_id"]), LSN(found["lsn"])
     )
     return Registered(
         row["schema_name"],
@@ -246,6 +252,12 @@ def _registered(row: Mapping[str, Any]) -> Registered:
         row.get("copy_id"),
         tuple(row.get("own_columns") or ()),
     )
+
+
+def _txn(text: str) -> TxnId:
+    txn = TxnId.parse(text)
+    assert txn is not None, text
+    return txn
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:

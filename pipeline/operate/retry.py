@@ -67,7 +67,7 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         return
     registered = applier.records.registered()
     history = applier.bronze.copies.read()
-    found = ManifestEntries(applier.lake, manifest, applier.path, applier.bronze.app_id)
+    found = ManifestEntries(applier.lake, manifest, applier.path, applier.bronze.txn)
     entries = dict(found.before)
     for name in found.before:
         if stop.is_set():

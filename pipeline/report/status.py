@@ -120,7 +120,7 @@ def _copying(
     if last is not None and last.state == DROPPED:
         return replace(shown, state="left", sentence=last.sentence) if shown else None
     if last is not None and last.state == READING:
-        done = int(bronze.changes.offset(bronze.copy_app_id(last.id)) or 0)
+        done = int(bronze.changes.offset(bronze.copy_txn(last.id)) or 0)
         if held is not None and done == 0:
             return held
         share = f"{done} of {last.snapshots[-1].range_count} ranges of pages are copied"

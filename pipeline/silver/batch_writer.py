@@ -15,7 +15,7 @@ from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import TableCommit
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.metadata.registry import Records, Registered, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.policies import Refusal, blind_update, refusal, refused_column
@@ -80,9 +80,9 @@ class BatchWriter:
         self._name = name
         self._rule = rule
         self._rewrite = rewrite
-        self._app_id = bronze.app_id
+        self._txn = bronze.txn
         self._schema = SchemaWriter(
-            table.spark, table, records, name, rule, bronze.app_id, metadata_columns=metadata_columns
+            table.spark, table, records, name, rule, bronze.txn, metadata_columns=metadata_columns
         )
         self._writer = StepWriter(table.spark, table, records, name)
 
@@ -138,7 +138,7 @@ class BatchWriter:
             before = replace(before, copy_id=copy_before)
         if registered and registered.relation_id != oid:
             cut = cuts[0]
-            successor = Successor(oid, entry.columns, self._app_of(cut, through), cut.end_lsn)
+            successor = Successor(oid, entry.columns, self._txn_of(cut, through), cut.end_lsn)
             before = replace(registered, successor=successor, metadata_columns=entry.metadata_columns)
         if before != registered:
             self._records.register(before)
@@ -198,7 +198,7 @@ class BatchWriter:
         if registered is None or not self._table.exists():
             return None
         successor = registered.successor
-        if successor is None or (self._table.offset(successor.app_id) or INVALID) < successor.lsn:
+        if successor is None or (self._table.offset(successor.txn) or INVALID) < successor.lsn:
             return registered
         return replace(
             registered,
@@ -230,16 +230,16 @@ class BatchWriter:
         changes = self._bronze.table_changes(self._name, start, through)
         return tuple(Run(*run) for run in exact_runs(changes, numbers))
 
-    def _app_of(self, cut: WriteStep, through: LSN) -> str:
+    def _txn_of(self, cut: WriteStep, through: LSN) -> TxnId:
         if cut.key_ranges:
-            return f"{self._app_id}#patched"
+            return self._txn.of(TxnKind.KEY_RANGES)
         if cut.copy_id is not None and cut.end_lsn < through:
-            return f"{self._app_id}#copied/{cut.copy_id}"
-        return f"{self._app_id}#{cut.part}" if cut.part else self._app_id
+            return self._txn.of(TxnKind.COPIED, cut.copy_id)
+        return self._txn.of(TxnKind.PART, cut.part) if cut.part else self._txn
 
     def _write(self, cut: WriteStep, table: TableInput, start: InputStart) -> int:
         """Write one cut, unless a run before did, and return how many values did not fit."""
-        app = self._app_of(cut, table.end_lsn)
+        app = self._txn_of(cut, table.end_lsn)
         if (self._table.offset(app) or INVALID) >= cut.end_lsn:
             return 0
         columns = {name: stored(ddl) for name, ddl in self._schema.columns().items()}

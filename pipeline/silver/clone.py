@@ -28,6 +28,7 @@ from pipeline.delta.filesystem import folders_in, remove_folder
 from pipeline.delta.log import json_object
 from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.metadata.registry import Records, Registered, RegisteredColumn
@@ -109,30 +110,30 @@ def pin(bronze: Bronze, registered: Registered, shown: ManifestEntry | None) -> 
     `shown` is the table in the newest manifest, looked at before.
     """
     table = bronze.lake.table_at(registered.path)
-    version, position = table.version_and_offset(bronze.app_id)
+    version, position = table.version_and_offset(bronze.txn)
     if shown is None or shown.is_behind or shown.path != registered.path or shown.version > version:
         shown = None
     is_known = shown is not None and shown.version == version
     if (
         position is None
         or registered.successor is not None
-        or not (is_known or _is_whole(table, version, bronze.app_id))
+        or not (is_known or _is_whole(table, version, bronze.txn))
     ):
         raise Unsettled("apply is changing the table, or ended while it did: let apply run")
     # A table that stands still has the position of its last change only.
     return Pinned(registered, version, max(position, shown.applied_lsn) if shown else position)
 
 
-def _is_whole(table: LakeTable, version: int, app_id: str) -> bool:
+def _is_whole(table: LakeTable, version: int, ours: TxnId) -> bool:
     """Say whether nothing came after the newest whole commit of ours but changes of rows by somebody else."""
     commits = table.history(_COMMITS)
     newest = commits.where(f"version <= {version}").orderBy("version", ascending=False)
     for operation, text in newest.select("operation", "userMetadata").collect():
-        app = str(json_object(text).get("app_id", ""))
+        txn = TxnId.parse(str(json_object(text).get("app_id", "")))
         # What keys that were copied anew hold already comes once more, as where apply goes on.
-        if app in (app_id, f"{app_id}/rewrite", f"{app_id}#patched"):
-            return True
-        if operation in _SHAPING or app.startswith((f"{app_id}#", f"{app_id}+")):
+        if txn is not None and txn.offset_id == ours:
+            return txn.kind in (TxnKind.OFFSET, TxnKind.REBUILD, TxnKind.KEY_RANGES)
+        if operation in _SHAPING:
             return False
     return True
 

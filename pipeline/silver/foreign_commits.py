@@ -4,13 +4,12 @@ A person's commits are told by what they do not say in their metadata; a table t
 is not known at all.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pipeline.delta.log import HARMLESS, SHAPING, LoggedOperation, operations_since
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import OURS
+from pipeline.delta.txn import OURS, TxnId
 from pipeline.errors import LakeError
 from pipeline.silver.swap import REWRITE
 from pipeline.table_name import TableName
@@ -69,29 +68,31 @@ def refuse_foreign_commits(table: LakeTable, name: TableName, since_version: int
         )
 
 
-def is_forgotten(table: LakeTable, app_id: str) -> bool:
+def is_forgotten(table: LakeTable, txn: TxnId) -> bool:
     """Say whether a table has rows and nothing says up to where they are applied.
 
     Delta forgets positions where delta.setTransactionRetentionDuration says so.
     """
     if not table.exists() or table.is_empty():
         return False
-    return not records_offset(table.offsets(), app_id)
+    return not records_offset(table.offsets(), txn)
 
 
-def records_offset(recorded: Iterable[str], app_id: str) -> bool:
+def records_offset(recorded: Iterable[str], txn: TxnId) -> bool:
     """Say whether one of the ids that a table's log has is that of its position, or of what comes before it.
 
     A new table may have a part of a transaction, or of a copy, whose rest is not there yet. What a rewrite,
     copied keys or a back-fill recorded says nothing: Delta keeps it longer than a position from before.
     """
-    position = re.compile(rf"{re.escape(app_id)}(#\d+|#copied/\d+)?")
-    return any(position.fullmatch(found) for found in recorded)
+    found = (TxnId.parse(text) for text in recorded)
+    return any(
+        each is not None and each.offset_id == txn and (each.advances or each.kind.is_part) for each in found
+    )
 
 
-def refuse_forgotten(table: LakeTable, name: TableName, app_id: str) -> None:
+def refuse_forgotten(table: LakeTable, name: TableName, txn: TxnId) -> None:
     """Raise LakeError where all of a table's input would be applied to rows that have it already."""
-    if is_forgotten(table, app_id):
+    if is_forgotten(table, txn):
         raise LakeError(
             f"silver table {name} has rows, and nothing says how far they are: where it has the "
             "property delta.setTransactionRetentionDuration, unset it; then remove "

@@ -10,7 +10,7 @@ from pipeline.bronze.survey import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.sql import literal, quoted
 from pipeline.delta.table import LakeTable, needs_column_mapping
-from pipeline.delta.txn import TableCommit, commit_settings
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind, commit_settings
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, Registered, RegisteredColumn
 from pipeline.protocol.lsn import LSN
@@ -80,7 +80,7 @@ class SchemaWriter:
         records: Records,
         name: TableName,
         rule: TableRule,
-        app_id: str,
+        txn: TxnId,
         *,
         metadata_columns: bool,
     ) -> None:
@@ -89,7 +89,7 @@ class SchemaWriter:
         self._records = records
         self._name = name
         self._rule = rule
-        self._app_id = app_id
+        self._txn = txn
         self._metadata_columns = metadata_columns
         self.own: tuple[str, ...] = ()  # what data files call our own columns
 
@@ -258,8 +258,10 @@ class SchemaWriter:
         Attribute numbers are never given twice in a table: whatever came later, what was filled is filled.
         """
         value = operation.type.value(literal(operation.backfill or ""))
-        commit = TableCommit(f"{self._app_id}+{oid}.{operation.number}", lsn, {"operation": "backfill"})
-        if self._table.offset(commit.app_id) is not None:
+        assert operation.number is not None
+        txn = self._txn.of(TxnKind.BACKFILL, oid, operation.number)
+        commit = TableCommit(txn, lsn, {"operation": "backfill"})
+        if self._table.offset(commit.txn) is not None:
             return
         with commit_settings(self._spark, commit):
             self._spark.sql(f"UPDATE {self._table.identifier} SET {quoted(operation.name)} = {value}")

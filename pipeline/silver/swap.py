@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import TableCommit
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.metadata.events import ONLY_A_COPY_HELPS, Event
 from pipeline.metadata.registry import Records, Registered, Successor
 from pipeline.protocol.lsn import INVALID, LSN
@@ -50,24 +50,24 @@ def swap_in(
     records: Records,
     entry: Registered,
     registered: Registered | None,
-    app_id: str,
+    txn: TxnId,
     through: LSN,
 ) -> None:
     """Replace a table's columns and rows; `entry` is the other's, complete up to an LSN."""
     name = [entry.schema_name, entry.table_name]
     said = {"operation": REWRITE, "table": name, "after": str(INVALID)}
-    commit = TableCommit(app_id, through, said)
-    if (table.offset(app_id) or INVALID) >= through:
+    commit = TableCommit(txn, through, said)
+    if (table.offset(txn) or INVALID) >= through:
         # Delta would skip it under an LSN that the table has; the clock alone may go back.
-        app_id = f"{app_id}/rewrite"
-        number = max(time.time_ns(), (table.offset(app_id) or INVALID) + 1)
-        commit = TableCommit(app_id, LSN(number), said)
+        txn = txn.of(TxnKind.REBUILD)
+        number = max(time.time_ns(), (table.offset(txn) or INVALID) + 1)
+        commit = TableCommit(txn, LSN(number), said)
     in_files = {physical: name for name, physical in beside.physical_names().items()}
     own = [in_files[physical] for physical in entry.metadata_columns]
     entry = replace(entry, path=table.path)
     # Until the new rows are there the old ones have their names; then what data files call them is new.
     unnamed = tuple(replace(c, physical_name="") for c in entry.columns)
-    successor = Successor(entry.relation_id, unnamed, commit.app_id, commit.lsn)
+    successor = Successor(entry.relation_id, unnamed, commit.txn, commit.lsn)
     before = registered or replace(entry, columns=(), copy_id=None, metadata_columns=())
     records.register(replace(before, successor=successor))
     table.replace_by(beside, commit)

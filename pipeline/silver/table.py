@@ -57,7 +57,7 @@ class SilverTable:
         self._records = records
         self._rule = rule
         self._metadata_columns = metadata_columns
-        self._app_id = bronze.app_id
+        self._txn = bronze.txn
         self._stretch = BatchWriter(
             self.table, self.bronze, records, name, rule, self._rewrite, metadata_columns=metadata_columns
         )
@@ -65,7 +65,7 @@ class SilverTable:
     @property
     def offset(self) -> LSN:
         """Return up to where the table's own log says that it is complete."""
-        return self.table.offset(self._app_id) or INVALID
+        return self.table.offset(self._txn) or INVALID
 
     def refuse_foreign_commits(self, since_version: int) -> None:
         """Raise LakeError where somebody else changed the table's rows."""
@@ -81,7 +81,7 @@ class SilverTable:
     ) -> Written:
         """Bring the table from its start up to the point, or up to where it has to be held."""
         if start.offset == INVALID and start.copy is None:
-            refuse_forgotten(self.table, self.name, self._app_id)
+            refuse_forgotten(self.table, self.name, self._txn)
         return self._stretch.apply(surveys, relations, registered, point, start)
 
     def apply_partial_copies(
@@ -172,8 +172,8 @@ class SilverTable:
         """Put a copy of the source's rows, and what followed them, in the place of the table's rows."""
         if registered is not None and (lacking := self._lacking(copy)):
             return lacking
-        is_new = self.table.offset(self._app_id) is None
-        if is_new and not is_forgotten(self.table, self._app_id):
+        is_new = self.table.offset(self._txn) is None
+        if is_new and not is_forgotten(self.table, self._txn):
             # Nobody was told of this table yet: no need to write it beside itself.
             start = InputStart(copy=copy)
             patches = self.history.partial_copies(self.name, copy)
@@ -248,7 +248,7 @@ class SilverTable:
                 "a cast or ALTER TABLE … USING computed is not in the stream, and only a resync brings it",
             }
             self._records.record_events([Event(*self.name, need.lsn, k, s) for k, s in sentences.items()])
-        swap_in(self.table, place, self._records, records.registered_last, registered, self._app_id, through)
+        swap_in(self.table, place, self._records, records.registered_last, registered, self._txn, through)
         self._stretch.registered = self._records.registered()[self.name]
         return replace(written, applied=through)
 

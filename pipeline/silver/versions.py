@@ -5,7 +5,6 @@ What the version itself records is held against the manifest as well: its positi
 commit that has one. Between both lies the manifest's LSN.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -15,12 +14,12 @@ from pyspark.sql import DataFrame
 from pipeline.delta.filesystem import hadoop_files, path_of
 from pipeline.delta.log import JVM_ERRORS, actions_since, delta_log, kind_of, metadata_of
 from pipeline.delta.table import LakeTable, path_segment
+from pipeline.delta.txn import TxnId
 from pipeline.metadata.manifests import ManifestEntry
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.swap import REWRITE
 from pipeline.table_name import TableName
 
-_MAIN = re.compile(r"pgdelta:[^:#/+]+:\d+")
 _ENCODED_UUID = 20  # characters; what comes before is a folder
 
 
@@ -31,17 +30,17 @@ def version_and_id(table: LakeTable) -> tuple[int, str]:
 
 
 def entry_of(
-    table: LakeTable, name: TableName, applied: LSN, app_id: str, *, is_behind: bool
+    table: LakeTable, name: TableName, applied: LSN, txn: TxnId, *, is_behind: bool
 ) -> ManifestEntry:
     """Return what a manifest says of a table whose newest version is complete up to an LSN."""
-    version, table_id, position = state_of(table, app_id)
+    version, table_id, position = state_of(table, txn)
     return ManifestEntry(*name, table.path, version, applied, is_behind, table_id, position)
 
 
-def state_of(table: LakeTable, app_id: str) -> tuple[int, str, LSN | None]:
+def state_of(table: LakeTable, txn: TxnId) -> tuple[int, str, LSN | None]:
     """Return the newest version of a table, Delta's id of it, and the offset that it records."""
     snapshot = table.snapshot()
-    offset = table.offsets(snapshot).get(app_id)
+    offset = table.offsets(snapshot).get(str(txn))
     return int(snapshot.version()), str(snapshot.metadata().id()), offset
 
 
@@ -67,7 +66,7 @@ def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None)
             f"Delta's log of {table.path} does not have version {version} any more: it is older than "
             "delta.logRetentionDuration, or files of the log are gone"
         )
-    if table_id is None and not any(_MAIN.fullmatch(app) for app in positions):
+    if table_id is None and not any(txn.advances for txn in TxnId.all_of(positions)):
         return f"version {version} of {table.path} does not say up to where it is"
     if not is_of(positions, lsn, following):
         return f"version {version} of {table.path} has rows of another commit"
@@ -79,7 +78,7 @@ def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None)
     return None
 
 
-def is_of(positions: Mapping[str, int], lsn: LSN, following: int | None) -> bool:
+def is_of(positions: Mapping[str, LSN], lsn: LSN, following: int | None) -> bool:
     """Say whether positions that a version records can be those of a table as of an LSN.
 
     `positions` are LSNs by application id, `following` is the position that a later commit recorded first.
@@ -87,12 +86,11 @@ def is_of(positions: Mapping[str, int], lsn: LSN, following: int | None) -> bool
     """
     if following is not None and following <= lsn:
         return False
-    for app, position in positions.items():
-        main, _, part = app.partition("#")
-        if _MAIN.fullmatch(app):
-            if position > lsn:
-                return False
-        elif (part.isdecimal() or part.startswith("copied/")) and position > positions.get(main, 0):
+    found = TxnId.all_of(positions)
+    for txn, position in found.items():
+        if txn.advances and position > lsn:
+            return False
+        if txn.kind.is_part and position > found.get(txn.offset_id, INVALID):
             return False  # a part of a transaction, or of a copy, whose rest is not there yet
     return True
 
@@ -112,18 +110,18 @@ def resolve_path(path: str, name: TableName, root: str) -> str:
     return "/".join([root, *kept]) if kept[0] in ("silver", "archive") else path
 
 
-def _following(table: LakeTable, version: int, positions: Mapping[str, int]) -> int | None:
+def _following(table: LakeTable, version: int, positions: Mapping[str, LSN]) -> int | None:
     """Return the position that a commit behind a version recorded first, None where none did.
 
     A table that was written anew holds what it held before, be it up to a position that it had passed.
     """
-    now = {app: p for app, p in table.offsets().items() if _MAIN.fullmatch(app)}
-    if all(positions.get(app) == position for app, position in now.items()):
+    before, now = TxnId.all_of(positions), TxnId.all_of(table.offsets())
+    if all(before.get(txn) == position for txn, position in now.items() if txn.advances):
         return None
     for _, actions in actions_since(table.spark, table.path, version, is_whole=True):
         found = {kind_of(action): action for action in actions}
         recorded = found.get("SetTransaction")
-        if recorded is not None and _MAIN.fullmatch(recorded.appId()):
+        if recorded is not None and (txn := TxnId.parse(recorded.appId())) is not None and txn.advances:
             is_rewrite = metadata_of(found.get("CommitInfo")).get("operation") == REWRITE
             return int(recorded.version()) + (1 if is_rewrite else 0)
     return None

@@ -94,7 +94,7 @@ class CopyPlanner:
         """Return what is left of a copy that was cut off, where it may go on."""
         requests, gaps = [request.id for request in want.requests], self._copies.gaps
         for state in self._copies.unfinished(name):
-            done = int(self._bronze.changes.offset(self._bronze.copy_app_id(state.id)) or 0)
+            done = int(self._bronze.changes.offset(self._bronze.copy_txn(state.id)) or 0)
             rest = plan_rest(state, table, version.id, done, self._range_size)
             if rest is not None and not is_outdated(state, membership, requests, gaps):
                 state.row_count = self._bronze.copied_rows(state.id)

@@ -220,7 +220,7 @@ class ReaderPool:
                     rows += part.row_count
                 count += 1
             if count > table.landed:
-                app_id = self._bronze.copy_app_id(table.state.id)
+                app_id = self._bronze.copy_txn(table.state.id)
                 before = table.snapshot.ranges_before
                 facts = {"operation": "copy"}
                 commits.append(

@@ -139,7 +139,7 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
             "prove before the first ingest"
         )
     changes = LoggedChanges(bronze.changes, point.version)
-    ledger = read_chain(changes.commits(), bronze.app_id, point.lsn)
+    ledger = read_chain(changes.commits(), bronze.txn, point.lsn)
     if not ledger.stretches:
         raise LakeError(
             f"Delta's log of {bronze.changes.path} has no commit any more that records positions, versions "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from pipeline.delta.txn import OURS
+from pipeline.delta.txn import OURS, TxnId, TxnKind
 from pipeline.errors import ProtocolError
 from pipeline.protocol.lsn import LSN
 
@@ -151,8 +151,8 @@ class CommitChain:
 class _ChainReader:
     """What was seen of the log up to some version."""
 
-    def __init__(self, app_id: str) -> None:
-        self.app_id = app_id
+    def __init__(self, ours: TxnId) -> None:
+        self.ours = ours
         self.links: list[ChainLink] = []
         self.stretches: list[ChainSegment] = []
         self.findings: list[Finding] = []
@@ -166,14 +166,15 @@ class _ChainReader:
             sentence = f"Delta's log lacks the commits from version {first} to {last}"
             self.findings.append(Finding(LOG, sentence, (first, last)))
         self.versions.append(commit.version)
-        app_id = str(commit.metadata.get("app_id", ""))
-        if OURS not in commit.metadata or (app_id and not _belongs(app_id, self.app_id)):
-            self._take_foreign(commit, app_id)
-        elif app_id == self.app_id:
+        text = str(commit.metadata.get("app_id", ""))
+        txn = TxnId.parse(text)
+        if OURS not in commit.metadata or (text and (txn is None or txn.offset_id != self.ours)):
+            self._take_foreign(commit, text)
+        elif txn is not None and txn.advances:
             self._take_position(commit)
-        elif app_id:
-            self.copies += "#copy/" in app_id
-            self.prepared += app_id.endswith("#prepared")
+        elif txn is not None:
+            self.copies += txn.kind is TxnKind.CHUNKS
+            self.prepared += txn.kind is TxnKind.PREPARED
 
     def _take_foreign(self, commit: LoggedCommit, app_id: str) -> None:
         if not commit.moves_rows:
@@ -237,12 +238,12 @@ class _ChainReader:
         return link.start == before.end
 
 
-def read_chain(commits: Iterable[LoggedCommit], app_id: str, position: LSN | None = None) -> CommitChain:
+def read_chain(commits: Iterable[LoggedCommit], ours: TxnId, position: LSN | None = None) -> CommitChain:
     """Return the ledger that commits of `bronze/changes` make, given in the order of their versions.
 
     `position` is where the next run goes on: the last commit has to end there.
     """
-    reading = _ChainReader(app_id)
+    reading = _ChainReader(ours)
     for commit in commits:
         reading.take(commit)
     findings = reading.findings
@@ -271,10 +272,6 @@ def read_chain(commits: Iterable[LoggedCommit], app_id: str, position: LSN | Non
         copies=reading.copies,
         prepared=reading.prepared,
     )
-
-
-def _belongs(app_id: str, ours: str) -> bool:
-    return app_id == ours or app_id.startswith(f"{ours}#")
 
 
 def _link(commit: LoggedCommit) -> ChainLink | None:

@@ -3,10 +3,11 @@
 from itertools import pairwise
 from typing import Any
 
+from pipeline.delta.txn import TxnId
 from pipeline.protocol.lsn import LSN
 from pipeline.verify.commit_chain import LoggedCommit
 
-APP = "pgdelta:shop:1"
+APP = TxnId("shop")
 
 
 FACTS = {"slot": "shop", "system_identifier": "7", "timeline": 1, "database": "shop"}
@@ -17,7 +18,7 @@ CREATED = LoggedCommit(0, "WRITE", metadata={"pgdelta": 1, "operation": "create"
 
 def position(version: int, start: int, end: int, **facts: Any) -> LoggedCommit:
     """Return a commit as ingest makes it."""
-    stretch = {"pgdelta": 1, "app_id": APP, "lsn": str(LSN(end)), "from_lsn": str(LSN(start))}
+    stretch = {"pgdelta": 1, "app_id": str(APP), "lsn": str(LSN(end)), "from_lsn": str(LSN(start))}
     return LoggedCommit(version, "WRITE", metadata={**stretch, "to_lsn": str(LSN(end)), **FACTS, **facts})
 
 

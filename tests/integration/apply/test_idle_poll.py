@@ -34,7 +34,7 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
     manifests.ensure()
     versions = [version(relation(number, f"t{number}")) for number in range(1, count + 1)]
     bronze.record_relations(versions)
-    bronze.land([], TableCommit(bronze.app_id, UPTO))
+    bronze.land([], TableCommit(bronze.txn, UPTO))
     rows: list[dict[str, object]] = []
     entries = []
     for number, described in enumerate(versions, 1):
@@ -44,7 +44,7 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
         rows.append({**copy, **read, "state": READING})
         rows.append({**copy, "state": COMPLETE, "late": [], "row_count": 1})
         silver = lake.table("silver", *name)
-        silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), TableCommit(bronze.app_id, UPTO))
+        silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), TableCommit(bronze.txn, UPTO))
         records.register(Registered(*name, silver.path, number, (), copy_id=number))
         entries.append(ManifestEntry(*name, silver.path, 0, UPTO, is_behind=False))
     bronze.copies.record([row for row in rows if row["state"] == READING])

@@ -30,7 +30,7 @@ def opened(spark: SparkSession, folder: Path) -> Bronze:
 
 def move(bronze: Bronze, start: int, end: int) -> None:
     facts = {"from_lsn": str(LSN(start)), "to_lsn": str(LSN(end))}
-    bronze.land([], TableCommit(bronze.app_id, LSN(end), facts, expected_offset=LSN(start)))
+    bronze.land([], TableCommit(bronze.txn, LSN(end), facts, expected_offset=LSN(start)))
 
 
 def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
@@ -38,7 +38,7 @@ def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
 ) -> None:
     first = opened(spark, tmp_path)
     move(first, 0, 100)
-    copy = first.copy_app_id(7)
+    copy = first.copy_txn(7)
     first.land([], TableCommit(copy, LSN(1), expected_offset=INVALID))
     second = opened(spark, tmp_path)
     second.claim()
@@ -94,12 +94,12 @@ def test_a_range_that_does_not_go_on_from_what_is_recorded_is_refused(
     move(bronze, 0, 100)
     with pytest.raises(FencedError, match=rf"records 0/64 of pgdelta:shop:1, .* go on from {LSN(start)}"):
         move(bronze, start, 200)
-    assert bronze.changes.offset(bronze.app_id) == LSN(100)
+    assert bronze.changes.offset(bronze.txn) == LSN(100)
 
 
 def test_a_copy_goes_on_from_the_range_that_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
     bronze = opened(spark, tmp_path)
-    copy = bronze.copy_app_id(7)
+    copy = bronze.copy_txn(7)
     bronze.land([], TableCommit(copy, LSN(3), expected_offset=INVALID))
     for count, after in ((4, 2), (5, 4), (1, 0)):
         with pytest.raises(FencedError, match="was to go on from"):
@@ -123,7 +123,7 @@ def test_who_is_overtaken_amid_a_commit_is_told_so(
     monkeypatch.setattr(commit_files, "_now", let_another_be_first)
     with pytest.raises(FencedError, match="took over"):
         move(first, 100, 200)
-    assert first.changes.offset(first.app_id) == LSN(150)
+    assert first.changes.offset(first.txn) == LSN(150)
 
 
 def test_a_commit_that_the_storage_lost_is_seen_before_anything_is_acknowledged(

@@ -11,7 +11,7 @@ from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import MOST_FILES, BronzeOffset
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.txn import TableCommit
+from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -28,7 +28,7 @@ class Land:
         self.bronze.ensure()
         self.land(10)
 
-    def land(self, lsn: int, *, app: str = "") -> None:
+    def land(self, lsn: int, *, kind: TxnKind = TxnKind.OFFSET) -> None:
         rows = [
             {
                 "commit_lsn": lsn - 1,
@@ -40,7 +40,7 @@ class Land:
             }
         ]
         frame = local_frame(self.bronze.lake.spark, rows, ROW)
-        self.bronze.changes.append(frame, TableCommit(self.bronze.app_id + app, LSN(lsn)))
+        self.bronze.changes.append(frame, TableCommit(self.bronze.txn.of(kind), LSN(lsn)))
 
     @property
     def point(self) -> BronzeOffset:
@@ -78,7 +78,7 @@ def test_what_only_came_is_read_by_its_files(land: Land) -> None:
 def test_rows_that_came_before_the_position_they_belong_to_are_read(land: Land) -> None:
     # Prepared transactions land before the commit that records how far bronze is complete.
     land.land(20)
-    land.land(30, app="#prepared")
+    land.land(30, kind=TxnKind.PREPARED)
     since = land.point
     assert since.lsn == LSN(20)
     land.land(40)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.delta.log import clear_cache, delta_log, newest_snapshot
 from pipeline.delta.table import Lake
-from pipeline.delta.txn import TableCommit
+from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN
 
 
@@ -58,7 +58,7 @@ def test_names_are_looked_up_once_for_each_jvm() -> None:
 def test_a_log_without_its_checksum_file_is_read_in_any_thread(spark: SparkSession, tmp_path: Path) -> None:
     table = Lake(spark, str(tmp_path)).table("t")
     table.ensure("n BIGINT", {"delta.checkpointInterval": "1"})
-    table.append(spark.range(3).toDF("n"), TableCommit("pgdelta:t:1", LSN(7)))
+    table.append(spark.range(3).toDF("n"), TableCommit(TxnId("t"), LSN(7)))
     assert list(tmp_path.glob("t/_delta_log/*.checkpoint.parquet"))
     for checksum in tmp_path.glob("t/_delta_log/*.crc"):
         checksum.unlink()

@@ -22,10 +22,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.log import app_id
 from pipeline.delta.log import operations_since
 from pipeline.delta.spark.settings import LOG_STORE_SETTING
 from pipeline.delta.table import Lake
+from pipeline.delta.txn import TxnId
 from tests.support.paths import ROOT
 from tests.support.races.jobs import NAME, PIPELINE, SLOT, prepare
 
@@ -150,7 +150,7 @@ def race(lake: Lake, racers: Racers, jobs: Sequence[str], table: str, races: int
         lost += sorted(tag for tag in rows if not _positions(lake, "silver", *NAME)[tag])
     if rows and table in ("changes", "silver"):
         segments = ("bronze", "changes") if table == "changes" else ("silver", *NAME)
-        recorded = lake.table(*segments).offset(app_id(PIPELINE))
+        recorded = lake.table(*segments).offset(TxnId(PIPELINE))
         assert recorded == max(int(tag.rpartition("-")[2]) for tag in rows) + 1, "an offset is lost"
     doubled = sorted(tag for tag in rows if present[tag] > 1)
     return Outcome(told, [a["error"] for a in said if "refused" in a], lost, doubled)

@@ -8,16 +8,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta.table import Lake, LakeTable, local_frame
-from pipeline.delta.txn import TableCommit
+from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN
 
 pytestmark = pytest.mark.spark
+
+ONE, TWO = TxnId("one"), TxnId("two")
 
 
 def make(spark: SparkSession, folder: Path) -> LakeTable:
     table = Lake(spark, str(folder)).table("t")
     table.ensure("id INT")
-    for app, lsn in (("one", 5), ("two", 9), ("one", 7)):
+    for app, lsn in ((ONE, 5), (TWO, 9), (ONE, 7)):
         table.append(local_frame(spark, [{"id": lsn}], "id INT"), TableCommit(app, LSN(lsn)))
     return table
 
@@ -32,10 +34,10 @@ def test_positions_and_files_are_those_of_the_newest_version(
         for file in (tmp_path / "t" / "_delta_log").glob("*.crc"):
             file.unlink()
         spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert [table.offset(app) for app in ("one", "two", "three")] == [LSN(7), LSN(9), None]
-    assert table.version_and_offset("one") == (3, LSN(7))
+    assert [table.offset(app) for app in (ONE, TWO, TxnId("three"))] == [LSN(7), LSN(9), None]
+    assert table.version_and_offset(ONE) == (3, LSN(7))
     assert not table.is_empty()
-    table.overwrite(local_frame(spark, [], "id INT"), TableCommit("one", LSN(8)))
+    table.overwrite(local_frame(spark, [], "id INT"), TableCommit(ONE, LSN(8)))
     assert table.is_empty()
-    assert table.offset("one") == LSN(8)
-    assert table.offset("two") == LSN(9)
+    assert table.offset(ONE) == LSN(8)
+    assert table.offset(TWO) == LSN(9)

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta.table import Lake, LakeTable, local_frame
+from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, Registered, RegisteredColumn, Successor
 from pipeline.protocol.lsn import LSN
@@ -18,7 +19,14 @@ pytestmark = pytest.mark.spark
 ID = RegisteredColumn("id", "id", 1, "id")
 V = RegisteredColumn("v", "title", None, "col-1f")
 OLD = Registered("public", "t", "file:/lake/t", 16385, (ID, V), metadata_columns=("_commit_lsn", "col-2a"))
-NEW = Registered("public", "t", "file:/lake/t", 16385, (ID,), Successor(16390, (V,), "app#1", LSN(77)))
+NEW = Registered(
+    "public",
+    "t",
+    "file:/lake/t",
+    16385,
+    (ID,),
+    Successor(16390, (V,), TxnId("app").of(TxnKind.PART, 1), LSN(77)),
+)
 
 
 @pytest.mark.parametrize("entry", [OLD, NEW])

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.bronze.log import app_id
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import TableCommit
+from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import ConfigError
 from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import LSN
@@ -174,8 +173,8 @@ def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) 
     for name in ("t", "bag"):
         forget(pipeline, "silver", "public", name)
         table = LakeTable(pipeline.spark, str(pipeline.path("silver", "public", name)))
-        for part in ("/rewrite", "#patched"):  # what such a write recorded is younger, and says nothing
-            commit = TableCommit(app_id(pipeline.config.pipeline) + part, LSN(time.time_ns()))
+        for kind in (TxnKind.REBUILD, TxnKind.KEY_RANGES):  # younger, and says nothing of rows
+            commit = TableCommit(TxnId(pipeline.config.pipeline, kind=kind), LSN(time.time_ns()))
             table.append(table.frame().limit(0), commit)
     change(pipeline)
     pipeline.ingest()

@@ -51,7 +51,7 @@ def test_a_chain_is_whole_until_somebody_breaks_it(pipeline: Pipeline) -> None:
     facts, position = bronze.metadata(), LSN.parse(data["to_lsn"])
     start, end = LSN(position + 0x100), LSN(position + 0x200)
     stretch_of = {"from_lsn": str(start), "to_lsn": str(end), "changes": 0}
-    bronze.land([], TableCommit(bronze.app_id, end, {**facts, **stretch_of, "lsn": str(end)}))
+    bronze.land([], TableCommit(bronze.txn, end, {**facts, **stretch_of, "lsn": str(end)}))
     broken = proof_of(pipeline)
     [gap] = broken.findings
     assert (gap.kind, gap.start, gap.end) == (GAP, position, start)

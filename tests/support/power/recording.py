@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.bronze.log import app_id
+from pipeline.delta.txn import TxnId
 from tests.support.paths import ROOT
 from tests.support.power.disk import FLUSHES, read_events
 from tests.support.power.lakes import read_logs, sizes_below
@@ -136,7 +136,7 @@ class Recording:
         if not forces_at_start:
             reporting = {event.thread for event in events if event.kind in FLUSHES}
             events = [e for e in events if e.kind not in ("begin", "force") or e.thread not in reporting]
-        found = replay(events, str(self.folder), read_logs(self.lake, app_id(self.name)))
+        found = replay(events, str(self.folder), read_logs(self.lake, str(TxnId(self.name))))
         assert found.disk.sizes() == sizes_below(self.folder)
         return found.verdict
 

@@ -65,7 +65,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
         bronze.copies.request([CopyRequest(tag, NAME, "a race")])
 
     def land(number: int, tag: str) -> None:
-        bronze.land([], TableCommit(bronze.app_id, LSN(number + 1)))
+        bronze.land([], TableCommit(bronze.txn, LSN(number + 1)))
 
     def note(number: int, tag: str) -> None:
         records.record_events([Event(*NAME, LSN(number), "evolved", tag)])
@@ -82,7 +82,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
         )
 
         def write() -> None:
-            with commit_settings(session, TableCommit(bronze.app_id, LSN(number + 1))):
+            with commit_settings(session, TableCommit(bronze.txn, LSN(number + 1))):
                 session.sql(statement)
 
         retry_conflicts(write)

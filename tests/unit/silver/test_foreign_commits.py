@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pipeline.delta.log import LoggedOperation
+from pipeline.delta.txn import TxnId
 from pipeline.silver.foreign_commits import ForeignCommit, find_foreign, records_offset
 
 OURS = {"pgdelta": 1}
@@ -65,15 +66,15 @@ def test_what_somebody_else_changed_is_found_unless_it_was_undone(
 @pytest.mark.parametrize(
     ("recorded", "is_told"),
     [
-        (["app:1"], True),
-        (["app:1/rewrite", "app:1"], True),
-        (["app:1#1"], True),
-        (["app:1#copied/1795000000000000"], True),
+        (["pgdelta:app:1"], True),
+        (["pgdelta:app:1/rebuild", "pgdelta:app:1"], True),
+        (["pgdelta:app:1#1"], True),
+        (["pgdelta:app:1#copied/1795000000000000"], True),
         ([], False),
-        (["app:1/rewrite"], False),
-        (["app:1#patched", "app:1+16385.4"], False),
-        (["app:10", "other"], False),
+        (["pgdelta:app:1/rebuild"], False),
+        (["pgdelta:app:1#patched", "pgdelta:app:1+16385.4"], False),
+        (["pgdelta:app:10", "other"], False),
     ],
 )
 def test_only_a_position_says_how_far_a_table_is(recorded: list[str], is_told: bool) -> None:
-    assert records_offset(recorded, "app:1") is is_told
+    assert records_offset(recorded, TxnId("app")) is is_told

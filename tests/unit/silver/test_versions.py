@@ -119,13 +119,13 @@ def test_a_query_quotes_its_path() -> None:
         ({f"{APP}#copied/17": 70}, None, False),
         ({APP: 60, f"{APP}#patched": 2**60}, None, True),  # a time, not an LSN
         ({APP: 101, f"{APP}#patched": 2**60}, None, False),
-        ({APP: 60, f"{APP}/rewrite": 2**60}, None, True),
+        ({APP: 60, f"{APP}/rebuild": 2**60}, None, True),
         ({APP: 60, "pgdelta:shop:2": 150}, None, False),
         ({APP: 60, "streaming-query": 10**9}, None, True),
     ],
 )
 def test_positions_tell_whether_a_version_shows_a_commit(
-    positions: dict[str, int], following: int | None, wanted: bool
+    positions: dict[str, LSN], following: int | None, wanted: bool
 ) -> None:
     assert is_of(positions, LSN(100), following) is wanted
 

@@ -1,0 +1,67 @@
+"""Transaction ids: one grammar, read as it is written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.delta.txn import TxnId, TxnKind
+
+ids = st.builds(
+    lambda pipeline, generation, kind, numbers: TxnId(
+        pipeline, generation, kind, tuple(numbers[: kind.value.count("{}")])
+    ),
+    st.text(min_size=1, max_size=20),
+    st.integers(1, 2**31),
+    st.sampled_from(TxnKind),
+    st.lists(st.integers(0, 2**62), min_size=2, max_size=2),
+)
+
+
+@given(ids)
+def test_an_id_is_read_as_it_is_written(txn: TxnId) -> None:
+    assert TxnId.parse(str(txn)) == txn
+
+
+@pytest.mark.parametrize(
+    ("txn", "text"),
+    [
+        (TxnId("shop"), "pgdelta:shop:1"),
+        (TxnId("shop", 2), "pgdelta:shop:2"),
+        (TxnId("shop").of(TxnKind.PART, 3), "pgdelta:shop:1#3"),
+        (TxnId("shop").of(TxnKind.COPIED, 17), "pgdelta:shop:1#copied/17"),
+        (TxnId("shop").of(TxnKind.KEY_RANGES), "pgdelta:shop:1#patched"),
+        (TxnId("shop").of(TxnKind.REBUILD), "pgdelta:shop:1/rebuild"),
+        (TxnId("shop").of(TxnKind.BACKFILL, 16385, 4), "pgdelta:shop:1+16385.4"),
+        (TxnId("shop").of(TxnKind.CHUNKS, 17), "pgdelta:shop:1#copy/17"),
+        (TxnId("shop").of(TxnKind.PREPARED), "pgdelta:shop:1#prepared"),
+        (TxnId("shop").of(TxnKind.EPOCH), "pgdelta:shop:1#epoch"),
+    ],
+)
+def test_each_kind_has_its_text(txn: TxnId, text: str) -> None:
+    assert str(txn) == text
+    assert TxnId.parse(text) == txn
+    assert txn.offset_id == TxnId("shop", txn.generation)
+    assert txn.advances is (txn.kind is TxnKind.OFFSET)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "pgdelta",
+        "pgdelta:shop",
+        "pgdelta:shop:",
+        "pgdelta:shop:x",
+        "pgdelta:shop:1#",
+        "pgdelta:shop:1#copy",
+        "pgdelta:shop:1#unknown",
+        "pgdelta:shop:1+4",
+        "pgdelta:shop:1/rebuild2",
+        "Pgdelta:shop:1",
+        "streaming-query",
+    ],
+)
+def test_what_is_not_in_the_grammar_is_not_ours(text: str) -> None:
+    assert TxnId.parse(text) is None
