@@ -1,16 +1,17 @@
-"""What lies between bronze and silver: per table where it goes on, or which copy it begins with.
+"""The plan of a batch: what is known of each table, and the decision that follows.
 
-A table without a copy of its rows from before waits in bronze, where the configuration asks for copies. One
-of which somebody wants keys copied anew waits for these: it must not be beyond their snapshot.
+Reads the logs of silver tables, the copies, requests and relations that bronze records, and surveys the
+changes that are pending. Writes nothing. What it has seen of a table it does not read again until the table
+is written, or `POLL_SECONDS` have passed.
 """
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypeVar
 
+from pipeline.apply.decision import Decision, Step, TableFacts, decide
 from pipeline.apply.detached_tables import why_detached
 from pipeline.apply.known_versions import KnownVersions, TableChange, change_sentence
 from pipeline.apply.table_paths import why_folder_is_taken
@@ -23,305 +24,338 @@ from pipeline.bronze.log import Bronze, TableSurvey
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
+from pipeline.config.tables import NO_LIMITS
 from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, Registered
-from pipeline.progress import ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
-POLL_SECONDS = 30.0  # after so long the folders of tables that nothing comes for are looked at again
+STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL)
+POLL_SECONDS = 30.0
+"""How often the folders of tables without pending changes are read."""
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What a batch does to one table: the decision, the facts behind it, and the survey of its changes."""
+
+    facts: TableFacts
+    decision: Decision
+    surveys: tuple[TableSurvey, ...] = ()
+
+    @property
+    def step(self) -> Step:
+        return self.decision.step
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What bronze holds up to a point and silver does not: per table its floor and its changes."""
+    """What brings silver from a manifest to `end`: a plan for each table that bronze has."""
 
     end: BronzeOffset
     manifest: Manifest
     registered: Mapping[TableName, Registered]
     history: CopyHistory
-    offsets: Mapping[TableName, LSN]
-    surveys: Mapping[TableName, list[TableSurvey]]
-    counts: Mapping[TableName, Mapping[str, int]]  # changes by operation, also of tables with patches
-    copies: Mapping[TableName, CompleteCopy]  # of tables that begin with one now
-    partial_copies: Mapping[
-        TableName, tuple[CompleteCopy, ...]
-    ]  # copies of keys that tables have not got yet, in order
-    stale: Mapping[TableName, Gap]  # tables that stay as they are until they are copied beyond a gap
-    waiting: Set[TableName]  # tables that wait for a patch
-    replaced: Set[TableName]  # tables that wait, for another has had their name since they were copied
-    names_of: Mapping[int, Set[TableName]]  # the names under which changes of tables came, by oid
-    commit_time: datetime | None  # of the newest transaction that silver may show at the point
-    again: Mapping[TableName, str]  # tables that are built again, as their folders lack rows: why
-
-    def offset(self, name: TableName) -> LSN:
-        """Return how far a table is applied."""
-        return self.offsets.get(name, self.manifest.lsn)
+    tables: Mapping[TableName, TablePlan]
+    replaced: Set[TableName]  # tables that wait, because another table had their name since they were copied
+    names_of: Mapping[int, Set[TableName]]  # the names under which changes of each table came, by oid
+    commit_time: datetime | None  # of the newest transaction that silver may show at the end
 
     @property
-    def names(self) -> list[TableName]:
-        """Return the tables that there is something to do for."""
-        return sorted({*self.surveys, *self.copies, *self.partial_copies})
+    def written(self) -> list[TableName]:
+        """The tables that are written."""
+        return sorted(name for name, table in self.tables.items() if table.step.writes)
+
+    @property
+    def stopped(self) -> dict[TableName, TablePlan]:
+        """The tables that wait, are held or fail."""
+        return {name: table for name, table in self.tables.items() if table.step in STOPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is on record as of one look: tables, copies, relations, and what follows for all tables."""
+
+    end: BronzeOffset
+    manifest: Manifest
+    registered: Mapping[TableName, Registered]
+    history: CopyHistory
+    copies: Mapping[TableName, CompleteCopy]  # the newest that silver may show
+    waiting: Set[TableName]
+    gaps: Mapping[TableName, Gap]
+    key_requests: Set[TableName]
+
+
+@dataclass(slots=True)
+class _Folder:
+    """What a look at a table's log found."""
+
+    offset: LSN = INVALID
+    unreadable: str | None = None
+    taken: str | None = None
+    lost: str | None = None
+
+
+@dataclass(slots=True)
+class _Folders:
+    """What the last look found, by table; those that are not here are where the manifest says."""
+
+    found: dict[TableName, _Folder] = field(default_factory=dict)
+    read_at: float | None = None  # when the folders of all tables were read
 
 
 class Planner:
-    """Looks at what is to be applied; what it has seen of tables it need not look at again."""
+    """Plans batches; one at a time."""
 
-    def __init__(self, config: Config, bronze: Bronze, records: Records, summary: ApplySummary) -> None:
+    def __init__(self, config: Config, bronze: Bronze, records: Records) -> None:
         self.bronze = bronze
         self.relations: dict[int, SourceRelation] = {}
-        self.unreadable: set[TableName] = set()
         self.copies_version = -1
+        self.known_versions = KnownVersions(bronze.lake, self.path, bronze.txn)
+        self.is_confirmed: Callable[[TableName], bool] = lambda name: False  # a person lifted its guards
+        self.decisions: Mapping[TableName, Decision] = {}  # of the last plan
         self._config = config
         self._records = records
-        self._summary = summary
         self._relations_version = -1
-        self._stale: Mapping[TableName, Gap] = {}  # as the last look found, like all that follow
-        self._waiting: Set[TableName] = set()
-        self.refused: dict[TableName, str] = {}  # tables whose folder has another's rows, with a sentence
-        self.known_versions = KnownVersions(bronze.lake, self.path, bronze.txn)
-        self._seen_at: float | None = None  # when all tables were looked at
-        self._again: dict[TableName, str] = {}
-        self._unbegun: set[TableName] = set()  # that have no position
+        self._folders = _Folders()
         self._replaced: dict[TableName, CompleteCopy | None] = {}  # with the newest copy that there was
 
     @property
     def is_poll_due(self) -> bool:
-        """Say whether the next look asks every table whether it is still there."""
-        return self._seen_at is not None and time.monotonic() - self._seen_at >= POLL_SECONDS
-
-    @property
-    def held(self) -> dict[TableName, str]:
-        """Return why tables stay as they are, as the last look found."""
-        waiting = {n: f"{n} waits for its copy, which ingest goes on with" for n in self._waiting}
-        return {**waiting, **self.refused, **{n: gap.sentence_of_tables for n, gap in self._stale.items()}}
+        """Whether the next plan reads the folder of every table."""
+        read_at = self._folders.read_at
+        return read_at is not None and time.monotonic() - read_at >= POLL_SECONDS
 
     def plan(self, end: BronzeOffset, manifest: Manifest, since: BronzeOffset | None) -> BatchPlan | None:
-        """Return what lies between silver and a point, None where nothing does; changes nothing."""
-        registered = self._records.registered()
-        recorded = self.bronze.copies.read()
-        self.copies_version = recorded.version
-        self._look_at_relations()  # after the copies, which name them
-        copies = recorded.newest(end.lsn)
-        stale: dict[TableName, Gap] = {}
-        if (gap := recorded.last_gap(end.lsn)) is not None:
-            known = self._known_before(gap, end, registered, recorded)
-            stale = {n: gap for n in known if n not in copies and not recorded.is_dropped(n)}
-        self._stale = stale
-        archived = {
-            name
-            for name, table in registered.items()
-            if table.path != self.path(name) and why_detached(self._config, recorded, name, end)
-        }
-        # Tables that left and are back lack what happened meanwhile.
-        returning = recorded.returning(copies, end.lsn) if self._config.source.copy != "never" else set()
-        copies = {name: copy for name, copy in copies.items() if name not in archived | returning}
-        self._replaced = {n: copy for n, copy in self._replaced.items() if copy == copies.get(n)}
-        waiting = self._uncopied(registered, copies, recorded) | archived | returning | self._replaced.keys()
-        self._waiting = waiting
-        behind = manifest.behind
-        floors = self._floors(manifest, registered, end, waiting, behind)
-        begun = {n: c for n, c in copies.items() if n not in waiting and self._begins(n, c, registered)}
-        asked = recorded.open_requests().items()
-        frozen = {n for n, requests in asked if n in registered and all(r.key_ranges for r in requests)}
-        apart = waiting | self.unreadable | self.refused.keys() | begun.keys() | stale.keys() | frozen
-        patches = self._patches(end, copies, registered, apart, recorded)
-        is_behind = any(f < end.lsn or n in behind for n, f in floors.items() if n not in apart)
-        # The manifest is to say of them that they are behind.
-        unsaid = (self.refused.keys() | self.unreadable) & (manifest.by_name.keys() - behind.keys())
+        """Return what brings silver to `end`; None where silver is there and nothing has to be recorded.
+
+        `since` is the bronze version that the manifest was written at, if this process wrote it: then only
+        the files that came since are read.
+        """
+        known = self._read_records(end, manifest)
+        self._read_folders(known)
+        tables = {name: self._table_facts(name, known) for name in self._captured_tables(end)}
+        decisions = self.decisions = {name: decide(facts) for name, facts in tables.items()}
         # Silver as a whole never goes back: what lies before a manifest is in it.
-        is_idle = end.lsn == manifest.lsn and not (is_behind or begun or patches or unsaid)
-        if is_idle or end.lsn < manifest.lsn:
+        if end.lsn < manifest.lsn or (end.lsn == manifest.lsn and not _has_news(tables, decisions, manifest)):
             return None
         self.bronze.read_new_files(since, end)
-        floors = {name: floor for name, floor in floors.items() if name not in apart}
-        behind_copies = {name: copy.end_lsn for name, copy in begun.items()}
-        surveyed = self.bronze.survey(end, manifest.lsn, floors | behind_copies)
-        found = {
-            name: surveys
-            for name, surveys in surveyed.items()
-            if self._config.rule_for(name) is not None and name not in apart - begun.keys()
-        }
-        if self._config.source.copy != "never":
-            replaced = replaced_tables(found, copies, registered, self.relations)
-            self._replaced |= {name: copies.get(name) for name in replaced}
-            self._waiting = waiting = waiting | replaced
-            begun, patches = _without(replaced, begun), _without(replaced, patches)
-            floors, found = _without(replaced, floors), _without(replaced, found)
-        surveys = {name: each for name, each in found.items() if name not in begun}
-        counts = {name: _counts(found) for name, found in surveys.items()}
-        copied = [*begun.values(), *(patch for found in patches.values() for patch in found)]
-        times = [survey.commit_time for found in surveys.values() for survey in found]
-        times += self._times_of_copies(end, manifest, floors, copied)
-        times += [manifest.commit_time] if manifest.commit_time else []  # a clock may go back
-        surveys = {name: found for name, found in surveys.items() if name not in patches}
+        starts = {name: _start(tables[name], d) for name, d in decisions.items() if d.step.writes}
+        starts = {name: lsn for name, lsn in starts.items() if lsn != manifest.lsn}
+        surveyed = self.bronze.survey(end, manifest.lsn, starts)
+        found = {name: surveys for name, surveys in surveyed.items() if name in starts or name in tables}
+        found = {name: surveys for name, surveys in found.items() if decisions[name].step.writes}
+        replaced = self._find_replaced(found, known)
+        plans = {}
+        for name, facts in tables.items():
+            surveys = tuple(found.get(name, ()))
+            facts = replace(facts, counts=_counts(surveys), is_replaced=name in replaced)
+            plans[name] = TablePlan(facts, decide(facts), surveys)
+        self.decisions = {name: table.decision for name, table in plans.items()}
         return BatchPlan(
             end,
             manifest,
-            registered,
-            recorded,
-            floors,
-            surveys,
-            counts,
-            begun,
-            patches,
-            stale,
-            frozen,
+            known.registered,
+            known.history,
+            plans,
             self._replaced.keys(),
             names_by_table(surveyed, self.relations),
-            max(times, default=None),
-            dict(self._again),
+            self._commit_time(plans, known),
         )
 
-    def _times_of_copies(
+    def _read_records(self, end: BronzeOffset, manifest: Manifest) -> _Known:
+        registered = self._records.registered()
+        history = self.bronze.copies.read()
+        self.copies_version = history.version
+        self._read_relations()  # after the copies, which name them
+        newest = history.newest(end.lsn)
+        archived = {
+            name
+            for name, table in registered.items()
+            if table.path != self.path(name) and why_detached(self._config, history, name, end)
+        }
+        # Tables that left and came back lack what happened meanwhile.
+        returning = history.returning(newest, end.lsn) if self._config.source.copy != "never" else set()
+        copies = {name: copy for name, copy in newest.items() if name not in archived | returning}
+        self._replaced = {n: copy for n, copy in self._replaced.items() if copy == copies.get(n)}
+        uncopied = self._uncopied(registered, copies, history)
+        gaps: dict[TableName, Gap] = {}
+        if (gap := history.last_gap(end.lsn)) is not None:
+            lacking = self._known_before(gap, end, registered, history)
+            gaps = {n: gap for n in lacking if n not in newest and not history.is_dropped(n)}
+        requests = history.open_requests().items()
+        return _Known(
+            end,
+            manifest,
+            registered,
+            history,
+            copies,
+            uncopied | archived | returning | self._replaced.keys(),
+            gaps,
+            {n for n, found in requests if n in registered and all(r.key_ranges for r in found)},
+        )
+
+    def _read_folders(self, known: _Known) -> None:
+        """Read the log of each table that is behind, ahead or new, and of all tables when that is due."""
+        is_due = self.is_poll_due
+        if is_due or self._folders.read_at is None:
+            self._folders.read_at = time.monotonic()
+        entries, behind = known.manifest.by_name, known.manifest.behind
+        self._folders.found = {}
+        for name in self._captured_tables(known.end):
+            is_current = name in known.registered and name in entries and name not in behind
+            if name in known.waiting or (is_current and name in self.known_versions and not is_due):
+                continue
+            self._folders.found[name] = self._read_folder(name, known)
+
+    def _read_folder(self, name: TableName, known: _Known) -> _Folder:
+        entry = known.manifest.by_name.get(name) if name in known.registered else None
+        try:
+            version, change = self.known_versions.check(name, entry)
+        except Exception as error:  # one table that cannot be read stops no other
+            self.known_versions.forget(name)
+            return _Folder(unreadable=report_error(error))
+        folder = _Folder(version.offset)
+        if change is not TableChange.SAME:
+            sentence = change_sentence(name, self.path(name), change)
+            if change is TableChange.OTHER:
+                folder.taken = sentence
+            else:
+                folder.offset, folder.lost = INVALID, sentence
+        if folder.offset > INVALID and folder.taken is None:
+            folder.taken = why_folder_is_taken(name, self.path(name), known.registered, self.bronze.lake.root)
+        if folder.taken:
+            self.known_versions.forget(name)
+        return folder
+
+    def _table_facts(self, name: TableName, known: _Known) -> TableFacts:
+        folder, table = self._folders.found.get(name), known.registered.get(name)
+        manifest, rule = known.manifest, self._config.rule_for(name)
+        is_current = name in manifest.by_name and name not in manifest.behind
+        offset = manifest.lsn
+        if folder is not None:
+            # A table that has no offset starts from the beginning. One without newer changes is where the
+            # manifest is; one that left and came back is in no manifest, and goes on where it was.
+            is_whole = table is not None and folder.offset > INVALID and is_current
+            offset = max(folder.offset, manifest.lsn) if is_whole else folder.offset
+        started = table.copy_id or 0 if table and (folder is None or folder.offset > INVALID) else -1
+        copy = known.copies.get(name)
+        starts = copy if copy is not None and copy.id > started else None
+        partial = known.history.partial_copies(name, copy)
+        return TableFacts(
+            name,
+            known.end.lsn,
+            offset,
+            is_behind=name in manifest.behind,
+            waits=name in known.waiting,
+            unreadable=folder.unreadable if folder else None,
+            folder=folder.taken if folder else None,
+            lost=folder.lost if folder else None,
+            copy=starts,
+            gap=known.gaps.get(name),
+            has_key_requests=name in known.key_requests,
+            partial_copies=tuple(p for p in partial if p.id > max(started, 0) and p.end_lsn < known.end.lsn),
+            guards=rule.guards if rule else NO_LIMITS,
+            is_confirmed=self.is_confirmed(name),
+        )
+
+    def _find_replaced(self, found: Mapping[TableName, list[TableSurvey]], known: _Known) -> set[TableName]:
+        """Return the tables under whose name changes of another table came; they wait for a copy of it."""
+        if self._config.source.copy == "never":
+            return set()
+        replaced = replaced_tables(found, known.copies, known.registered, self.relations)
+        self._replaced |= {name: known.copies.get(name) for name in replaced}
+        return replaced
+
+    def _commit_time(self, plans: Mapping[TableName, TablePlan], known: _Known) -> datetime | None:
+        """Return the newest commit time that silver shows once the plan is carried out."""
+        manifest, end = known.manifest, known.end
+        surveyed = [plan for plan in plans.values() if plan.step not in (Step.START_FROM_COPY, Step.WAIT)]
+        times = [survey.commit_time for plan in surveyed for survey in plan.surveys]
+        times += [manifest.commit_time] if manifest.commit_time else []  # a clock may go back
+        copies = [plan.facts.copy for plan in plans.values() if plan.step is Step.START_FROM_COPY]
+        copies += [copy for plan in plans.values() if plan.step.writes for copy in plan.facts.partial_copies]
+        times += self._unsurveyed_times(plans, [copy for copy in copies if copy], manifest, end)
+        return max(times, default=None)
+
+    def _unsurveyed_times(
         self,
-        point: BronzeOffset,
-        manifest: Manifest,
-        floors: Mapping[TableName, LSN],
+        plans: Mapping[TableName, TablePlan],
         copies: Sequence[CompleteCopy],
+        manifest: Manifest,
+        end: BronzeOffset,
     ) -> Iterator[datetime]:
-        """Give commit times of what no survey has: rows of copies, and what a run wrote that ended early."""
-        after = min([manifest.lsn, *(copy.lsn for copy in copies)])
-        if copies or any(floor > manifest.lsn for floor in floors.values()):
-            found = newest_commits(self.bronze, after, point.lsn, copies)
+        """Give commit times of what no survey has: rows of copies, and writes of a run that ended early."""
+        start = min([manifest.lsn, *(copy.lsn for copy in copies)])
+        is_ahead = any(p.facts.offset > manifest.lsn for p in plans.values() if p.step not in STOPPED)
+        if copies or is_ahead:
+            found = newest_commits(self.bronze, start, end.lsn, copies)
             yield from (time for name, time in found.items() if self._config.rule_for(name) is not None)
 
-    def _patches(
-        self,
-        point: BronzeOffset,
-        copies: Mapping[TableName, CompleteCopy],
-        registered: Mapping[TableName, Registered],
-        apart: Collection[TableName],
-        recorded: CopyHistory,
-    ) -> dict[TableName, tuple[CompleteCopy, ...]]:
-        """Return the patches that are complete and that a table has not got yet."""
-        found = {}
-        for name in self._captured_tables(point):
-            known = None if name in self._unbegun else registered.get(name)
-            done = known.copy_id or 0 if known else 0
-            patches = recorded.partial_copies(name, copies.get(name))
-            new = tuple(p for p in patches if p.id > done and p.end_lsn < point.lsn)
-            if new and name not in apart:
-                found[name] = new
-        return found
-
     def _uncopied(
-        self, registered: Iterable[TableName], copies: Iterable[TableName], recorded: CopyHistory
+        self, registered: Iterable[TableName], copies: Iterable[TableName], history: CopyHistory
     ) -> set[TableName]:
-        """Return the tables that have to wait in bronze until their copy is complete."""
+        """Return the tables that wait in bronze until their first copy is complete."""
         if self._config.source.copy == "never":
             return set()
         known = {*registered, *copies}
-        return {n for n in self._captured_tables(None) if n not in known and not recorded.is_dropped(n)}
+        return {n for n in self._captured_tables(None) if n not in known and not history.is_dropped(n)}
 
     def _known_before(
         self,
         gap: Gap,
-        point: BronzeOffset,
+        end: BronzeOffset,
         registered: Mapping[TableName, Registered],
-        recorded: CopyHistory,
+        history: CopyHistory,
     ) -> list[TableName]:
-        """Return the tables that lack what a gap has; of others all that was published came behind it."""
-        asked = recorded.open_requests().keys()
-        older = {relation.name for relation in self._relations_of(point) if relation.lsn < gap.end}
-        return [n for n in self._captured_tables(point) if n in registered or n in asked or n in older]
+        """Return the tables that lack the changes of a gap; all changes of others came after it."""
+        requested = history.open_requests().keys()
+        older = {relation.name for relation in self._relations_of(end) if relation.lsn < gap.end}
+        return [n for n in self._captured_tables(end) if n in registered or n in requested or n in older]
 
-    def _begins(
-        self, name: TableName, copy: CompleteCopy, registered: Mapping[TableName, Registered]
-    ) -> bool:
-        """Say whether a table has to begin with a copy now: one that it has not begun with yet."""
-        if self._config.rule_for(name) is None or name in self.unreadable or name in self.refused:
-            return False
-        known = registered.get(name)
-        return known is None or (known.copy_id or 0) < copy.id or name in self._unbegun
-
-    def _floors(
-        self,
-        manifest: Manifest,
-        registered: Mapping[TableName, Registered],
-        point: BronzeOffset,
-        waiting: Collection[TableName],
-        behind: Mapping[TableName, LSN],
-    ) -> dict[TableName, LSN]:
-        """Return the floor of each table that does not stand at the manifest: behind, ahead, or new."""
-        floors: dict[TableName, LSN] = {}
-        self.unreadable.clear()
-        self.refused.clear()
-        self._unbegun.clear()
-        self._again.clear()
-        entries, is_due = manifest.by_name, self.is_poll_due
-        if is_due or self._seen_at is None:
-            self._seen_at = time.monotonic()
-        # A table that left and came back is in no manifest, and goes on where it was.
-        current = entries.keys() - behind.keys()
-        for name in self._captured_tables(point):
-            is_known = name in registered and name in current and name in self.known_versions
-            if name in waiting or (is_known and not is_due):
-                continue
-            try:
-                found, verdict = self.known_versions.check(
-                    name, entries.get(name) if name in registered else None
-                )
-            except Exception as error:  # one table that cannot be read stops no other
-                applied = behind.get(name, INVALID)
-                self._summary.tables[name] = TableState(applied=applied, failure=report_error(error))
-                self.known_versions.forget(name)
-                self.unreadable.add(name)
-                continue
-            position, why = found.offset, None
-            if verdict in (TableChange.GONE, TableChange.OLDER):
-                self._again[name], position = change_sentence(name, self.path(name), verdict), INVALID
-            elif verdict is TableChange.OTHER:
-                why = change_sentence(name, self.path(name), verdict)
-            if position == INVALID:
-                self._unbegun.add(name)
-            else:
-                why = why or why_folder_is_taken(name, self.path(name), registered, self.bronze.lake.root)
-            if why:
-                self._summary.tables[name] = TableState(behind.get(name, manifest.lsn), held=why)
-                self.known_versions.forget(name)
-                self.refused[name] = why
-                continue
-            if name not in registered:
-                if position > INVALID or manifest.lsn > INVALID:
-                    floors[name] = position
-            else:
-                # A table that was removed has no position: it is built again from the beginning.
-                is_whole = position > INVALID and name in current
-                floor = max(position, manifest.lsn) if is_whole else position
-                if floor != manifest.lsn or name in behind:
-                    floors[name] = floor
-        return floors
-
-    def _captured_tables(self, point: BronzeOffset | None) -> list[TableName]:
-        """Return the tables that bronze knows, or knows up to a point, and the configuration wants."""
-        names = {relation.name for relation in self._relations_of(point)}
+    def _captured_tables(self, end: BronzeOffset | None) -> list[TableName]:
+        """Return the tables that bronze has, or has up to an offset, and the configuration follows."""
+        names = {relation.name for relation in self._relations_of(end)}
         return [name for name in sorted(names) if self._config.rule_for(name) is not None]
 
-    def _look_at_relations(self) -> None:
+    def _read_relations(self) -> None:
         version = self.bronze.relations.version()
         if version != self._relations_version:
             self.relations = self.bronze.source_relations()
             self._relations_version = version
 
-    def _relations_of(self, point: BronzeOffset | None) -> list[SourceRelation]:
-        return [r for r in self.relations.values() if point is None or r.lsn <= point.lsn]
+    def _relations_of(self, end: BronzeOffset | None) -> list[SourceRelation]:
+        return [r for r in self.relations.values() if end is None or r.lsn <= end.lsn]
 
     def path(self, name: TableName) -> str:
-        """Return where a table's silver table is."""
+        """Return the path of a table's silver table."""
         rule = self._config.rule_for(name)
         target = rule.target if rule else None
         return self.bronze.lake.path("silver", target) if target else self.bronze.lake.path("silver", *name)
 
 
-def _without(names: Collection[TableName], found: Mapping[TableName, T]) -> dict[TableName, T]:
-    return {name: each for name, each in found.items() if name not in names}
+def _has_news(
+    tables: Mapping[TableName, TableFacts], decisions: Mapping[TableName, Decision], manifest: Manifest
+) -> bool:
+    """Return whether a batch has to run although bronze has nothing beyond the manifest."""
+    shown = manifest.by_name.keys() - manifest.behind.keys()
+    for name, decision in decisions.items():
+        if decision.step.writes:
+            return True
+        if decision.step is Step.SKIP and tables[name].is_behind:
+            return True  # a run that ended before its manifest has applied it
+        if decision.row in ("folder taken", "log unreadable") and name in shown:
+            return True  # the manifest has to say that the table is behind
+    return False
 
 
-def _counts(found: Sequence[TableSurvey]) -> Counter[str]:
+def _start(facts: TableFacts, decision: Decision) -> LSN:
+    """Return the LSN from which changes of a table are surveyed."""
+    return facts.copy.end_lsn if decision.step is Step.START_FROM_COPY and facts.copy else facts.offset
+
+
+def _counts(found: Collection[TableSurvey]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for survey in found:
         counts.update(survey.counts)

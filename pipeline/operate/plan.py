@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from pipeline.apply.applier import Applier
+from pipeline.apply.decision import Step
 from pipeline.apply.planner import BatchPlan
 from pipeline.bronze.copied_rows import InputStart
 from pipeline.config.config import Config
@@ -33,7 +34,7 @@ from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """One step of a table's evolution: where, what, what it costs, and what it loses, if anything."""
 
     lsn: LSN
@@ -49,7 +50,7 @@ class TablePlan:
     name: TableName
     after: LSN
     counts: dict[str, int]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PlanStep, ...] = ()
     failure: str | None = None
 
 
@@ -93,7 +94,7 @@ class Plan:
             shown.add_column(heading, overflow="fold")
         for table in self.tables:
             changes = ", ".join(f"{count} {op}" for op, count in table.counts.items() if count)
-            steps = table.steps or (Step(table.after, table.failure or "rows only", "one write"),)
+            steps = table.steps or (PlanStep(table.after, table.failure or "rows only", "one write"),)
             for number, step in enumerate(steps):
                 cells = (str(table.name), changes) if number == 0 else ("", "")
                 shown.add_row(*map(escape, (*cells, step.sentence, step.cost, step.loses or "")))
@@ -108,70 +109,75 @@ def make_plan(config: Config, *, spark: SparkSession | None = None) -> Plan:
     if pending is None:
         point = applier.bronze.captured_offset() if applier.bronze.changes.exists() else None
         return Plan(config.pipeline, point.lsn if point else INVALID, ())
-    tables = tuple(_table(applier, pending, name) for name in pending.names)
-    return Plan(config.pipeline, pending.end.lsn, tables)
+    shown = [
+        name for name, table in pending.tables.items() if table.step.writes or table.decision.row == "guards"
+    ]
+    return Plan(config.pipeline, pending.end.lsn, tuple(_table(applier, pending, name) for name in shown))
 
 
 def _table(applier: Applier, pending: BatchPlan, name: TableName) -> TablePlan:
-    if copy := pending.copies.get(name):
-        cost = f"{copy.row_count} rows are written; readers see the rows from before until then"
-        step = Step(copy.end_lsn, "the table begins with a copy of the source's rows", cost)
-        return TablePlan(name, copy.lsn, {"R": copy.row_count}, (step,))
-    if patches := pending.partial_copies.get(name):
-        steps = _held(applier, pending, name) or tuple(
-            Step(p.lsn, f"the rows of {len(p.key_ranges)} ranges of keys are put", f"{p.row_count} rows")
-            for p in patches
-        )
-        return TablePlan(name, pending.offset(name), {"R": sum(p.row_count for p in patches)}, steps)
-    found, counts, after = pending.surveys[name], pending.counts[name], pending.offset(name)
-    if steps := _held(applier, pending, name):
-        return TablePlan(name, after, dict(counts), steps)
+    table = pending.tables[name]
+    facts, counts = table.facts, dict(table.facts.counts or {})
+    if table.step is not Step.START_FROM_COPY and facts.partial_copies:
+        counts = {"R": sum(copy.row_count for copy in facts.partial_copies)}
+    match table.step:
+        case Step.HOLD:
+            step = PlanStep(facts.offset, table.decision.sentence or "", "nothing is applied until then")
+            return TablePlan(name, facts.offset, counts, (step,))
+        case Step.START_FROM_COPY:
+            assert facts.copy is not None
+            rows = facts.copy.row_count
+            cost = f"{rows} rows are written; readers see the rows from before until then"
+            step = PlanStep(facts.copy.end_lsn, "the table begins with a copy of the source's rows", cost)
+            return TablePlan(name, facts.copy.lsn, {"R": rows}, (step,))
+        case Step.PARTIAL_RESYNC:
+            steps = tuple(
+                PlanStep(p.end_lsn, f"copied rows of {len(p.key_ranges)} key ranges", f"{p.row_count} rows")
+                for p in facts.partial_copies
+            )
+            return TablePlan(name, facts.offset, counts, steps)
     try:
         writer = applier.writer(name, pending.history)
         registered = pending.registered.get(name)
-        surveys = [s.survey for s in found]
-        operations = writer.plan(surveys, applier.relations, registered, InputStart(after), pending.end.lsn)
-        rows = writer.table.frame().count() if writer.table.exists() else 0
+        surveys = [s.survey for s in table.surveys]
+        start = InputStart(facts.offset)
+        operations = writer.plan(surveys, applier.relations, registered, start, pending.end.lsn)
+        present = writer.table.frame().count() if writer.table.exists() else 0
         recorded = writer.bronze.count_of(name, pending.end.lsn) if _is_rewritten(operations) else 0
     except Exception as error:  # the others are planned all the same
-        return TablePlan(name, after, dict(counts), failure=report_error(error))
-    steps = tuple(_step(lsn, operation, rows, recorded) for lsn, operation in operations)
-    return TablePlan(name, after, dict(counts), steps)
-
-
-def _held(applier: Applier, pending: BatchPlan, name: TableName) -> tuple[Step, ...]:
-    excess = applier.excess(name, pending)
-    return (Step(pending.offset(name), excess, "nothing is applied until then"),) if excess else ()
+        return TablePlan(name, facts.offset, counts, failure=report_error(error))
+    steps = tuple(_step(lsn, operation, present, recorded) for lsn, operation in operations)
+    return TablePlan(name, facts.offset, counts, steps)
 
 
 def _is_rewritten(operations: list[tuple[LSN, Operation]]) -> bool:
     return any(isinstance(operation, NeedsRebuild) for _, operation in operations)
 
 
-def _step(lsn: LSN, operation: Operation, rows: int, recorded: int) -> Step:
+def _step(lsn: LSN, operation: Operation, rows: int, recorded: int) -> PlanStep:
     nothing = "no data is written"
     match operation:
         case CreateTable():
             columns = ", ".join(f"{name} {kind.ddl}" for name, kind in operation.columns)
-            return Step(lsn, f"the table is created: {columns}", nothing)
+            return PlanStep(lsn, f"the table is created: {columns}", nothing)
         case AddColumn(backfill=str()):
-            return Step(lsn, operation.sentence, f"{rows} rows get the default")
+            return PlanStep(lsn, operation.sentence, f"{rows} rows get the default")
         case RenameColumn():
             sentence = (
                 operation.sentence or f"column {operation.name} is called {operation.to} for the moment"
             )
-            return Step(lsn, sentence, f"{nothing}; readers need column mapping")
+            return PlanStep(lsn, sentence, f"{nothing}; readers need column mapping")
         case WidenColumn():
-            return Step(lsn, operation.sentence, f"{nothing}; readers need type widening")
+            return PlanStep(lsn, operation.sentence, f"{nothing}; readers need type widening")
         case DropColumn():
-            return Step(
+            return PlanStep(
                 lsn, operation.sentence, f"{nothing}; readers need column mapping", "the column's values"
             )
         case NeedsRebuild():
             cost = f"{recorded} changes are read again, {rows} rows are replaced"
-            return Step(lsn, f"{operation.sentence}: the table is written anew from bronze", cost)
+            return PlanStep(lsn, f"{operation.sentence}: the table is written anew from bronze", cost)
         case Hold():
-            return Step(lsn, operation.sentence, "nothing is applied from there on")
+            return PlanStep(lsn, operation.sentence, "nothing is applied from there on")
         case SchemaNote():
-            return Step(lsn, operation.sentence, nothing, "what only a resync brings")
-    return Step(lsn, operation.sentence, nothing)
+            return PlanStep(lsn, operation.sentence, nothing, "what only a resync brings")
+    return PlanStep(lsn, operation.sentence, nothing)

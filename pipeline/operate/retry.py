@@ -58,7 +58,7 @@ def _confirm(applier: Applier, matches: Callable[[TableName], bool]) -> None:
     """Lift the guards of the tables that match."""
     if not any(map(matches, applier.records.registered())):
         raise applier.lake.no_match()
-    applier.confirmed = matches
+    applier.confirm(matches)
 
 
 def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threading.Event) -> None:
@@ -75,8 +75,9 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         if name not in registered or not matches(name) or name in applier.guarded:
             continue  # bronze's history has what the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
-        if (why := applier.held.get(name)) is not None:
-            state.held = why  # bronze lacks what is to come, or the folder is another table's
+        decision = applier.decisions.get(name)
+        if decision is not None and decision.blocks_rebuild:
+            state.held = decision.sentence  # bronze lacks rows of it, or the folder is another table's
             continue
         try:
             writer = applier.writer(name, history)

@@ -152,7 +152,7 @@ def test_a_table_whose_folder_lacks_rows_is_built_again(
 def test_a_table_that_nothing_comes_for_is_looked_at_too(
     shop: Pipeline, harm: Callable[[Pipeline], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(planner, "POLL_SECONDS", 0.5)
     monkeypatch.setattr(applier, "RETRY_SECONDS", 0.5)
     shutil.copytree(shop.path("silver", "public", "t"), shop.path("older"))
     shop.run(AFTER.format("t", 10))

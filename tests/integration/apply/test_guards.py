@@ -181,9 +181,9 @@ def test_a_table_that_stays_held_says_so_again_only_where_its_input_has_doubled(
         assert f"{last} deletes" in str(state.held)
         said.append(len(pipeline.events("guarded")))
     assert said == [1, 1, 2]
-    applier.confirmed = lambda name: True
+    applier.confirm(lambda name: True)
     assert held(applier.apply_pending()) == set()
-    applier.confirmed = lambda name: False
+    applier.confirm(lambda name: False)
     pipeline.run("DELETE FROM guarded WHERE id BETWEEN 13 AND 18")
     pipeline.ingest()
     assert held(applier.apply_pending()) == {"guarded"}

@@ -256,7 +256,7 @@ def test_a_copy_of_the_oldest_server_by_either_route(
 def test_a_session_that_is_lost_between_two_looks_is_no_failure(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying_module, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(copying_module, "POLL_SECONDS", 0.5)
     pipeline = make_pipeline(copy="never", create_publication="all")
     looks: list[int] = []
     failures: set[str | None] = set()

@@ -1,0 +1,136 @@
+"""The next step of a silver table, as one pure decision.
+
+`decide` takes what is known of a table and returns the step of the first row of `TABLE` whose condition
+holds. apply carries the step out, `pgdelta plan` shows it, `pgdelta status` explains by it why a table does
+not go on, and `resync` finds tables that wait. Nothing is read or written here.
+
+A decision is taken twice in a batch: before bronze is surveyed, with `counts` None, to know which tables need
+a survey; and again with the survey's result.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pipeline.bronze.copied_rows import CompleteCopy
+from pipeline.bronze.copy_states import Gap
+from pipeline.config.tables import NO_LIMITS, Guards
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.policies import find_excess
+from pipeline.table_name import TableName
+
+
+class Step(enum.Enum):
+    """What a batch does to a table."""
+
+    SKIP = "nothing to do"
+    WAIT = "wait for a copy"
+    START_FROM_COPY = "start from a copy"
+    APPLY = "apply changes"
+    PARTIAL_RESYNC = "put copied keys"
+    REBUILD = "rebuild from bronze"
+    HOLD = "hold"
+    FAIL = "fail"
+
+    @property
+    def writes(self) -> bool:
+        """Whether the step writes to the table."""
+        return self in _WRITING
+
+
+_WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Step.REBUILD})
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What is known of a table that bronze has and the configuration follows.
+
+    `offset` is the LSN up to which its rows are complete, INVALID where it has none. Texts are sentences for
+    people; None means that the fact does not hold.
+    """
+
+    name: TableName
+    end_lsn: LSN  # bronze is complete up to here
+    offset: LSN = INVALID
+    is_behind: bool = False  # the newest manifest says so
+    waits: bool = False  # its rows come with a copy that is not complete yet
+    unreadable: str | None = None  # its log cannot be read
+    folder: str | None = None  # its folder belongs to another table, or another table was put there
+    lost: str | None = None  # its folder lacks rows that were written
+    copy: CompleteCopy | None = None  # the newest complete copy, where it has not started from it yet
+    gap: Gap | None = None  # the stream lacks changes, and no copy covers them
+    has_key_requests: bool = False  # some of its keys are to be copied and are not yet
+    partial_copies: tuple[CompleteCopy, ...] = ()  # copies of keys that are complete and not put yet
+    counts: Mapping[str, int] | None = None  # pending changes by operation; None before the survey
+    is_replaced: bool = False  # changes of another table came under its name
+    guards: Guards = NO_LIMITS
+    is_confirmed: bool = False  # a person lifted the guards
+
+    @property
+    def excess(self) -> str | None:
+        """Why the guards hold the table; a table without rows has none to lose."""
+        if self.is_confirmed or self.offset == INVALID or not self.counts:
+            return None
+        return find_excess(self.name, self.counts, self.guards)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether changes are pending, as far as is known."""
+        return self.offset < self.end_lsn if self.counts is None else any(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The step of a table, the row of the table of decisions that gave it, and a sentence where it stops."""
+
+    step: Step
+    row: str
+    sentence: str | None = None
+    blocks_rebuild: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table: a name, when it holds, what follows."""
+
+    name: str
+    holds: Callable[[TableFacts], object]
+    step: Step
+    sentence: Callable[[TableFacts], str | None] = lambda facts: None
+    blocks_rebuild: bool = False  # bronze lacks rows of the table, or its folder is not its own
+
+
+TABLE = (
+    Row("copy awaited", lambda t: t.waits, Step.WAIT, lambda t: awaits_copy(t.name), True),
+    Row("log unreadable", lambda t: t.unreadable, Step.FAIL, lambda t: t.unreadable),
+    Row("folder taken", lambda t: t.folder, Step.HOLD, lambda t: t.folder, True),
+    Row("table replaced", lambda t: t.is_replaced, Step.WAIT, lambda t: awaits_copy(t.name), True),
+    Row("copy complete", lambda t: t.copy, Step.START_FROM_COPY),
+    Row("gap", lambda t: t.gap, Step.HOLD, lambda t: t.gap.sentence_of_tables if t.gap else None, True),
+    Row("keys awaited", lambda t: t.has_key_requests, Step.WAIT, lambda t: _awaits_keys(t.name)),
+    Row("guards", lambda t: t.excess, Step.HOLD, lambda t: t.excess),
+    Row(
+        "rows lost", lambda t: t.lost and (t.has_changes or t.partial_copies), Step.REBUILD, lambda t: t.lost
+    ),
+    Row("keys complete", lambda t: t.partial_copies, Step.PARTIAL_RESYNC),
+    Row("changes pending", lambda t: t.has_changes, Step.APPLY),
+    Row("up to date", lambda t: True, Step.SKIP),
+)
+"""The first row that holds decides."""
+
+
+def decide(facts: TableFacts) -> Decision:
+    """Return the next step of a table."""
+    row = next(row for row in TABLE if row.holds(facts))
+    return Decision(row.step, row.name, row.sentence(facts), row.blocks_rebuild)
+
+
+def awaits_copy(name: TableName) -> str:
+    """Return the sentence for a table whose copy is not complete."""
+    return f"{name} waits for its copy, which ingest goes on with"
+
+
+def _awaits_keys(name: TableName) -> str:
+    return f"{name} waits for the copy of some of its keys, which ingest goes on with"

@@ -1,0 +1,109 @@
+"""A table's next step: each row of the table of decisions, and which of two rows decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from pipeline.apply.decision import TABLE, Step, TableFacts, decide
+from pipeline.bronze.copied_rows import CompleteCopy
+from pipeline.bronze.copy_states import Gap
+from pipeline.config.tables import Guards
+from pipeline.key_ranges import KeyRange
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
+
+NAME = TableName("public", "orders")
+COPY = CompleteCopy(7, 1, (LSN(50),), 10)
+KEYS = CompleteCopy(8, 1, (LSN(60),), 2, key_ranges=(KeyRange(("1",), ("2",)),))
+GAP = Gap(LSN(10), LSN(20), "The slot was lost.")
+# a table at 40 of which nothing is pending up to 100
+AT_REST = TableFacts(NAME, LSN(100), LSN(40), counts={})
+NONE = {"I": 0, "U": 0, "D": 0, "T": 0}
+
+# row → facts for which it decides, its step and words of its sentence
+ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
+    "copy awaited": (replace(AT_REST, waits=True), Step.WAIT, "waits for its copy"),
+    "log unreadable": (replace(AT_REST, unreadable="No such file."), Step.FAIL, "No such file."),
+    "folder taken": (replace(AT_REST, folder="Another table is there."), Step.HOLD, "Another table"),
+    "table replaced": (replace(AT_REST, is_replaced=True), Step.WAIT, "waits for its copy"),
+    "copy complete": (replace(AT_REST, copy=COPY), Step.START_FROM_COPY, None),
+    "gap": (replace(AT_REST, gap=GAP), Step.HOLD, "0/A"),
+    "keys awaited": (replace(AT_REST, has_key_requests=True), Step.WAIT, "some of its keys"),
+    "guards": (replace(AT_REST, counts=NONE | {"D": 5}, guards=Guards(deletes=4)), Step.HOLD, "5"),
+    "rows lost": (
+        replace(AT_REST, offset=INVALID, lost="The table is gone.", counts={"I": 3}),
+        Step.REBUILD,
+        "gone",
+    ),
+    "keys complete": (replace(AT_REST, partial_copies=(KEYS,)), Step.PARTIAL_RESYNC, None),
+    "changes pending": (replace(AT_REST, counts={"I": 1}), Step.APPLY, None),
+    "up to date": (AT_REST, Step.SKIP, None),
+}
+
+
+def test_every_row_has_facts_for_which_it_decides() -> None:
+    assert [row.name for row in TABLE] == list(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_decides(name: str) -> None:
+    facts, step, words = ROWS[name]
+    decision = decide(facts)
+    assert (decision.row, decision.step) == (name, step)
+    if words is None:
+        assert decision.sentence is None
+    else:
+        assert words in (decision.sentence or "")
+
+
+def merged(first: TableFacts, second: TableFacts) -> TableFacts:
+    """Return facts of which both hold."""
+    changed = {
+        field: getattr(second, field)
+        for field in TableFacts.__slots__
+        if getattr(second, field) != getattr(AT_REST, field)
+    }
+    return replace(first, **changed)
+
+
+@pytest.mark.parametrize(("above", "below"), [*pairwise(ROWS)])
+def test_the_row_above_decides_where_both_hold(above: str, below: str) -> None:
+    facts = merged(ROWS[below][0], ROWS[above][0])
+    if above == "guards":
+        facts = replace(facts, offset=AT_REST.offset)  # they hold no table without rows
+    assert decide(facts).row == above
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_stops_a_table_has_a_sentence(name: str) -> None:
+    decision = decide(ROWS[name][0])
+    assert (decision.sentence is not None) == (
+        decision.step in (Step.WAIT, Step.HOLD, Step.FAIL) or name == "rows lost"
+    )
+
+
+def test_guards_hold_no_table_without_rows_and_none_that_a_person_confirmed() -> None:
+    held = ROWS["guards"][0]
+    assert decide(replace(held, offset=INVALID)).step is Step.APPLY
+    assert decide(replace(held, is_confirmed=True)).step is Step.APPLY
+    assert decide(replace(held, counts=NONE | {"D": 4})).step is Step.APPLY
+
+
+def test_before_the_survey_a_table_that_bronze_is_ahead_of_is_surveyed() -> None:
+    behind = replace(AT_REST, counts=None)
+    assert decide(behind).step is Step.APPLY
+    assert decide(replace(behind, offset=LSN(100))).step is Step.SKIP
+    assert decide(replace(behind, offset=INVALID, lost="The table is gone.")).step is Step.REBUILD
+
+
+def test_lost_rows_come_back_with_copied_keys_too() -> None:
+    lost = replace(AT_REST, offset=INVALID, lost="The table is gone.", partial_copies=(KEYS,))
+    assert decide(lost).step is Step.REBUILD
+
+
+def test_a_table_that_needs_rows_of_a_copy_cannot_be_rebuilt_from_bronze() -> None:
+    blocked = {name for name, (facts, _, _) in ROWS.items() if decide(facts).blocks_rebuild}
+    assert blocked == {"copy awaited", "folder taken", "table replaced", "gap"}
