@@ -254,17 +254,17 @@ class Applier:
         match table.step:
             case Step.START_FROM_COPY:
                 assert facts.copy is not None
-                written = writer.start_from_copy(facts.copy, self.relations, registered, plan.end)
+                written = writer.start_from_copy(facts.copy, self.relations, registered, plan.end.lsn)
                 changes = written.changes
             case Step.REBUILD:
                 assert registered is not None
                 written = writer.rebuild_lost(self.relations, registered, plan.end.lsn)
             case Step.PARTIAL_RESYNC:
                 copies = facts.partial_copies
-                written = writer.apply_partial_copies(copies, self.relations, registered, plan.end, start)
+                written = writer.apply_partial_copies(copies, self.relations, registered, start, plan.end.lsn)
                 changes = written.changes
             case _:
-                written = writer.apply(surveys, self.relations, registered, plan.end, start)
+                written = writer.apply(surveys, self.relations, registered, start, plan.end.lsn)
         if written.held:
             self.records.record_events([Event(*name, written.applied, written.kind, written.held)])
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)

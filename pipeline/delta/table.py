@@ -4,6 +4,7 @@ A position is the `txn` action of a Delta commit: application id → version, th
 written in the same commit as the data, so what a table holds and how far it is complete cannot disagree.
 """
 
+import enum
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,8 @@ from pyspark.sql.types import StructType
 from pipeline.delta.filesystem import move_folder, remove_folder, sync_names
 from pipeline.delta.log import delta_log, newest_snapshot, offsets_in
 from pipeline.delta.spark.log_store import require_log_store
-from pipeline.delta.txn import OURS, TableCommit, TxnId
+from pipeline.delta.sql import quoted
+from pipeline.delta.txn import OURS, TableCommit, TxnId, metadata_settings
 from pipeline.errors import ConfigError, report_error
 from pipeline.protocol.lsn import LSN
 
@@ -90,6 +92,22 @@ class Lake:
     def table_at(self, path: str) -> "LakeTable":
         """Return the Delta table at a path of the lake, be it there or not."""
         return LakeTable(self.spark, path)
+
+
+class Feature(enum.Enum):
+    """A Delta table feature that readers have to know: the property that turns it on, and its value.
+
+    Readers outside Spark refuse some of them, so each is turned on only for a table that needs it.
+    """
+
+    COLUMN_MAPPING = ("delta.columnMapping.mode", "name")
+    TYPE_WIDENING = ("delta.enableTypeWidening", "true")
+    TIMESTAMP_NTZ = ("delta.feature.timestampNtz", "supported")
+
+
+def features_of(ddl: str) -> tuple[Feature, ...]:
+    """Return what a type needs: Delta turns it on by itself only where a table is created."""
+    return (Feature.TIMESTAMP_NTZ,) if "TIMESTAMP_NTZ" in ddl else ()
 
 
 class LakeTable:
@@ -223,10 +241,11 @@ class LakeTable:
     def replace_by(self, other: "LakeTable", commit: TableCommit) -> None:
         """Put another table's columns and rows in the place of this one's, in one commit."""
         schema = other.schema()
-        for field_ in schema.fields:
-            self._allow(field_.dataType.simpleString().upper())
+        types = (field.dataType.simpleString().upper() for field in schema.fields)
+        features = [feature for ddl in types for feature in features_of(ddl)]
         if needs_column_mapping(schema.names):
-            self.map_columns()
+            features.append(Feature.COLUMN_MAPPING)
+        self.enable(features)
         self.overwrite(other.frame(), commit, replaces_schema=True)
 
     def remove(self) -> None:
@@ -250,42 +269,32 @@ class LakeTable:
             writer = writer.option("userMetadata", commit.user_metadata)
         writer.save(self.path)
 
+    def run(self, statement: str, operation: str | None = None) -> None:
+        """Run a statement on the table; its commit says that it is ours, and which operation it is."""
+        settings = metadata_settings(self.spark, {"operation": operation} if operation else {})
+        with settings:
+            self.spark.sql(statement)
+
     def add_columns(self, ddl: str) -> None:
         """Add columns behind the last one: `name TYPE, …` in Spark's DDL, names quoted."""
-        self._allow(ddl)
+        self.enable(features_of(ddl))
         self.spark.sql(f"ALTER TABLE {self.identifier} ADD COLUMNS ({ddl})")
 
-    def rename_column(self, name: str, to: str) -> None:
-        """Give a column another name; data files stay, under Delta's column mapping."""
-        self.map_columns()
-        self.spark.sql(
-            f"ALTER TABLE {self.identifier} RENAME COLUMN {quote_identifier(name)} TO {quote_identifier(to)}"
-        )
+    def enable(self, features: Iterable[Feature]) -> None:
+        """Turn on the table features that are not on yet; readers have to know them from then on."""
+        for feature in self.missing(features):
+            key, value = feature.value
+            self.spark.sql(f"ALTER TABLE {self.identifier} SET TBLPROPERTIES ('{key}' = '{value}')")
 
-    def drop_column(self, name: str) -> None:
-        """Take a column away; data files stay, under Delta's column mapping."""
-        self.map_columns()
-        self.spark.sql(f"ALTER TABLE {self.identifier} DROP COLUMN {quote_identifier(name)}")
-
-    def map_columns(self) -> None:
-        """Turn on Delta's column mapping, unless it is: readers have to know it."""
-        self._set("delta.columnMapping.mode", "name")
-
-    def widen_column(self, name: str, ddl: str) -> None:
-        """Give a column a wider type; data files stay, under Delta's type widening."""
-        self._allow(ddl)
-        self._set("delta.enableTypeWidening", "true")
-        self.spark.sql(f"ALTER TABLE {self.identifier} ALTER COLUMN {quote_identifier(name)} TYPE {ddl}")
-
-    def _allow(self, ddl: str) -> None:
-        """Turn on what a type needs of readers: Delta does so by itself only where a table is created."""
-        if "TIMESTAMP_NTZ" in ddl:
-            self._set("delta.feature.timestampNtz", "supported")
-
-    def _set(self, name: str, value: str) -> None:
-        found = self.snapshot().metadata().configuration().get(name)
-        if not (found.isDefined() and found.get() == value):
-            self.spark.sql(f"ALTER TABLE {self.identifier} SET TBLPROPERTIES ('{name}' = '{value}')")
+    def missing(self, features: Iterable[Feature]) -> list[Feature]:
+        """Return the features that are not on; all where there is no table."""
+        found = self.snapshot().metadata().configuration()
+        properties = {each: found.get(each.value[0]) for each in features}
+        return [
+            each
+            for each, value in properties.items()
+            if not (value.isDefined() and value.get() == each.value[1])
+        ]
 
     def physical_names(self) -> dict[str, str]:
         """Return each column's name in data files: a rename does not change it."""
@@ -294,7 +303,7 @@ class LakeTable:
     @property
     def identifier(self) -> str:
         """Return the table as SQL names it."""
-        return "delta." + quote_identifier(self.path)
+        return "delta." + quoted(self.path)
 
 
 def local_frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], ddl: str) -> DataFrame:
@@ -305,11 +314,6 @@ def local_frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], ddl: 
     text = json.dumps(rows, default=lambda value: value.isoformat())
     parsed = F.from_json(F.lit(text), f"ARRAY<STRUCT<{ddl}>>")
     return spark.range(0, 1, 1, 1).select(F.inline(parsed))
-
-
-def quote_identifier(name: str) -> str:
-    """Quote one identifier for Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 # Delta takes these in a column name only under column mapping.

@@ -140,6 +140,16 @@ def commit_settings(session: SparkSession, commit: TableCommit) -> Iterator[None
             session.conf.unset(key)
 
 
+@contextmanager
+def metadata_settings(session: SparkSession, metadata: Mapping[str, object]) -> Iterator[None]:
+    """Make every commit of the session say that it is ours."""
+    session.conf.set(_METADATA, without_variables(json.dumps({OURS: 1, **metadata})))
+    try:
+        yield
+    finally:
+        session.conf.unset(_METADATA)
+
+
 def without_variables(text: str) -> str:
     r"""Return JSON that means the same and holds no `$`.
 

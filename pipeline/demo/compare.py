@@ -17,7 +17,8 @@ from typing import Any
 import numpy
 from pyspark.sql import types as T
 
-from pipeline.delta.table import LakeTable, quote_identifier
+from pipeline.delta.sql import quoted
+from pipeline.delta.table import LakeTable
 from pipeline.postgres.connection import Connection
 from pipeline.table_name import TableName
 
@@ -91,7 +92,7 @@ def _silver_texts(table: LakeTable, columns: Sequence[str]) -> list[list[Text]]:
     frame = table.frame()
     types = {field.name: field.dataType for field in frame.schema.fields}
     selected = [
-        f"{_sql_text(quote_identifier(column), types[column])} AS c{at}"
+        f"{_sql_text(quoted(column), types[column])} AS c{at}"
         if column in types
         else f"CAST(NULL AS STRING) AS c{at}"
         for at, column in enumerate(columns)

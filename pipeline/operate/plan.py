@@ -19,17 +19,8 @@ from pipeline.errors import report_error
 from pipeline.progress import NO_BRONZE
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.status_page import escape
-from pipeline.silver.column_mapping import RenameColumn
-from pipeline.silver.schema_evolution import (
-    AddColumn,
-    CreateTable,
-    DropColumn,
-    Hold,
-    NeedsRebuild,
-    Operation,
-    WidenColumn,
-)
-from pipeline.silver.schema_notes import SchemaNote
+from pipeline.silver.batch_writer import RangePlan
+from pipeline.silver.schema_operations import CreateTable, NeedsRebuild, Operation, RenameColumn
 from pipeline.table_name import TableName
 
 
@@ -41,6 +32,8 @@ class PlanStep:
     sentence: str
     cost: str
     loses: str | None = None
+    sql: tuple[str, ...] = ()
+    is_write: bool = False  # of rows; others change columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,46 +131,38 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName) -> TablePlan:
             return TablePlan(name, facts.offset, counts, steps)
     try:
         writer = applier.writer(name, pending.history)
-        registered = pending.registered.get(name)
         surveys = [s.survey for s in table.surveys]
-        start = InputStart(facts.offset)
-        operations = writer.plan(surveys, applier.relations, registered, start, pending.end.lsn)
-        present = writer.table.frame().count() if writer.table.exists() else 0
-        recorded = writer.bronze.count_of(name, pending.end.lsn) if _is_rewritten(operations) else 0
+        registered, start = pending.registered.get(name), InputStart(facts.offset)
+        planned = writer.plan(surveys, applier.relations, registered, start, pending.end.lsn)
+        rows = writer.table.frame().count() if writer.table.exists() else 0
+        changes = writer.bronze.count_of(name, pending.end.lsn) if planned.rebuild else 0
     except Exception as error:  # the others are planned all the same
         return TablePlan(name, facts.offset, counts, failure=report_error(error))
-    steps = tuple(_step(lsn, operation, present, recorded) for lsn, operation in operations)
-    return TablePlan(name, facts.offset, counts, steps)
+    return TablePlan(name, facts.offset, counts, _steps(planned, writer.table.identifier, rows, changes))
 
 
-def _is_rewritten(operations: list[tuple[LSN, Operation]]) -> bool:
-    return any(isinstance(operation, NeedsRebuild) for _, operation in operations)
+def _steps(planned: RangePlan, table: str, rows: int, changes: int) -> tuple[PlanStep, ...]:
+    """Return the steps of a range: how the columns change, the writes, and where it stops."""
+    operations = planned.evolution.operations if planned.evolution else ()
+    steps = [
+        PlanStep(lsn, _describe(each), each.cost(rows, changes), each.loses, tuple(each.statements(table)))
+        for lsn, each in operations
+    ]
+    steps += [
+        PlanStep(write.commit.lsn, write.kind.value, "one write", None, (write.sql,), is_write=True)
+        for write in planned.writes
+    ]
+    if planned.stop:
+        steps.append(PlanStep(planned.end_lsn, planned.stop.sentence, "nothing is applied from there on"))
+    return tuple(steps)
 
 
-def _step(lsn: LSN, operation: Operation, rows: int, recorded: int) -> PlanStep:
-    nothing = "no data is written"
+def _describe(operation: Operation) -> str:
     match operation:
         case CreateTable():
-            columns = ", ".join(f"{name} {kind.ddl}" for name, kind in operation.columns)
-            return PlanStep(lsn, f"the table is created: {columns}", nothing)
-        case AddColumn(backfill=str()):
-            return PlanStep(lsn, operation.sentence, f"{rows} rows get the default")
-        case RenameColumn():
-            sentence = (
-                operation.sentence or f"column {operation.name} is called {operation.to} for the moment"
-            )
-            return PlanStep(lsn, sentence, f"{nothing}; readers need column mapping")
-        case WidenColumn():
-            return PlanStep(lsn, operation.sentence, f"{nothing}; readers need type widening")
-        case DropColumn():
-            return PlanStep(
-                lsn, operation.sentence, f"{nothing}; readers need column mapping", "the column's values"
-            )
+            return f"The table is created: {operation.ddl}"
+        case RenameColumn(sentence=None):
+            return f"Column {operation.name} is called {operation.to} for the moment."
         case NeedsRebuild():
-            cost = f"{recorded} changes are read again, {rows} rows are replaced"
-            return PlanStep(lsn, f"{operation.sentence}: the table is written anew from bronze", cost)
-        case Hold():
-            return PlanStep(lsn, operation.sentence, "nothing is applied from there on")
-        case SchemaNote():
-            return PlanStep(lsn, operation.sentence, nothing, "what only a resync brings")
-    return PlanStep(lsn, operation.sentence, nothing)
+            return f"{operation.sentence}: the table is rebuilt from bronze"
+    return operation.sentence or ""

@@ -14,7 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.delta.log import JVM_ERRORS
-from pipeline.delta.table import Lake, quote_identifier
+from pipeline.delta.sql import quoted
+from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, ProtocolError, describe_error, report_error
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
@@ -35,7 +36,7 @@ class TableAsOf:
     @property
     def query(self) -> str:
         """Return the query of all its rows."""
-        return f"SELECT * FROM delta.{quote_identifier(self.path)} VERSION AS OF {self.version}"
+        return f"SELECT * FROM delta.{quoted(self.path)} VERSION AS OF {self.version}"
 
 
 class AsOf(Mapping[TableName, DataFrame]):
@@ -80,7 +81,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         for schema, table in self.behind if tables is None else ():
             self._lake.spark.catalog.dropTempView(name(schema, table))
         for view, frame in frames.items():
-            frame.createOrReplaceTempView(quote_identifier(view))
+            frame.createOrReplaceTempView(quoted(view))
         return names
 
     def __getitem__(self, name: TableName) -> DataFrame:

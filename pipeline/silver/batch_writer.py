@@ -1,27 +1,30 @@
-"""One stretch of a silver table's input: what lies between two positions, cut, folded and written.
+"""Write one range of a silver table's input: planned whole, then carried out.
 
-Each write records the LSN up to which the table is complete as its Delta transaction version. A cut that ends
-inside a transaction records it under an application id of its own (`…#1`), as Delta skips a second write
-under the same id and version in silence.
+`plan` decides where the range ends, how the columns change, which writes follow and what each of them does to
+the table; it reads bronze and the table's log, and changes nothing. `execute` carries a plan out in named
+steps, whose order survives a crash: the columns, what is registered of them, the writes, what is registered
+of the source's names. Each write records the LSN up to which the table is complete as its transaction
+version, under an id of its own where the table is not complete after it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.log import Bronze, between, exact_runs
-from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
-from pipeline.metadata.registry import Records, Registered, Successor
+from pipeline.metadata.registry import Records, Registered, RegisteredColumn, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.policies import Refusal, blind_update, refusal, refused_column
-from pipeline.silver.schema_evolution import Hold, Operation
-from pipeline.silver.schema_writer import Held, RebuildNeeded, SchemaWriter
+from pipeline.silver.schema_operations import Hold, NeedsRebuild
+from pipeline.silver.schema_writer import Evolution, SchemaWriter
+from pipeline.silver.step_writer import StepWriter
 from pipeline.silver.types import stored
+from pipeline.silver.write import Write, plan_write
 from pipeline.silver.write_plan import (
     Run,
     TableInput,
@@ -31,13 +34,12 @@ from pipeline.silver.write_plan import (
     plan_write_steps,
     signature,
 )
-from pipeline.silver.writer import StepWriter
 from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of a stretch of input: how far it is applied, why not further, what did not fit."""
+    """What came of a range of input: how far it is applied, why not further, what did not fit."""
 
     applied: LSN
     held: str | None = None
@@ -47,7 +49,7 @@ class Written:
     lost: int = 0  # values that were not sent, and that silver does not have either
 
     def then(self, other: "Written") -> "Written":
-        """Return what came of this and of the stretch behind it."""
+        """Return what came of this range and of the one that follows it."""
         return replace(
             other,
             misfits=self.misfits + other.misfits,
@@ -56,11 +58,42 @@ class Written:
         )
 
 
-Rewrite = Callable[[Mapping[int, SourceRelation], Registered | None, LSN, RebuildNeeded], Written]
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a table is applied up to an LSN and not further; `kind` is that of the event."""
+
+    sentence: str
+    kind: str = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What brings a table from `start` up to `end_lsn`.
+
+    Without an evolution there is nothing to write. With `rebuild` the table is rebuilt from bronze instead.
+    """
+
+    start: InputStart
+    end_lsn: LSN
+    registered: Registered | None
+    stop: Stop | None = None
+    surveys: tuple[Survey, ...] = ()
+    relations: Mapping[int, SourceRelation] = field(default_factory=dict)
+    evolution: Evolution | None = None
+    rebuild: tuple[LSN, NeedsRebuild] | None = None
+    writes: tuple[Write, ...] = ()
+
+    @property
+    def statements(self) -> list[str]:
+        """The SQL of every write, in order."""
+        return [write.sql for write in self.writes]
+
+
+Rebuild = Callable[[RangePlan], Written]
 
 
 class BatchWriter:
-    """Applies stretches of one table's input; `rewrite` writes the table anew where only that follows."""
+    """Plans and writes ranges of one table's input; `rebuild` rebuilds the table where only that follows."""
 
     def __init__(
         self,
@@ -69,7 +102,7 @@ class BatchWriter:
         records: Records,
         name: TableName,
         rule: TableRule,
-        rewrite: Rewrite,
+        rebuild: Rebuild,
         *,
         metadata_columns: bool,
     ) -> None:
@@ -79,76 +112,12 @@ class BatchWriter:
         self._records = records
         self._name = name
         self._rule = rule
-        self._rewrite = rewrite
+        self._rebuild = rebuild
         self._txn = bronze.txn
         self._schema = SchemaWriter(
             table.spark, table, records, name, rule, bronze.txn, metadata_columns=metadata_columns
         )
         self._writer = StepWriter(table.spark, table, records, name)
-
-    def apply(
-        self,
-        surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
-        point: BronzeOffset,
-        start: InputStart,
-    ) -> Written:
-        """Bring the table from a start up to a point, or up to where it has to be held."""
-        through, held, kind = point.lsn, None, "held"
-        registered = self._settled(registered)
-        if found := self._refusal(surveys, relations, start, through):
-            through, held, kind = found.before, found.sentence, found.kind
-            surveys = self._survey_before(start, through)
-            if not surveys:
-                return Written(start.offset, held, kind=kind)
-        try:
-            evolution, relations = self._schema.evolve(surveys, relations, registered)
-        except RebuildNeeded as need:
-            written = self._rewrite(relations, registered, through, need)
-            return written if written.held else replace(written, held=held, kind=kind)
-        except Held as hold:
-            # The transactions before the one that cannot be followed end at its commit record at the latest.
-            through, held, kind = hold.before, str(hold), "held"
-            surveys = self._survey_before(start, through)
-            if not surveys:
-                return Written(start.offset, held)
-            evolution, relations = self._schema.evolve(surveys, relations, registered)
-        runs = self._runs(surveys, relations, start, through)
-        table = TableInput(tuple(surveys), relations, through, runs, start.copy)
-        cuts = plan_write_steps(table, registered.relation_id if registered else None)
-        # Columns are recorded before the rows: a run after a crash must know which is which. How the source
-        # named them is recorded after the rows, which may come again, and so is a patch. Of a table created
-        # again the first write puts the new rows in the old ones' place.
-        copy_before = registered.copy_id if registered else None
-        copy_id = start.copy.id if start.copy else copy_before
-        oid, columns_now = evolution.known.relation_id, self._schema.columns_of(evolution)
-        entry = Registered(
-            *self._name,
-            self._table.path,
-            oid,
-            columns_now,
-            copy_id=copy_id,
-            metadata_columns=self._schema.own,
-        )
-        names = {c.physical_name: c.name for c in registered.columns} if registered else {}
-        columns = (replace(c, name=names.get(c.physical_name, c.name)) for c in entry.columns)
-        before = replace(entry, columns=tuple(columns))
-        if start.copy and start.copy.key_ranges:
-            before = replace(before, copy_id=copy_before)
-        if registered and registered.relation_id != oid:
-            cut = cuts[0]
-            successor = Successor(oid, entry.columns, self._txn_of(cut, through), cut.end_lsn)
-            before = replace(registered, successor=successor, metadata_columns=entry.metadata_columns)
-        if before != registered:
-            self._records.register(before)
-        lost_before = self._writer.lost
-        misfits = sum(self._write(cut, table, start) for cut in cuts)
-        if entry != before:
-            self._records.register(entry)
-        self.registered = entry
-        changes = sum(s.inserts + s.updates + s.deletes for s in surveys)
-        return Written(through, held, misfits, kind, changes, self._writer.lost - lost_before)
 
     def plan(
         self,
@@ -156,26 +125,143 @@ class BatchWriter:
         relations: Mapping[int, SourceRelation],
         registered: Registered | None,
         start: InputStart,
-        through: LSN,
-    ) -> list[tuple[LSN, Operation]]:
-        """Return what would change the table's shape or hold it, each with an LSN; nothing is done."""
-        operations = [*self._schema.plan(surveys, relations, self._settled(registered)).operations]
-        if found := self._refusal(surveys, relations, start, through):
-            operations.append((found.before, Hold(found.sentence)))
-        return operations
+        end_lsn: LSN,
+    ) -> RangePlan:
+        """Return what brings the table from a start up to an LSN, or up to where it has to be held."""
+        registered = self._settled(registered)
+        stop: Stop | None = None
+        if found := self._refusal(surveys, relations, start, end_lsn):
+            end_lsn, stop = found.before, Stop(found.sentence, found.kind)
+            surveys = self._survey_before(start, end_lsn)
+        evolution = self._schema.plan(surveys, relations, registered) if surveys else None
+        if evolution and evolution.stop and isinstance(evolution.stop[1], Hold):
+            # The transactions before the one that cannot be followed end at its commit record at the latest.
+            end_lsn, hold = evolution.stop
+            stop = Stop(hold.sentence)
+            surveys = self._survey_before(start, end_lsn)
+            evolution = self._schema.plan(surveys, relations, registered) if surveys else None
+        plan = RangePlan(start, end_lsn, registered, stop, tuple(surveys), relations, evolution)
+        if evolution is None:
+            return plan
+        if evolution.stop and isinstance(evolution.stop[1], NeedsRebuild):
+            return replace(plan, rebuild=(evolution.stop[0], evolution.stop[1]))
+        return replace(plan, writes=self._plan_writes(plan, evolution))
 
-    def _survey_before(self, start: InputStart, through: LSN) -> list[Survey]:
-        """Survey what lies before a change that holds the table; rows of a copy come all at once, or not."""
-        if start.copy and through <= start.copy.end_lsn:
+    def _plan_writes(self, plan: RangePlan, evolution: Evolution) -> tuple[Write, ...]:
+        start, end_lsn, relations = plan.start, plan.end_lsn, evolution.relations
+        runs = self._runs(plan.surveys, relations, start, end_lsn)
+        table = TableInput(plan.surveys, relations, end_lsn, runs, start.copy)
+        columns = {name: stored(ddl) for name, ddl in evolution.columns.items()}
+        is_empty = self._table.is_empty() if self._table.exists() else True
+        writes = []
+        for step in plan_write_steps(table, plan.registered.relation_id if plan.registered else None):
+            fold = plan_fold(table, step, columns, self._rule)
+            metadata = {"table": list(self._name), "after": str(start.offset)}
+            commit = TableCommit(self._txn_of(step, end_lsn), step.end_lsn, metadata)
+            has_only_inserts = not any(
+                s.updates or s.deletes for s in plan.surveys if s.version in step.versions
+            )
+            writes.append(
+                plan_write(
+                    step,
+                    fold,
+                    commit,
+                    evolution.metadata,
+                    self._table.identifier,
+                    is_empty=is_empty,
+                    has_only_inserts=has_only_inserts,
+                )
+            )
+            is_empty = False
+        return tuple(writes)
+
+    def apply(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        registered: Registered | None,
+        end_lsn: LSN,
+        start: InputStart,
+    ) -> Written:
+        """Plan a range and carry the plan out."""
+        return self.execute(self.plan(surveys, relations, registered, start, end_lsn))
+
+    def execute(self, plan: RangePlan) -> Written:
+        """Carry out a plan; return what came of it."""
+        stop, evolution = plan.stop or Stop(""), plan.evolution
+        held = plan.stop.sentence if plan.stop else None
+        if plan.rebuild:
+            written = self._rebuild(plan)
+            return written if written.held else replace(written, held=held, kind=stop.kind)
+        if evolution is None:
+            return Written(plan.start.offset if plan.stop else plan.end_lsn, held, kind=stop.kind)
+        columns, own = self._schema.apply(evolution)
+        before, after = self._entries(plan, evolution, columns, own)
+        if before != plan.registered:
+            self._records.register(before)
+        lost_before = self._writer.lost
+        misfits = sum(self._write(write, plan) for write in plan.writes)
+        if after != before:
+            self._records.register(after)
+        self.registered = after
+        changes = sum(s.inserts + s.updates + s.deletes for s in plan.surveys)
+        return Written(plan.end_lsn, held, misfits, stop.kind, changes, self._writer.lost - lost_before)
+
+    def _entries(
+        self,
+        plan: RangePlan,
+        evolution: Evolution,
+        columns: tuple[RegisteredColumn, ...],
+        own: tuple[str, ...],
+    ) -> tuple[Registered, Registered]:
+        """Return what is registered of the table before its rows are written, and after.
+
+        Columns are registered before the rows: a run after a crash must know which is which. How the source
+        named them is registered after the rows, which may come again, and so is a partial copy. Of a table
+        that was created again the first write puts the new rows in the old ones' place.
+        """
+        registered, copy = plan.registered, plan.start.copy
+        copy_before = registered.copy_id if registered else None
+        oid = evolution.known.relation_id
+        after = Registered(
+            *self._name,
+            self._table.path,
+            oid,
+            columns,
+            copy_id=copy.id if copy else copy_before,
+            metadata_columns=own,
+        )
+        names = {c.physical_name: c.name for c in registered.columns} if registered else {}
+        before = replace(
+            after, columns=tuple(replace(c, name=names.get(c.physical_name, c.name)) for c in after.columns)
+        )
+        if copy and copy.key_ranges:
+            before = replace(before, copy_id=copy_before)
+        if registered and registered.relation_id != oid:
+            first = plan.writes[0]
+            successor = Successor(oid, after.columns, first.commit.txn, first.commit.lsn)
+            before = replace(registered, successor=successor, metadata_columns=after.metadata_columns)
+        return before, after
+
+    def _write(self, write: Write, plan: RangePlan) -> int:
+        """Carry out a write, unless a run before did, and return how many values did not fit."""
+        if (self._table.offset(write.commit.txn) or INVALID) >= write.commit.lsn:
+            return 0
+        changes = self._bronze.table_changes(self._name, plan.start, plan.end_lsn)
+        return self._writer.write(between(changes, write.step.start, write.step.end), write)
+
+    def _survey_before(self, start: InputStart, end_lsn: LSN) -> list[Survey]:
+        """Survey the changes before one that holds the table; rows of a copy come all at once, or not."""
+        if start.copy and end_lsn <= start.copy.end_lsn:
             return []
-        return self._bronze.survey_table(self._name, start, through)
+        return self._bronze.survey_table(self._name, start, end_lsn)
 
     def _refusal(
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         start: InputStart,
-        through: LSN,
+        end_lsn: LSN,
     ) -> Refusal | None:
         """Return the first change that a policy refuses, or that does not say which row it means."""
         column, blind = refused_column(surveys, relations, self._rule), blind_update(surveys, relations)
@@ -183,7 +269,7 @@ class BatchWriter:
             return None
         truncates = [s.last_truncate for s in surveys if s.last_truncate]
         changes = between(
-            self._bronze.table_changes(self._name, start, through),
+            self._bronze.table_changes(self._name, start, end_lsn),
             max(truncates, default=(0, -1)),
             max(s.last for s in surveys),
         )
@@ -194,22 +280,21 @@ class BatchWriter:
         return None
 
     def _settled(self, registered: Registered | None) -> Registered | None:
-        """Return what the table's rows belong to: a run that ended early could not record it any more."""
+        """Return what the table's rows belong to: a run that ended early could not register it."""
         if registered is None or not self._table.exists():
             return None
         successor = registered.successor
         if successor is None or (self._table.offset(successor.txn) or INVALID) < successor.lsn:
             return registered
+        is_whole = all(column.physical_name for column in successor.columns)
         return replace(
             registered,
             path=self._table.path,
             relation_id=successor.relation_id,
             columns=successor.columns,
             successor=None,
-            # What data files call the columns of a table that was written anew was not recorded any more.
-            metadata_columns=registered.metadata_columns
-            if all(c.physical_name for c in successor.columns)
-            else (),
+            # A rebuild that ended early did not register what data files call its columns.
+            metadata_columns=registered.metadata_columns if is_whole else (),
         )
 
     def _runs(
@@ -217,7 +302,7 @@ class BatchWriter:
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         start: InputStart,
-        through: LSN,
+        end_lsn: LSN,
     ) -> tuple[Run, ...]:
         runs = plain_runs(surveys, relations)
         if runs is not None:
@@ -227,23 +312,12 @@ class BatchWriter:
             s.version: signatures.setdefault(signature(relations[s.version]), len(signatures))
             for s in surveys
         }
-        changes = self._bronze.table_changes(self._name, start, through)
+        changes = self._bronze.table_changes(self._name, start, end_lsn)
         return tuple(Run(*run) for run in exact_runs(changes, numbers))
 
-    def _txn_of(self, cut: WriteStep, through: LSN) -> TxnId:
-        if cut.key_ranges:
+    def _txn_of(self, step: WriteStep, end_lsn: LSN) -> TxnId:
+        if step.key_ranges:
             return self._txn.of(TxnKind.KEY_RANGES)
-        if cut.copy_id is not None and cut.end_lsn < through:
-            return self._txn.of(TxnKind.COPIED, cut.copy_id)
-        return self._txn.of(TxnKind.PART, cut.part) if cut.part else self._txn
-
-    def _write(self, cut: WriteStep, table: TableInput, start: InputStart) -> int:
-        """Write one cut, unless a run before did, and return how many values did not fit."""
-        app = self._txn_of(cut, table.end_lsn)
-        if (self._table.offset(app) or INVALID) >= cut.end_lsn:
-            return 0
-        columns = {name: stored(ddl) for name, ddl in self._schema.columns().items()}
-        changes = between(self._bronze.table_changes(self._name, start, table.end_lsn), cut.start, cut.end)
-        fold = plan_fold(table, cut, columns, self._rule)
-        commit = TableCommit(app, cut.end_lsn, {"table": list(self._name), "after": str(start.offset)})
-        return self._writer.write(changes, fold, cut, commit, self._schema.metadata())
+        if step.copy_id is not None and step.end_lsn < end_lsn:
+            return self._txn.of(TxnKind.COPIED, step.copy_id)
+        return self._txn.of(TxnKind.PART, step.part) if step.part else self._txn

@@ -220,8 +220,7 @@ class SnapshotSilver:
                 self._bronze.copies.read(),
                 metadata_columns=metadata_columns,
             )
-            point = BronzeOffset(-1, self.through)
-            written = beside.apply(surveys, self._relations, pinned.registered, point, start)
+            written = beside.apply(surveys, self._relations, pinned.registered, start, self.through)
             if written.held:
                 raise Unsettled(f"silver cannot be brought to the snapshot: {written.held}")
             columns = records.registered_last.columns if records.registered_last else columns

@@ -11,20 +11,11 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from pipeline.bronze.relations import PostgresType, SourceColumn, SourceRelation
+from pipeline.silver.schema_operations import RenameColumn
 
 _Column: TypeAlias = tuple[str, PostgresType, int | None]  # name, type, attribute number
 
 _UNKNOWN = 0  # no column has this attribute number
-
-
-@dataclass(frozen=True, slots=True)
-class RenameColumn:
-    """Give a column another name; without a sentence it is on the way to its own."""
-
-    name: str
-    to: str
-    sentence: str | None = None
-    kind: str = "evolved"  # or diverged: of the event that has the sentence
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,6 @@ Rows order by `(commit_lsn, ordinal)` and, within a changed key, the departure b
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from pipeline.delta.sql import literal
 from pipeline.silver.text_parsers import SilverType
 
@@ -56,69 +53,6 @@ class Fold:
         return [f"k{i}" for i in range(len(self.key))]
 
 
-def steps(changes: DataFrame, fold: Fold) -> DataFrame:
-    """Return one row per step: its key's texts k0…, its place (commit_lsn, ordinal, sub), tuple and link.
-
-    `link` is true for the two steps of a changed key, whose common place ties the arrival to its departure.
-    """
-    rows = changes
-    if fold.has_key_changes:
-        rows = rows.withColumn("moved", F.expr(_moved(fold)))
-        rows = rows.withColumn(
-            "step", F.explode(F.expr("CASE WHEN moved THEN array('D', 'A') ELSE array(op) END"))
-        )
-    else:
-        rows = rows.withColumns({"moved": F.lit(False), "step": F.col("op")})
-    keys = {
-        name: F.expr(
-            f"CASE WHEN step = 'D' THEN {_key_text(fold, i, 'old')} ELSE {_key_text(fold, i, 'new')} END"
-        )
-        for name, i in zip(fold.key_names, fold.key, strict=True)
-    }
-    return rows.select(
-        *(expression.alias(name) for name, expression in keys.items()),
-        F.expr("struct(commit_lsn, ordinal, CAST(step = 'A' AS INT) AS sub)").alias("place"),
-        F.col("moved").alias("link"),
-        "step",
-        "commit_lsn",
-        "commit_time",
-        "relation_version",
-        "new",
-        *([] if not fold.partial else ["unsent"]),
-    )
-
-
-def fold_by_key(steps: DataFrame, fold: Fold) -> DataFrame:
-    """Return one row per key: k0…, op (D or U), commit_lsn, commit_time, place, x0… texts, s<i> states."""
-    # The greatest struct is that of the last place, as no two steps of a key share one; max of a struct is
-    # a third faster than max_by.
-    last = F.expr("max(struct(place, step, commit_lsn, commit_time, relation_version, new))")
-    partial = [
-        F.expr(
-            f"max(struct(place, {state_of(fold, i)} AS value)) FILTER (WHERE {_has_state(fold, i)}).value"
-        ).alias(f"p{i}")
-        for i in fold.partial
-    ]
-    folded = steps.groupBy(*fold.key_names).agg(last.alias("last"), *partial)
-    texts = [F.expr(_text(fold, i)).alias(f"x{i}") for i in range(len(fold.columns))]
-    return folded.select(
-        *fold.key_names,
-        F.expr("CASE WHEN last.step = 'D' THEN 'D' ELSE 'U' END").alias("op"),
-        F.col("last.commit_lsn").alias("commit_lsn"),
-        F.col("last.commit_time").alias("commit_time"),
-        *texts,
-        *(F.col(f"p{i}.state").alias(f"s{i}") for i in fold.partial),
-    )
-
-
-def _text(fold: Fold, i: int) -> str:
-    if i in fold.partial:
-        return f"p{i}.text"
-    if fold.columns[i].is_partial:
-        return f"k{fold.key.index(i)}"
-    return pick(fold, i, "last.new", "last.relation_version")
-
-
 def state_of(fold: Fold, i: int) -> str:
     """Return SQL for struct(state, text) of column i as a step leaves it."""
     sent = is_sent(fold, i)
@@ -128,10 +62,6 @@ def state_of(fold: Fold, i: int) -> str:
         f"WHEN step = 'A' THEN {INHERITED} WHEN {is_present(fold, i)} THEN {UNKNOWN} ELSE {VALUE} END"
     )
     return f"struct({state} AS state, {text} AS text)"
-
-
-def _has_state(fold: Fold, i: int) -> str:
-    return f"step <> 'U' OR {is_sent(fold, i)}"
 
 
 def _missing(fold: Fold, i: int) -> str:
@@ -182,7 +112,7 @@ def is_sent(fold: Fold, i: int) -> str:
     return f"({is_present(fold, i)} AND NOT coalesce(array_contains(unsent, {position}), false))"
 
 
-def _key_text(fold: Fold, i: int, side: str) -> str:
+def key_text(fold: Fold, i: int, side: str) -> str:
     """Return SQL for the key column's text; a key that is itself unchanged TOAST is only in the old tuple."""
     text = pick(fold, i, side)
     if side == "new" and fold.columns[i].is_partial:
@@ -203,8 +133,3 @@ def _one_spelling(text: str, ddl: str) -> str:
         return f"regexp_replace({text}, ' 00:00:00$', '')"
     without_zeros = rf"regexp_replace({text}, r'^(-?\d+\.\d*?)0+$', '$1')"
     return rf"regexp_replace({without_zeros}, r'\.$', '')"
-
-
-def _moved(fold: Fold) -> str:
-    same = " AND ".join(f"({_key_text(fold, i, 'old')} <=> {_key_text(fold, i, 'new')})" for i in fold.key)
-    return f"op = 'U' AND old_kind IS NOT NULL AND NOT ({same})"

@@ -7,12 +7,8 @@ with ours; names appear only as quoted target columns.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from pipeline.delta.sql import literal, quoted
-from pipeline.silver.fold import FROM_SILVER, INHERITED, UNKNOWN, Fold, FoldColumn
-from pipeline.silver.key_changes import base_key_names
+from pipeline.silver.fold import UNKNOWN, Fold, FoldColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,77 +22,6 @@ class MetadataNames:
         """Return (silver name, source frame's name)."""
         named = ((self.commit_lsn, "commit_lsn"), (self.commit_time, "commit_time"))
         return [(name, source) for name, source in named if name is not None]
-
-
-def typed(folded: DataFrame, fold: Fold) -> DataFrame:
-    """Return c0… values and k0… key values of their silver types; x0… texts stay for what may not fit.
-
-    The texts b0… of a silver row to look at pass through where `with_links` has added them.
-    """
-    return folded.select(
-        "op",
-        "commit_lsn",
-        "commit_time",
-        *(
-            F.expr(fold.columns[i].type.value(name)).alias(name)
-            for name, i in zip(fold.key_names, fold.key, strict=True)
-        ),
-        *(F.expr(column.type.value(f"x{i}")).alias(f"c{i}") for i, column in enumerate(fold.columns)),
-        *(F.col(f"s{i}") for i in fold.partial),
-        *(F.col(f"x{i}") for i in range(len(fold.columns)) if _keeps_text(fold.columns[i])),
-        *(F.col(b) for b in base_key_names(fold) if b in folded.columns),
-    )
-
-
-def _keeps_text(column: FoldColumn) -> bool:
-    return not column.type.is_total
-
-
-def with_key_changes(folded: DataFrame, links: DataFrame, fold: Fold) -> DataFrame:
-    """Replace what arrivals inherit by what `link` found; add b0…, the key of the silver row to look at."""
-    renamed = links.select(
-        *(F.col(k).alias(f"l{k}") for k in fold.key_names),
-        *base_key_names(fold),
-        *(F.col(f"s{i}").alias(f"ls{i}") for i in fold.partial),
-        *(F.col(f"x{i}").alias(f"lx{i}") for i in fold.partial),
-    )
-    on = [F.col(k).eqNullSafe(F.col(f"l{k}")) for k in fold.key_names]
-    replaced = {}
-    for i in fold.partial:
-        replaced[f"x{i}"] = F.expr(f"CASE WHEN s{i} = {INHERITED} THEN lx{i} ELSE x{i} END")
-        replaced[f"s{i}"] = F.expr(
-            f"CASE WHEN s{i} = {INHERITED} THEN coalesce(ls{i}, {UNKNOWN}) ELSE s{i} END"
-        )
-    kept = [replaced[c].alias(c) if c in replaced else F.col(c) for c in folded.columns]
-    return folded.join(renamed, on, "left").select(*kept, *base_key_names(fold))
-
-
-def from_silver(source: DataFrame, silver: DataFrame, fold: Fold) -> DataFrame:
-    """Fill the columns in state FROM_SILVER from the silver row whose key is b0… (texts)."""
-    keys = [fold.columns[i] for i in fold.key]
-    rows = silver.select(
-        *(F.col(quoted(column.name)).alias(f"t{i}") for i, column in enumerate(keys)),
-        *(F.col(quoted(fold.columns[i].name)).alias(f"v{i}") for i in fold.partial),
-        F.lit(True).alias("found"),
-    )
-    on = [
-        F.expr(f"{_comparable(column, f'b{i}')} <=> {column.type.comparable(f't{i}')} AND b{i} IS NOT NULL")
-        for i, column in enumerate(keys)
-    ]
-    filled = {}
-    for i in fold.partial:
-        filled[f"c{i}"] = F.expr(f"CASE WHEN s{i} = {FROM_SILVER} THEN v{i} ELSE c{i} END")
-        filled[f"s{i}"] = F.expr(
-            f"CASE WHEN s{i} = {FROM_SILVER} AND found IS NULL THEN {UNKNOWN} ELSE s{i} END"
-        )
-    kept = [c for c in source.columns if not (c.startswith("b") and c[1:].isdigit())]
-    return source.join(rows, on, "left").select(
-        *(filled[c].alias(c) if c in filled else F.col(c) for c in kept)
-    )
-
-
-def _comparable(column: FoldColumn, text: str) -> str:
-    return column.type.comparable(f"({column.type.value(text)})")
 
 
 def misfits(fold: Fold) -> str | None:
@@ -124,14 +49,6 @@ def _policy(column: FoldColumn, value: str) -> str:
     if column.type.lenient is None:
         return "'text'" if column.misfit == "text" else "'null'"
     return f"CASE WHEN {value} IS NULL THEN 'null' ELSE 'clamp' END"
-
-
-def final_rows(source: DataFrame, fold: Fold, metadata: MetadataNames) -> DataFrame:
-    """Return the living rows with silver's own names, for an append or an overwrite."""
-    return source.where("op <> 'D'").select(
-        *(F.col(f"c{i}").alias(column.name) for i, column in enumerate(fold.columns)),
-        *(F.col(source_name).alias(name) for name, source_name in metadata.pairs()),
-    )
 
 
 def merge_by_key(target: str, source: str, fold: Fold, metadata: MetadataNames) -> str:
@@ -179,3 +96,21 @@ def merge_by_image(
             f"WHEN NOT MATCHED AND s.op = 'I' THEN {_insert(columns, metadata)}",
         ]
     )
+
+
+def image_of_texts(columns: Sequence[FoldColumn]) -> str:
+    """Return SQL for the canonical image of a row given as texts x0…."""
+    fields = [
+        f"'q{i}', {column.type.canonical(f'x{i}')}" for i, column in enumerate(columns) if column.indexes
+    ]
+    return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
+
+
+def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
+    """Return SQL for the canonical image of a row of the silver table."""
+    fields = [
+        f"'q{i}', {column.type.canonical_value(f'{alias}.{quoted(column.name)}')}"
+        for i, column in enumerate(columns)
+        if column.indexes
+    ]
+    return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"

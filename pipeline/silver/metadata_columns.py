@@ -6,7 +6,7 @@ the table is made, or added or renamed later.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from pipeline.silver.column_mapping import RenameColumn
+from pipeline.silver.schema_operations import RenameColumn
 
 COMMIT_LSN, COMMIT_TIME = "_commit_lsn", "_commit_time"
 

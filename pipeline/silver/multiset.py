@@ -13,28 +13,10 @@ from pyspark.sql import functions as F
 
 from pipeline.delta.sql import literal, quoted
 from pipeline.silver.fold import FoldColumn
-from pipeline.silver.merge import MetadataNames
+from pipeline.silver.merge import MetadataNames, image_of_row, image_of_texts
 
 # How many copies were taken away that silver does not have.
 ABSENT = "greatest(0, -(held + low))"
-
-
-def image_of_texts(columns: Sequence[FoldColumn]) -> str:
-    """Return SQL for the canonical image of a row given as texts x0…."""
-    fields = [
-        f"'q{i}', {column.type.canonical(f'x{i}')}" for i, column in enumerate(columns) if column.indexes
-    ]
-    return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
-
-
-def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
-    """Return SQL for the canonical image of a row of the silver table."""
-    fields = [
-        f"'q{i}', {column.type.canonical_value(f'{alias}.{quoted(column.name)}')}"
-        for i, column in enumerate(columns)
-        if column.indexes
-    ]
-    return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
 
 
 def copies(changes: DataFrame, columns: Sequence[FoldColumn], version: int) -> DataFrame:

@@ -6,100 +6,25 @@ with a sentence instead of a guess.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.tables import TableRule
-from pipeline.delta.sql import quoted
-from pipeline.delta.table import needs_column_mapping
-from pipeline.silver.column_mapping import RenameColumn, SilverColumns
-from pipeline.silver.schema_notes import SchemaNote, came_back, computed, given, schema_note, unseen
-from pipeline.silver.sidecars import SUFFIX, sidecars
-from pipeline.silver.text_parsers import STRING, SilverType
-from pipeline.silver.types import holds, silver_type, wide_enough
-
-
-@dataclass(frozen=True, slots=True)
-class CreateTable:
-    """Create the silver table empty."""
-
-    columns: tuple[tuple[str, SilverType], ...]
-
-    @property
-    def needs_column_mapping(self) -> bool:
-        """Say whether a column's name needs it."""
-        return needs_column_mapping(name for name, _ in self.columns)
-
-
-@dataclass(frozen=True, slots=True)
-class AddColumn:
-    """Add a column behind the others; rows that are there get `backfill`, the source's default for them.
-
-    `number` is its attribute number, None where the catalog did not say: then nothing is back-filled.
-    """
-
-    name: str
-    type: SilverType
-    backfill: str | None = None
-    number: int | None = None
-
-    @property
-    def ddl(self) -> str:
-        """Return the column's definition."""
-        return f"{quoted(self.name)} {self.type.ddl}"
-
-    @property
-    def sentence(self) -> str:
-        """Say what happened."""
-        return f"column {self.name} was added" + (" with a default" if self.backfill is not None else "")
-
-
-@dataclass(frozen=True, slots=True)
-class WidenColumn:
-    """Give a column a type that holds every value of its own."""
-
-    name: str
-    type: SilverType
-    before: str
-
-    @property
-    def sentence(self) -> str:
-        """Say what happened."""
-        return (
-            f"column {self.name} was widened from {self.before} to {self.type.ddl}; values that ALTER TABLE "
-            "… USING computed anew are not in the stream, and only a resync brings them"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DropColumn:
-    """Take away a column that the source does not have any more, with its values."""
-
-    name: str
-
-    @property
-    def sentence(self) -> str:
-        """Say what happened."""
-        return f"column {self.name} was dropped"
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsRebuild:
-    """Write the table anew from bronze, with the types of the newest version."""
-
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Stop applying this table before the version that cannot be followed."""
-
-    sentence: str
-
-
-Operation = (
-    CreateTable | AddColumn | RenameColumn | WidenColumn | DropColumn | NeedsRebuild | Hold | SchemaNote
+from pipeline.silver.column_mapping import SilverColumns
+from pipeline.silver.schema_notes import came_back, computed, given, schema_note, unseen
+from pipeline.silver.schema_operations import (
+    AddColumn,
+    CreateTable,
+    DropColumn,
+    Hold,
+    NeedsRebuild,
+    Operation,
+    RenameColumn,
+    WidenColumn,
 )
+from pipeline.silver.sidecars import SUFFIX, sidecars
+from pipeline.silver.text_parsers import STRING
+from pipeline.silver.types import holds, silver_type, wide_enough
 
 
 def plan_evolution(

@@ -1,18 +1,9 @@
 """What no message of the stream tells, and an event says instead: where silver may differ."""
 
-from dataclasses import dataclass
-
 from pipeline.bronze.relations import SourceColumn
 from pipeline.silver.column_mapping import SilverColumns
+from pipeline.silver.schema_operations import SchemaNote
 from pipeline.silver.types import keeps_values
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaNote:
-    """Go on, and record that silver may not show the source exactly."""
-
-    sentence: str
-    kind: str = "diverged"
 
 
 def schema_note(known: SilverColumns, column: SourceColumn) -> SchemaNote | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.tables import TableRule
-from pipeline.silver.column_mapping import RenameColumn
+from pipeline.silver.schema_operations import RenameColumn
 from pipeline.silver.types import silver_type
 
 SUFFIX = "__text"

@@ -1,7 +1,8 @@
-"""One silver table: its input applied from the position in its own log onwards, or all of it anew.
+"""One silver table: brought up to an LSN by its changes, from a table copy, or rebuilt from bronze.
 
-It is written anew, beside itself, where its types cannot follow the source's or where a copy of the source's
-rows takes the place of those that it has; patches are put at their place among its changes.
+Changes are applied from the offset in the table's own log. Copied keys (a partial copy) are put at their LSN
+among the changes. Where the rows of a whole table are replaced, by a copy or a rebuild, the new table is
+written under `_pgdelta/rewrites` and swapped in by one commit, so that readers see one or the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,6 @@ from pipeline.bronze.copied_rows import CompleteCopy, InputStart
 from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey, survey_of
 from pipeline.config.tables import TableRule
@@ -21,21 +21,23 @@ from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, Registered
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.batch_writer import BatchWriter, Written
+from pipeline.silver.batch_writer import BatchWriter, RangePlan, Written
 from pipeline.silver.column_mapping import align_versions
 from pipeline.silver.foreign_commits import is_forgotten, refuse_foreign_commits, refuse_forgotten
 from pipeline.silver.key_ranges import KeysUnknown
-from pipeline.silver.schema_evolution import Operation, rule_of_last
-from pipeline.silver.schema_writer import RebuildNeeded
+from pipeline.silver.schema_evolution import rule_of_last
+from pipeline.silver.schema_operations import NeedsRebuild
 from pipeline.silver.swap import BufferedRecords, swap_in
 from pipeline.silver.write_plan import followed
 from pipeline.table_name import TableName
 
+Relations = Mapping[int, SourceRelation]
+
 
 class SilverTable:
-    """Applies the input of one source table; used by one thread at a time, in a Spark session of its own.
+    """Writes one silver table; used by one thread at a time, in a Spark session of its own.
 
-    `history` is what the look at its input saw of copies.
+    `history` is what the plan of the batch read of table copies.
     """
 
     def __init__(
@@ -58,128 +60,125 @@ class SilverTable:
         self._rule = rule
         self._metadata_columns = metadata_columns
         self._txn = bronze.txn
-        self._stretch = BatchWriter(
-            self.table, self.bronze, records, name, rule, self._rewrite, metadata_columns=metadata_columns
+        self._writer = BatchWriter(
+            self.table,
+            self.bronze,
+            records,
+            name,
+            rule,
+            self._rebuild_instead,
+            metadata_columns=metadata_columns,
         )
 
     @property
     def offset(self) -> LSN:
-        """Return up to where the table's own log says that it is complete."""
+        """The LSN up to which the table's own log says that it is complete."""
         return self.table.offset(self._txn) or INVALID
 
     def refuse_foreign_commits(self, since_version: int) -> None:
-        """Raise LakeError where somebody else changed the table's rows."""
+        """Raise LakeError where a commit that is not ours changed the table's rows since a version."""
         refuse_foreign_commits(self.table, self.name, since_version)
-
-    def apply(
-        self,
-        surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
-        point: BronzeOffset,
-        start: InputStart,
-    ) -> Written:
-        """Bring the table from its start up to the point, or up to where it has to be held."""
-        if start.offset == INVALID and start.copy is None:
-            refuse_forgotten(self.table, self.name, self._txn)
-        return self._stretch.apply(surveys, relations, registered, point, start)
-
-    def apply_partial_copies(
-        self,
-        patches: Sequence[CompleteCopy],
-        relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
-        point: BronzeOffset,
-        start: InputStart,
-    ) -> Written:
-        """Bring the table from its start up to the point, with each patch put at its place among the changes.
-
-        Where a patch cannot be put, a copy of the whole table is asked for in its stead.
-        """
-        written = Written(start.offset)
-        self._stretch.registered = registered
-        patches = [patch for patch in patches if patch.end_lsn <= point.lsn]
-        for patch in patches:
-            place = BronzeOffset(point.version, patch.lsn)
-            position = start.copy.lsn if start.copy else start.offset
-            if position < place.lsn:
-                written = written.then(self._apply_from(start, relations, place))
-                if written.held:
-                    return written
-                start = InputStart(place.lsn)
-            patched = self._patch(patch, relations, place) if position <= place.lsn else None
-            if patched is None:
-                self._ask_for_all("keys that were copied anew cannot be told in silver", patch)
-                continue
-            written = written.then(patched)
-            if written.held:
-                return written
-            start = InputStart(place.lsn)
-        written = written.then(self._apply_from(start, relations, point))
-        if written.lost and patches:
-            # A row that came from other keys, with values that were not sent, while its own were copied.
-            self._ask_for_all(f"{written.lost} values are missing where keys were copied anew", patches[-1])
-        return written
-
-    def _apply_from(
-        self, start: InputStart, relations: Mapping[int, SourceRelation], point: BronzeOffset
-    ) -> Written:
-        surveys = self.bronze.survey_table(self.name, start, point.lsn)
-        if not surveys:
-            return Written(point.lsn)
-        return self.apply(surveys, relations, self._stretch.registered, point, start)
-
-    def _patch(
-        self, patch: CompleteCopy, relations: Mapping[int, SourceRelation], place: BronzeOffset
-    ) -> Written | None:
-        """Put a patch; return None where silver cannot tell its keys, or has rows of another table."""
-        registered = self._stretch.registered
-        if registered is None or relations[patch.version].oid != registered.relation_id:
-            return None
-        try:
-            return self.apply([survey_of(patch)], relations, registered, place, InputStart(copy=patch))
-        except KeysUnknown:
-            return None
-
-    def _ask_for_all(self, reason: str, patch: CompleteCopy) -> None:
-        """Ask for a copy of the whole table, in the place of a patch."""
-        sentence = f"{reason}: the whole table is copied anew"
-        self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
-        registered = self._stretch.registered
-        if registered and (registered.copy_id or 0) < patch.id:
-            self._stretch.registered = replace(registered, copy_id=patch.id)
-            self._records.register(self._stretch.registered)
-        self._records.record_events([Event(*self.name, patch.lsn, "resync", sentence)])
 
     def plan(
         self,
         surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
+        relations: Relations,
         registered: Registered | None,
         start: InputStart,
-        through: LSN,
-    ) -> list[tuple[LSN, Operation]]:
-        """Return what would change the table's shape or hold it, each with an LSN; nothing is done."""
-        return self._stretch.plan(surveys, relations, registered, start, through)
+        end_lsn: LSN,
+    ) -> RangePlan:
+        """Return what `apply` would do; change nothing."""
+        return self._writer.plan(surveys, relations, registered, start, end_lsn)
+
+    def apply(
+        self,
+        surveys: Sequence[Survey],
+        relations: Relations,
+        registered: Registered | None,
+        start: InputStart,
+        end_lsn: LSN,
+    ) -> Written:
+        """Bring the table from a start up to an LSN, or up to where it has to be held."""
+        if start.offset == INVALID and start.copy is None:
+            refuse_forgotten(self.table, self.name, self._txn)
+        return self._writer.execute(self.plan(surveys, relations, registered, start, end_lsn))
+
+    def apply_partial_copies(
+        self,
+        copies: Sequence[CompleteCopy],
+        relations: Relations,
+        registered: Registered | None,
+        start: InputStart,
+        end_lsn: LSN,
+    ) -> Written:
+        """Bring the table from a start up to an LSN, with each partial copy put at its LSN.
+
+        Where one cannot be put, a copy of the whole table is requested instead.
+        """
+        written = Written(start.offset)
+        self._writer.registered = registered
+        copies = [copy for copy in copies if copy.end_lsn <= end_lsn]
+        for copy in copies:
+            offset = start.copy.lsn if start.copy else start.offset
+            if offset < copy.lsn:
+                written = written.then(self._apply_changes(start, relations, copy.lsn))
+                if written.held:
+                    return written
+                start = InputStart(copy.lsn)
+            put = self._put_keys(copy, relations) if offset <= copy.lsn else None
+            if put is None:
+                self._request_whole_copy("keys that were copied cannot be found in silver", copy)
+                continue
+            written = written.then(put)
+            if written.held:
+                return written
+            start = InputStart(copy.lsn)
+        written = written.then(self._apply_changes(start, relations, end_lsn))
+        if written.lost and copies:
+            # A row that came from other keys, with values that were not sent, while its own were copied.
+            self._request_whole_copy(f"{written.lost} values are missing where keys were copied", copies[-1])
+        return written
+
+    def _apply_changes(self, start: InputStart, relations: Relations, end_lsn: LSN) -> Written:
+        surveys = self.bronze.survey_table(self.name, start, end_lsn)
+        if not surveys:
+            return Written(end_lsn)
+        return self.apply(surveys, relations, self._writer.registered, start, end_lsn)
+
+    def _put_keys(self, copy: CompleteCopy, relations: Relations) -> Written | None:
+        """Put a partial copy; return None where silver cannot find its keys, or has rows of another table."""
+        registered = self._writer.registered
+        if registered is None or relations[copy.version].oid != registered.relation_id:
+            return None
+        try:
+            return self.apply([survey_of(copy)], relations, registered, InputStart(copy=copy), copy.lsn)
+        except KeysUnknown:
+            return None
+
+    def _request_whole_copy(self, reason: str, copy: CompleteCopy) -> None:
+        """Request a copy of the whole table in the place of a partial copy."""
+        sentence = f"{reason}: the whole table is copied"
+        self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
+        registered = self._writer.registered
+        if registered and (registered.copy_id or 0) < copy.id:
+            self._writer.registered = replace(registered, copy_id=copy.id)
+            self._records.register(self._writer.registered)
+        self._records.record_events([Event(*self.name, copy.lsn, "resync", sentence)])
 
     def start_from_copy(
-        self,
-        copy: CompleteCopy,
-        relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
-        point: BronzeOffset,
+        self, copy: CompleteCopy, relations: Relations, registered: Registered | None, end_lsn: LSN
     ) -> Written:
-        """Put a copy of the source's rows, and what followed them, in the place of the table's rows."""
-        if registered is not None and (lacking := self._lacking(copy)):
-            return lacking
+        """Replace the table's rows by those of a copy and the changes that follow them."""
+        if registered is not None and (incomplete := self._incomplete(copy)):
+            return incomplete
         is_new = self.table.offset(self._txn) is None
         if is_new and not is_forgotten(self.table, self._txn):
-            # Nobody was told of this table yet: no need to write it beside itself.
+            # No reader knows this table yet: it is written in its place.
             start = InputStart(copy=copy)
-            patches = self.history.partial_copies(self.name, copy)
-            written = self.apply_partial_copies(patches, relations, None, point, start)
+            partial = self.history.partial_copies(self.name, copy)
+            written = self.apply_partial_copies(partial, relations, None, start, end_lsn)
         else:
-            written = self._rewrite(relations, registered, point.lsn, copy=copy)
+            written = self._rebuild(relations, registered, end_lsn, copy=copy)
         if written.held:
             return written
         sentence, kind = "the table shows a copy of the source's rows, and what followed", "evolved"
@@ -193,41 +192,40 @@ class SilverTable:
         self._records.record_events([Event(*self.name, copy.end_lsn, kind, sentence)])
         return written
 
-    def rebuild_lost(
-        self, relations: Mapping[int, SourceRelation], registered: Registered, through: LSN
-    ) -> Written:
-        """Build the table from all that bronze has of it up to an LSN, whatever rows it has now."""
-        return self._rewrite(relations, registered, through)
+    def rebuild_lost(self, relations: Relations, registered: Registered, end_lsn: LSN) -> Written:
+        """Rebuild the table from bronze up to an LSN, because its folder lacks rows."""
+        return self._rebuild(relations, registered, end_lsn)
 
-    def rebuild(
-        self, relations: Mapping[int, SourceRelation], registered: Registered, through: LSN
-    ) -> Written:
-        """Write the table anew from all that bronze has of it up to an LSN, as the configuration says now."""
-        written = self._rewrite(relations, registered, through)
+    def rebuild(self, relations: Relations, registered: Registered, end_lsn: LSN) -> Written:
+        """Rebuild the table from bronze up to an LSN, as the configuration is now."""
+        written = self._rebuild(relations, registered, end_lsn)
         if not written.held:
-            sentence = "the table was written anew from bronze, as somebody asked"
-            self._records.record_events([Event(*self.name, through, "evolved", sentence)])
+            sentence = "the table was rebuilt from bronze on request"
+            self._records.record_events([Event(*self.name, end_lsn, "evolved", sentence)])
         return written
 
-    def _rewrite(
+    def _rebuild_instead(self, plan: RangePlan) -> Written:
+        return self._rebuild(plan.relations, plan.registered, plan.end_lsn, need=plan.rebuild)
+
+    def _rebuild(
         self,
-        relations: Mapping[int, SourceRelation],
+        relations: Relations,
         registered: Registered | None,
-        through: LSN,
-        need: RebuildNeeded | None = None,
+        end_lsn: LSN,
+        need: tuple[LSN, NeedsRebuild] | None = None,
         copy: CompleteCopy | None = None,
     ) -> Written:
-        """Write the table beside itself, from a copy or the newest; put that in its place by one commit."""
-        copy = copy or self.history.newest(through).get(self.name)
-        if copy and (lacking := self._lacking(copy)):
-            return lacking
+        """Write the table elsewhere, from a copy or the newest one, and swap it in by one commit."""
+        copy = copy or self.history.newest(end_lsn).get(self.name)
+        if copy and (incomplete := self._incomplete(copy)):
+            return incomplete
         start = InputStart(copy=copy)
-        surveys = self.bronze.survey_table(self.name, start, through)
-        patches = self.history.partial_copies(self.name, copy)
+        surveys = self.bronze.survey_table(self.name, start, end_lsn)
+        partial = self.history.partial_copies(self.name, copy)
         place = self.bronze.lake.table("_pgdelta", "rewrites", *self.name)
         place.remove()
         records = BufferedRecords(self._records)
-        beside = SilverTable(
+        new = SilverTable(
             self.table.spark,
             self.bronze,
             records,
@@ -237,23 +235,25 @@ class SilverTable:
             self.history,
             metadata_columns=self._metadata_columns,
         )
-        written = beside.apply_partial_copies(patches, relations, None, BronzeOffset(-1, through), start)
+        written = new.apply_partial_copies(partial, relations, None, start, end_lsn)
         if written.held or records.registered_last is None:
             return replace(written, applied=self.offset, misfits=0)
         self._records.record_events(records.news(self.offset))
         if need is not None:
+            lsn, operation = need
             sentences = {
-                "evolved": f"{need}: the table was written anew from bronze",
-                "resync": f"{need}: rows from before have the values of their texts as they came then; what "
-                "a cast or ALTER TABLE … USING computed is not in the stream, and only a resync brings it",
+                "evolved": f"{operation.sentence}: the table was rebuilt from bronze",
+                "resync": f"{operation.sentence}: rows from before have the values of their texts as they "
+                "came then; what a cast or ALTER TABLE … USING computed is not in the stream, and only a "
+                "resync brings it",
             }
-            self._records.record_events([Event(*self.name, need.lsn, k, s) for k, s in sentences.items()])
-        swap_in(self.table, place, self._records, records.registered_last, registered, self._txn, through)
-        self._stretch.registered = self._records.registered()[self.name]
-        return replace(written, applied=through)
+            self._records.record_events([Event(*self.name, lsn, k, s) for k, s in sentences.items()])
+        swap_in(self.table, place, self._records, records.registered_last, registered, self._txn, end_lsn)
+        self._writer.registered = self._records.registered()[self.name]
+        return replace(written, applied=end_lsn)
 
-    def _lacking(self, copy: CompleteCopy) -> Written | None:
-        """Say that bronze has lost rows of a copy, so that the table is not built; None where it has all."""
+    def _incomplete(self, copy: CompleteCopy) -> Written | None:
+        """Return why the table is not built where bronze has lost rows of its copy, None where it has all."""
         count = self.bronze.copied_rows(copy.id)
         if count >= copy.row_count:
             return None
@@ -264,9 +264,7 @@ class SilverTable:
         )
         return Written(self.offset, sentence, kind="resync")
 
-    def _rule_of_newest(
-        self, surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]
-    ) -> TableRule:
+    def _rule_of_newest(self, surveys: Sequence[Survey], relations: Relations) -> TableRule:
         """Return the rule that reads every version into the newest types, by the names in silver."""
         versions = [relations[s.version] for s in followed(surveys, relations)]
         return rule_of_last(align_versions(None, versions).relations, self._rule)

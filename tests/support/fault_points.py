@@ -29,7 +29,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "copied rows are staged": ("pipeline.table_copy.rows", "CopySpool.finish"),
     "a copy is recorded": ("pipeline.bronze.copies", "Copies.record"),
     "a shape evolves": ("pipeline.silver.schema_writer", "SchemaWriter.evolve"),
-    "a table is written": ("pipeline.silver.writer", "StepWriter.write"),
+    "a table is written": ("pipeline.silver.step_writer", "StepWriter.write"),
     "a table is registered": ("pipeline.metadata.registry", "Records.register"),
     "a manifest is written": ("pipeline.metadata.manifests", "Manifests.record"),
 }

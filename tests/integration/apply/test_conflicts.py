@@ -8,7 +8,7 @@ import pytest
 from delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException
 
 from pipeline.apply.applier import Applier
-from pipeline.silver.writer import StepWriter
+from pipeline.silver.step_writer import StepWriter
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 

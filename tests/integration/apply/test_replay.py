@@ -119,8 +119,8 @@ CREATED_AGAIN = (
     "INSERT INTO t VALUES ('new', 2)",
 )
 PLACES = {
-    "before the first table is written": ("pipeline.silver.writer", "StepWriter", "write", 0),
-    "between two tables": ("pipeline.silver.writer", "StepWriter", "write", 1),
+    "before the first table is written": ("pipeline.silver.step_writer", "StepWriter", "write", 0),
+    "between two tables": ("pipeline.silver.step_writer", "StepWriter", "write", 1),
     "before a table's shape is recorded": ("pipeline.metadata.registry", "Records", "register", 0),
     "before the manifest": ("pipeline.metadata.manifests", "Manifests", "record", 0),
 }
@@ -177,7 +177,7 @@ def test_a_crash_between_two_writes_of_one_table_repeats_neither(
         "UPDATE t SET id = id + 20 WHERE id IN (1, 5)",
     )
     pipeline.ingest()
-    from pipeline.silver.writer import StepWriter
+    from pipeline.silver.step_writer import StepWriter
 
     for times in (1, 1):
         with monkeypatch.context() as patch:
@@ -200,7 +200,7 @@ def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
     pipeline.ingest()
     pipeline.run(*CREATED_AGAIN)
     pipeline.ingest()
-    from pipeline.silver.writer import StepWriter
+    from pipeline.silver.step_writer import StepWriter
 
     with monkeypatch.context() as patch:
         patch.setattr(StepWriter, "write", crash)

@@ -134,9 +134,9 @@ def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
             disturb()  # nobody else had written when it was asked
         return write(writer, *given)
 
-    def disturbed_bring(applier: Applier, name: Any, *given: Any) -> Any:
-        state = bring(applier, name, *given)
-        if name == ("public", "orders"):
+    def disturbed_bring(applier: Applier, table: Any, *given: Any) -> Any:
+        state = bring(applier, table, *given)
+        if table.facts.name == ("public", "orders"):
             disturb()
         return state
 

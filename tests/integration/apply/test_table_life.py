@@ -317,7 +317,7 @@ def test_what_no_message_tells_behind_a_copy_is_told_though_silver_never_showed_
     auto.catch_up()
     assert life.frame("silver", "public", "a").where("c IS NULL").count() == 50
     [sentence] = [sentence for kind, sentence in life.events("a") if kind == "resync"]
-    assert sentence.startswith("column c was added with a default")
+    assert sentence.startswith("Column c was added with a default")
     auto.catch_up()
     life.assert_equal("a")
 

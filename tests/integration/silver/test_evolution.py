@@ -146,7 +146,10 @@ def test_a_crash_after_a_rename_neither_repeats_nor_undoes_it(
     pipeline.ingest()
     from pipeline.apply.applier import Applier
 
-    for place in ("pipeline.silver.writer.StepWriter.write", "pipeline.metadata.manifests.Manifests.record"):
+    for place in (
+        "pipeline.silver.step_writer.StepWriter.write",
+        "pipeline.metadata.manifests.Manifests.record",
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(place, crash)
             with pytest.raises(Crash):

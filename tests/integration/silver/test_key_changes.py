@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
+from pipeline.silver import folded_frames as ff
 from pipeline.silver import key_changes as link_module
 from pipeline.silver import merge
-from pipeline.silver.fold import FROM_SILVER, UNKNOWN, VALUE, Fold, FoldColumn, fold_by_key, steps
+from pipeline.silver.fold import FROM_SILVER, UNKNOWN, VALUE, Fold, FoldColumn
+from pipeline.silver.folded_frames import fold_by_key, steps
 from pipeline.silver.key_changes import follow_key_changes
 from pipeline.silver.text_parsers import INT, STRING
 from tests.support.silver.folding import CHANGES, SOME_TIME
@@ -76,7 +78,7 @@ def bronze(spark: SparkSession, changes: Sequence[tuple[Any, ...]]) -> DataFrame
 
 def linked(changes: DataFrame, fold: Fold = FOLD) -> DataFrame:
     stepped = steps(changes, fold)
-    return merge.with_key_changes(fold_by_key(stepped, fold), follow_key_changes(stepped, fold), fold)
+    return ff.with_key_changes(fold_by_key(stepped, fold), follow_key_changes(stepped, fold), fold)
 
 
 def told(spark: SparkSession, *changes: tuple[Any, ...], fold: Fold = FOLD) -> dict[int, str]:
@@ -169,7 +171,7 @@ def test_row_from_before_a_column_has_its_default_and_an_arrival_what_its_row_ha
 def test_silver_row_that_is_not_there_leaves_its_values_unknown(small: SparkSession) -> None:
     changes = bronze(small, [update(2, "a", NOT_SENT, old=1), update(9, "b", NOT_SENT, old=8)])
     silver = small.createDataFrame([(1, "x", "BIG")], "id INT, v STRING, big STRING")
-    source = merge.from_silver(merge.typed(linked(changes), FOLD), silver, FOLD)
+    source = ff.from_silver(ff.typed(linked(changes), FOLD), silver, FOLD)
     found = {row.k0: (row.op, row.c2, row.s2) for row in source.collect() if row.op != "D"}
     assert found == {2: ("U", "BIG", FROM_SILVER), 9: ("U", None, UNKNOWN)}
     lost = source.where("op <> 'D'").selectExpr("k0", f"{merge.misfits(FOLD)} AS m").collect()
@@ -237,8 +239,9 @@ def test_chain_inherits_a_value_that_was_sent_in_the_middle(
     changes = moves(spark, count, by=1).withColumns({"new": sent, "unsent": unsent})
     with watched(monkeypatch):
         stepped = steps(changes, FOLD)
-        source = merge.typed(
-            merge.with_key_changes(fold_by_key(stepped, FOLD), follow_key_changes(stepped, FOLD), FOLD), FOLD
+        source = ff.typed(
+            ff.with_key_changes(fold_by_key(stepped, FOLD), follow_key_changes(stepped, FOLD), FOLD),
+            FOLD,
         )
     [row] = source.where("op <> 'D'").collect()
     assert (row.k0, row.c1, row.s2, row.c2) == (count, "moved", VALUE, "sent")
@@ -253,8 +256,8 @@ def test_all_keys_moved_at_once_take_one_pass(
     silver = spark.range(count).selectExpr("CAST(id AS INT) AS id", "'old' AS v", "concat('big', id) AS big")
     with watched(monkeypatch) as passes:
         stepped = steps(moves(spark, count, by=by), FOLD)
-        links = merge.with_key_changes(fold_by_key(stepped, FOLD), follow_key_changes(stepped, FOLD), FOLD)
-        source = merge.from_silver(merge.typed(links, FOLD), silver, FOLD).localCheckpoint()
+        links = ff.with_key_changes(fold_by_key(stepped, FOLD), follow_key_changes(stepped, FOLD), FOLD)
+        source = ff.from_silver(ff.typed(links, FOLD), silver, FOLD).localCheckpoint()
     assert len(passes) == 1
     kept = f"c0 = k0 AND c1 = 'moved' AND s2 = {FROM_SILVER} AND c2 = concat('big', k0 - {by})"
     assert source.where(f"op = 'U' AND {kept}").count() == count

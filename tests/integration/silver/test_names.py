@@ -65,7 +65,7 @@ def test_columns_that_differ_only_in_case_are_both_there(pipeline: Pipeline, ide
     pipeline.run('ALTER TABLE t ADD "OTHER" int DEFAULT 5', "DELETE FROM t WHERE n = 11")
     pipeline.catch_up()
     assert [row[4] for row in silver(pipeline, "Id", "other", "V", "n", "OTHER__5")] == [5, 5]
-    assert pipeline.events("t")[-1] == ("evolved", "column OTHER__5 was added with a default")
+    assert pipeline.events("t")[-1] == ("evolved", "Column OTHER__5 was added with a default.")
 
 
 @pytest.mark.slow

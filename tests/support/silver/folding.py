@@ -21,8 +21,9 @@ from pipeline.bronze.survey import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.sql import quoted
 from pipeline.protocol.lsn import LSN
-from pipeline.silver import merge, multiset
-from pipeline.silver.fold import INHERITED, Fold, fold_by_key, steps
+from pipeline.silver import folded_frames, merge, multiset
+from pipeline.silver.fold import INHERITED, Fold
+from pipeline.silver.folded_frames import fold_by_key, steps
 from pipeline.silver.key_changes import follow_key_changes
 from pipeline.silver.merge import MetadataNames
 from pipeline.silver.types import stored
@@ -204,12 +205,12 @@ class Folding:
         folded = fold_by_key(stepped, fold)
         if fold.has_key_changes and fold.partial:
             self.linked += 1
-            linked = merge.typed(
-                merge.with_key_changes(folded, follow_key_changes(stepped, fold), fold), fold
+            linked = folded_frames.typed(
+                folded_frames.with_key_changes(folded, follow_key_changes(stepped, fold), fold), fold
             )
-            source = merge.from_silver(linked, silver, fold)
+            source = folded_frames.from_silver(linked, silver, fold)
         else:
-            source = merge.typed(folded, fold)
+            source = folded_frames.typed(folded, fold)
         names = [column.name for column in fold.columns]
         key = [names[i] for i in fold.key]
         rows = {tuple(row[name] for name in key): row for row in before}
@@ -233,9 +234,9 @@ class Folding:
         net = multiset.net_copies(multiset.copies(changes, columns, version), columns)
         counted = multiset.against_silver(net, silver, columns).localCheckpoint()
         plain = Fold(tuple(replace(c, is_partial=False) for c in columns), (), fold.versions)
-        added = merge.typed(multiset.added_rows(counted, columns).withColumn("op", F.lit("I")), plain)
+        added = folded_frames.typed(multiset.added_rows(counted, columns).withColumn("op", F.lit("I")), plain)
         kept = multiset.kept_rows(counted, silver, columns, NO_METADATA)
-        images = silver.alias("t").withColumn("image", F.expr(multiset.image_of_row(columns, "t")))
+        images = silver.alias("t").withColumn("image", F.expr(merge.image_of_row(columns, "t")))
         untouched = images.join(counted.where("wanted < held"), "image", "left_anti")
         values = [f"c{i}" for i in range(len(columns))]
         named = [F.col(quoted(column.name)).alias(c) for c, column in zip(values, columns, strict=True)]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.bronze.relations import SourceRelation
-from pipeline.silver.column_mapping import RenameColumn, SilverColumns, align_versions, plan_renames
+from pipeline.silver.column_mapping import SilverColumns, align_versions, plan_renames
+from pipeline.silver.schema_operations import RenameColumn
 from tests.support.silver.relations import INT4, column, relation
 
 ID = column("id", 1, INT4, is_key=True)

@@ -6,8 +6,14 @@ import pytest
 
 from pipeline.delta.sql import literal, quoted
 from pipeline.silver.fold import Fold, FoldColumn, is_present, is_sent, pick
-from pipeline.silver.merge import MetadataNames, merge_by_image, merge_by_key, misfits
-from pipeline.silver.multiset import image_of_row, image_of_texts
+from pipeline.silver.merge import (
+    MetadataNames,
+    image_of_row,
+    image_of_texts,
+    merge_by_image,
+    merge_by_key,
+    misfits,
+)
 from pipeline.silver.text_parsers import BINARY, INT, STRING
 
 ID = FoldColumn("id", INT, {1: 0, 2: 1})

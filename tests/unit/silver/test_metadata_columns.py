@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.silver.column_mapping import RenameColumn
 from pipeline.silver.metadata_columns import find_metadata_columns, free_names, plan_metadata_renames
+from pipeline.silver.schema_operations import RenameColumn
 
 OURS = ["_commit_lsn", "_commit_time"]
 

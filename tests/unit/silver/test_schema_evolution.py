@@ -9,18 +9,16 @@ import pytest
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SilverColumns, align_versions
-from pipeline.silver.schema_evolution import (
+from pipeline.silver.schema_evolution import plan_evolution, rule_of_last, shaped
+from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
     DropColumn,
     Hold,
     Operation,
+    SchemaNote,
     WidenColumn,
-    plan_evolution,
-    rule_of_last,
-    shaped,
 )
-from pipeline.silver.schema_notes import SchemaNote
 from tests.support.silver.relations import FLOAT8, INT4, INT8, NUMERIC, TEXT, column, relation
 
 ID = column("id", 1, INT4, is_key=True)
@@ -63,17 +61,17 @@ def test_table_is_created_with_the_columns_of_the_relation_in_order() -> None:
         ("amount", "DECIMAL(10,2)"),
         ("tags", "ARRAY<STRING>"),
     ]
-    assert not operation.needs_column_mapping
+    assert not bool(operation.features)
 
 
 def test_name_that_delta_takes_under_column_mapping_only_asks_for_it() -> None:
     for name in ("a b", "a,b", "a;b", "{a", "a}", "(a", "a)", "a\nb", "a\tb", "a=b"):
         [operation] = plan(relation(column(name, 1)), None, None)
         assert isinstance(operation, CreateTable)
-        assert operation.needs_column_mapping
+        assert bool(operation.features)
     [operation] = plan(relation(column("a.b`c/日", 1)), None, None)
     assert isinstance(operation, CreateTable)
-    assert not operation.needs_column_mapping
+    assert not bool(operation.features)
 
 
 def test_same_shape_needs_nothing() -> None:
@@ -84,17 +82,20 @@ def test_same_shape_needs_nothing() -> None:
 def test_new_column_is_added() -> None:
     [operation] = plan(relation(ID, NAME, column("more `x`", 3, INT4)))
     assert isinstance(operation, AddColumn)
-    assert (operation.ddl, operation.backfill) == ("`more ``x``` INT", None)
-    assert operation.sentence == "column more `x` was added"
+    assert (operation.statements("t"), operation.backfill) == (
+        ("ALTER TABLE t ADD COLUMNS (`more ``x``` INT)",),
+        None,
+    )
+    assert operation.sentence == "Column more `x` was added."
 
 
 def test_new_column_with_a_default_is_filled_in_the_rows_that_are_there() -> None:
     [operation] = plan(relation(ID, NAME, column("n", 3, INT4, default="7")))
     assert isinstance(operation, AddColumn)
-    assert (operation.backfill, operation.sentence) == ("7", "column n was added with a default")
+    assert (operation.backfill, operation.sentence) == ("7", "Column n was added with a default.")
     [empty] = plan(relation(ID, NAME, column("n", 3, default="")))
     assert isinstance(empty, AddColumn)
-    assert (empty.backfill, empty.sentence) == ("", "column n was added with a default")
+    assert (empty.backfill, empty.sentence) == ("", "Column n was added with a default.")
 
 
 def test_column_that_leaves_the_relation_stays_in_silver() -> None:
@@ -134,9 +135,9 @@ def test_type_that_holds_every_value_of_the_one_before_is_widened_and_stays_wide
     known = SilverColumns(500, {"id": 1, "v": 2})
     [operation] = plan(relation(ID, wide), known, {"id": "INT", "v": before})
     assert isinstance(operation, WidenColumn)
-    assert (operation.type.ddl, operation.sentence.split(";")[0]) == (
+    assert (operation.type.ddl, operation.sentence.split(".")[0]) == (
         after,
-        f"column v was widened from {before} to {after}",
+        f"Column v was widened from {before} to {after}",
     )
     silver = shaped({"id": "INT", "v": before}, [operation])
     assert silver == {"id": "INT", "v": after}

@@ -11,7 +11,7 @@ from pipeline.bronze.relations import SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SilverColumns
 from pipeline.silver.schema_evolution import plan_evolution
-from pipeline.silver.schema_notes import SchemaNote
+from pipeline.silver.schema_operations import SchemaNote
 from pipeline.silver.types import keeps_values
 from tests.support.silver.relations import INT4, INT8, NUMERIC, TEXT, column, relation
 

@@ -1,11 +1,11 @@
-"""One cut of a table's input, folded and written to its silver table in one Delta commit.
+"""Carry out planned writes with Spark: fold the changes of a step, and commit them to the silver table once.
 
-How depends on how rows are identified: by key one MERGE of at most one row per key; by whole rows one MERGE
-that takes copies away and adds some; without identity an append. Where the cut replaces the table's rows, or
-the table is empty, the rows are written as they are.
+By key one MERGE of at most one row per key; by whole rows one MERGE that removes rows of an image and adds
+some; else an append, or an overwrite where the step replaces the table's rows. Values that do not fit, and
+values that were not sent and that nobody has, are recorded before the commit.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,16 +17,17 @@ from pipeline.errors import LakeError
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.silver import merge, multiset
-from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, fold_by_key, pick_or_missing, steps
+from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, pick_or_missing
+from pipeline.silver.folded_frames import final_rows, fold_by_key, from_silver, steps, typed, with_key_changes
 from pipeline.silver.key_changes import follow_key_changes
-from pipeline.silver.key_ranges import KeysUnknown, key_range_condition, known_bounds
-from pipeline.silver.merge import MetadataNames
-from pipeline.silver.write_plan import Identity, WriteStep
+from pipeline.silver.key_ranges import KeysUnknown, known_bounds
+from pipeline.silver.write import FOLDED, Write, WriteKind, keyless
+from pipeline.silver.write_plan import Identity
 from pipeline.table_name import TableName
 
 
 class StepWriter:
-    """Writes the cuts of one silver table."""
+    """Carries out the writes of one silver table."""
 
     def __init__(self, spark: SparkSession, table: LakeTable, records: Records, name: TableName) -> None:
         self._spark = spark
@@ -35,77 +36,103 @@ class StepWriter:
         self._name = name
         self.lost = 0  # values that were not sent, and that the table does not have either
 
-    def write(
-        self, changes: DataFrame, fold: Fold, cut: WriteStep, commit: TableCommit, metadata: MetadataNames
-    ) -> int:
-        """Write the changes of one cut and return how many values did not fit.
+    def write(self, changes: DataFrame, write: Write) -> int:
+        """Write the changes of one step in one commit, and return how many values did not fit.
 
-        The rows of a patch take the place of all that have its keys; raise NotTold where silver cannot tell.
+        Raise KeysUnknown where the bounds of copied key ranges are not values of the key's types.
         """
-        if cut.copy_id is not None:
-            return self._write_as_they_are(changes, _all_sent(fold), cut, commit, metadata)
-        match cut.identity:
-            case Identity.KEY:
-                return self._write_by_key(changes, fold, cut, commit, metadata)
-            case Identity.WHOLE_ROW:
-                return self._write_bag(changes, fold, cut, commit, metadata)
-            case Identity.NONE:
-                return self._write_as_they_are(changes, _keyless(fold), cut, commit, metadata)
+        if write.step.copy_id is not None or write.step.identity is Identity.NONE:
+            return self._write_as_they_are(changes, write)
+        if write.step.identity is Identity.WHOLE_ROW:
+            return self._write_multiset(changes, write)
+        return self._write_by_key(changes, write)
 
-    def _write_by_key(
-        self, changes: DataFrame, fold: Fold, cut: WriteStep, commit: TableCommit, metadata: MetadataNames
-    ) -> int:
+    def _write_by_key(self, changes: DataFrame, write: Write) -> int:
+        fold = write.fold
         stepped = steps(changes, fold)
         folded = fold_by_key(stepped, fold)
-        source = _kept(merge.typed(folded, fold))
+        source = _kept(typed(folded, fold))
         found = _inspect(source, fold)
         if found.inherits:
-            linked = merge.typed(
-                merge.with_key_changes(folded, follow_key_changes(stepped, fold), fold), fold
-            )
-            source = _kept(merge.from_silver(linked, self._table.frame(), fold))
+            linked = typed(with_key_changes(folded, follow_key_changes(stepped, fold), fold), fold)
+            source = _kept(from_silver(linked, self._table.frame(), fold))
             found = _inspect(source, fold)
         self._refuse_lost_keys(found, folded, fold)
-        is_new = cut.replaces or self._table.is_empty()
         key = [fold.columns[i].name for i in fold.key]
         self._record_misfits(source, fold, found.misfits, key)
         self.lost += found.unknown
         if found.keeps:
-            self._record_unsent(source, fold, key, is_new=is_new)
-        if is_new:
-            self._replace(merge.final_rows(source, fold, metadata), cut, commit)
-        else:
-            statement = merge.merge_by_key(self._table.identifier, "folded", fold, metadata)
-            self._merge(source, statement, commit)
+            self._record_unsent(source, fold, key, is_new=write.kind is not WriteKind.MERGE)
+        self._commit(source, write, final_rows(source, fold, write.metadata))
         return found.misfits
 
-    def _write_bag(
-        self, changes: DataFrame, fold: Fold, cut: WriteStep, commit: TableCommit, metadata: MetadataNames
-    ) -> int:
-        (version,) = fold.versions
-        plain = _keyless(fold)
-        silver = None if cut.replaces or self._table.is_empty() else self._table.frame()
-        copies = multiset.copies(changes, fold.columns, version)
-        net = multiset.net_copies(copies, fold.columns)
-        counted = _kept(multiset.against_silver(net, silver, fold.columns))
-        self._note_absent(counted, commit)
-        added = multiset.added_rows(counted, fold.columns).withColumn("op", F.lit("I"))
-        source = merge.typed(added, plain)
+    def _write_multiset(self, changes: DataFrame, write: Write) -> int:
+        (version,) = write.fold.versions
+        columns, plain = write.fold.columns, keyless(write.fold)
+        silver = self._table.frame() if write.kind is WriteKind.MERGE_ROWS else None
+        copies = multiset.copies(changes, columns, version)
+        counted = _kept(multiset.against_silver(multiset.net_copies(copies, columns), silver, columns))
+        self._record_absent(counted, write.commit)
+        added = multiset.added_rows(counted, columns).withColumn("op", F.lit("I"))
+        source = typed(added, plain)
         misfits = self._record_misfits_of_copies(copies, plain)
-        removed = counted.where("wanted < held").selectExpr("'D' AS op", "image")
-        if silver is None or removed.isEmpty():
-            self._replace(merge.final_rows(source, plain, metadata), cut, commit)
+        if silver is None:
+            self._commit(source, write, final_rows(source, plain, write.metadata))
             return misfits
-        kept = multiset.kept_rows(counted, silver, fold.columns, metadata).withColumn("op", F.lit("I"))
+        removed = counted.where("wanted < held").selectExpr("'D' AS op", "image")
+        kept = multiset.kept_rows(counted, silver, columns, write.metadata).withColumn("op", F.lit("I"))
         rows = source.drop(*(c for c in source.columns if c.startswith("x")))
         frame = rows.unionByName(kept.drop("image"), allowMissingColumns=True)
-        frame = frame.unionByName(removed, allowMissingColumns=True)
-        image = multiset.image_of_row(fold.columns, "t")
-        statement = merge.merge_by_image(self._table.identifier, "folded", image, fold.columns, metadata)
-        self._merge(_kept(frame), statement, commit)
+        self._commit(_kept(frame.unionByName(removed, allowMissingColumns=True)), write, None)
         return misfits
 
-    def _note_absent(self, counted: DataFrame, commit: TableCommit) -> None:
+    def _write_as_they_are(self, changes: DataFrame, write: Write) -> int:
+        """Write rows that no other change of the step speaks of."""
+        fold = write.fold
+        picked = [
+            *zip(fold.key_names, fold.key, strict=True),
+            *((f"x{i}", i) for i in range(len(fold.columns))),
+        ]
+        texts = (F.expr(pick_or_missing(fold, i, "new")).alias(name) for name, i in picked)
+        rows = changes.where("op = 'I'")
+        source = typed(rows.select(F.lit("I").alias("op"), "commit_lsn", "commit_time", *texts), fold)
+        found = _inspect(source, fold)
+        self._refuse_lost_keys(found, source, fold)
+        key = [fold.columns[i].name for i in fold.key]
+        final = final_rows(source, fold, write.metadata)
+        if write.condition is not None:
+            self._require_known_keys(final, write, write.condition)
+        self._record_misfits(source, fold, found.misfits, key)
+        self._commit(source, write, final)
+        return found.misfits
+
+    def _commit(self, source: DataFrame, write: Write, rows: DataFrame | None) -> None:
+        """Make the one commit of a write: `source` is merged, `rows` are appended or put in others' place."""
+        match write.kind:
+            case WriteKind.MERGE | WriteKind.MERGE_ROWS:
+                assert write.statement is not None
+                source.createOrReplaceTempView(FOLDED)
+                with commit_settings(self._spark, write.commit):
+                    self._spark.sql(write.statement)
+            case WriteKind.REPLACE_KEYS:
+                assert rows is not None
+                assert write.condition is not None
+                self._table.replace_where(write.condition, rows, write.commit)
+            case WriteKind.OVERWRITE:
+                assert rows is not None
+                self._table.overwrite(rows, write.commit)
+            case WriteKind.APPEND:
+                assert rows is not None
+                self._table.append(rows, write.commit)
+
+    def _require_known_keys(self, rows: DataFrame, write: Write, condition: str) -> None:
+        """Raise KeysUnknown unless the bounds are values of the key, and all copied rows lie within them."""
+        bounds = known_bounds(write.fold, write.step.key_ranges)
+        is_known = not self._spark.range(1).where(bounds).isEmpty()
+        if not is_known or not rows.where(f"NOT coalesce({condition}, false)").isEmpty():
+            raise KeysUnknown
+
+    def _record_absent(self, counted: DataFrame, commit: TableCommit) -> None:
         """Record that updates or deletes meant rows that silver does not have."""
         row = counted.agg(F.expr(f"coalesce(sum({multiset.ABSENT}), 0)").alias("count")).head()
         assert row is not None
@@ -128,41 +155,10 @@ class StepWriter:
         if not lost:
             return 0
         rows = multiset.left_over(copies.where(" OR ".join(lost)), fold.columns).withColumn("op", F.lit("I"))
-        source = _kept(merge.typed(rows, fold))
+        source = _kept(typed(rows, fold))
         count = _inspect(source, fold).misfits
         self._record_misfits(source, fold, count, [])
         return count
-
-    def _write_as_they_are(
-        self, changes: DataFrame, fold: Fold, cut: WriteStep, commit: TableCommit, metadata: MetadataNames
-    ) -> int:
-        """Write rows that no other change of the cut speaks of."""
-        picked = [
-            *zip(fold.key_names, fold.key, strict=True),
-            *((f"x{i}", i) for i in range(len(fold.columns))),
-        ]
-        texts = (F.expr(pick_or_missing(fold, i, "new")).alias(name) for name, i in picked)
-        rows = changes.where("op = 'I'")
-        source = merge.typed(rows.select(F.lit("I").alias("op"), "commit_lsn", "commit_time", *texts), fold)
-        found = _inspect(source, fold)
-        self._refuse_lost_keys(found, source, fold)
-        key = [fold.columns[i].name for i in fold.key]
-        final = merge.final_rows(source, fold, metadata)
-        keys = self._told_keys(final, fold, cut) if cut.key_ranges else None
-        self._record_misfits(source, fold, found.misfits, key)
-        if keys:
-            self._table.replace_where(keys, final, commit)
-        else:
-            self._replace(final, cut, commit)
-        return found.misfits
-
-    def _told_keys(self, rows: DataFrame, fold: Fold, cut: WriteStep) -> str:
-        """Return SQL that is true for the rows of a patch's keys, as it is for all rows that came."""
-        keys = key_range_condition(fold, cut.key_types, cut.key_ranges)
-        is_known = not self._spark.range(1).where(known_bounds(fold, cut.key_ranges)).isEmpty()
-        if not is_known or not rows.where(f"NOT coalesce({keys}, false)").isEmpty():
-            raise KeysUnknown
-        return keys
 
     def _refuse_lost_keys(self, found: "_Found", texts: DataFrame, fold: Fold) -> None:
         """Raise LakeError where rows have no key in silver; `texts` has the keys as they came."""
@@ -180,18 +176,6 @@ class StepWriter:
             f"{name}: {found.lost_keys} rows have a key that its silver type cannot "
             "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
         )
-
-    def _replace(self, rows: DataFrame, cut: WriteStep, commit: TableCommit) -> None:
-        """Append, or put the rows in place of all others, by what the cut says."""
-        if cut.replaces:
-            self._table.overwrite(rows, commit)
-        else:
-            self._table.append(rows, commit)
-
-    def _merge(self, source: DataFrame, statement: str, commit: TableCommit) -> None:
-        source.createOrReplaceTempView("folded")
-        with commit_settings(self._spark, commit):
-            self._spark.sql(statement)
 
     def _record_unsent(self, source: DataFrame, fold: Fold, key: list[str], *, is_new: bool) -> None:
         """Record the values that were not sent of rows that silver does not have: they become NULL."""
@@ -272,14 +256,3 @@ def _keeps(fold: Fold) -> str:
     """Return SQL that is true where a column that the relation has keeps what silver has."""
     columns = (i for i in fold.partial if fold.columns[i].indexes)
     return " OR ".join(f"s{i} IS NULL" for i in columns) or "false"
-
-
-def _all_sent(fold: Fold) -> Fold:
-    """Return the fold of rows of which every column is there."""
-    columns = tuple(replace(column, is_partial=False) for column in fold.columns)
-    return replace(fold, columns=columns, has_key_changes=False)
-
-
-def _keyless(fold: Fold) -> Fold:
-    """Return the fold of rows that are added as they are, and found by nothing."""
-    return replace(_all_sent(fold), key=())

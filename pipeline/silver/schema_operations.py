@@ -1,0 +1,224 @@
+"""Operations of schema evolution: frozen values that know their SQL, what they cost and what they lose.
+
+An operation is planned from relation versions alone (`schema_evolution`) and carried out by `SchemaWriter`,
+which runs `statements`; `pgdelta plan` prints the same. `features` are what readers of the table have to know
+afterwards. `Hold`, `NeedsRebuild` and `SchemaNote` change no column.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipeline.delta.sql import literal, quoted
+from pipeline.delta.table import Feature, features_of, needs_column_mapping
+from pipeline.silver.text_parsers import SilverType
+
+_METADATA_ONLY = "no data is written"
+
+
+class Operation(Protocol):
+    """One operation on a silver table."""
+
+    @property
+    def sentence(self) -> str | None:
+        """What happens, for an event; None where it is not worth one."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the event."""
+
+    @property
+    def loses(self) -> str | None:
+        """What silver loses, None where nothing."""
+
+    @property
+    def features(self) -> Sequence[Feature]:
+        """The table features that readers need afterwards."""
+
+    def statements(self, table: str) -> Sequence[str]:
+        """Return Spark SQL for a table, by its identifier; empty where no column changes."""
+
+    def cost(self, rows: int, changes: int) -> str:
+        """Return what it costs in a table of `rows`, of which bronze has `changes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """Create the silver table empty, our own columns last."""
+
+    columns: tuple[tuple[str, SilverType], ...]
+    metadata_columns: tuple[tuple[str, str], ...] = ()  # (name, DDL)
+    sentence: None = None
+    kind: str = "evolved"
+    loses: None = None
+
+    @property
+    def ddl(self) -> str:
+        """The definitions of all columns."""
+        types = [*((name, kind.ddl) for name, kind in self.columns), *self.metadata_columns]
+        return ", ".join(f"{quoted(name)} {ddl}" for name, ddl in types)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        names = [name for name, _ in (*self.columns, *self.metadata_columns)]
+        return (Feature.COLUMN_MAPPING,) if needs_column_mapping(names) else ()
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in (f.value for f in self.features))
+        return (
+            f"CREATE TABLE IF NOT EXISTS {table} ({self.ddl}) USING delta"
+            + (f" TBLPROPERTIES ({properties})" if properties else ""),
+        )
+
+    def cost(self, rows: int, changes: int) -> str:
+        return _METADATA_ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """Add a column behind the others; rows that are there get `backfill`, the source's default for them.
+
+    `number` is its attribute number, None where the catalog did not have it: then nothing is back-filled.
+    """
+
+    name: str
+    type: SilverType
+    backfill: str | None = None
+    number: int | None = None
+    kind: str = "evolved"
+    loses: None = None
+
+    @property
+    def sentence(self) -> str:
+        return f"Column {self.name} was added{' with a default' if self.backfill is not None else ''}."
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        mapping = (Feature.COLUMN_MAPPING,) if needs_column_mapping([self.name]) else ()
+        return (*mapping, *features_of(self.type.ddl))
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        return (f"ALTER TABLE {table} ADD COLUMNS ({quoted(self.name)} {self.type.ddl})",)
+
+    def backfill_statement(self, table: str) -> str | None:
+        """Return the UPDATE that gives rows from before the default, None where there is none."""
+        if self.backfill is None:
+            return None
+        return f"UPDATE {table} SET {quoted(self.name)} = {self.type.value(literal(self.backfill))}"
+
+    def cost(self, rows: int, changes: int) -> str:
+        return _METADATA_ONLY if self.backfill is None else f"{rows} rows get the default"
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """Give a column another name; without a sentence it is a step on the way to its own."""
+
+    name: str
+    to: str
+    sentence: str | None = None
+    kind: str = "evolved"  # or diverged
+    loses: None = None
+    features: tuple[Feature, ...] = (Feature.COLUMN_MAPPING,)
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        return (f"ALTER TABLE {table} RENAME COLUMN {quoted(self.name)} TO {quoted(self.to)}",)
+
+    def cost(self, rows: int, changes: int) -> str:
+        return f"{_METADATA_ONLY}; readers need column mapping"
+
+
+@dataclass(frozen=True, slots=True)
+class WidenColumn:
+    """Give a column a type that holds every value of its own."""
+
+    name: str
+    type: SilverType
+    before: str
+    kind: str = "evolved"
+    loses: None = None
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"Column {self.name} was widened from {self.before} to {self.type.ddl}. Values that ALTER TABLE "
+            "… USING computed are not in the stream, and only a resync brings them."
+        )
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        return (*features_of(self.type.ddl), Feature.TYPE_WIDENING)
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        return (f"ALTER TABLE {table} ALTER COLUMN {quoted(self.name)} TYPE {self.type.ddl}",)
+
+    def cost(self, rows: int, changes: int) -> str:
+        return f"{_METADATA_ONLY}; readers need type widening"
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    """Drop a column that the source no longer has, with its values."""
+
+    name: str
+    kind: str = "evolved"
+    loses: str = "the column's values"
+    features: tuple[Feature, ...] = (Feature.COLUMN_MAPPING,)
+
+    @property
+    def sentence(self) -> str:
+        return f"Column {self.name} was dropped."
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        return (f"ALTER TABLE {table} DROP COLUMN {quoted(self.name)}",)
+
+    def cost(self, rows: int, changes: int) -> str:
+        return f"{_METADATA_ONLY}; readers need column mapping"
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsRebuild:
+    """Rebuild the table from bronze with the types of the newest version."""
+
+    sentence: str
+    kind: str = "evolved"
+    loses: None = None
+    features: tuple[Feature, ...] = ()
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        return ()
+
+    def cost(self, rows: int, changes: int) -> str:
+        return f"{changes} changes are read again, {rows} rows are replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Apply nothing from the version on that silver cannot follow."""
+
+    sentence: str
+    kind: str = "held"
+    loses: None = None
+    features: tuple[Feature, ...] = ()
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        return ()
+
+    def cost(self, rows: int, changes: int) -> str:
+        return "nothing is applied from there on"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaNote:
+    """Go on, and record that silver may not show the source exactly."""
+
+    sentence: str
+    kind: str = "diverged"  # or resync
+    loses: str = "what only a resync brings"
+    features: tuple[Feature, ...] = ()
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        return ()
+
+    def cost(self, rows: int, changes: int) -> str:
+        return _METADATA_ONLY
