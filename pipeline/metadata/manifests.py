@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import from_microseconds, now, to_microseconds
 from pipeline.errors import LakeError
@@ -81,7 +82,8 @@ class Manifests:
             "tables": [asdict(entry) for entry in manifest.entries],
         }
         frame = local_frame(self._lake.spark, [row], MANIFESTS)
-        self._table.append_few(frame, adds_columns=True)  # a lake of an older release has fewer
+        with crash_step(CrashStep.RECORD_MANIFEST):
+            self._table.append_few(frame, adds_columns=True)  # a lake of an older release has fewer
 
     def last(self) -> Manifest | None:
         """Return the newest manifest, None where there is none."""

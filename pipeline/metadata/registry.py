@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import now
@@ -148,7 +149,8 @@ class Records:
                 rows = before | waiting
                 frame = local_frame(self.lake.spark, list(rows.values()), TABLES)
                 try:
-                    retry_conflicts(lambda: self._tables.overwrite(frame, None, replaces_schema=True))
+                    with crash_step(CrashStep.REGISTER_TABLE):
+                        retry_conflicts(lambda: self._tables.overwrite(frame, None, replaces_schema=True))
                 except BaseException:
                     # Those who wait for the lock have to see that theirs is not recorded.
                     with self._waiting_lock:

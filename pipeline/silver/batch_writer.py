@@ -15,6 +15,7 @@ from pipeline.bronze.log import Bronze, between, exact_runs
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.survey import Survey
 from pipeline.config.tables import TableRule
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.metadata.registry import Records, Registered, RegisteredColumn, Successor
@@ -195,12 +196,15 @@ class BatchWriter:
             return written if written.held else replace(written, held=held, kind=stop.kind)
         if evolution is None:
             return Written(plan.start.offset if plan.stop else plan.end_lsn, held, kind=stop.kind)
-        columns, own = self._schema.apply(evolution)
+        lost_before, misfits = self._writer.lost, 0
+        with crash_step(CrashStep.EVOLVE_COLUMNS):
+            columns, own = self._schema.apply(evolution)
         before, after = self._entries(plan, evolution, columns, own)
         if before != plan.registered:
             self._records.register(before)
-        lost_before = self._writer.lost
-        misfits = sum(self._write(write, plan) for write in plan.writes)
+        for write in plan.writes:
+            with crash_step(CrashStep.WRITE_TABLE):
+                misfits += self._write(write, plan)
         if after != before:
             self._records.register(after)
         self.registered = after

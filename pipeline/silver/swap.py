@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.metadata.events import ONLY_A_COPY_HELPS, Event
@@ -70,7 +71,8 @@ def swap_in(
     successor = Successor(entry.relation_id, unnamed, commit.txn, commit.lsn)
     before = registered or replace(entry, columns=(), copy_id=None, metadata_columns=())
     records.register(replace(before, successor=successor))
-    table.replace_by(beside, commit)
+    with crash_step(CrashStep.SWAP_TABLE):
+        table.replace_by(beside, commit)
     physical = table.physical_names()
     columns = tuple(replace(c, physical_name=physical[c.silver_name]) for c in entry.columns)
     own_columns = tuple(physical[name] for name in own)

@@ -16,9 +16,10 @@ import pytest
 from tests.support.paths import ROOT
 
 # open to all
-GROUND = {"errors", "table_name"}
+GROUND = {"crash_steps", "errors", "table_name"}
 # room → rooms that it may import
 MAY_IMPORT: dict[str, set[str]] = {
+    "crash_steps": set(),
     "errors": set(),
     "table_name": set(),
     "private_files": set(),

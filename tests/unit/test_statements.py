@@ -8,6 +8,7 @@ new fails until somebody has looked at it, quoted it, or written it down.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,27 @@ from tests.support.paths import ROOT
 
 FILES = sorted((ROOT / "pipeline").rglob("*.py"))
 CALLS = {"execute", "exec_", "send_query", "SQL", "sql", "_fetch", "_run"}
+BUILDERS = {"statements", "backfill_statement", "sql", "merge_by_key", "merge_by_image"}  # of Spark SQL
 # Texts that are constants of the module, chosen by the server's version, or numbers.
 SAFE = {
     "pipeline/bronze/log.py": {"self.changes.identifier", "limit"},
     "pipeline/bronze/prepared.py": {"table", "ended"},  # of `literal`s and numbers
-    # the value is a `literal`
-    "pipeline/silver/schema_writer.py": {"self._table.identifier", "quoted(operation.name)", "value"},
+    # `table` is an identifier, types are Spark's own texts, and the value of a type's text is a `literal`
+    "pipeline/silver/schema_operations.py": {
+        *("table", "quoted(self.name)", "quoted(self.to)", "self.type.ddl"),
+        *("self.ddl", "properties", "key", "value"),
+        "self.type.value(literal(self.backfill))",
+    },
+    "pipeline/silver/merge.py": {
+        *("target", "source", "on", "', '.join(updates)", "image"),
+        *("quoted(column.name)", "_updated(fold, i)", "quoted(name)", "source_name"),
+        *("_insert(fold.columns, metadata)", "_insert(columns, metadata)"),
+    },
+    "pipeline/silver/write.py": {"self.table", "self.condition", "names", "FOLDED"},
     "pipeline/silver/clone.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/delta/table.py": {
-        *("self.identifier", "quote_identifier(name)", "quote_identifier(to)"),
-        "_AUTO_COMPACTION",
-        *("ddl", "name", "value"),  # names are quoted by whoever writes DDL; properties are constants
+        *("self.identifier", "_AUTO_COMPACTION"),
+        *("ddl", "key", "value"),  # names are quoted by whoever writes DDL; properties are constants
     },
     "pipeline/demo/compare.py": {"names", "relation"},  # both quoted in the lines above
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
@@ -58,15 +69,17 @@ def is_plain_format(node: ast.AST) -> bool:
 
 
 def put_in(path: Path) -> set[str]:
-    """Return what a file puts into the texts of its calls that run or make SQL, other than by psycopg."""
+    """Return what a file puts into texts of SQL that it runs or builds, other than by psycopg."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name not in CALLS:
-            continue
-        for part in (inner for argument in node.args for inner in ast.walk(argument)):
+        parts: Iterator[ast.AST] = iter(())
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in CALLS:
+                parts = (inner for argument in node.args for inner in ast.walk(argument))
+        elif isinstance(node, ast.FunctionDef) and node.name in BUILDERS:
+            parts = ast.walk(node)
+        for part in parts:
             if isinstance(part, ast.JoinedStr):
                 found |= {ast.unparse(v.value) for v in part.values if isinstance(v, ast.FormattedValue)}
             elif is_plain_format(part):

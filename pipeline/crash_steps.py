@@ -1,0 +1,43 @@
+"""Named steps of work whose order survives a crash.
+
+Data, what is recorded of it and acknowledgements are written in an order in which a run that ends between any
+two of them loses nothing and repeats nothing. Each of these writes is a step with a name; the fault tests end,
+fail or delay runs before and after every step by these names.
+"""
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class CrashStep(enum.Enum):
+    """Every step, in the order of the data's way."""
+
+    SEAL_CHANGES = "changes are sealed"
+    MOVE_FILE = "a file is moved"
+    RECORD_RELATIONS = "relations are recorded"
+    COMMIT_BRONZE = "bronze is committed"
+    ACKNOWLEDGE = "the slot is acknowledged"
+    STAGE_COPIED_ROWS = "copied rows are staged"
+    RECORD_COPY = "a copy is recorded"
+    EVOLVE_COLUMNS = "columns evolve"
+    REGISTER_TABLE = "a table is registered"
+    WRITE_TABLE = "a table is written"
+    SWAP_TABLE = "a table is swapped"
+    RECORD_MANIFEST = "a manifest is recorded"
+
+
+def _ignore(step: CrashStep, moment: str) -> None:
+    del step, moment
+
+
+observer: Callable[[CrashStep, str], None] = _ignore
+"""Called with each step before and after it (`before`, `after`); tests put theirs in its place."""
+
+
+@contextmanager
+def crash_step(step: CrashStep) -> Iterator[None]:
+    """Run a step; an exception in it means that it may or may not have happened."""
+    observer(step, "before")
+    yield
+    observer(step, "after")
