@@ -1,8 +1,8 @@
 """Named steps of work whose order survives a crash.
 
-Data, what is recorded of it and acknowledgements are written in an order in which a run that ends between any
-two of them loses nothing and repeats nothing. Each of these writes is a step with a name; the fault tests end,
-fail or delay runs before and after every step by these names.
+Data, what is recorded of it and acknowledgements are written in an order in which a run that ends between
+any two of them loses nothing and repeats nothing. Each of these writes is a step with a name; the fault tests
+end, fail or delay runs before and after every step by these names.
 """
 
 import enum
