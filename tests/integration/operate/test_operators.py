@@ -53,7 +53,11 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
     pipeline.ingest()
     other, t = plan(pipeline).tables
     assert (t.name, t.counts) == (("public", "t"), {"I": 5, "U": 0, "D": 0, "T": 0})
-    assert [step.sentence for step in t.steps] == ["the table is created: id INT, v INT, w STRING"]
+    created, written = t.steps
+    assert created.sentence == (
+        "The table is created: `id` INT, `v` INT, `w` STRING, `_commit_lsn` BIGINT, `_commit_time` TIMESTAMP"
+    )
+    assert (created.is_write, written.is_write, written.sentence) == (False, True, "append")
     assert not pipeline.path("silver").exists()
     pipeline.catch_up()
     assert plan(pipeline).tables == ()
