@@ -19,7 +19,7 @@ import psycopg
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from pipeline.config.config import load_config
+from pipeline.config.load import load_config
 from pipeline.delta.spark.session import start_session
 from pipeline.operate.run import run_both
 from pipeline.postgres.embedded.server import start_server

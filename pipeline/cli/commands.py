@@ -45,7 +45,7 @@ class Printable(Protocol):
 
 
 def _load(options: argparse.Namespace) -> Config:
-    from pipeline.config.config import load_config
+    from pipeline.config.load import load_config
 
     return load_config(options.config)
 

@@ -1,16 +1,15 @@
-"""A YAML file whose every value knows its file, line and key.
+"""A YAML file as nested values that know where they are written.
 
-In: the text of a YAML file and an environment. Out: a `Section` that is asked for its keys one by one, and
-that says which keys nobody asked for. Every mistake is a `ConfigError` of the form `file:line: key:
-sentence`. `${VAR}` and `${VAR:-default}` are expanded in strings only, never in keys. A value is never shown
-where it could hold a secret: messages speak of keys, types and allowed words.
+In: the text of a YAML file and an environment. Out: a `Document`, whose `root` is made of `Section` (a
+mapping), `Items` (a list) and `Scalar`, ready for pydantic, and which turns the location of a mistake into
+`file:line: key: …`. A `Scalar` expands `${VARIABLE}` and `${VARIABLE:-default}` when it is read; keys are
+never expanded. No error shows a value, because it could be a secret, nor a key that does not look like one.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 import yaml
 
@@ -18,246 +17,216 @@ from pipeline.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _TAG = "tag:yaml.org,2002:"
-# Keys that are shown in full; another one may be a conninfo that went astray.
+# Any other key may be a connection string in the wrong place.
 _KEY = re.compile(r"[^:@=\n]{1,63}")
 _QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")
-_BYTE_UNITS = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _KINDS = {
-    "str": "a text",
+    "str": "text",
     "int": "a number",
     "float": "a number",
     "bool": "true or false",
     "null": "nothing",
     "timestamp": "a date",
-    "seq": "a list",
-    "map": "a section",
 }
 
 
-class Value:
-    """Hold one node of the file together with its file, environment and dotted key."""
+class Scalar:
+    """A single value: its text in the file, and what YAML takes it for."""
 
-    __slots__ = ("environ", "file", "key", "node")
+    __slots__ = ("_environ", "_tag", "line", "written")
 
-    def __init__(self, file: str, environ: Mapping[str, str], key: str, node: yaml.Node) -> None:
-        self.file, self.environ, self.key, self.node = file, environ, key, node
-
-    def error(self, sentence: str) -> ConfigError:
-        """Return the error that names this value's place."""
-        line = self.node.start_mark.line + 1
-        key = f"{self.key}: " if self.key else ""
-        return ConfigError(f"{self.file}:{line}: {key}{sentence}")
+    def __init__(self, node: yaml.ScalarNode, environ: Mapping[str, str]) -> None:
+        self.line = _line_of(node)
+        self.written = str(node.value)
+        self._tag = str(node.tag).removeprefix(_TAG)
+        self._environ = environ
 
     @property
     def kind(self) -> str:
-        """Return what YAML takes this value for, in words."""
-        return _KINDS.get(self.node.tag.removeprefix(_TAG), "something else")
+        """The kind of value, in words."""
+        return _KINDS.get(self._tag, "something else")
 
-    def section(self) -> Section:
-        """Return the value as a section, or refuse it."""
-        return Section(self)
+    @property
+    def is_text(self) -> bool:
+        """Whether YAML takes the value for text."""
+        return self._tag == "str"
 
-    def items(self) -> Iterator[Value]:
-        """Yield the values of a list, keyed `key[0]`, `key[1]` …, or refuse what is not a list."""
-        if not isinstance(self.node, yaml.SequenceNode):
-            raise self.error(f"a list is expected, not {self.kind}")
-        for index, node in enumerate(self.node.value):
-            yield Value(self.file, self.environ, f"{self.key}[{index}]", node)
+    @property
+    def boolean(self) -> bool | None:
+        """The value as YAML's true or false, None if it is neither."""
+        return bool(yaml.SafeLoader.bool_values[self.written.lower()]) if self._tag == "bool" else None
 
-    def text(self) -> str:
-        """Return a string with its variables expanded, or refuse an unset variable and any other type."""
-        if not self._is("str"):
-            hint = "; put it in quotes" if isinstance(self.node, yaml.ScalarNode) and self.node.value else ""
-            raise self.error(f"a text is expected, not {self.kind}{hint}")
-        text = _VARIABLE.sub(self._lookup, self.node.value)
-        if "${" in _VARIABLE.sub("", self.node.value):
-            raise self.error("`${` opens no variable; write ${NAME} or ${NAME:-default}")
-        if not text:
-            raise self.error("it is empty; write a value or leave the key out")
-        if "\0" in text:
-            raise self.error("it holds a NUL character, which PostgreSQL allows nowhere")
+    @property
+    def has_variables(self) -> bool:
+        """Whether the value depends on the environment."""
+        return "${" in self.written
+
+    @property
+    def without_variables(self) -> str:
+        """The text of the file, with the default of each variable in its place."""
+        return _VARIABLE.sub(lambda match: match.group(2) or "", self.written)
+
+    def expand(self) -> str:
+        """Return the text with its variables expanded; raise ValueError with a sentence if that fails."""
+        if "${" in _VARIABLE.sub("", self.written):
+            raise ValueError("Incomplete variable. Write ${NAME} or ${NAME:-default}.")
+        text = _VARIABLE.sub(self._look_up, self.written)
+        if _SURROGATE.search(text):
+            raise ValueError("Value is not valid Unicode. Correct its escape sequences.")
         return text
 
-    def written(self) -> str:
-        """Return the string as the file has it, where each variable without a default leaves nothing."""
-        return _VARIABLE.sub(lambda match: match.group(2) or "", str(self.node.value))
-
-    def boolean(self) -> bool:
-        """Return true or false, also from a variable that expands to one of these words."""
-        if self._is("bool"):
-            return bool(yaml.SafeLoader.bool_values[self.node.value.lower()])
-        if self._is("str") and "${" in self.node.value:
-            word = self.text().lower()
-            if word in ("true", "false"):
-                return word == "true"
-        raise self.error(f"true or false is expected, not {self.kind}")
-
-    def number(self, least: int, most: int) -> int:
-        """Return a whole number between two others, also from a variable."""
-        text = self._plain()
-        if not re.fullmatch(r"\d{1,18}", text) or not least <= int(text) <= most:
-            raise self.error(f"a whole number from {least} to {most} is expected")
-        return int(text)
-
-    def byte_count(self) -> int:
-        """Return bytes, written as a number or with kB, MB or GB behind it as PostgreSQL does."""
-        match = re.fullmatch(r"(\d{1,12})\s*(B|kB|MB|GB)?", self._plain())
-        if match is None:
-            raise self.error("a number of bytes is expected, such as 500kB, 20MB or 1GB")
-        return int(match[1]) * _BYTE_UNITS[match[2] or "B"]
-
-    def limit(self) -> int | None:
-        """Return a whole number, or None for the word `none`: no limit."""
-        text = self._plain()
-        if text != "none" and not re.fullmatch(r"\d{1,18}", text):
-            raise self.error("a whole number is expected, or none for no limit")
-        return None if text == "none" else int(text)
-
-    def _plain(self) -> str:
-        if not isinstance(self.node, yaml.ScalarNode):
-            raise self.error(f"a number is expected, not {self.kind}")
-        return self.text() if "${" in self.node.value else str(self.node.value)
-
-    def choice(self, built: Iterable[str], planned: Iterable[str] = ()) -> str:
-        """Return one of the built words; refuse a planned one as not built yet and any other as unknown."""
-        built, planned = tuple(built), tuple(planned)
-        if not isinstance(self.node, yaml.ScalarNode):
-            raise self.error(f"one of {', '.join(built)} is expected, not {self.kind}")
-        # the word itself, not its type: YAML reads `off` as false and `1` as a number
-        word = self.text() if "${" in self.node.value else str(self.node.value)
-        if word in planned:
-            raise self.error(f"{word} is not built yet; leave the key out or write {' or '.join(built)}")
-        if word not in built:
-            raise self.error(f"unknown value; write {' or '.join(built)}{_suggest(word, built)}")
-        return word
-
-    def _is(self, kind: str) -> bool:
-        return isinstance(self.node, yaml.ScalarNode) and self.node.tag == _TAG + kind
-
-    def _lookup(self, match: re.Match[str]) -> str:
+    def _look_up(self, match: re.Match[str]) -> str:
         name, default = match.group(1), match.group(2)
-        # as in a shell, `:-` covers a variable that is set and empty
-        value = self.environ.get(name, "") if default is not None else self.environ.get(name)
-        if value:
-            return value
+        value = self._environ.get(name)
+        # as in a shell, the default of `:-` also replaces a variable that is set but empty
         if default is not None:
-            return str(default)
+            return value or str(default)
         if value is None:
-            raise self.error(f"the environment has no {name}; set it or write ${{{name}:-default}}")
-        return ""
+            raise ValueError(f"Variable {name} is not set. Set it, or write ${{{name}:-default}}.")
+        return value
 
 
-class Section:
-    """Hold the keys of one mapping and remember which of them were asked for."""
+class Section(dict[str, object]):
+    """A mapping, and the line of each key."""
 
-    __slots__ = ("_asked", "_values", "value")
+    kind = "a section of keys"
 
-    def __init__(self, value: Value) -> None:
-        if not isinstance(value.node, yaml.MappingNode):
-            raise value.error(f"a section of keys is expected, not {value.kind}")
-        self.value = value
-        self._asked: list[str] = []
-        self._values: dict[str, Value] = {}
-        for key_node, node in value.node.value:
-            place = Value(value.file, value.environ, value.key, key_node)
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _TAG + "merge":
-                raise place.error("a key must be a plain word")
-            name = str(key_node.value)
-            shown = name if _KEY.fullmatch(name) else "…"
-            full = f"{value.key}.{shown}" if value.key else shown
-            if name in self._values:
-                raise Value(value.file, value.environ, full, key_node).error(
-                    "the key is written twice; keep one"
-                )
-            self._values[name] = Value(value.file, value.environ, full, node)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def get(self, key: str) -> Value | None:
-        """Return the value of a key, None where it is not written."""
-        self._asked.append(key)
-        return self._values.get(key)
-
-    def values(self) -> dict[str, Value]:
-        """Return every key with its value; all of them count as asked for."""
-        self._asked.extend(self._values)
-        return dict(self._values)
-
-    def text(self, key: str, default: str) -> str:
-        """Return a key's text, or the default."""
-        value = self.get(key)
-        return default if value is None else value.text()
-
-    def boolean(self, key: str, default: bool) -> bool:
-        """Return a key's true or false, or the default."""
-        value = self.get(key)
-        return default if value is None else value.boolean()
-
-    def number(self, key: str, default: int, *, least: int, most: int) -> int:
-        """Return a key's whole number, or the default."""
-        value = self.get(key)
-        return default if value is None else value.number(least, most)
-
-    def byte_count(self, key: str, default: int) -> int:
-        """Return a key's number of bytes, or the default."""
-        value = self.get(key)
-        return default if value is None else value.byte_count()
-
-    def limit(self, key: str, default: int | None) -> int | None:
-        """Return a key's limit, or the default; None is no limit."""
-        value = self.get(key)
-        return default if value is None else value.limit()
-
-    def choice(self, key: str, default: str, built: Iterable[str], planned: Iterable[str] = ()) -> str:
-        """Return a key's word, or the default."""
-        value = self.get(key)
-        return default if value is None else value.choice(built, planned)
-
-    def section(self, key: str) -> Section:
-        """Return a key's section; one that is not written is empty."""
-        value = self.get(key)
-        if value is None:
-            mark = self.value.node.start_mark
-            empty = yaml.MappingNode(_TAG + "map", [], mark, mark)
-            value = Value(self.value.file, self.value.environ, f"{self.value.key}.{key}".lstrip("."), empty)
-        return value.section()
-
-    def finish(self) -> None:
-        """Refuse the first key that nobody asked for, with the nearest known one."""
-        for name, value in self._values.items():
-            if name not in self._asked:
-                hint = _suggest(name, self._asked) or f"; known here: {', '.join(self._asked)}"
-                line = next(key.start_mark.line for key, _ in self.value.node.value if key.value == name) + 1
-                raise ConfigError(f"{value.file}:{line}: {value.key}: unknown key{hint}")
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+        self.key_lines: dict[str, int] = {}
 
 
-def parse_document(text: str, file: str, environ: Mapping[str, str]) -> Section:
-    """Return the file's top section, or refuse text that is not one YAML mapping."""
+class Items(list[object]):
+    """A list."""
+
+    kind = "a list"
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+
+
+class Document:
+    """The values of one file."""
+
+    def __init__(self, file: str, root: Section) -> None:
+        self.file = file
+        self.root = root
+
+    def get(self, *location: str | int) -> object:
+        """Return the value at a location, None if the file has none."""
+        found: object = self.root
+        for part in location:
+            if isinstance(found, Section) and isinstance(part, str):
+                found = found.get(part)
+            elif isinstance(found, Items) and isinstance(part, int) and part < len(found):
+                found = found[part]
+            else:
+                return None
+        return found
+
+    def line(self, *location: str | int, at_key: bool = False) -> int:
+        """Return the line of a value or of its key; for a missing one, of what would contain it."""
+        above = self.get(*location[:-1])
+        if at_key and isinstance(above, Section) and location[-1] in above.key_lines:
+            return above.key_lines[str(location[-1])]
+        found = self.get(*location)
+        if isinstance(found, (Scalar, Section, Items)):
+            return found.line
+        return self.line(*location[:-1]) if location else 1
+
+    def error(self, sentence: str, *location: str | int, at_key: bool = False) -> ConfigError:
+        """Return the error for a mistake at a location."""
+        line = self.line(*location, at_key=at_key)
+        key = f"{dotted(location)}: " if location else ""
+        return ConfigError(f"{self.file}:{line}: {key}{sentence}")
+
+
+def dotted(location: Sequence[str | int]) -> str:
+    """Return a location as people write it, such as `tables[0].source`."""
+    found = ""
+    for part in location:
+        if isinstance(part, int):
+            found += f"[{part}]"
+        else:
+            found += ("." if found else "") + (part if _KEY.fullmatch(part) else "…")
+    return found
+
+
+def parse_document(text: str, file: str, environ: Mapping[str, str]) -> Document:
+    """Return the values of a file; raise ConfigError unless it is one YAML mapping with unique keys."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is None:
+            raise ConfigError(f"{file}: The file is empty. Start from conf/pipeline.yaml.")
+        if not isinstance(node, yaml.MappingNode):
+            found = _Reader(file, environ).read(node, ())
+            raise ConfigError(f"{file}:{found.line}: Expected a section of keys, found {found.kind}.")
+        root = _Reader(file, environ).read(node, ())
+        assert isinstance(root, Section)
+        return Document(file, root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = _QUOTED.sub(_hide, error.problem or error.context or "")
+        problem = _QUOTED.sub(_hide, error.problem or error.context or "").rstrip(".")
         line = f":{mark.line + 1}" if mark else ""
         if "'\\t'" in (error.problem or ""):
-            raise ConfigError(f"{file}{line}: a tab where YAML wants spaces; indent with spaces") from None
-        raise ConfigError(f"{file}{line}: not valid YAML: {problem}") from None
+            raise ConfigError(f"{file}{line}: Tab in the indentation. Indent with spaces.") from None
+        raise ConfigError(f"{file}{line}: Not valid YAML: {problem}. Correct the syntax.") from None
     except yaml.YAMLError:
-        raise ConfigError(f"{file}: not valid YAML: it holds a character that YAML does not allow") from None
+        raise ConfigError(
+            f"{file}: Not valid YAML: a character is not allowed. Remove control characters."
+        ) from None
     except RecursionError:
-        raise ConfigError(f"{file}: not valid YAML: it is nested too deeply") from None
-    if node is None:
-        raise ConfigError(f"{file}: the file is empty; start from conf/pipeline.yaml")
-    return Section(Value(file, environ, "", node))
+        raise ConfigError(f"{file}: Not valid YAML: nested too deeply. Reduce the nesting.") from None
+
+
+class _Reader:
+    """Turns nodes into values, each node once: aliases share their value, also an endless one."""
+
+    def __init__(self, file: str, environ: Mapping[str, str]) -> None:
+        self._file, self._environ = file, environ
+        self._read: dict[int, Scalar | Section | Items] = {}
+
+    def read(self, node: yaml.Node, location: tuple[str | int, ...]) -> Scalar | Section | Items:
+        if id(node) in self._read:
+            return self._read[id(node)]
+        found: Scalar | Section | Items
+        if isinstance(node, yaml.MappingNode):
+            found = self._read[id(node)] = Section(_line_of(node))
+            for key_node, value in node.value:
+                name = self._read_key(key_node, location)
+                if name in found:
+                    raise self._error(key_node, (*location, name), "Duplicate key. Keep one.")
+                found[name] = self.read(value, (*location, name))
+                found.key_lines[name] = _line_of(key_node)
+        elif isinstance(node, yaml.SequenceNode):
+            found = self._read[id(node)] = Items(_line_of(node))
+            for index, item in enumerate(node.value):
+                found.append(self.read(item, (*location, index)))
+        else:
+            assert isinstance(node, yaml.ScalarNode)
+            found = self._read[id(node)] = Scalar(node, self._environ)
+        return found
+
+    def _read_key(self, node: yaml.Node, location: tuple[str | int, ...]) -> str:
+        if not isinstance(node, yaml.ScalarNode) or node.tag == _TAG + "merge":
+            raise self._error(node, location, "Not a plain key. Write `key: value`.")
+        if _SURROGATE.search(node.value):
+            raise self._error(node, location, "Key is not valid Unicode. Correct its escape sequences.")
+        return str(node.value)
+
+    def _error(self, node: yaml.Node, location: tuple[str | int, ...], sentence: str) -> ConfigError:
+        key = f"{dotted(location)}: " if location else ""
+        return ConfigError(f"{self._file}:{_line_of(node)}: {key}{sentence}")
+
+
+def _line_of(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
 
 
 def _hide(quoted: re.Match[str]) -> str:
-    """Return a quoted sign or `<token>` of YAML's own; a word could be a secret that was written bare."""
+    """Return a quoted sign or `<token>` of YAML's own, and `…` for a word, which could be a secret."""
     text = quoted[1] or quoted[2] or ""
     return quoted[0] if len(text) < 2 or text.startswith("<") else "…"
-
-
-def _suggest(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""

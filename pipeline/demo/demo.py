@@ -25,7 +25,8 @@ from typing import IO, Any
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from pipeline.config.config import Config, load_config
+from pipeline.config.config import Config
+from pipeline.config.load import load_config
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.demo.board import Board

@@ -95,7 +95,7 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
     publication = read_publication(connection, name)
     if publication is not None:
         return publication, False
-    plan = config.source.create_publication
+    plan = config.source.create.publication
     if plan == "never":
         raise SourceError(
             f"The publication {name} does not exist and source.create.publication is never:"

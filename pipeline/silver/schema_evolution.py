@@ -67,10 +67,10 @@ def plan_evolution(
             wide = wanted if holds(wanted.ddl, present) else wide_enough(present, wanted.ddl)
             if wide is None or column.name in rule.types:
                 sentence = f"column {column.name} changed from {present} to {wanted.ddl}"
-                if rule.type_changes == "rewrite":
+                if rule.type_changes == "rebuild":
                     return [NeedsRebuild(sentence)]
                 rewrite = relation.name.command("retry --rewrite")
-                way_out = f": set type_changes to rewrite, or run {rewrite}"
+                way_out = f": set type_changes to rebuild, or run {rewrite}"
                 return [_held(relation, sentence, way_out)]
             operations.append(WidenColumn(column.name, wide, present))
         if known is not None and is_same_table and (note := schema_note(known, column)):

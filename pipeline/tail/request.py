@@ -39,7 +39,7 @@ class TailOptions:
     slot: str | None = None
     publication: str | None = None
     route: Literal["walsender", "sql"] | None = None
-    protocol_version: int | None = None
+    protocol_version: Literal[1, 2, 3, 4] | None = None
     streaming: Literal["off", "on", "parallel"] | None = None
     two_phase: bool = False
     temporary: bool = False

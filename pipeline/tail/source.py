@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from pipeline.config.config import Protocol, Source, holds_secret
+from pipeline.config.config import Protocol, Source
+from pipeline.config.scalars import holds_secret
 from pipeline.errors import ConfigError, SlotBusyError, SourceError
 from pipeline.postgres.connection import Connection, is_synchronous_standby
 from pipeline.postgres.replication.change_stream import ChangeStream

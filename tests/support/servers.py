@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pipeline.config.config import Config, Silver, Source, Storage
+from pipeline.config.config import Config, Create, Silver, Source, Storage
 from pipeline.config.tables import TableRule
 from pipeline.postgres.embedded.server import EmbeddedServer, binaries_of, start_server
 from pipeline.protocol.lsn import LSN
@@ -59,8 +59,9 @@ class Database:
     def config(self, *rules: str, root: str = "./lake", **source: Any) -> Config:
         """Return a configuration of this database; publication and slot are named like the database.
 
-        Tests that are not about copies do without.
+        Tests that are not about copies do without. A keyword `create_<key>` sets `source.create.<key>`.
         """
+        create = {key: source.pop(key) for key in list(source) if key.startswith("create_")}
         return Config(
             pipeline=self.name,
             source=Source(
@@ -69,6 +70,7 @@ class Database:
                     "publication": self.name,
                     "slot": self.name,
                     "copy": "never",
+                    "create": Create(**{key.removeprefix("create_"): each for key, each in create.items()}),
                     **source,
                 }
             ),

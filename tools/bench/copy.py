@@ -23,7 +23,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from pipeline.apply.job import run_apply
-from pipeline.config.config import load_config
+from pipeline.config.load import load_config
 from pipeline.ingest.job import run_ingest
 from pipeline.postgres.embedded.server import EmbeddedServer
 from tools.bench.memory import JOB, Watch

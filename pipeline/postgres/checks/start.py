@@ -161,7 +161,7 @@ def _check_publication(
 
 def _check_missing_publication(connection: Connection, config: Config, tables: list[TableName]) -> Check:
     name = config.source.publication
-    plan = config.source.create_publication
+    plan = config.source.create.publication
     if read_slot(connection, config.source.slot) is not None:
         return Check(
             "publication",
@@ -213,7 +213,7 @@ def _check_slot(connection: Connection, config: Config) -> Check:
     if slot is None:
         limit = int(_setting(connection, "max_replication_slots"))
         used = _value(connection, "SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
-        if not config.source.create_slot:
+        if not config.source.create.slot:
             fix = f"Run SELECT pg_create_logical_replication_slot('{name}', 'pgoutput'), publication first."
             return Check("slot", False, f"The slot {name} does not exist.", fix)
         if isinstance(used, int) and used >= limit:

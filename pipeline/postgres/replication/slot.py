@@ -135,14 +135,14 @@ def ensure_slot(connection: Connection, config: Config, *, may_create: bool) -> 
         return slot, False
     if not may_create:
         raise missing_slot(name)
-    if not config.source.create_slot:
+    if not config.source.create.slot:
         raise SourceError(
             f"The slot {name} does not exist and source.create.slot is false: create it with SELECT"
             f" pg_create_logical_replication_slot('{name}', '{PLUGIN}'), after the publication."
         )
-    if config.source.create_failover and connection.info.server_version < 170000:
+    if config.source.create.failover and connection.info.server_version < 170000:
         raise SourceError("source.create.failover needs PostgreSQL 17 or newer: leave it out.")
-    _create_slot(connection, name, two_phase=negotiated.two_phase, failover=config.source.create_failover)
+    _create_slot(connection, name, two_phase=negotiated.two_phase, failover=config.source.create.failover)
     slot = read_slot(connection, name)
     if slot is None:
         raise SourceError(f"The slot {name} was dropped by somebody else just after its creation: run again.")

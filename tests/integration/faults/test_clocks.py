@@ -82,7 +82,7 @@ def test_a_table_is_rewritten_again_while_the_clock_goes_back(
     found = []
     for number, types in enumerate(({"n": "STRING"}, {}, {"n": "STRING"}, {})):
         monkeypatch.setattr(time, "time_ns", lambda number=number: now - number * 10**15)
-        other = with_rules(pipeline, TableRule("*.*", types=types, type_changes="rewrite"))
+        other = with_rules(pipeline, TableRule("*.*", types=types, type_changes="rebuild"))
         summary = run_retry(other.config, ["public.t"], rewrites=True, spark=other.spark)
         assert summary.exit_code(strict=True) == 0
         found.append(dict(other.frame("silver", "public", "t").dtypes)["n"])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.apply.applier import Applier
-from pipeline.config.config import Storage, load_config
+from pipeline.config.config import Storage
+from pipeline.config.load import load_config
 from pipeline.report.status import read_status
 from tests.support.pipelines import MakePipeline
 

@@ -87,7 +87,7 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
     assert "public.t" in shown
     assert "1 U, 1 D" in shown
     assert planned.as_json()["tables"][1]["changes"] == {"I": 0, "U": 1, "D": 1, "T": 0}
-    rewriting = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
+    rewriting = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     [step] = plan(rewriting).tables[0].steps
     assert step.cost == "3 changes are read again, 1 rows are replaced"
     rewriting.catch_up()

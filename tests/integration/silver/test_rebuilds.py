@@ -36,7 +36,7 @@ def fill(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param("w", marks=pytest.mark.slow), "a name, with {all};"])
 def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name: str) -> None:
-    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
+    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     fill(pipeline)
     if name != "w":
         pipeline.run(f'ALTER TABLE t RENAME w TO "{name}"')
@@ -76,7 +76,7 @@ def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
     from pipeline.delta.table import LakeTable
     from pipeline.metadata.registry import Records
 
-    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
+    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     fill(pipeline)
     pipeline.run("ALTER TABLE t ALTER v TYPE text", "UPDATE t SET v = 'a text' WHERE id = 2")
     pipeline.ingest()
@@ -100,7 +100,7 @@ def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
 
 @pytest.mark.slow
 def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipeline: Pipeline) -> None:
-    pipeline = with_rules(pipeline, TableRule("*.*", misfits={"n": "error"}, type_changes="rewrite"))
+    pipeline = with_rules(pipeline, TableRule("*.*", misfits={"n": "error"}, type_changes="rebuild"))
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n numeric(5,2), m numeric(5,2))")
     pipeline.ingest()
     pipeline.run("INSERT INTO t VALUES (1, 1.5, 'NaN')")
@@ -109,7 +109,7 @@ def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipel
     pipeline.ingest()
     assert pipeline.apply().tables[TableName("public", "t")].held
     wider = with_rules(
-        pipeline, TableRule("*.*", misfits={"n": "error"}, types={"n": "STRING"}, type_changes="rewrite")
+        pipeline, TableRule("*.*", misfits={"n": "error"}, types={"n": "STRING"}, type_changes="rebuild")
     )
     assert wider.apply().exit_code(strict=True) == 0
     rows = wider.frame("silver", "public", "t").orderBy("id").select("id", "n", "m").collect()
@@ -123,7 +123,7 @@ def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipel
 
 
 def test_a_rewrite_reads_every_version_into_the_type_that_a_column_had_last(pipeline: Pipeline) -> None:
-    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rewrite"))
+    pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     pipeline.run(
         'CREATE TABLE cased (id int PRIMARY KEY, v int, "V" int)',
         "CREATE TABLE gone (id int PRIMARY KEY, v int, w int)",

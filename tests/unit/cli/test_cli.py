@@ -157,7 +157,7 @@ def test_a_mistake_in_the_configuration_is_one_sentence_and_ends_with_2(
     assert main.main(["ingest", "--config", str(tmp_path / "c.yaml")]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == f"pgdelta: {tmp_path}/c.yaml:2: sorce: unknown key; did you mean source?\n"
+    assert said.err == f"pgdelta: {tmp_path}/c.yaml:2: sorce: Unknown key. Did you mean source?\n"
 
 
 @pytest.mark.parametrize(
@@ -442,4 +442,4 @@ def test_a_job_is_its_command_from_any_folder(job: str, tmp_path: Path) -> None:
     assert run().returncode == 2
     done = run("--config", "none.yaml")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "pgdelta: none.yaml: no such file; give --config the path of a YAML file\n"
+    assert done.stderr == "pgdelta: none.yaml: File not found. Give --config the path of a YAML file.\n"

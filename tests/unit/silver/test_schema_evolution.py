@@ -47,7 +47,7 @@ def held(
     assert len(sentence) < len(operation.sentence)
     name = f"{to.schema_name}.{to.table_name}"
     is_of_types = " changed from " in sentence
-    told = f": set type_changes to rewrite, or run pgdelta retry --rewrite --table {name}"
+    told = f": set type_changes to rebuild, or run pgdelta retry --rewrite --table {name}"
     assert way_out == (told if is_of_types else "")
     return sentence
 
@@ -251,7 +251,7 @@ def test_a_rewrite_reads_each_column_into_the_type_it_had_last_under_its_name_in
     second = relation(ID, column("v", 2, INT4), column("V", 3), column("gone", 4), version=2)
     third = relation(ID, column("w", 2, INT8), column("V", 3), version=3)
     alike = align_versions(None, [first, second, third])
-    found = rule_of_last(alike.relations, TableRule("*.*", type_changes="rewrite"))
+    found = rule_of_last(alike.relations, TableRule("*.*", type_changes="rebuild"))
     assert found.types == {"id": "INT", "w": "BIGINT", "V": "STRING", "gone": "STRING"}
     assert found.type_changes == "hold"
     alike = align_versions(None, [first, second])

@@ -1,0 +1,158 @@
+"""Reads the configuration file: a YAML file in, a validated `Config` out.
+
+`load_config` is the only way from a file to a `Config`, so a loaded one is complete and valid. Every mistake
+is a `ConfigError` of one sentence with its fix, `file:line: key: …`; of several mistakes it is the first in
+the file. Values never appear in errors. Nothing here connects to anything.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from pipeline.config.config import Config
+from pipeline.config.schema import adapter, field_schema
+from pipeline.config.tables import INHERITED, TableRule
+from pipeline.config.yaml_document import Document, Items, Scalar, Section, parse_document
+from pipeline.errors import ConfigError
+from pipeline.table_name import TableGlob
+
+
+def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Return the validated configuration of a YAML file; raise ConfigError with file, line and key."""
+    file = str(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: File not found. Give --config the path of a YAML file.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: Not valid YAML: not UTF-8. Save the file as UTF-8.") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{file}: Cannot read the file ({error.strerror}). Check the path and its permissions."
+        ) from None
+    document = parse_document(text, file, os.environ if environ is None else environ)
+    try:
+        config = adapter().validate_python(document.root)
+    except ValidationError as invalid:
+        found = invalid.errors(include_url=False, include_input=False)
+        # the first in the file; a section that lacks a key comes before what is wrong in it
+        raise min((_Mistake(each, document) for each in found), key=lambda each: each.line).error() from None
+    _check_targets(config.tables, document)
+    return _resolve(config, document)
+
+
+def _resolve(config: Config, document: Document) -> Config:
+    """Return the configuration with what the file leaves to the value of another key."""
+    source, silver = config.source, config.silver
+    slot = source.slot or config.pipeline
+    rule = field_schema(("source", "slot"))
+    if not re.search(rule["pattern"], slot):
+        raise document.error(
+            f"The pipeline also names the slot. {rule['patternErrorMessage']} Rename the pipeline or set"
+            " source.slot.",
+            "pipeline",
+        )
+    written = document.get("source", "protocol")
+    protocol = replace(source.protocol, written=frozenset(written if isinstance(written, Section) else ()))
+    source = replace(source, publication=source.publication or config.pipeline, slot=slot, protocol=protocol)
+    inherited: dict[str, Any] = {key: getattr(silver, key) for key in INHERITED}
+    rules = []
+    for index, each in enumerate(config.tables):
+        keys = document.get("tables", index)
+        guards = document.get("tables", index, "guards")
+        left_out = {key: value for key, value in inherited.items() if key not in _keys(keys)}
+        limits = {key: getattr(each.guards, key) for key in _keys(guards)}
+        rules.append(
+            replace(each, misfit=silver.misfits, guards=replace(silver.guards, **limits), **left_out)
+        )
+    return replace(config, source=source, tables=tuple(rules), path=document.file)
+
+
+def _keys(value: object) -> Iterable[str]:
+    return value.keys() if isinstance(value, Section) else ()
+
+
+def _check_targets(rules: Sequence[TableRule], document: Document) -> None:
+    """Raise ConfigError for globs that are none and for targets that cannot be folders of one table."""
+    for index, rule in enumerate(rules):
+        if not TableGlob(rule.source).is_valid:
+            raise document.error(
+                "Not a `schema.table` glob. Write schema.table, and double-quote a part that contains a dot.",
+                *("tables", index, "source"),
+            )
+    # a Delta table cannot contain the folders of others
+    schemas = {rule.source.partition(".")[0] for rule in rules if rule.target is None}
+    for index, rule in enumerate(rules):
+        fault = None
+        if rule.target is None:
+            continue
+        if "*" in rule.source or "?" in rule.source:
+            fault = "A rule with a target matches one table only. Name the table in source."
+        elif any(rule.target == other.target for other in rules[:index]):
+            fault = "Another rule has the same target. Choose another name."
+        elif rule.target in schemas:
+            fault = "The target is the folder of a schema in silver. Choose another name."
+        if fault is not None:
+            raise document.error(fault, "tables", index, "target")
+
+
+class _Mistake:
+    """A mistake that pydantic found, with its place in the file."""
+
+    def __init__(self, details: ErrorDetails, document: Document) -> None:
+        self._details, self._document = details, document
+        self._location = details["loc"]
+        self._is_unknown_key = details["type"] == "unexpected_keyword_argument"
+        self.line = document.line(*self._location, at_key=self._is_unknown_key)
+
+    def error(self) -> ConfigError:
+        """Return the error that names the place."""
+        return self._document.error(self._sentence(), *self._location, at_key=self._is_unknown_key)
+
+    def _sentence(self) -> str:
+        field = field_schema(self._location)
+        value = self._document.get(*self._location)
+        kind = value.kind if isinstance(value, (Scalar, Section, Items)) else "nothing"
+        match self._details["type"]:
+            case "value_error":
+                return str(self._details["ctx"]["error"])
+            case "unexpected_keyword_argument":
+                known = list(field_schema(self._location[:-1])["properties"])
+                hint = _suggest(str(self._location[-1]), known)
+                return f"Unknown key.{hint or ' Known keys: ' + ', '.join(known) + '.'}"
+            case "missing":
+                example = f"{self._location[-1]}: {field['examples'][0]}"
+                return f"Required key is missing. Write it, such as `{example}`."
+            case "dataclass_type" | "dict_type":
+                return f"Expected a section of keys, found {kind}."
+            case "tuple_type":
+                return f"Expected a list, found {kind}."
+            case "literal_error":
+                return _choose([str(word) for word in field.get("enum") or [field["const"]]], value, kind)
+            case "int_parsing" | "greater_than_equal" | "less_than_equal":
+                return f"Expected a whole number from {field['minimum']} to {field['maximum']}."
+            case "string_pattern_mismatch":
+                return f"{field['patternErrorMessage']} Choose another name."
+            case other:
+                raise AssertionError(f"pydantic's error {other} has no sentence")
+
+
+def _choose(words: Sequence[str], value: object, kind: str) -> str:
+    allowed = ", ".join(words)
+    if not isinstance(value, Scalar):
+        return f"Expected one of {allowed}, found {kind}."
+    return f"Unknown value.{_suggest(value.expand(), words)} Allowed values: {allowed}."
+
+
+def _suggest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
+    return f" Did you mean {close[0]}?" if close else ""

@@ -1,0 +1,193 @@
+"""How a value of the configuration file is read into the type of its field.
+
+One marker per kind of value: `Annotated[bool, Flag]` is a true or false of the file. A marker gets the values
+of `yaml_document`, expands their variables and raises ValueError with a sentence, which never shows the
+value; the type that it annotates, with its own constraints, is checked by pydantic afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticKnownError
+
+from pipeline.config.yaml_document import Items, Scalar, Section
+
+Node = Scalar | Section | Items
+
+_SECRET_KEYWORDS = frozenset(
+    ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+)
+_KEYWORD = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.DOTALL)
+_CREDENTIALS = re.compile(r"[\w+.-]+://[^/@]*:[^/]*@")
+_BYTE_UNITS = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_BYTES = re.compile(r"([0-9]{1,12})\s*(B|kB|MB|GB)?")
+_BYTES_SCHEMA = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^[0-9]{1,12}\s*(B|kB|MB|GB)?$"}
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_SILVER_TYPE = re.compile(
+    r"BOOLEAN|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|STRING|BINARY|DATE|TIMESTAMP|TIMESTAMP_NTZ|VARIANT"
+    r"|MAP<STRING,STRING>|DECIMAL\((?P<precision>[0-9]{1,2}),(?P<scale>[0-9]{1,2})\)"
+)
+_PLANNED_MODES = ("soft_delete", "history", "append")
+
+T = TypeVar("T")
+
+
+def read_text(node: Node) -> str:
+    """Return text with its variables expanded."""
+    if not isinstance(node, Scalar) or not node.is_text:
+        hint = " Put it in quotes." if isinstance(node, Scalar) and node.written else ""
+        raise ValueError(f"Expected text, found {node.kind}.{hint}")
+    text = node.expand()
+    if not text:
+        raise ValueError("Value is empty. Write a value or leave the key out.")
+    if "\0" in text:
+        raise ValueError("Value contains a NUL character, which PostgreSQL does not allow. Remove it.")
+    return text
+
+
+def read_word(node: Node) -> object:
+    """Return the word itself, not its YAML type: YAML takes `off` for false, `null` for nothing."""
+    return node.expand() if isinstance(node, Scalar) else node
+
+
+def read_version(node: Node) -> object:
+    """Return a word, as a number if it is one."""
+    word = read_word(node)
+    return int(word) if isinstance(word, str) and _NUMBER.fullmatch(word) else word
+
+
+def read_mode(node: Node) -> object:
+    """Return a word; refuse the modes that later releases will have."""
+    word = read_word(node)
+    if word in _PLANNED_MODES:
+        raise ValueError(f"Mode {word} is not available yet. Write mirror or leave the key out.")
+    return word
+
+
+def read_flag(node: Node) -> bool:
+    """Return true or false, as YAML has them or as a variable spells them out."""
+    if isinstance(node, Scalar):
+        if node.boolean is not None:
+            return node.boolean
+        if node.is_text and node.has_variables and (word := node.expand().lower()) in ("true", "false"):
+            return word == "true"
+    raise ValueError(f"Expected true or false, found {node.kind}.")
+
+
+def read_number(node: Node) -> int:
+    """Return a whole number; its bounds are the field's."""
+    if isinstance(node, Scalar) and _NUMBER.fullmatch(text := node.expand()):
+        return int(text)
+    raise PydanticKnownError("int_parsing")
+
+
+def read_byte_count(node: Node) -> int:
+    """Return bytes, written as a number or with the unit B, kB, MB or GB as in PostgreSQL's settings."""
+    match = _BYTES.fullmatch(node.expand()) if isinstance(node, Scalar) else None
+    if match is None:
+        raise ValueError("Expected a number of bytes, such as 500kB, 20MB or 1GB.")
+    return int(match[1]) * _BYTE_UNITS[match[2] or "B"]
+
+
+def read_limit(node: Node) -> int | None:
+    """Return a whole number, or None for the word `none`."""
+    text = node.expand() if isinstance(node, Scalar) else ""
+    if text != "none" and not _NUMBER.fullmatch(text):
+        raise ValueError("Expected a whole number, or none for no limit.")
+    return None if text == "none" else int(text)
+
+
+def read_conninfo(node: Node) -> str:
+    """Return a connection string; refuse one that gives a secret away in the file."""
+    if isinstance(node, Scalar) and holds_secret(node.without_variables):
+        raise ValueError(
+            "The file contains a password. Remove it, and use PGPASSWORD, PGPASSFILE or a ${VARIABLE}."
+        )
+    return read_text(node)
+
+
+def read_root(node: Node) -> str:
+    """Return the lake's address without a slash at its end; refuse one that contains credentials."""
+    root = read_text(node)
+    if _CREDENTIALS.match(root):
+        raise ValueError(
+            "The address contains credentials, which messages would repeat. Remove them, and give them to"
+            " Spark (spark.hadoop.fs.…) or to the environment."
+        )
+    return root.rstrip("/") or root
+
+
+def read_publication(node: Node) -> str:
+    """Return a name that PostgreSQL does not truncate."""
+    name = read_text(node)
+    if len(name.encode()) > 63:
+        raise ValueError("The name is longer than 63 bytes. Write a shorter one.")
+    return name
+
+
+def read_silver_type(node: Node) -> str:
+    """Return a silver type in upper case and without spaces."""
+    text = "".join(read_text(node).upper().split())
+    element = text[6:-1] if text.startswith("ARRAY<") and text.endswith(">") else text
+    match = _SILVER_TYPE.fullmatch(element)
+    if match is None:
+        raise ValueError(
+            "Unknown type. Write BOOLEAN, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY,"
+            " DATE, TIMESTAMP, TIMESTAMP_NTZ, VARIANT, MAP<STRING,STRING> or ARRAY<one of these>."
+        )
+    if match["precision"] is not None:
+        precision, scale = int(match["precision"]), int(match["scale"])
+        if not (1 <= precision <= 38 and scale <= precision):
+            raise ValueError(
+                "A DECIMAL has 1 to 38 digits, and its scale is at most its precision. Correct the numbers."
+            )
+    return text
+
+
+def holds_secret(conninfo: str) -> bool:
+    """Return whether a libpq connection string, written without variables, gives a secret a value."""
+    scheme, separator, rest = conninfo.strip().partition("://")
+    if separator and scheme in ("postgres", "postgresql"):
+        authority, _, query = rest.partition("?")
+        user = authority.partition("/")[0].rpartition("@")[0]
+        pairs = [("password", user.partition(":")[2]), *parse_qsl(query)]
+    else:
+        pairs = [(match[1], match[2].strip("'")) for match in _KEYWORD.finditer(conninfo)]
+    return any(keyword in _SECRET_KEYWORDS and value for keyword, value in pairs)
+
+
+def _refuse_key(node: Node) -> object:
+    raise PydanticKnownError("unexpected_keyword_argument")
+
+
+Text = BeforeValidator(read_text)
+Word = BeforeValidator(read_word)
+Version = BeforeValidator(read_version)
+Mode = BeforeValidator(read_mode)
+Flag = BeforeValidator(read_flag)
+Number = BeforeValidator(read_number)
+Conninfo = BeforeValidator(read_conninfo)
+Root = BeforeValidator(read_root)
+Publication = BeforeValidator(read_publication)
+ByteCount = Annotated[
+    int,
+    BeforeValidator(read_byte_count),
+    WithJsonSchema(_BYTES_SCHEMA),
+]
+Limit = Annotated[
+    int | None,
+    BeforeValidator(read_limit),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "none"}]}),
+]
+SilverType = Annotated[
+    str,
+    BeforeValidator(read_silver_type),
+    Field(examples=["BIGINT", "DOUBLE", "DECIMAL(20,4)", "STRING", "VARIANT", "ARRAY<FLOAT>"]),
+]
+#: A field that code sets and that is no key of the file.
+Internal = Annotated[SkipJsonSchema[T], BeforeValidator(_refuse_key)]
