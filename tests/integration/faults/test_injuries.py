@@ -137,7 +137,7 @@ def test_a_heap_that_is_too_small_is_said_and_loses_nothing(
         "pgdelta: Spark ended by java.lang.OutOfMemoryError; nothing is lost: "
         "run again, after an OutOfMemoryError with a larger spark.driver.memory"
     )
-    assert all("the connection to Spark's JVM broke" in sentence for sentence in said(done)[1:])
+    assert all("Lost the connection to Spark's JVM" in sentence for sentence in said(done)[1:])
     assert pipeline.version("items") == version
     pipeline.catch_up()
     theirs = pipeline.source.execute("SELECT id, md5(v) FROM items").fetchall()
@@ -171,7 +171,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_a_sentence(
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 1
         assert "Traceback" not in errors
-        assert "the connection to Spark's JVM broke (killed, or out of memory?)" in errors
+        assert "Lost the connection to Spark's JVM, which was probably killed or ran out of memory." in errors
         pipeline.catch_up()
         pipeline.assert_equal("items")
 

@@ -265,8 +265,8 @@ def test_any_other_error_is_named_without_its_text(capsys: pytest.CaptureFixture
 
     assert main_guard(fail) == 1
     said = capsys.readouterr().err
-    assert said.startswith("pgdelta: unexpected ValueError in test_cli.py line ")
-    assert said.endswith("run again with --debug for the stack trace\n")
+    assert said.startswith("pgdelta: Unexpected ValueError in test_cli.py line ")
+    assert said.endswith("Run again with --debug for the stack trace.\n")
     assert "geheim" not in said
     assert said.count("\n") == 1
 
@@ -305,7 +305,7 @@ def test_debug_shows_the_stack_traces_of_errors_after_which_the_run_goes_on(
         said = capsys.readouterr().err
         assert said.count("Traceback (most recent call last)") == int(debug)
         assert ("geheim" in said) is bool(said) is debug
-    assert all(sentence.startswith("unexpected ValueError in test_cli.py") for sentence in sentences)
+    assert all(sentence.startswith("Unexpected ValueError in test_cli.py") for sentence in sentences)
 
 
 def test_an_error_of_a_side_thread_is_a_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,7 +316,7 @@ def test_an_error_of_a_side_thread_is_a_sentence_too(capsys: pytest.CaptureFixtu
         return 0
 
     assert main_guard(run) == 0
-    assert capsys.readouterr().err.startswith("pgdelta: unexpected ZeroDivisionError in test_cli.py line ")
+    assert capsys.readouterr().err.startswith("pgdelta: Unexpected ZeroDivisionError in test_cli.py line ")
 
 
 def spark_error(name: str, text: str, module: str = "pyspark.errors") -> Exception:
@@ -329,21 +329,21 @@ def test_a_spark_error_is_its_first_line_without_values() -> None:
     text = "[CAST_INVALID_INPUT] The value 'geheim' of the type \"STRING\" is malformed.\n\tat x.y(Z.scala:1)"
     sentence = describe_error(spark_error("SparkRuntimeException", text))
     assert sentence.startswith(
-        "Spark failed: [CAST_INVALID_INPUT] The value … of the type … is malformed; run"
+        "Spark failed: [CAST_INVALID_INPUT] The value … of the type … is malformed. Run"
     )
     sentence = describe_error(
         spark_error("AnalysisException", "[PATH_NOT_FOUND] Path 'x' does not exist.\nat")
     )
-    assert "Path 'x' does not exist; run again" in sentence
+    assert "Path 'x' does not exist. Run again" in sentence
     sentence = describe_error(
         spark_error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol")
     )
-    assert sentence.startswith("the connection to Spark's JVM broke")
+    assert sentence.startswith("Lost the connection to Spark's JVM")
     error = spark_error("Py4JJavaError", "", "py4j.protocol")
     error.__dict__["java_exception"] = SimpleNamespace(
         toString=lambda: "java.io.IOException: full\n\tat a.b(C)"
     )
-    assert describe_error(error).startswith("Spark failed: java.io.IOException: full; run again")
+    assert describe_error(error).startswith("Spark failed: java.io.IOException: full. Run again")
 
 
 def test_a_gateway_that_is_gone_is_said_as_such_and_a_full_disk_as_a_full_disk() -> None:
@@ -351,14 +351,15 @@ def test_a_gateway_that_is_gone_is_said_as_such_and_a_full_disk_as_a_full_disk()
     work = compile(refuse, "x/py4j/java_gateway.py", "exec")
     with pytest.raises(ConnectionRefusedError) as caught:
         exec(work)
-    assert describe_error(caught.value).startswith("the connection to Spark's JVM broke")
+    assert describe_error(caught.value).startswith("Lost the connection to Spark's JVM")
     with pytest.raises(ConnectionRefusedError) as refused:
         socket.create_connection(("127.0.0.1", free_port()))
     assert describe_error(refused.value).startswith("Connection refused")
     full = OSError(errno.ENOSPC, "as Arrow puts it: [errno 28] No space left on device")
-    assert describe_error(full) == "No space left on device; nothing is lost: make room and run again"
+    assert describe_error(full) == "No space left on device. Nothing is lost. Free some space and run again."
     text = "[TASK_WRITE_FAILED] x\n\tCaused by: java.io.IOException: No space left on device"
-    assert describe_error(spark_error("SparkException", text)).endswith("make room and run again")
+    sentence = describe_error(spark_error("SparkException", text))
+    assert sentence.endswith("No space left on device. Nothing is lost. Free some space and run again.")
 
 
 def free_port() -> int:
