@@ -1,7 +1,8 @@
-"""Ranges of keys: somebody names them to have their rows copied anew; source and silver both find them.
+"""Ranges of primary-key values, which a partial resync copies again.
 
-Pure. Keys compare column by column, as PostgreSQL compares rows. Which keys lie between two others both sides
-have to see alike: of types that they order alike any range is taken, of others only keys that are the same.
+Pure. Keys compare column by column, as PostgreSQL compares rows. The source selects the rows of a range, and
+silver must select the same ones: a range with bounds therefore needs types whose values both sides sort
+alike, while a single key works with any type.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID = 16, 17, 20, 21, 23, 25, 26
 VARCHAR, DATE, NUMERIC, UUID = 1043, 1082, 1700, 2950
-TEXTS = frozenset({TEXT, VARCHAR})  # which both sides order by their bytes, under the collation C
+TEXTS = frozenset({TEXT, VARCHAR})  # both sides sort these by their bytes: under collation C at the source
 _INTEGERS = ("SMALLINT", "INT", "BIGINT")
-_ALIKE = {
+# OID of a PostgreSQL type → silver types that sort its values in the same order
+_SAME_ORDER = {
     BOOL: ("BOOLEAN",),
     BYTEA: ("BINARY",),
     INT2: _INTEGERS,
@@ -30,9 +32,9 @@ _ALIKE = {
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Keys from `first` to `last`, both included: texts of the key's columns, or of the first of them.
+    """The keys from `first` to `last`, both inclusive; an empty tuple is no bound.
 
-    An end without values has no bound.
+    A bound has the text of each key column, or of the first ones.
     """
 
     first: tuple[str, ...]
@@ -40,34 +42,32 @@ class KeyRange:
 
     @property
     def is_single(self) -> bool:
-        """Say whether all of its keys have the same values in the columns that it names."""
+        """Whether the range is one value of the columns that it names."""
         return self.first == self.last
 
     @property
     def width(self) -> int:
-        """Return how many columns it names."""
+        """The number of columns that the range names."""
         return max(len(self.first), len(self.last))
 
 
-def is_ordered(type_oid: int) -> bool:
-    """Say whether a type, beneath its domains, has an order that a silver type shares."""
-    return type_oid in _ALIKE
+def has_same_order(type_oid: int, ddl: str) -> bool:
+    """Return whether a silver type sorts the values of a PostgreSQL type as the server does."""
+    return ddl.partition("(")[0] in _SAME_ORDER.get(type_oid, ())
 
 
-def is_ordered_alike(type_oid: int, ddl: str) -> bool:
-    """Say whether a silver type orders the values of a type as the server does."""
-    return ddl.partition("(")[0] in _ALIKE.get(type_oid, ())
+def describe_unusable(key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str | None:
+    """Return why ranges cannot select rows by a key of these types, and what to do; None if they can.
 
-
-def find_fault(key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str | None:
-    """Say why ranges cannot be told in a key whose columns are of these types; None where they can."""
+    `key_types` are the OIDs of the key's columns, of domains those of their base types.
+    """
     if not key_types:
-        return "its rows have no key (REPLICA IDENTITY): copy the whole table"
+        return "The table has no key (REPLICA IDENTITY). Resync the whole table."
     for each in ranges:
         if each.width == 0:
-            return "a range of keys needs a first key or a last one"
+            return "The range has no bound. Give a first key or a last key."
         if each.width > len(key_types):
-            return f"its key has {len(key_types)} columns, and {each.width} values were given"
-        if not each.is_single and not all(map(is_ordered, key_types[: each.width])):
-            return "its key has a type that source and silver order differently: name single keys"
+            return f"The range has {each.width} values, the key {len(key_types)} columns. Give fewer values."
+        if not each.is_single and not all(type_oid in _SAME_ORDER for type_oid in key_types[: each.width]):
+            return "The key has a type that source and silver sort differently. Give single keys."
     return None

@@ -1,7 +1,7 @@
-"""Folders and files of this host that belong to one user, whatever the umask.
+"""Local directories and files that only their owner can use, whatever the umask.
 
-What the lake's tables are made of is not among them: it follows the umask, because executors and readers may
-be other users.
+The files of the lake's tables are created elsewhere and follow the umask: executors and readers may be
+other users.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import IO
 
 
 def make_private_folder(path: Path, *, mode: int = 0o700, exist_ok: bool = False) -> None:
-    """Make a folder that nobody else can enter, and what is missing above it, which nobody else can change.
+    """Create a directory that only its owner can enter, and missing parents that only their owner can change.
 
-    `mode` is what others may do at the most. One that is there already stays as it is, with `exist_ok`.
+    `mode` is the directory's mode before the umask. An existing directory raises FileExistsError or, with
+    `exist_ok`, keeps its mode.
     """
     missing = []
     parent = path.parent
@@ -27,7 +28,10 @@ def make_private_folder(path: Path, *, mode: int = 0o700, exist_ok: bool = False
 
 
 def open_private(path: Path, *, append: bool = False) -> IO[str]:
-    """Open a text file for writing that nobody else can read; a link in its place is not followed."""
+    """Open a text file for writing, which only its owner can read if it is new; do not follow a symlink.
+
+    The file is truncated unless `append`. Raise OSError for a symlink.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     number = os.open(path, flags | (os.O_APPEND if append else os.O_TRUNC), 0o600)
     return os.fdopen(number, "a" if append else "w", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Names of tables, schema and table, as the catalog has them, and the globs that match them.
+"""Names of tables as PostgreSQL's catalog has them, and globs that match them.
 
-A glob is `schema.table` with `*` and `?`; a part that holds a dot is in double quotes. Case counts.
+A glob is `schema.table` with `*` and `?`, case-sensitive; a part that contains a dot is in double quotes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GLOB = re.compile(rf"{_GLOB_PART}\.{_GLOB_PART}")
 
 
 class TableName(NamedTuple):
-    """A table of the source."""
+    """Schema and name of a source table, unquoted."""
 
     schema: str
     table: str
@@ -29,18 +29,18 @@ class TableName(NamedTuple):
 
     @property
     def sql(self) -> str:
-        """The name as PostgreSQL's SQL has it, quoted."""
+        """The name quoted for PostgreSQL's SQL."""
         return ".".join('"' + part.replace('"', '""') + '"' for part in self)
 
     @property
     def glob(self) -> str:
-        """The glob that matches this table and no other, unless its name holds `*` or `?`."""
+        """The glob that matches this table, and only this one unless its name contains `*` or `?`."""
         return ".".join(
             '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in self
         )
 
     def command(self, command: str) -> str:
-        """Return a command of `pgdelta` for this table, as a shell takes it."""
+        """Return a `pgdelta` command for this table, quoted for a shell."""
         return f"pgdelta {command} --table {shlex.quote(self.glob)}"
 
 
@@ -52,11 +52,11 @@ class TableGlob:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the text is a glob of two parts."""
+        """Whether the text is a glob: two parts, quoted where they must be."""
         return _patterns(self.text) is not None
 
     def matches(self, name: TableName) -> bool:
-        """Return whether the glob matches a table."""
+        """Return whether the glob matches a table; an invalid one matches none."""
         patterns = _patterns(self.text)
         return patterns is not None and all(
             pattern.fullmatch(part) is not None for pattern, part in zip(patterns, name, strict=True)
@@ -64,11 +64,17 @@ class TableGlob:
 
 
 def match_tables(globs: Sequence[str] | None) -> Callable[[TableName], bool]:
-    """Return a predicate for tables that one of the globs of a command line matches; no glob matches all."""
+    """Return a predicate for the tables that any of the globs matches; without globs, all tables.
+
+    The globs come from the option `--table`; raise ConfigError for an invalid one.
+    """
     found = [TableGlob(text) for text in globs or ("*.*",)]
     for glob in found:
         if not glob.is_valid:
-            raise ConfigError(f"--table {glob.text}: write schema.table, and quote a part that holds a dot")
+            raise ConfigError(
+                f"--table {glob.text}: Not a `schema.table` glob. Write schema.table, and double-quote a part"
+                " that contains a dot."
+            )
     return lambda name: any(glob.matches(name) for glob in found)
 
 

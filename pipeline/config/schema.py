@@ -1,9 +1,9 @@
 """The JSON Schema of the configuration file, generated from its classes.
 
-Editors complete and check `conf/pipeline.yaml` with it (`conf/pipeline.schema.json`, which a test holds equal
-to `schema_text`), the reference page is generated from it, and errors take the known keys and allowed values
-from it. Beyond the standard it has `x-postgresql`, the first version that supports a key, and `x-default`, in
-words, where the default is not a constant.
+Editors complete and check `conf/pipeline.yaml` with it: `conf/pipeline.schema.json` is the output of
+`schema_text`. The reference page is generated from it, and errors take known keys and allowed values from it.
+Beyond the standard it has `x-postgresql`, the first version that supports a key, and `x-default`, the default
+in words where it is not a constant.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pipeline.delta.locks import refuse_while_apply_runs
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
-from pipeline.key_ranges import KeyRange, find_fault
+from pipeline.key_ranges import KeyRange, describe_unusable
 from pipeline.metadata.registry import Records
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import connect
@@ -104,12 +104,10 @@ def _refuse_untold(
     (name,) = names
     relations = [r for r in bronze.source_relations().values() if (r.schema_name, r.table_name) == name]
     relation = max(relations, key=lambda r: r.lsn)
-    fault = find_fault(relation.key_types, key_ranges)
+    fault = describe_unusable(relation.key_types, key_ranges)
     if fault is None:
         with connect(config.source.conninfo, application_name="pgdelta resync") as source:
             if not accepts_keys(source, name, key_condition(relation.key, relation.key_types, key_ranges)):
-                fault = (
-                    "a value was given that the type of its key does not have: write it as SELECT shows it"
-                )
+                fault = "The type of a key column rejects the given value. Write it as SELECT shows it."
     if fault:
         raise ConfigError(f"{name}: {fault}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.delta.sql import literal, quoted
-from pipeline.key_ranges import KeyRange, is_ordered_alike
+from pipeline.key_ranges import KeyRange, has_same_order
 from pipeline.silver.fold import Fold
 from pipeline.silver.text_parsers import SilverType
 
@@ -24,7 +24,7 @@ def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[K
     key = [(quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]
     for each in ranges:
         pairs = zip(key_types, key[: each.width], strict=False)
-        if not each.is_single and not all(is_ordered_alike(oid, kind.ddl) for oid, (_, kind) in pairs):
+        if not each.is_single and not all(has_same_order(oid, kind.ddl) for oid, (_, kind) in pairs):
             raise KeysUnknown
     return " OR ".join(f"({_condition(key, each)})" for each in ranges)
 

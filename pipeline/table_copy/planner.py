@@ -10,7 +10,7 @@ from pipeline.bronze.copy_states import READING, CopyRequest, CopyState, Snapsho
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.relation_versions import RelationVersion, relation_version
 from pipeline.config.config import Config
-from pipeline.key_ranges import KeyRange, find_fault
+from pipeline.key_ranges import KeyRange, describe_unusable
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.key_conditions import KeyCondition, accepts_keys, key_condition, orders_by_bytes
@@ -106,7 +106,7 @@ class CopyPlanner:
     def _keys(self, name: TableName, version: RelationVersion, want: Candidate) -> KeyCondition | None:
         """Return the condition for the wanted keys; None where the whole table is to be copied."""
         names, types = version.key
-        if not want.key_ranges or find_fault(types, want.key_ranges):
+        if not want.key_ranges or describe_unusable(types, want.key_ranges):
             return None
         keys = key_condition(names, types, want.key_ranges)
         is_told = orders_by_bytes(self._connection) and accepts_keys(self._connection, name, keys)

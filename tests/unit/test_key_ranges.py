@@ -1,4 +1,4 @@
-"""Ranges of keys: which of them source and silver tell alike, and how the source finds their rows."""
+"""Ranges of keys: which of them select the same rows at the source and in silver, and by what condition."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pipeline.key_ranges import (
     TEXT,
     UUID,
     KeyRange,
-    find_fault,
-    is_ordered_alike,
+    describe_unusable,
+    has_same_order,
 )
 from pipeline.postgres.key_conditions import key_condition
 
@@ -29,9 +29,9 @@ def span(first: tuple[str, ...], last: tuple[str, ...]) -> KeyRange:
     ("types", "each", "fault"),
     [
         ((), span(("1",), ("2",)), "no key"),
-        ((INT8,), span((), ()), "a first key or a last one"),
-        ((INT8,), span(("1", "2"), ("1", "2")), "1 columns, and 2 values"),
-        ((INT8,), span(("1",), ("1", "2")), "1 columns, and 2 values"),
+        ((INT8,), span((), ()), "no bound. Give a first key or a last key."),
+        ((INT8,), span(("1", "2"), ("1", "2")), "The range has 2 values, the key 1 columns."),
+        ((INT8,), span(("1",), ("1", "2")), "The range has 2 values, the key 1 columns."),
         ((TIMESTAMPTZ,), span(("a",), ("b",)), "single keys"),
         ((INT8, TIMESTAMPTZ), span(("1",), ("1", "b")), "single keys"),
         ((INT8, TIMESTAMPTZ), span(("1",), ("2",)), None),
@@ -40,13 +40,15 @@ def span(first: tuple[str, ...], last: tuple[str, ...]) -> KeyRange:
         ((TEXT,), span((), ("a",)), None),
     ],
 )
-def test_a_fault_is_said(types: tuple[int, ...], each: KeyRange, fault: str | None) -> None:
-    found = find_fault(types, [each])
+def test_ranges_that_cannot_select_rows_are_described(
+    types: tuple[int, ...], each: KeyRange, fault: str | None
+) -> None:
+    found = describe_unusable(types, [each])
     assert found is None if fault is None else fault in (found or "")
 
 
 @pytest.mark.parametrize(
-    ("oid", "ddl", "is_alike"),
+    ("oid", "ddl", "is_same"),
     [
         (INT8, "BIGINT", True),
         (INT8, "STRING", False),  # by tables[].types: "10" comes before "9"
@@ -60,8 +62,8 @@ def test_a_fault_is_said(types: tuple[int, ...], each: KeyRange, fault: str | No
         (TIMESTAMPTZ, "TIMESTAMP", False),
     ],
 )
-def test_which_orders_are_alike(oid: int, ddl: str, is_alike: bool) -> None:
-    assert is_ordered_alike(oid, ddl) is is_alike
+def test_which_silver_types_sort_as_the_server_does(oid: int, ddl: str, is_same: bool) -> None:
+    assert has_same_order(oid, ddl) is is_same
 
 
 def test_the_condition_at_the_source() -> None:

@@ -72,7 +72,7 @@ def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path, key: str) -> None:
         "base: &b {slot: a}\npipeline: s\nsource: {<<: *b}\n",
     ],
 )
-def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_duplicate_key_is_refused(tmp_path: Path, text: str) -> None:
     assert "Duplicate key." in (said := mistake(tmp_path, text)) or "Not a plain key." in said
 
 
