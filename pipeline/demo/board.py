@@ -22,8 +22,8 @@ from pipeline.demo.load import Load
 from pipeline.demo.shop import SCHEMA_NAME, TABLES
 from pipeline.progress import ApplySummary, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.report.progress import size_text
 from pipeline.table_name import TableName
+from pipeline.units import format_size
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -152,7 +152,7 @@ class Board:
             f"{self._elapsed():4.0f} s, {self.stage}: {source} rows in source, {silver} in silver, "
             f"{sum(s.changes for s in standings)} changes applied, "
             f"lag {max(s.lag_seconds for s in standings):.1f} s, "
-            f"{size_text(max(s.lag_bytes for s in standings))}"
+            f"{format_size(max(s.lag_bytes for s in standings))}"
         )
 
     def _table(self) -> Table:
@@ -171,7 +171,7 @@ class Board:
                 f"{SCHEMA_NAME}.{s.table}" + (f" [red]{s.note}[/]" if s.note else ""),
                 *(f"{number:,}" for number in (s.source_rows, s.silver_rows, s.changes)),
                 f"{s.lag_seconds:.1f}",
-                size_text(s.lag_bytes),
+                format_size(s.lag_bytes),
             )
         return table
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pipeline.protocol.lsn import LSN
-from pipeline.report.progress import duration_text, size_text
+from pipeline.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from pipeline.bronze.activity import Mark
@@ -66,15 +66,15 @@ def source_lines(source: SourceState, slot_name: str, rate: float | None) -> lis
     if slot.is_lost:
         reason = f" ({slot.invalidation_reason})" if slot.invalidation_reason else ""
         return [", ".join(facts), f"the slot is lost{reason}: what it kept is gone; see source.lost_slot"]
-    retained = "unknown" if slot.retained is None else size_text(slot.retained)
-    grows = "" if rate is None else f", {size_text(round(rate))} a second are written"
+    retained = "unknown" if slot.retained is None else format_size(slot.retained)
+    grows = "" if rate is None else f", {format_size(round(rate))} a second are written"
     return [", ".join(facts), f"WAL kept for it: {retained}{grows}; {_limit(source, rate)}"]
 
 
 def _limit(source: SourceState, rate: float | None) -> str:
     if source.keep_size is None:
         return "max_slot_wal_keep_size is unlimited: a slot that stands still fills the disk"
-    limit = f"max_slot_wal_keep_size {size_text(source.keep_size)}"
+    limit = f"max_slot_wal_keep_size {format_size(source.keep_size)}"
     safe = source.slot.safe if source.slot else None
     if safe is None:
         return f"{limit}; how much more the server does not say"
@@ -84,9 +84,9 @@ def _limit(source: SourceState, rate: float | None) -> str:
     how_long = "at the present rate never" if rate == 0 else "nobody knows for how long"
     if left is not None:
         how_long = f"at the present rate for {long_text(left)}"
-    return f"{limit}: {size_text(safe)} more, {how_long}"
+    return f"{limit}: {format_size(safe)} more, {how_long}"
 
 
 def long_text(seconds: float) -> str:
     """Return a time in its unit, days among them."""
-    return f"{seconds / _DAY:,.1f} days" if seconds >= 2 * _DAY else duration_text(seconds)
+    return f"{seconds / _DAY:,.1f} days" if seconds >= 2 * _DAY else format_duration(seconds)

@@ -153,7 +153,7 @@ class RunMetrics:
             return {name: value(tables[name]) if name in tables else 0 for name in applied.keys() | tables}
 
         passes = (
-            Sample(summary.passing_seconds, self._labels, "_sum"),
+            Sample(summary.total_batch_seconds, self._labels, "_sum"),
             Sample(summary.batches, self._labels, "_count"),
         )
         return [

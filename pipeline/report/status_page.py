@@ -18,8 +18,8 @@ from pipeline.metadata.status import FAILED
 from pipeline.postgres.replication.slot_status import SourceState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.lag import long_text, seconds_remaining, source_lines
-from pipeline.report.progress import size_text
 from pipeline.table_name import TableName
+from pipeline.units import format_size
 
 
 # Text in a table or line of the terminal: shown as it is, whatever a name of the source holds.
@@ -177,4 +177,4 @@ def _lag_text(table: TableStatus) -> str:
     if table.lag_bytes == 0:
         return "0"
     seconds = "" if table.lag_seconds is None else f"{long_text(table.lag_seconds)}, "
-    return f"{seconds}{size_text(table.lag_bytes)}"
+    return f"{seconds}{format_size(table.lag_bytes)}"

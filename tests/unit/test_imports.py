@@ -24,12 +24,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "table_name": set(),
     "private_files": set(),
     "key_ranges": set(),
+    "units": set(),
     "config": set(),
     "protocol": set(),
     "postgres": {"config", "key_ranges", "private_files", "protocol"},
     "delta": {"protocol"},
     "metadata": {"delta", "protocol"},
-    "progress": {"metadata", "protocol"},
+    "progress": {"metadata", "protocol", "units"},
     "bronze": {"delta", "key_ranges", "postgres", "private_files", "protocol"},
     "table_copy": {"bronze", "config", "delta", "key_ranges", "metadata", "postgres", "progress", "protocol"},
     "silver": {
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "table_copy",
     },
     "ingest": {"bronze", "config", "delta", "postgres", "progress", "protocol", "table_copy"},
-    "report": {"bronze", "config", "delta", "metadata", "postgres", "progress", "protocol"},
+    "report": {"bronze", "config", "delta", "metadata", "postgres", "progress", "protocol", "units"},
     "apply": {"bronze", "config", "delta", "metadata", "progress", "protocol", "report", "silver"},
     "operate": {
         "apply",
@@ -82,7 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "private_files",
         "progress",
         "protocol",
-        "report",
+        "units",
     },
     "cli": {
         "apply",

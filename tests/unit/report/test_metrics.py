@@ -49,7 +49,7 @@ def test_ingest_says_how_far_bronze_is_and_goes_on_changing() -> None:
     assert not any("captured_commit_timestamp" in name or "copy" in name for name in found)
     summary.captured_offset, summary.commit_time, summary.transactions = LSN(0x200000001), NOON, 7
     summary.changes, summary.commits = 21, 2
-    summary.copies[TableName("sales", 'o"1')] = CopyProgress(ranges=4, ranges_landed=1, failure="no right")
+    summary.copies[TableName("sales", 'o"1')] = CopyProgress(chunks=4, chunks_landed=1, failure="no right")
     found = scraped(metrics)
     assert {name: value for name, value in found.items() if "info" not in name and "start" not in name} == {
         'pgdelta_captured_lsn{pipeline="shop"}': "8589934593",
