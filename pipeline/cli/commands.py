@@ -110,11 +110,17 @@ def status(options: argparse.Namespace, stop: threading.Event) -> int:
     config = _load(options)
     if options.prove:
         return _prove(config, options)
-    from pipeline.report.status import read_status
+    from pipeline.report.status import read_details, read_status
+    from pipeline.report.status_page import Status
+    from pipeline.report.table_details import StatusDetails
 
-    status = read_status(config, is_offline=options.offline)
-    _show(status, options)
-    return int(options.strict and status.is_held)
+    found: Status | StatusDetails
+    if options.tables:
+        found = read_details(config, options.tables, is_offline=options.offline)
+    else:
+        found = read_status(config, is_offline=options.offline)
+    _show(found, options)
+    return int(options.strict and found.is_held)
 
 
 def _prove(config: Config, options: argparse.Namespace) -> int:

