@@ -94,6 +94,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "private_files",
         "progress",
         "protocol",
+        "terminal",
         "units",
     },
     "cli": {
