@@ -171,7 +171,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """Spark's figures of the newest micro-batch; None where Spark reports none."""
+    """Spark's figures of the newest micro-batch; None if Spark reports none."""
 
     batch_id: int
     rows: int

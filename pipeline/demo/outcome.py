@@ -114,7 +114,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     pairs = (("lake", short_path(outcome.lake)), ("pipeline", short_path(outcome.config)))
     print_pairs(console, pairs)
     print_paragraph(console, "Try a query:")
-    # one line, whatever the width, so that it can be copied into a shell
+    # always one line, so that it can be copied into a shell
     print(f"\n  {outcome.query}", flush=True)
 
 

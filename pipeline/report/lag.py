@@ -40,7 +40,7 @@ def wal_rate(since: Mark | None, source: SourceState) -> float | None:
 
 
 def seconds_until_limit(source: SourceState, rate: float | None) -> float | None:
-    """Return how long until the slot may lose WAL if nobody reads it and the rate stays."""
+    """Return how long until the slot may lose WAL if no job reads it and the rate stays."""
     if source.keep_size is None or source.slot is None or source.slot.safe is None or source.slot.is_lost:
         return None
     if source.slot.safe <= 0:

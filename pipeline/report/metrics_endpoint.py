@@ -93,7 +93,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(application)
 
     def server_bind(self) -> None:
-        """Bind without a reverse look-up of the address, which can take as long as the name service wants."""
+        """Bind without a reverse look-up of the address, which may wait for a slow name service."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
         self.setup_environ()

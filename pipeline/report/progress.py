@@ -1,6 +1,6 @@
 """Table copies under way on stderr: bars in a terminal, elsewhere a line now and then.
 
-Reads the summary that ingest reports, from whatever thread it comes. Outside a terminal, a copy is one line
+Reads the summary that ingest reports, from any thread. Outside a terminal, a copy is one line
 when it is complete or failed, and all copies together are one line every 30 s. A stderr that cannot be
 written to ends no run.
 """

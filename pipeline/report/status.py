@@ -175,7 +175,7 @@ def _copying(
 
 
 def _with_failure(table: TableStatus, failure: Failure | None) -> TableStatus:
-    """Return the table as failed if the last batch failed where it still is."""
+    """Return the table as failed if the last batch failed at its present offset."""
     if failure is None or table.state not in (*HOLDING, BEHIND) or failure.applied != table.applied:
         return table
     return replace(table, state=FAILED, sentence=failure.sentence)

@@ -55,7 +55,7 @@ _SHORTEST_EVENT = 30  # cells of an event that are worth a column
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table: `state` is failed, held, refused, behind, copying, detached or current; `sentence` says why.
+    """One table: `state` is failed, held, refused, behind, copying, detached or current, `sentence` why.
 
     `version` is -1 before the first copy is in silver. `commit_time` is that of the last transaction up to
     `applied`. `operations` counts what committed within the last day, by the operation's letter. `verified`

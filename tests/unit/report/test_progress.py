@@ -1,4 +1,4 @@
-"""Copies under way as text: what each line says, and how little of many tables is shown."""
+"""Table copies under way: the text of each line, and how few of many tables are shown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def some() -> dict[TableName, CopyProgress]:
     return tables
 
 
-def test_one_line_says_how_far_all_tables_are() -> None:
+def test_all_tables_are_one_line() -> None:
     assert total_line(some(), 180_000.0) == (
         "copying: 3 of 12 tables complete, public.orders 41%, 12,300,000 rows, 180,000 rows/s"
     )
@@ -97,13 +97,13 @@ def test_tables_that_wait_are_not_shown() -> None:
     assert list_rows({ORDERS: copy_of(0)}, 0.0, 8)[-1].share == 1.0
 
 
-def test_what_is_left_is_reckoned_by_what_is_in_bronze() -> None:
+def test_the_remaining_time_follows_what_bronze_holds() -> None:
     assert copy_of(4, 1, seconds=10.0).seconds_remaining == 30.0
     assert copy_of(4, 0, 5, seconds=10.0).seconds_remaining is None
     assert copy_of(4, 4, 5, seconds=10.0).seconds_remaining is None
 
 
-def test_time_counts_from_when_somebody_begins_to_read() -> None:
+def test_time_counts_from_the_first_read() -> None:
     copy = CopyProgress()
     copy.landed(0, 0)
     assert copy.seconds == 0.0
@@ -125,7 +125,7 @@ def summary_of(copies: dict[TableName, CopyProgress], failure: str | None = None
     return IngestSummary("shop", "shop", copies=copies, copy_failure=failure)
 
 
-def test_elsewhere_there_is_a_line_now_and_then(
+def test_outside_a_terminal_there_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = summary_of(some())
@@ -141,21 +141,21 @@ def test_elsewhere_there_is_a_line_now_and_then(
         for copy in summary.copies.values():
             copy.failure = None if copy.is_complete else "It is gone."
         summary.copy_failure = "All is lost."
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count(" failed: It is gone.\n") == 9
-    assert said.err.endswith("copy failed: All is lost.\n")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count(" failed: It is gone.\n") == 9
+    assert output.err.endswith("copy failed: All is lost.\n")
 
 
-def test_what_fails_again_for_the_same_reason_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repeated_failure_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     with CopyBoard() as board:
         for _ in range(3):
             board.update(summary_of({ORDERS: copy_of()}))
             board.update(summary_of({ORDERS: copy_of(failure="No.")}, "Nothing goes."))
         board.update(summary_of({ORDERS: copy_of(1, 1, 2, is_complete=True)}))
         board.update(summary_of({ORDERS: copy_of(1, 1, 3, is_complete=True, began=1.0)}))
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition(",")[0] for line in said] == [
+    output = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in output] == [
         "copy of public.orders failed: No.",
         "copy failed: Nothing goes.",
         "copied public.orders: 2 rows",
@@ -163,14 +163,14 @@ def test_what_fails_again_for_the_same_reason_is_said_once(capsys: pytest.Captur
     ]
 
 
-def test_beside_json_stderr_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_json_stderr_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     with CopyBoard(is_quiet=True) as board:
         board.update(summary_of(some(), "All is lost."))
     assert capsys.readouterr() == ("", "")
 
 
 class Terminal(io.StringIO):
-    """A stderr that takes itself for a terminal."""
+    """A stderr that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -200,13 +200,13 @@ def test_a_terminal_has_bars_and_keeps_stdout_free(
 
 
 class Closed(io.StringIO):
-    """A stderr that nobody reads any more."""
+    """A stderr whose reader is gone."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError
 
 
-def test_a_stderr_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Closed())
     with CopyBoard() as board:
         board.update(summary_of(some()))

@@ -31,8 +31,8 @@ def logged(stream: io.StringIO) -> list[dict[str, Any]]:
     text = stream.getvalue()
     assert not text or text.endswith("\n")
     found = [json.loads(line) for line in text.splitlines()]
-    assert all((said.pop("pipeline"), said.pop("command")) == TableName("shop", "run") for said in found)
-    assert all(said.pop("time").endswith("Z") for said in found)
+    assert all((entry.pop("pipeline"), entry.pop("command")) == ("shop", "run") for entry in found)
+    assert all(entry.pop("time").endswith("Z") for entry in found)
     stream.seek(0)
     stream.truncate()
     return found
@@ -47,8 +47,8 @@ def test_copies_that_all_fail_are_logged_once_for_each_sentence() -> None:
     copy = summary.copies[TableName("public", "t")] = CopyProgress(rows_landed=4)
     copy.complete()
     log.on_ingest(summary)
-    said = [(line["event"], line.get("sentence")) for line in logged(lines)]
-    assert said == [
+    entries = [(line["event"], line.get("sentence")) for line in logged(lines)]
+    assert entries == [
         ("copies failed", "no server"),
         ("copies failed", "no right"),
         ("copied", None),
@@ -84,7 +84,7 @@ def test_commits_and_copies_are_logged_as_they_come() -> None:
     ]
 
 
-def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
+def test_batches_and_alerts_are_logged_once() -> None:
     lines = io.StringIO()
     log, summary = RunLog("shop", "run", lines), ApplySummary("shop")
     log.on_apply(summary)
@@ -187,7 +187,7 @@ def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[
     assert "geheim" not in capsys.readouterr().err
 
 
-def test_a_run_that_is_done_says_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_completed_run_logs_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     with Observers(CONFIG, options(), "apply") as observers:
         observers.on_apply(ApplySummary("shop"))
     assert observers.end(1) == 1
@@ -222,7 +222,7 @@ def report_alerts(options: WatchOptions) -> None:
             observers.on_apply(summary)
 
 
-def test_a_continuous_run_says_in_text_what_is_held_fails_or_goes_on(
+def test_a_continuous_run_prints_its_alerts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report_alerts(options("text", trigger="continuous"))
@@ -232,7 +232,7 @@ def test_a_continuous_run_says_in_text_what_is_held_fails_or_goes_on(
         "failed: public.b: it has\\nno folder",
         "resumed: public.b",
     ]
-    # It comes in the closing lines, or beside a result as data.
+    # Other runs have it in their closing lines, or in a result as data.
     report_alerts(options("text"))
     report_alerts(options("text", trigger="continuous", json=True))
     assert capsys.readouterr().err == ""

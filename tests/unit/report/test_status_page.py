@@ -1,6 +1,6 @@
 """The status page and the details of a table at several widths, with hostile names among 58 tables.
 
-The whole pages are in `pages/`. A page that is meant to change is written anew by running this module.
+The whole pages are in `pages/`; `python -m tests.unit.report.test_status_page` writes them.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def test_columns_are_those_of_silver_then_those_it_lacks() -> None:
     )
 
 
-def test_details_of_a_current_table_say_what_happened_last() -> None:
+def test_details_of_a_current_table_have_the_last_event() -> None:
     name = TableName("public", "a")
     table = replace(
         current_table(name), event=Event(*name, LSN(16), "evolved", "Column b was added."), lag_bytes=0
@@ -194,7 +194,7 @@ def test_details_of_a_current_table_say_what_happened_last() -> None:
     assert "none behind bronze" in page.getvalue()
 
 
-def test_a_notice_is_for_what_somebody_can_do() -> None:
+def test_a_notice_is_for_tables_to_act_on() -> None:
     event = Event("public", "a", LSN(16), "evolved", "Column b was added.")
     table = replace(current_table(TableName("public", "a")), sentence=event.sentence, event=event)
     assert table.notice is None
