@@ -1,4 +1,9 @@
-"""What runs report: closing lines for people, the same as data, and exit codes for schedulers."""
+"""Summaries of runs: what ingest, its table copies and apply have done so far.
+
+The jobs write them, observers read them from other threads while they change. At the end each gives closing
+lines for people, the same as data, and an exit code for schedulers. Nothing here does I/O or holds a row's
+values.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,23 +14,22 @@ from typing import Any
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
+from pipeline.units import format_count, format_duration, format_share
 
-NO_BRONZE = (
-    "bronze holds nothing to apply yet: run pgdelta ingest, or see whether storage.root is as you mean it"
-)
+NO_BRONZE = "bronze holds nothing to apply yet. Run pgdelta ingest first, or check storage.root."
 
 
 @dataclass(slots=True)
 class CopyProgress:
-    """How far the copy of one table is: `ranges` of pages, of which so many are in bronze; bytes of text.
+    """How far the copy of one table is: the chunks read and landed in bronze, rows, and bytes of their text.
 
-    Time counts from when somebody began to read.
+    `began` is the monotonic time at which its first chunk was read; `seconds` count from there.
     """
 
     pages: int = 0
-    ranges: int = 0
-    ranges_read: int = 0
-    ranges_landed: int = 0
+    chunks: int = 0
+    chunks_read: int = 0
+    chunks_landed: int = 0
     rows: int = 0
     rows_landed: int = 0
     bytes: int = 0
@@ -35,39 +39,54 @@ class CopyProgress:
     seconds: float = 0.0
 
     def begin(self) -> None:
-        """Note that a reader takes a range, in whatever thread."""
+        """Start the clock unless it runs; safe to call from any thread."""
         if self.began is None:
             self.began = time.monotonic()
 
     def read(self, rows: int, byte_count: int) -> None:
-        """Note rows that a reader has, in whatever thread."""
+        """Count rows that a reader received; safe to call from any thread."""
         self.rows += rows
         self.bytes += byte_count
-        self._look_at_clock()
+        self._update_seconds()
 
-    def landed(self, ranges: int, rows: int) -> None:
-        """Note what is in bronze."""
-        self.ranges_landed, self.rows_landed = ranges, rows
-        self._look_at_clock()
+    def landed(self, chunks: int, rows: int) -> None:
+        """Record how many chunks and rows bronze holds."""
+        self.chunks_landed, self.rows_landed = chunks, rows
+        self._update_seconds()
 
     def complete(self) -> None:
-        """Note that silver may begin with it."""
+        """Record that the copy is complete in bronze, so that silver may start from it."""
         self.is_complete = True
-        self._look_at_clock()
+        self._update_seconds()
 
     @property
     def share(self) -> float:
-        """Return which part of the ranges is in bronze."""
-        return self.ranges_landed / self.ranges if self.ranges else 1.0
+        """The part of the chunks that bronze holds, 0 to 1."""
+        return self.chunks_landed / self.chunks if self.chunks else 1.0
 
-    def _look_at_clock(self) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Whether the copy has neither completed nor failed."""
+        return not self.is_complete and self.failure is None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether every chunk was read from the source."""
+        return self.chunks_read >= self.chunks
+
+    @property
+    def seconds_remaining(self) -> float | None:
+        """How long the rest takes at the rate so far, None before the first chunk and after the last."""
+        return self.seconds * (1 - self.share) / self.share if 0 < self.share < 1 else None
+
+    def _update_seconds(self) -> None:
         if self.began is not None:
             self.seconds = time.monotonic() - self.began
 
 
 @dataclass(slots=True)
 class IngestSummary:
-    """What a run captured so far; `position` is what bronze holds and the slot was told."""
+    """What a run captured so far; `captured_offset` is in bronze and acknowledged to the slot."""
 
     pipeline: str
     slot: str
@@ -77,12 +96,12 @@ class IngestSummary:
     commits: int = 0
     seconds: float = 0.0
     copies: dict[TableName, CopyProgress] = field(default_factory=dict)
-    copy_failure: str | None = None  # of all tables that were to be copied
-    commit_time: datetime | None = None  # of the newest transaction that was captured
+    copy_failure: str | None = None  # why none of the tables can be copied
+    commit_time: datetime | None = None  # of the newest captured transaction
 
     @property
     def has_copies(self) -> bool:
-        """Say whether there is something to report of copies."""
+        """Whether there is anything to report about table copies."""
         return bool(self.copies or self.copy_failure)
 
     def lines(self) -> list[str]:
@@ -93,21 +112,23 @@ class IngestSummary:
             if copy.failure:
                 copied.append(f"copy of {name} failed: {copy.failure}")
             elif copy.is_complete:
-                copied.append(f"copied {name}: {copy.rows_landed} rows, {copy.seconds:.1f} s")
+                rows = format_count(copy.rows_landed, "row")
+                copied.append(f"copied {name}: {rows}, {format_duration(copy.seconds)}")
             else:
-                share = f"{copy.rows_landed} rows, {copy.share:.0%}"
-                copied.append(f"copy of {name}: {share}; the next run goes on")
+                share = f"{format_count(copy.rows_landed, 'row')}, {format_share(copy.share)}"
+                copied.append(f"copy of {name}: {share}; the next run continues")
         if self.copy_failure:
             copied.append(f"copy failed: {self.copy_failure}")
         return [
             *copied,
-            f"ingest {self.pipeline}: {self.changes} changes of {self.transactions} transactions in "
-            f"{self.commits} commits, {self.seconds:.1f} s ({rate:.0f} changes/s)",
+            f"ingest {self.pipeline}: {format_count(self.changes, 'change')} of "
+            f"{format_count(self.transactions, 'transaction')} in {format_count(self.commits, 'commit')}, "
+            f"{format_duration(self.seconds)} ({rate:,.0f} changes/s)",
             f"bronze is complete up to {self.captured_offset}, acknowledged to slot {self.slot}",
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
+        """Return the summary as data."""
         return {
             "pipeline": self.pipeline,
             "slot": self.slot,
@@ -132,7 +153,7 @@ class IngestSummary:
         }
 
     def exit_code(self, strict: bool) -> int:
-        """Return 1 where a table could not be copied; a capture that could not go on raises."""
+        """Return 1 if a table could not be copied; a capture that fails raises instead."""
         del strict
         return int(bool(self.copy_failure) or any(copy.failure for copy in self.copies.values()))
 
@@ -150,7 +171,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """What Spark says of the newest micro-batch; None is what it does not say."""
+    """Spark's figures of the newest micro-batch; None if Spark reports none."""
 
     batch_id: int
     rows: int
@@ -159,14 +180,14 @@ class StreamProgress:
     seconds: float | None
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> "StreamProgress":
-        """Return what a StreamingQueryProgress has, given as Spark's JSON."""
-        milliseconds = said.get("durationMs", {}).get("triggerExecution")
+    def of(cls, progress: Mapping[str, Any]) -> "StreamProgress":
+        """Return the figures of a StreamingQueryProgress, given as Spark's JSON."""
+        milliseconds = progress.get("durationMs", {}).get("triggerExecution")
         return cls(
-            said["batchId"],
-            said.get("numInputRows", 0),
-            said.get("inputRowsPerSecond"),
-            said.get("processedRowsPerSecond"),
+            progress["batchId"],
+            progress.get("numInputRows", 0),
+            progress.get("inputRowsPerSecond"),
+            progress.get("processedRowsPerSecond"),
             None if milliseconds is None else milliseconds / 1000,
         )
 
@@ -178,22 +199,22 @@ class ApplySummary:
     pipeline: str
     applied_offset: LSN = INVALID
     tables: dict[TableName, TableState] = field(default_factory=dict)
-    commit_time: datetime | None = None  # of the newest transaction that silver shows
+    commit_time: datetime | None = None  # of the newest transaction in silver
     entries: tuple[ManifestEntry, ...] = ()
     batches: int = 0
-    passing_seconds: float = 0.0
-    batch_seconds: float = 0.0  # of the last one
+    total_batch_seconds: float = 0.0
+    batch_seconds: float = 0.0  # of the last batch
     stream: StreamProgress | None = None
 
     def show(self, manifest: Manifest) -> None:
-        """Note how far silver is."""
+        """Record the manifest that silver shows now."""
         self.applied_offset, self.commit_time = manifest.lsn, manifest.commit_time
         self.entries = manifest.entries
 
     def count_batch(self, seconds: float) -> None:
-        """Note a pass that applied something."""
+        """Count a batch that applied something."""
         self.batches += 1
-        self.passing_seconds += seconds
+        self.total_batch_seconds += seconds
         self.batch_seconds = seconds
 
     def lines(self) -> list[str]:
@@ -203,13 +224,13 @@ class ApplySummary:
         if self.applied_offset == INVALID and not self.tables:
             return [f"apply {self.pipeline}: {NO_BRONZE}"]
         lines = [
-            f"apply {self.pipeline}: {changes} changes to {len(self.tables)} tables; "
-            f"silver shows {self.applied_offset}"
+            f"apply {self.pipeline}: {format_count(changes, 'change')} to "
+            f"{format_count(len(self.tables), 'table')}; silver shows {self.applied_offset}"
         ]
         if misfits:
             lines.append(
-                f"{misfits} values did not fit their silver type: _pgdelta/misfits has them, silver what the "
-                "column's policy makes of them"
+                f"misfits: {format_count(misfits, 'value')} did not fit the silver type. Silver has what the "
+                "column's policy makes of them, _pgdelta/misfits has the text."
             )
         for name, state in sorted(self.tables.items()):
             if state.held:
@@ -219,7 +240,7 @@ class ApplySummary:
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as data."""
+        """Return the summary as data."""
         return {
             "pipeline": self.pipeline,
             "position": str(self.applied_offset),
@@ -238,7 +259,7 @@ class ApplySummary:
         }
 
     def exit_code(self, strict: bool) -> int:
-        """Return 1 where a table failed, or under `strict` where one is held."""
+        """Return 1 if a table failed, or under `strict` if one is held."""
         states = self.tables.values()
         return int(any(s.failure for s in states) or (strict and any(s.held for s in states)))
 

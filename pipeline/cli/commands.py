@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pipeline.config.config import Config
+    from pipeline.report.observers import WatchOptions
 
 
 class Summary(Protocol):
@@ -58,43 +59,49 @@ def _finish(summary: Summary, options: argparse.Namespace) -> int:
     return summary.exit_code(options.strict)
 
 
+def _watch_options(options: argparse.Namespace) -> WatchOptions:
+    from pipeline.report.observers import WatchOptions
+
+    return WatchOptions(options.trigger, options.metrics, options.log, options.json, options.debug)
+
+
 def ingest(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture."""
     config = _load(options)
     from pipeline.ingest.job import run_ingest
-    from pipeline.report.watch import Observers
+    from pipeline.report.observers import Observers
 
-    with Observers(config, options, "ingest") as watch:
-        summary = run_ingest(config, trigger=options.trigger, stop=stop, progress=watch.on_ingest)
-    return watch.end(_finish(summary, options))
+    with Observers(config, _watch_options(options), "ingest") as observers:
+        summary = run_ingest(config, trigger=options.trigger, stop=stop, progress=observers.on_ingest)
+    return observers.end(_finish(summary, options))
 
 
 def apply(options: argparse.Namespace, stop: threading.Event) -> int:
     """Apply."""
     config = _load(options)
     from pipeline.apply.job import run_apply
-    from pipeline.report.watch import Observers
+    from pipeline.report.observers import Observers
 
-    with Observers(config, options, "apply") as watch:
-        summary = run_apply(config, trigger=options.trigger, stop=stop, progress=watch.on_apply)
-    return watch.end(_finish(summary, options))
+    with Observers(config, _watch_options(options), "apply") as observers:
+        summary = run_apply(config, trigger=options.trigger, stop=stop, progress=observers.on_apply)
+    return observers.end(_finish(summary, options))
 
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     """Capture and apply."""
     config = _load(options)
     from pipeline.operate.run import run_both
-    from pipeline.report.watch import Observers
+    from pipeline.report.observers import Observers
 
-    with Observers(config, options, "run") as watch:
+    with Observers(config, _watch_options(options), "run") as observers:
         summary = run_both(
             config,
             trigger=options.trigger,
             stop=stop,
-            ingest_progress=watch.on_ingest,
-            apply_progress=watch.on_apply,
+            ingest_progress=observers.on_ingest,
+            apply_progress=observers.on_apply,
         )
-    return watch.end(_finish(summary, options))
+    return observers.end(_finish(summary, options))
 
 
 def status(options: argparse.Namespace, stop: threading.Event) -> int:
@@ -103,11 +110,17 @@ def status(options: argparse.Namespace, stop: threading.Event) -> int:
     config = _load(options)
     if options.prove:
         return _prove(config, options)
-    from pipeline.report.status import read_status
+    from pipeline.report.status import read_details, read_status
+    from pipeline.report.status_page import Status
+    from pipeline.report.table_details import StatusDetails
 
-    status = read_status(config, is_offline=options.offline)
-    _show(status, options)
-    return int(options.strict and status.is_held)
+    found: Status | StatusDetails
+    if options.tables:
+        found = read_details(config, options.tables, is_offline=options.offline)
+    else:
+        found = read_status(config, is_offline=options.offline)
+    _show(found, options)
+    return int(options.strict and found.is_held)
 
 
 def _prove(config: Config, options: argparse.Namespace) -> int:

@@ -106,6 +106,9 @@ def _add_strict(parser: argparse.ArgumentParser) -> None:
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
+    parser.add_argument(
+        "tables", nargs="*", metavar="TABLE", help="show these tables in detail: `schema.table` globs"
+    )
     parser.add_argument("--strict", action="store_true", help="exit 1 where something holds a table")
     parser.add_argument(
         "--prove",

@@ -1,1 +1,1 @@
-"""A shop in an embedded PostgreSQL, replicated before one's eyes and compared at the end."""
+"""The demo: a shop in an embedded PostgreSQL, replicated live and compared with its source at the end."""

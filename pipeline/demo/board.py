@@ -1,7 +1,7 @@
-"""The demo's live table: rows on both sides, changes applied, and how far silver is behind.
+"""The demo's live table: rows on both sides, changes applied, and the lag of each table.
 
-Everything it shows is at hand already: what the load counted, what apply reported, and the Delta logs of the
-silver tables, of which each new commit is read once. It asks neither the server nor Spark for anything.
+It reads what the load counted, what ingest and apply reported, and the Delta logs of the silver tables, each
+commit once. It sends no query to the server or to Spark.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pipeline.demo.load import Load
 from pipeline.demo.shop import SCHEMA_NAME, TABLES
 from pipeline.progress import ApplySummary, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.report.progress import size_text
 from pipeline.table_name import TableName
+from pipeline.units import format_count, format_size
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,10 +32,10 @@ _LINE_SECONDS = 5.0
 
 
 class SilverLog:
-    """Rows and position of a local Delta table, as its log has them; statistics must be on."""
+    """Row count and offset of a local Delta table from its log; needs the statistics of its files."""
 
     def __init__(self, folder: Path, application: str) -> None:
-        self.position = INVALID
+        self.offset = INVALID
         self._log = folder / "_delta_log"
         self._application = application
         self._version = -1
@@ -43,11 +43,11 @@ class SilverLog:
 
     @property
     def rows(self) -> int:
-        """Return the rows of the newest version that was read."""
+        """The row count of the newest version that was read."""
         return sum(self._files.values())
 
     def refresh(self) -> None:
-        """Read what was committed since."""
+        """Read the commits since the last call."""
         while (path := self._log / f"{self._version + 1:020d}.json").exists():
             actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             # a file whose deletion vector changed is removed and added in one commit, in any order
@@ -57,7 +57,7 @@ class SilverLog:
                 self._files[added["path"]] = _row_count(added)
             for recorded in (action["txn"] for action in actions if "txn" in action):
                 if recorded["appId"] == self._application:
-                    self.position = LSN(recorded["version"])
+                    self.offset = LSN(recorded["version"])
             self._version += 1
 
 
@@ -67,8 +67,8 @@ def _row_count(added: Mapping[str, Any]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One table at one moment."""
+class TableLag:
+    """One table at one moment; `problem` is held, failed or empty."""
 
     table: str
     source_rows: int
@@ -76,11 +76,11 @@ class Standing:
     changes: int
     lag_seconds: float
     lag_bytes: int
-    note: str
+    problem: str
 
 
 class Board:
-    """Shows where everything stands: a live table in a terminal, now and then a line elsewhere."""
+    """Shows how far each table is: a live table in a terminal, elsewhere a line every 5 s."""
 
     def __init__(self, lake: Path, pipeline: str, load: Load, console: Console | None) -> None:
         self.ingested: IngestSummary | None = None
@@ -90,7 +90,7 @@ class Board:
         self._logs = {t: SilverLog(lake / "silver" / SCHEMA_NAME / t, str(TxnId(pipeline))) for t in TABLES}
         self._console = console
         self._live: Live | None = None
-        self._started = self._said = time.monotonic()
+        self._started = self._line_at = time.monotonic()
 
     def __enter__(self) -> Board:
         if self._console is not None and self._console.is_terminal:
@@ -105,73 +105,76 @@ class Board:
             self._live.stop()
 
     def on_ingest(self, summary: IngestSummary) -> None:
-        """Remember what ingest reports; the summary goes on changing."""
+        """Keep the summary, which goes on changing."""
         self.ingested = summary
 
     def on_apply(self, summary: ApplySummary) -> None:
-        """Remember what apply reports; the summary goes on changing."""
+        """Keep the summary, which goes on changing."""
         self.applied = summary
 
     def has_passed(self, lsn: LSN) -> bool:
-        """Say whether bronze holds, and silver shows, everything up to an LSN."""
+        """Return whether bronze holds, and silver shows, everything up to an LSN."""
         ingested, applied = self.ingested, self.applied
         if ingested is None or applied is None:
             return False
         return min(ingested.captured_offset, applied.applied_offset) >= lsn
 
-    def standings(self) -> list[Standing]:
-        """Return where each table stands now."""
-        standings = []
+    def table_lags(self) -> list[TableLag]:
+        """Return how far each table is now."""
+        lags = []
         for table, log in self._logs.items():
             log.refresh()
-            position, changes, note = log.position, 0, ""
+            offset, changes, problem = log.offset, 0, ""
             if self.applied is not None:
                 state = self.applied.tables.get(TableName(SCHEMA_NAME, table))
-                note = "" if state is None else "failed" if state.failure else "held" if state.held else ""
-                changes = 0 if state is None else state.changes
-                # a table without news is complete as far as silver as a whole is
-                position = position if note else max(position, self.applied.applied_offset)
-            lag = self._load.lag_of(position)
-            standings.append(Standing(table, self._load.rows[table], log.rows, changes, *lag, note))
-        return standings
+                if state is not None:
+                    changes = state.changes
+                    problem = "failed" if state.failure else "held" if state.held else ""
+                # a table without new changes is complete up to the LSN of silver as a whole
+                offset = offset if problem else max(offset, self.applied.applied_offset)
+            lag = self._load.lag_of(offset)
+            lags.append(TableLag(table, self._load.rows[table], log.rows, changes, *lag, problem))
+        return lags
 
     def refresh(self) -> None:
-        """Show where everything stands now."""
+        """Show how far each table is now."""
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
-        elif self._console is not None and time.monotonic() - self._said >= _LINE_SECONDS:
-            self._said = time.monotonic()
+        elif self._console is not None and time.monotonic() - self._line_at >= _LINE_SECONDS:
+            self._line_at = time.monotonic()
             self._console.print(self._line(), markup=False, highlight=False, soft_wrap=True)
 
     def _line(self) -> str:
-        standings = self.standings()
-        source, silver = (
-            sum(rows) for rows in zip(*((s.source_rows, s.silver_rows) for s in standings), strict=True)
-        )
+        lags = self.table_lags()
         return (
-            f"{self._elapsed():4.0f} s, {self.stage}: {source} rows in source, {silver} in silver, "
-            f"{sum(s.changes for s in standings)} changes applied, "
-            f"lag {max(s.lag_seconds for s in standings):.1f} s, "
-            f"{size_text(max(s.lag_bytes for s in standings))}"
+            f"{self._elapsed():4.0f} s, {self.stage}: "
+            f"{format_count(sum(lag.source_rows for lag in lags), 'row')} in source, "
+            f"{sum(lag.silver_rows for lag in lags):,} in silver, "
+            f"{format_count(sum(lag.changes for lag in lags), 'change')} applied, "
+            f"lag {max(lag.lag_seconds for lag in lags):.1f} s, "
+            f"{format_size(max(lag.lag_bytes for lag in lags))} of WAL"
         )
 
     def _table(self) -> Table:
         captured = 0 if self.ingested is None else self.ingested.changes
+        made = format_count(self._load.counts.total(), "change")
         table = Table(
             title=f"{self._elapsed():.0f} s, {self.stage}",
-            caption=f"{self._load.counts.total()} changes made, {captured} in bronze",
+            caption=f"{made} made, {captured:,} in bronze",
             title_justify="left",
             caption_justify="left",
+            box=None,
+            pad_edge=False,
         )
-        table.add_column("table")
-        for name in ("rows in source", "rows in silver", "changes applied", "lag s", "lag bytes"):
-            table.add_column(name, justify="right")
-        for s in self.standings():
+        table.add_column("table", no_wrap=True)
+        for heading in ("source rows", "silver rows", "changes", "lag", "WAL"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for lag in self.table_lags():
             table.add_row(
-                f"{SCHEMA_NAME}.{s.table}" + (f" [red]{s.note}[/]" if s.note else ""),
-                *(f"{number:,}" for number in (s.source_rows, s.silver_rows, s.changes)),
-                f"{s.lag_seconds:.1f}",
-                size_text(s.lag_bytes),
+                f"{SCHEMA_NAME}.{lag.table}" + (f" [red]{lag.problem}[/]" if lag.problem else ""),
+                *(f"{count:,}" for count in (lag.source_rows, lag.silver_rows, lag.changes)),
+                f"{lag.lag_seconds:.1f} s",
+                format_size(lag.lag_bytes),
             )
         return table
 

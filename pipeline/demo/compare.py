@@ -1,8 +1,8 @@
-"""A silver table held against its source, as multisets of rows and column by column.
+"""Compare a silver table with its source, as multisets of rows and column by column.
 
-Both sides become PostgreSQL's text: the source sends its own, silver's values are rendered by their Delta
-type as a server of version 12 or newer prints them in a session of ours. A row counts as the hash of its
-texts, so that memory holds the columns of one table and a number for each row. Values are never shown.
+Both sides become PostgreSQL's text: the source sends its own, silver's values are formatted by their Delta
+type as a server of version 12 or newer prints them. A row is the hash of its texts, so memory holds the
+columns of one table and a number for each row. Values are never shown.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ _COLUMNS = (
     "SELECT attname::text FROM pg_catalog.pg_attribute"
     " WHERE attrelid = %s::pg_catalog.regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
-# array_out's own rule; isspace is the server's: ASCII only
+# what array_out quotes; the server's isspace is ASCII only
 _QUOTED = frozenset('{}",\\ \t\n\r\v\f')
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What became of one table: rows on either side, and what only one of them has."""
+    """The comparison of one table: the row count of each side, and the rows that only one side has."""
 
     name: TableName
     source_rows: int
     silver_rows: int
-    missing: int  # rows of the source that silver has not
-    surplus: int  # rows of silver that the source has not
-    columns: tuple[str, ...]  # those whose values differ, each column taken by itself
+    missing: int  # rows of the source that silver lacks
+    surplus: int  # rows of silver that the source lacks
+    columns: tuple[str, ...]  # those whose values differ, each column compared alone
 
     @property
     def is_equal(self) -> bool:
-        """Say whether both sides hold the same rows the same number of times."""
+        """Whether both sides hold the same multiset of rows."""
         return not self.missing and not self.surplus
 
 
 def compare_table(connection: Connection, table: LakeTable, name: TableName) -> Comparison:
     """Compare the table with its source as the connection's transaction sees it.
 
-    A column that silver lacks counts as NULL in every row; columns that the source has not are left out.
+    A column that silver lacks is NULL in every row; columns that the source lacks are left out.
     """
-    relation = ".".join('"' + part.replace('"', '""') + '"' for part in name)
+    relation = name.sql
     columns = [column for (column,) in connection.execute(_COLUMNS, [relation])]
     source = _source_texts(connection, relation, columns)
     silver = _silver_texts(table, columns) if table.exists() else [[] for _ in columns]
@@ -69,7 +69,7 @@ def compare_table(connection: Connection, table: LakeTable, name: TableName) -> 
 
 
 def _fingerprints(columns: Sequence[Sequence[Text]]) -> Counter[int]:
-    # Python keys the hash of text anew in each process: no data can be made to collide.
+    # Python salts the hash of text in each process, so no data can be made to collide.
     return Counter(map(hash, zip(*columns, strict=True)))
 
 
@@ -106,7 +106,7 @@ def _silver_texts(table: LakeTable, columns: Sequence[str]) -> list[list[Text]]:
 
 
 def _sql_text(value: str, type_: T.DataType) -> str:
-    """Return Spark SQL for PostgreSQL's text of a value; of floats and arrays for what `_finisher` takes."""
+    """Return Spark SQL for PostgreSQL's text of a value; floats and arrays are left for `_finisher`."""
     match type_:
         case T.ArrayType():
             return f"transform({value}, e -> {_sql_text('e', type_.elementType)})"
@@ -136,7 +136,7 @@ def _finisher(type_: T.DataType) -> Callable[[Any], str] | None:
 
 
 def float_text(shortest: str, digits: int) -> str:
-    """Return PostgreSQL's text of a float from Python's shortest one; beyond `digits` it has an exponent."""
+    """Return PostgreSQL's text of a float from Python's shortest; above `digits` digits with an exponent."""
     value = float(shortest)
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

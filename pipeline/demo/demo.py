@@ -1,8 +1,8 @@
-"""`pgdelta demo`: a shop in an embedded PostgreSQL, replicated before your eyes and compared at the end.
+"""`pgdelta demo`: a shop in an embedded PostgreSQL, replicated live and compared with its source at the end.
 
-Everything lies in one folder: the server, the lake and the pipeline file. Ingest and apply run continuously
-in one Spark session while the load changes the shop; then the load stops, both halves pass its last LSN, and
-every silver table is held against its source. The server ends with this process, however that ends.
+One folder holds the server, the lake and the pipeline file. Ingest and apply run continuously in one Spark
+session while the load changes the shop. When the load has ended and both jobs are past its last LSN, every
+silver table is compared with its source. The server ends with this process, however that ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pipeline.table_name import TableName
 _MARKER = ".pgdelta-demo"
 _REFRESH_SECONDS = 0.5
 _CATCH_UP_SECONDS = 600.0
-# after a signal there are 50 s in all
+# a stop has 50 s in all
 _STOPPED_CATCH_UP_SECONDS = 30.0
 # its stdin ends when this process does
 _WATCH = """\
@@ -76,7 +76,7 @@ def run_demo(options: argparse.Namespace) -> int:
     root = Path(options.root).resolve()
     outcome = Outcome(root / "lake", root / "pipeline.yaml")
     with _claim(root):
-        _say(console, f"a PostgreSQL server of its own, in {short_path(root / 'server')}")
+        _say(console, f"an embedded PostgreSQL server in {short_path(root / 'server')}")
         with _server(root / "server") as server:
             config = _prepare(server, outcome)
             _say(console, "Spark")
@@ -97,22 +97,24 @@ def _say(console: Console | None, what: str) -> None:
 
 
 def _claim(root: Path) -> IO[str]:
-    """Return the folder's lock, the folder emptied of what an earlier demo left; refuse any other folder."""
+    """Return the lock of the folder after removing an earlier demo from it; refuse any other folder."""
     marker = root / _MARKER
     if root.exists() and not marker.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise ConfigError(f"{root} is not the folder of an earlier demo: give another one with --root")
+        raise ConfigError(f"{root} is not the folder of an earlier demo. Choose another one with --root.")
     try:
-        # a server that root starts runs as another account, which has to pass through
+        # a server that root starts runs as another account, which needs to enter the folder
         make_private_folder(root, mode=0o700 if os.geteuid() else 0o711, exist_ok=True)
         lock = open_private(marker, append=True)
     except OSError as error:
-        raise ConfigError(f"{root}: {error.strerror}; give another folder with --root") from None
+        raise ConfigError(
+            f"Cannot use {root}: {error.strerror}. Choose another folder with --root."
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
         raise ConfigError(
-            f"a demo is running in {root}: stop it, or give another folder with --root"
+            f"Another demo is running in {root}. Stop it, or choose another folder with --root."
         ) from None
     for folder in ("server", "lake"):
         if (root / folder).exists():
@@ -122,7 +124,7 @@ def _claim(root: Path) -> IO[str]:
 
 @contextmanager
 def _server(folder: Path) -> Iterator[EmbeddedServer]:
-    """Give a running server that ends with the block, or with this process where that is killed."""
+    """Run a server that ends with the block, or with this process if that is killed."""
     server = start_server(folder)
     # pid, data folder, start time, port, folder of the socket, …
     lines = (server.data / "postmaster.pid").read_text(encoding="utf-8").splitlines()
@@ -142,7 +144,7 @@ def _server(folder: Path) -> Iterator[EmbeddedServer]:
 
 
 def _prepare(server: EmbeddedServer, outcome: Outcome) -> Config:
-    """Create the shop, the pipeline file, publication and slot; every change from here on is captured."""
+    """Create the shop, the pipeline file, publication and slot; every change after that is captured."""
     with connect(server.conninfo) as connection:
         connection.execute("CREATE DATABASE shop")
     conninfo = server.conninfo_of("shop")
@@ -170,7 +172,7 @@ def _play(
     seconds: float,
     stop: threading.Event,
 ) -> None:
-    """Load, replicate, catch up, end both halves, compare."""
+    """Load, replicate, catch up, end both jobs, compare."""
     load = Load(connection)
     closing, ending = threading.Event(), threading.Event()
     with Board(outcome.lake, config.pipeline, load, console) as board, ThreadPoolExecutor(2) as pool:
@@ -188,7 +190,7 @@ def _play(
             opened, started = load.open_shop(), time.monotonic()
             _wait_for(board, running, opened, stop, 0.0)
             board.stage = "changing the shop"
-            # Spark is warm now and the tables are there: what happens to them can be watched
+            # Spark is warm and the tables exist, so their changes can be watched
             left = max(seconds - (time.monotonic() - started), seconds / 2)
             loading = pool.submit(load.run, left, closing)
             _watch(board, running, loading, stop, closing)
@@ -219,7 +221,7 @@ def _watch(
     stop: threading.Event,
     closing: threading.Event,
 ) -> None:
-    """Show the board until the load has ended; a stop, or the end of replication, ends it."""
+    """Refresh the board until the load ends; a stop, or the end of replication, ends the load."""
     both: list[Future[Any]] = [loading, running]
     while not loading.done():
         if stop.is_set() or running.done():
@@ -231,7 +233,7 @@ def _watch(
 def _wait_for(
     board: Board, running: Future[RunSummary], lsn: LSN, stop: threading.Event, patience: float
 ) -> bool:
-    """Wait until both halves have passed the LSN, after a stop for so many seconds; say whether they did."""
+    """Return whether both jobs passed the LSN in time; after a stop they have `patience` seconds."""
     deadline = time.monotonic() + _CATCH_UP_SECONDS
     while not board.has_passed(lsn):
         if stop.is_set():

@@ -1,6 +1,6 @@
-"""The demo's load: changes the shop at a steady pace, and knows what it did and how far the log had come.
+"""The demo's load: it changes the shop at a steady rate, counts its changes, and samples the server's WAL.
 
-What it counts is what the server says it changed (`rowcount`), after the transaction committed.
+Counts are the server's row counts of committed transactions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.demo.shop import CANCELLED, MILESTONES, OPENING, ROUND, Step
 from pipeline.postgres.connection import Connection, read_flush_lsn
 from pipeline.protocol.lsn import LSN
 
-#: What a load that was not stopped has done at least.
+#: The least that a load does unless it is stopped.
 MINIMUM = {
     "inserts": 300,
     "updates": 300,
@@ -31,18 +31,18 @@ _ROUNDS_PER_CANCELLATION = 5
 
 
 class Load:
-    """Changes the shop over one connection, and knows what it did and when."""
+    """Changes the shop over one connection; `log` maps LSNs to the times at which the WAL reached them."""
 
     def __init__(self, connection: Connection, seed: int = 1) -> None:
         self.counts: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()  # by table, as of the last commit
-        self.log: list[tuple[LSN, float]] = []  # how far the server's log reached, and when (monotonic)
+        self.log: list[tuple[LSN, float]] = []  # end of the WAL, and when (monotonic)
         self._connection = connection
         self._random = random.Random(seed)
         self._round = 0
 
     def open_shop(self) -> LSN:
-        """Fill the shop and return the LSN that this lies before."""
+        """Fill the shop and return an LSN after it."""
         self._commit(OPENING)
         return self._mark()
 
@@ -69,27 +69,27 @@ class Load:
                 stop.wait(started + self._round / _ROUNDS_PER_SECOND - time.monotonic())
 
     def close_shop(self) -> LSN:
-        """Return the LSN that everything lies before."""
+        """Return an LSN after every change."""
         return self._mark()
 
     def _mark(self) -> LSN:
         last = read_flush_lsn(self._connection)
         self.log.append((last, time.monotonic()))
-        # what lies behind the LSN: replication passes it although nothing else happens
+        # a commit after the LSN, so that replication passes it although nothing else happens
         self._connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'pgdelta', 'mark')")
         return last
 
     @property
     def has_minimum(self) -> bool:
-        """Say whether enough of every kind has really run."""
+        """Whether every kind of change reached its minimum."""
         return all(self.counts[kind] >= count for kind, count in MINIMUM.items())
 
-    def lag_of(self, position: LSN) -> tuple[float, int]:
-        """Return how far a position is behind the shop, in seconds and bytes of the server's log."""
-        unseen = bisect_right(self.log, position, key=lambda entry: entry[0])
+    def lag_of(self, offset: LSN) -> tuple[float, int]:
+        """Return the lag of an offset behind the shop, in seconds and bytes of WAL."""
+        unseen = bisect_right(self.log, offset, key=lambda entry: entry[0])
         if unseen >= len(self.log):
             return 0.0, 0
-        return time.monotonic() - self.log[unseen][1], self.log[-1][0] - position
+        return time.monotonic() - self.log[unseen][1], self.log[-1][0] - offset
 
     def _commit(self, steps: tuple[Step, ...], *, is_cancelled: bool = False) -> None:
         values = self._values()

@@ -1,4 +1,4 @@
-"""What the demo did and found: as closing words, as data, and as an exit code."""
+"""The outcome of the demo: closing lines for people, the same as data, and an exit code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from pipeline.demo.compare import Comparison
 from pipeline.demo.load import MINIMUM
 from pipeline.demo.shop import SCHEMA_NAME, TABLES
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.terminal import plain, print_lines, print_list, print_pairs, print_paragraph
+from pipeline.units import format_count, format_duration
 
 _NAMES = {
     "inserts": "insert",
@@ -30,7 +32,7 @@ _NAMES = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What the demo did and found."""
+    """What the demo did, and how its tables compare with their source."""
 
     lake: Path
     config: Path
@@ -43,19 +45,19 @@ class Outcome:
 
     @property
     def is_equal(self) -> bool:
-        """Say whether every table was compared and is equal to its source."""
+        """Whether every table was compared and is equal to its source."""
         return len(self.comparisons) == len(TABLES) and all(c.is_equal for c in self.comparisons)
 
     @property
     def exit_code(self) -> int:
-        """Return 0 where all is equal and the load did what it should, which a stopped one need not."""
+        """0 if every table is equal and the load did its minimum, which a stopped load need not."""
         is_whole = self.is_stopped or all(self.counts[kind] >= least for kind, least in MINIMUM.items())
         is_run = self.run is not None and self.run.exit_code(strict=True) == 0
         return 0 if self.is_equal and is_whole and is_run else 1
 
     @property
     def query(self) -> str:
-        """Return a command that reads silver."""
+        """A shell command that reads silver."""
         table = f"delta.`{self.lake}/silver/{SCHEMA_NAME}/orders`"
         code = (
             "from pipeline.delta.spark.session import start_session as s; "
@@ -64,7 +66,7 @@ class Outcome:
         return f"{shlex.quote(short_path(Path(sys.executable)))} -c {shlex.quote(code)}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as data."""
+        """Return the outcome as data."""
         return {
             "ok": self.exit_code == 0,
             "stopped": self.is_stopped,
@@ -92,34 +94,38 @@ class Outcome:
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:
-    """Print the closing words for people."""
-    table = Table(title=f"silver and its source at {outcome.lsn}", title_justify="left")
-    table.add_column("table")
-    for name in ("rows in source", "rows in silver"):
-        table.add_column(name, justify="right")
-    table.add_column("equal")
-    for c in outcome.comparisons:
-        mark = "[green]✔[/]" if c.is_equal else "[red]✘[/] " + ", ".join(c.columns)
-        table.add_row(str(c.name), f"{c.source_rows:,}", f"{c.silver_rows:,}", mark)
+    """Print the comparison, one line a table, and the closing lines."""
     if outcome.comparisons:
-        console.print(table)
+        print_paragraph(console, f"silver and its source at {outcome.lsn}")
+        rows = [
+            (str(c.name), f"{c.source_rows:,}", f"{c.silver_rows:,}", _verdict(c))
+            for c in outcome.comparisons
+        ]
+        headings = ("table", "source rows", "silver rows", "equal")
+        print_list(console, headings, rows, right=headings[1:3])
     else:
-        print("silver had not caught up: nothing was compared")
-    counts = ", ".join(
-        f"{count:,} {_NAMES[kind]}{'' if count == 1 else 's'}" for kind, count in outcome.counts.items()
-    )
-    print(f"really ran: {counts}" + (" (stopped early)" if outcome.is_stopped else ""))
-    for line in outcome.run.lines() if outcome.run else ():
-        print(line)
-    print(f"{'all tables are equal' if outcome.is_equal else 'NOT EQUAL'}, {outcome.seconds:.0f} s")
-    print(
-        f"\nlake:      {short_path(outcome.lake)}\npipeline:  {short_path(outcome.config)}\na query to try:\n"
-    )
-    print(f"  {outcome.query}", flush=True)
+        print_paragraph(console, "Silver did not catch up, so nothing was compared.")
+    counts = ", ".join(format_count(count, _NAMES[kind]) for kind, count in outcome.counts.items())
+    print_paragraph(console, f"load: {counts}" + (" (stopped early)" if outcome.is_stopped else ""))
+    print_lines(console, outcome.run.lines() if outcome.run else ())
+    verdict = "all tables are equal" if outcome.is_equal else "NOT EQUAL"
+    print_paragraph(console, f"{verdict}, {format_duration(outcome.seconds)}")
+    console.print()
+    pairs = (("lake", short_path(outcome.lake)), ("pipeline", short_path(outcome.config)))
+    print_pairs(console, pairs)
+    print_paragraph(console, "Try a query:")
+    # always one line, so that it can be copied into a shell
+    print(f"\n  {outcome.query}", flush=True)
+
+
+def _verdict(comparison: Comparison) -> Text:
+    if comparison.is_equal:
+        return Text("✔", "green")
+    return Text.assemble(("✘ ", "red"), plain(", ".join(comparison.columns)))
 
 
 def short_path(path: Path) -> str:
-    """Return the path as one would type it here."""
+    """Return the path relative to the working directory if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

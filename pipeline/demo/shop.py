@@ -1,8 +1,8 @@
-"""The demo's shop: a small schema, and the statements that change it in every way replication has to follow.
+"""The demo's shop: a small schema, and statements that change it in every way that replication follows.
 
-Keys change singly, in swaps and in a composite key; products carry a description that PostgreSQL keeps out
-of line and does not send unless it changed; the audit log has no key and holds equal rows; a table is
-truncated and two get a column while all this goes on.
+Keys change alone, in swaps and within a composite key. The description of a product is TOASTed, so PostgreSQL
+does not send it unless it changed. The audit log has no key and holds equal rows. During the load one table
+is truncated and two tables get a column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One statement: what it counts as, and the table whose rows it changes."""
+    """One statement: the kind that it is counted as, and the table whose rows it changes."""
 
     kind: str
     table: str
@@ -42,7 +42,7 @@ class Step:
 
 
 def _chosen(table: str, count: int) -> str:
-    """Return SQL for the keys of `count` rows from a random place on."""
+    """Return SQL for the keys of `count` rows, starting at a random one."""
     return f"(SELECT id FROM shop.{table} WHERE id >= %({table})s ORDER BY id LIMIT {count})"
 
 
@@ -95,7 +95,7 @@ ROUND: tuple[tuple[Step, ...], ...] = (
     (
         _orders("%(new_order)s", "%(new_order)s + 5"),
         _items("%(new_order)s", "%(new_order)s + 5"),
-        # the description is not sent: silver has to keep the one it holds
+        # the description is not sent, so silver keeps the one it has
         Step(
             "toast_updates",
             "products",
@@ -134,7 +134,7 @@ ROUND: tuple[tuple[Step, ...], ...] = (
             f"UPDATE shop.orders SET id = id + 1000000 WHERE id IN {_chosen('orders', 2)}",
         ),
     ),
-    # two products swap their numbers; their descriptions are not sent
+    # two products swap their keys; their descriptions are not sent
     tuple(
         Step("key_changes", "products", f"UPDATE shop.products SET id = {new} WHERE id = {old}")
         for old, new in (("%(this)s", "-1"), ("%(that)s", "%(this)s"), ("-1", "%(that)s"))
@@ -180,7 +180,7 @@ ROUND: tuple[tuple[Step, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Milestone:
-    """What happens once, at a fraction of the load's time, and what every round does from then on."""
+    """Steps that run once, at a fraction of the load's duration, and steps of every round after them."""
 
     fraction: float
     steps: tuple[Step, ...]

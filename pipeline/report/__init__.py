@@ -1,1 +1,1 @@
-"""What runs, tables and the source's slot report to people, schedulers and machines."""
+"""Reports of runs, tables and the slot: copies under way, alerts, metrics, the JSON log, the status."""

@@ -1,4 +1,4 @@
-"""Tables that a run holds, that fail, or that go on again: each told once for each sentence. Pure."""
+"""Alerts of a run: tables that are held, that fail, or that resume; each once for each sentence. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["held", "failed", "resumed"]
 
 
 class Alert(NamedTuple):
-    """What began of a table, or ended: where it stands, and the sentence of what began."""
+    """A table's change of state, the LSN that it is applied up to, and why it is held or failed."""
 
     kind: Kind
     name: TableName
@@ -24,31 +24,30 @@ class Alert(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Return it for people; the sentence of a table that is held names it."""
-        table = str(self.name)
+        """The alert for people; the sentence of a held table names it."""
         match self.kind:
             case "held":
                 return f"held: {self.sentence}"
             case "failed":
-                return f"failed: {table}: {self.sentence}"
-        return f"resumed: {table}"
+                return f"failed: {self.name}: {self.sentence}"
+        return f"resumed: {self.name}"
 
 
 class Alerts:
-    """Knows what was told of each table."""
+    """Remembers the last alert of each table."""
 
     def __init__(self) -> None:
-        self._told: dict[TableName, tuple[Kind, str]] = {}
+        self._last: dict[TableName, tuple[Kind, str]] = {}
 
     def update(self, tables: Mapping[TableName, TableState]) -> list[Alert]:
-        """Return what is new since the last time, by table."""
-        found = []
+        """Return the alerts that are new since the last call, by table."""
+        alerts = []
         for name, state in sorted(tables.items()):
             kind: Kind = "failed" if state.failure else "held"
             sentence = state.failure or state.held
-            if sentence and (kind, sentence) != self._told.get(name):
-                self._told[name] = kind, sentence
-                found.append(Alert(kind, name, state.applied, sentence))
-            elif not sentence and self._told.pop(name, None) is not None:
-                found.append(Alert("resumed", name, state.applied))
-        return found
+            if sentence and (kind, sentence) != self._last.get(name):
+                self._last[name] = kind, sentence
+                alerts.append(Alert(kind, name, state.applied, sentence))
+            elif not sentence and self._last.pop(name, None) is not None:
+                alerts.append(Alert("resumed", name, state.applied))
+        return alerts

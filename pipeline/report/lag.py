@@ -1,6 +1,6 @@
-"""How far a table is behind, and how long the source can wait: pure arithmetic of positions and times.
+"""How far tables are behind, and how long the slot can wait: arithmetic of LSNs and times, and its sentences.
 
-Seconds and bytes; None is what nobody knows.
+Lags are bytes of WAL and seconds; None means unknown. Pure.
 """
 
 from __future__ import annotations
@@ -9,24 +9,22 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pipeline.protocol.lsn import LSN
-from pipeline.report.progress import duration_text, size_text
+from pipeline.units import format_byte_rate, format_duration, format_size
 
 if TYPE_CHECKING:
     from pipeline.bronze.activity import Mark
-    from pipeline.postgres.replication.slot_status import SourceState
-
-_DAY = 86400.0
+    from pipeline.postgres.replication.slot_status import SlotState, SourceState
 
 
 def lag_bytes(applied: LSN, end: LSN) -> int:
-    """Return the bytes of the source's log between a table and an end."""
+    """Return the bytes of WAL between a table's offset and an end."""
     return max(0, end - applied)
 
 
 def lag_seconds(applied: LSN, end: LSN, commit_time: datetime | None, now: datetime) -> float | None:
-    """Return how long ago the last transaction was committed that is applied, 0 where none lies beyond.
+    """Return the time since the newest applied transaction committed, 0 if nothing lies beyond it.
 
-    A source that commits nothing while its log goes on lets it grow: it is never less than the true lag.
+    It is never less than the true lag, and grows while the source writes WAL without committing changes.
     """
     if applied >= end:
         return 0.0
@@ -34,15 +32,15 @@ def lag_seconds(applied: LSN, end: LSN, commit_time: datetime | None, now: datet
 
 
 def wal_rate(since: Mark | None, source: SourceState) -> float | None:
-    """Return the bytes a second by which the source's log has grown since a mark."""
+    """Return the bytes of WAL that the source wrote per second since a mark."""
     if since is None:
         return None
     seconds = (source.now - since.time).total_seconds()
     return max(0, source.wal_lsn - since.lsn) / seconds if seconds >= 1.0 else None
 
 
-def seconds_remaining(source: SourceState, rate: float | None) -> float | None:
-    """Return how long until the slot may lose WAL, if it stays where it is and the rate holds."""
+def seconds_until_limit(source: SourceState, rate: float | None) -> float | None:
+    """Return how long until the slot may lose WAL if no job reads it and the rate stays."""
     if source.keep_size is None or source.slot is None or source.slot.safe is None or source.slot.is_lost:
         return None
     if source.slot.safe <= 0:
@@ -50,43 +48,44 @@ def seconds_remaining(source: SourceState, rate: float | None) -> float | None:
     return source.slot.safe / rate if rate else None
 
 
-def source_lines(source: SourceState, slot_name: str, rate: float | None) -> list[str]:
-    """Return what there is to say of the slot and of the WAL that it keeps."""
+def slot_lines(source: SourceState, slot_name: str, rate: float | None) -> list[str]:
+    """Return two or three lines about the slot, the WAL retained for it, and its limit."""
     slot = source.slot
     if slot is None:
-        return [f"slot {slot_name}: there is none on the server, whose log ends at {source.wal_lsn}"]
+        return [f"slot {slot_name}: does not exist on the server, whose WAL ends at {source.wal_lsn}"]
     facts = [
         f"slot {slot_name}: {'active' if slot.is_active else 'not active'}",
-        f"restarts at {slot.restart_lsn or 'nothing'}",
-        f"confirmed {slot.confirmed_flush_lsn or 'nothing'}",
-        f"the server's log ends at {source.wal_lsn}",
+        f"restart_lsn {slot.restart_lsn or 'not set'}",
+        f"confirmed_flush_lsn {slot.confirmed_flush_lsn or 'not set'}",
     ]
-    if slot.wal_status:
-        facts.append(f"WAL {slot.wal_status}")
     if slot.is_lost:
         reason = f" ({slot.invalidation_reason})" if slot.invalidation_reason else ""
-        return [", ".join(facts), f"the slot is lost{reason}: what it kept is gone; see source.lost_slot"]
-    retained = "unknown" if slot.retained is None else size_text(slot.retained)
-    grows = "" if rate is None else f", {size_text(round(rate))} a second are written"
-    return [", ".join(facts), f"WAL kept for it: {retained}{grows}; {_limit(source, rate)}"]
+        return [
+            ", ".join(facts),
+            f"WAL ends at {source.wal_lsn}. The slot is lost{reason}, and the WAL it retained is gone. "
+            "See source.lost_slot.",
+        ]
+    return [", ".join(facts), _wal_line(source, slot, rate), f"limit: {_limit(source, slot, rate)}"]
 
 
-def _limit(source: SourceState, rate: float | None) -> str:
+def _wal_line(source: SourceState, slot: SlotState, rate: float | None) -> str:
+    retained = "unknown" if slot.retained is None else format_size(slot.retained)
+    status = f" ({slot.wal_status})" if slot.wal_status else ""
+    written = "" if rate is None else f", {format_byte_rate(rate)}"
+    return f"WAL: {retained} retained for the slot{status}, ends at {source.wal_lsn}{written}"
+
+
+def _limit(source: SourceState, slot: SlotState, rate: float | None) -> str:
     if source.keep_size is None:
-        return "max_slot_wal_keep_size is unlimited: a slot that stands still fills the disk"
-    limit = f"max_slot_wal_keep_size {size_text(source.keep_size)}"
-    safe = source.slot.safe if source.slot else None
-    if safe is None:
-        return f"{limit}; how much more the server does not say"
-    if safe <= 0:
-        return f"{limit} is reached: the slot can be lost at the next checkpoint"
-    left = seconds_remaining(source, rate)
-    how_long = "at the present rate never" if rate == 0 else "nobody knows for how long"
-    if left is not None:
-        how_long = f"at the present rate for {long_text(left)}"
-    return f"{limit}: {size_text(safe)} more, {how_long}"
-
-
-def long_text(seconds: float) -> str:
-    """Return a time in its unit, days among them."""
-    return f"{seconds / _DAY:,.1f} days" if seconds >= 2 * _DAY else duration_text(seconds)
+        return "max_slot_wal_keep_size is unlimited. A slot that no job reads fills the disk."
+    limit = f"max_slot_wal_keep_size {format_size(source.keep_size)}"
+    if slot.safe is None:
+        return f"{limit}; the server does not report how much is left"
+    if slot.safe <= 0:
+        return f"{limit} is reached. The slot can be lost at the next checkpoint."
+    seconds = seconds_until_limit(source, rate)
+    if seconds is not None:
+        forecast = f"{format_duration(seconds)} at this rate"
+    else:
+        forecast = "time remaining unknown (no recent WAL rate)" if rate is None else "no WAL is written"
+    return f"{limit}; {format_size(slot.safe)} left; {forecast}"

@@ -1,219 +1,345 @@
-"""What a run says of itself in numbers: positions in bytes, counts since its start, times in seconds.
+"""Metrics of one run for Prometheus. LSNs are numbers, so a difference is bytes of WAL; times are in seconds.
 
-Summaries are looked at when somebody asks; the threads of the run go on changing them.
+`METRICS` declares every metric once; the reference page is generated from it. `RunMetrics` is a collector in
+a registry of its own. It reads the summaries of the run at each scrape, and leaves out what has no value yet.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from itertools import chain
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+from prometheus_client.registry import Collector
 
 from pipeline import __version__
 from pipeline.table_name import TableName
 
-# Prometheus' text format, version 0.0.4: families of samples as text. Pure.
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+if TYPE_CHECKING:
+    from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, StreamProgress, TableState
+    from pipeline.protocol.lsn import LSN
+
+PREFIX = "pgdelta_"
+TABLE_LABELS = ("schema", "table")
+
+Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
+
+
+class Durations(NamedTuple):
+    """The value of a summary: how many there were, and how long they took together."""
+
+    number: int
+    seconds: float
+
+
+# Values by the labels besides `pipeline`, in their order.
+Samples: TypeAlias = Mapping[tuple[str, ...], float | Durations]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One value under its labels; `suffix` is what a summary appends to its name (`_sum`, `_count`)."""
+class Scrape:
+    """What one scrape reads: each summary if its job runs, and the end of the source's WAL if it is known."""
 
-    value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
-    suffix: str = ""
+    started: float
+    ingest: IngestSummary | None
+    apply: ApplySummary | None
+    read_source: Callable[[], LSN | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """All samples of one name, of one kind and with one line of help."""
+class Metric:
+    """One metric; its name has no prefix, its labels are those besides `pipeline`."""
 
     name: str
     kind: Literal["counter", "gauge", "summary"]
     help: str
-    samples: tuple[Sample, ...]
+    read: Callable[[Scrape], Samples]
+    labels: tuple[str, ...] = ()
+
+    def family(self, pipeline: str, samples: Samples) -> Family:
+        """Return the samples as prometheus_client has them."""
+        name, labels = f"{PREFIX}{self.name}", ("pipeline", *self.labels)
+        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "summary": SummaryMetricFamily}
+        family: Family = kinds[self.kind](name, self.help, labels=labels)
+        for values, value in samples.items():
+            texts = [_label(text) for text in (pipeline, *values)]
+            if isinstance(family, SummaryMetricFamily):
+                assert isinstance(value, Durations)
+                family.add_metric(texts, value.number, value.seconds)
+            else:
+                assert not isinstance(value, Durations)
+                family.add_metric(texts, value)
+        return family
 
 
-def render(families: Iterable[Family]) -> str:
-    """Return the families that have samples as text, each line ended."""
-    lines: list[str] = []
-    for family in families:
-        if family.samples:
-            lines.append(f"# HELP {family.name} {_escape(family.help)}")
-            lines.append(f"# TYPE {family.name} {family.kind}")
-            lines += (_line(family.name, sample) for sample in family.samples)
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _line(name: str, sample: Sample) -> str:
-    pairs = ",".join(f'{label}="{_quoted(value)}"' for label, value in sample.labels.items())
-    labels = f"{{{pairs}}}" if pairs else ""
-    return f"{name}{sample.suffix}{labels} {_number(sample.value)}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _quoted(text: str) -> str:
-    return _escape(text).replace('"', '\\"')
-
-
-def _number(value: float) -> str:
-    if isinstance(value, int):
-        return str(int(value))  # an LSN prints as one otherwise
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(value)
-
-
-if TYPE_CHECKING:
-    from pipeline.progress import ApplySummary, IngestSummary, TableState
-    from pipeline.protocol.lsn import LSN
-
-Kind = Literal["counter", "gauge"]
-
-
-class RunMetrics:
+class RunMetrics(Collector):
     """The metrics of one run: of ingest, of apply or of both."""
 
     def __init__(self, pipeline: str) -> None:
-        self._labels = {"pipeline": pipeline}
+        self.registry = CollectorRegistry()
+        self._pipeline = pipeline
         self._started = time.time()
         self._ingest: IngestSummary | None = None
         self._apply: ApplySummary | None = None
         self._read_source: Callable[[], LSN | None] = lambda: None
+        self.registry.register(self)
 
     def on_ingest(self, summary: IngestSummary) -> None:
-        """Remember a summary, which goes on changing."""
+        """Keep the summary, which goes on changing."""
         self._ingest = summary
 
-    def on_source(self, read: Callable[[], LSN | None]) -> None:
-        """Remember what says where the source's log ends, None where that is not known."""
-        self._read_source = read
-
     def on_apply(self, summary: ApplySummary) -> None:
-        """Remember a summary, which goes on changing."""
+        """Keep the summary, which goes on changing."""
         self._apply = summary
 
-    def families(self) -> list[Family]:
-        """Return all metrics as they are now."""
-        info = {**self._labels, "version": __version__}
-        found = [
-            Family("pgdelta_info", "gauge", "The release that runs.", (Sample(1, info),)),
-            self._one("run_start_timestamp_seconds", "When this run began.", self._started),
-        ]
-        if self._ingest is not None:
-            found += self._of_ingest(self._ingest)
-        if self._apply is not None:
-            found += self._of_apply(self._apply)
-        return found
+    def on_source(self, read: Callable[[], LSN | None]) -> None:
+        """Keep the function that returns the end of the source's WAL, None while it is unknown."""
+        self._read_source = read
 
-    def _of_ingest(self, summary: IngestSummary) -> list[Family]:
-        copies = dict(summary.copies)
-        return [
-            self._one("source_wal_lsn", "End of the source's log.", self._read_source()),
-            self._one("captured_lsn", "Position up to which bronze is complete.", summary.captured_offset),
-            self._one(
-                "captured_commit_timestamp_seconds",
-                "Commit time of the newest transaction that this run captured.",
-                _seconds(summary.commit_time),
-            ),
-            self._one(
-                "captured_transactions_total", "Captured transactions.", summary.transactions, "counter"
-            ),
-            self._one("captured_changes_total", "Captured row changes.", summary.changes, "counter"),
-            self._one("bronze_commits_total", "Commits to bronze.", summary.commits, "counter"),
-            self._tables(
-                "copy_share", "Part of a table's copy that is in bronze, 0 to 1.", copies, lambda c: c.share
-            ),
-            self._one(
-                "copies_failed",
-                "1 where no table can be copied: the next try may.",
-                int(summary.copy_failure is not None),
-            ),
-            self._tables(
-                "copy_failed", "1 where a table's copy failed.", copies, lambda c: int(c.failure is not None)
-            ),
-        ]
+    def describe(self) -> Iterator[Family]:
+        """Give every metric without samples."""
+        for metric in chain.from_iterable(METRICS.values()):
+            yield metric.family(self._pipeline, {})
 
-    def _of_apply(self, summary: ApplySummary) -> list[Family]:
-        tables = dict(summary.tables)
-        entries = {entry.name: entry for entry in summary.entries}
-        applied = {name: state.applied for name, state in tables.items() if name not in entries}
-        applied |= {name: entry.applied_lsn for name, entry in entries.items()}
+    def collect(self) -> Iterator[Family]:
+        """Give the metrics that have a value now."""
+        scrape = Scrape(self._started, self._ingest, self._apply, self._read_source)
+        for metric in chain.from_iterable(METRICS.values()):
+            if samples := metric.read(scrape):
+                yield metric.family(self._pipeline, samples)
 
-        def each(value: Callable[[TableState], int]) -> dict[TableName, int]:
-            return {name: value(tables[name]) if name in tables else 0 for name in applied.keys() | tables}
 
-        passes = (
-            Sample(summary.passing_seconds, self._labels, "_sum"),
-            Sample(summary.batches, self._labels, "_count"),
-        )
-        return [
-            self._one("applied_lsn", "Position that silver as a whole shows.", summary.applied_offset),
-            self._one(
-                "applied_commit_timestamp_seconds",
-                "Commit time of the newest transaction that silver shows.",
-                _seconds(summary.commit_time),
-            ),
-            Family("pgdelta_apply_pass_seconds", "summary", "Time of passes that applied something.", passes),
-            self._one("apply_last_pass_seconds", "Time of the last pass.", summary.batch_seconds or None),
-            self._tables("table_applied_lsn", "Position up to which a table is applied.", applied),
-            self._tables(
-                "table_changes_total",
-                "Changes applied to a table.",
-                each(lambda s: s.changes),
-                kind="counter",
-            ),
-            self._tables(
-                "table_misfits_total", "Values that did not fit.", each(lambda s: s.misfits), kind="counter"
-            ),
-            self._tables(
-                "table_held", "1 where a recorded policy holds a table.", each(lambda s: int(bool(s.held)))
-            ),
-            self._tables(
-                "table_failed", "1 where a table could not be applied.", each(lambda s: int(bool(s.failure)))
-            ),
-            *self._of_stream(summary),
-        ]
+def _label(text: str) -> str:
+    """Return a text that UTF-8 can encode: a name may hold bytes of another encoding as lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
-    def _of_stream(self, summary: ApplySummary) -> list[Family]:
-        stream = summary.stream
-        if stream is None:
-            return []
-        return [
-            self._one("stream_batch_id", "Newest micro-batch of the streaming query.", stream.batch_id),
-            self._one("stream_input_rows", "Rows of that micro-batch.", stream.rows),
-            self._one("stream_input_rows_per_second", "Rows that came a second.", stream.input_rate),
-            self._one("stream_processed_rows_per_second", "Rows done a second.", stream.processed_rate),
-            self._one("stream_batch_seconds", "Time of that micro-batch.", stream.seconds),
-        ]
 
-    def _one(self, name: str, help: str, value: float | None, kind: Kind = "gauge") -> Family:
-        samples = () if value is None else (Sample(value, self._labels),)
-        return Family(f"pgdelta_{name}", kind, help, samples)
-
-    def _tables(
-        self,
-        name: str,
-        help: str,
-        values: Mapping[TableName, object],
-        value: Callable[..., float] = lambda found: found,
-        kind: Kind = "gauge",
-    ) -> Family:
-        samples: Iterable[Sample] = (
-            Sample(value(values[table]), {**self._labels, "schema": table[0], "table": table[1]})
-            for table in sorted(values)
-        )
-        return Family(f"pgdelta_{name}", kind, help, tuple(samples))
+def _single(value: float | None) -> Samples:
+    return {} if value is None else {(): value}
 
 
 def _seconds(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
+
+
+def _info(scrape: Scrape) -> Samples:
+    del scrape
+    return {(__version__,): 1}
+
+
+def _ingest(read: Callable[[IngestSummary], float | None]) -> Callable[[Scrape], Samples]:
+    return lambda scrape: {} if scrape.ingest is None else _single(read(scrape.ingest))
+
+
+def _copies(read: Callable[[CopyProgress], float]) -> Callable[[Scrape], Samples]:
+    def samples(scrape: Scrape) -> Samples:
+        copies = {} if scrape.ingest is None else dict(scrape.ingest.copies)
+        return {tuple(name): read(copies[name]) for name in sorted(copies)}
+
+    return samples
+
+
+def _apply(read: Callable[[ApplySummary], float | None]) -> Callable[[Scrape], Samples]:
+    return lambda scrape: {} if scrape.apply is None else _single(read(scrape.apply))
+
+
+def _stream(read: Callable[[StreamProgress], float | None]) -> Callable[[Scrape], Samples]:
+    def samples(scrape: Scrape) -> Samples:
+        stream = scrape.apply.stream if scrape.apply is not None else None
+        return {} if stream is None else _single(read(stream))
+
+    return samples
+
+
+def _tables(read: Callable[[TableState], int]) -> Callable[[Scrape], Samples]:
+    """Return a reader of what this run did to each table, 0 for tables that only the manifest has."""
+
+    def samples(scrape: Scrape) -> Samples:
+        if scrape.apply is None:
+            return {}
+        states = dict(scrape.apply.tables)
+        names = {entry.name for entry in scrape.apply.entries} | states.keys()
+        return {tuple(name): read(states[name]) if name in states else 0 for name in sorted(names)}
+
+    return samples
+
+
+def _applied_lsns(scrape: Scrape) -> Samples:
+    if scrape.apply is None:
+        return {}
+    applied: dict[TableName, LSN] = {name: state.applied for name, state in dict(scrape.apply.tables).items()}
+    applied |= {entry.name: entry.applied_lsn for entry in scrape.apply.entries}
+    return {tuple(name): applied[name] for name in sorted(applied)}
+
+
+def _batches(scrape: Scrape) -> Samples:
+    summary = scrape.apply
+    return {} if summary is None else {(): Durations(summary.batches, summary.total_batch_seconds)}
+
+
+METRICS = {
+    "every run": (
+        Metric("info", "gauge", "The release that runs; always 1.", _info, ("version",)),
+        Metric("run_start_timestamp_seconds", "gauge", "Start of this run.", lambda s: _single(s.started)),
+    ),
+    "ingest": (
+        Metric(
+            "source_wal_lsn",
+            "gauge",
+            "End of the source's WAL, requested every 10 s in a session of its own. "
+            "No sample if the source did not answer for a minute.",
+            lambda s: {} if s.ingest is None else _single(s.read_source()),
+        ),
+        Metric(
+            "captured_lsn",
+            "gauge",
+            "LSN up to which bronze is complete.",
+            _ingest(lambda i: i.captured_offset),
+        ),
+        Metric(
+            "captured_commit_timestamp_seconds",
+            "gauge",
+            "Commit time of the newest transaction that this run captured.",
+            _ingest(lambda i: _seconds(i.commit_time)),
+        ),
+        Metric(
+            "captured_transactions_total",
+            "counter",
+            "Transactions captured by this run.",
+            _ingest(lambda i: i.transactions),
+        ),
+        Metric(
+            "captured_changes_total",
+            "counter",
+            "Row changes captured by this run.",
+            _ingest(lambda i: i.changes),
+        ),
+        Metric(
+            "bronze_commits_total",
+            "counter",
+            "Commits of this run to bronze.",
+            _ingest(lambda i: i.commits),
+        ),
+    ),
+    "table copies": (
+        Metric(
+            "copies_failed",
+            "gauge",
+            "1 if no table can be copied, because the server or its snapshot is not available.",
+            _ingest(lambda i: int(i.copy_failure is not None)),
+        ),
+        Metric(
+            "copy_share",
+            "gauge",
+            "Part of a table's copy that bronze holds, 0 to 1.",
+            _copies(lambda c: c.share),
+            TABLE_LABELS,
+        ),
+        Metric(
+            "copy_failed",
+            "gauge",
+            "1 if the copy of a table failed.",
+            _copies(lambda c: int(c.failure is not None)),
+            TABLE_LABELS,
+        ),
+    ),
+    "apply": (
+        Metric(
+            "applied_lsn",
+            "gauge",
+            "LSN that silver as a whole shows.",
+            _apply(lambda a: a.applied_offset),
+        ),
+        Metric(
+            "applied_commit_timestamp_seconds",
+            "gauge",
+            "Commit time of the newest transaction that silver shows.",
+            _apply(lambda a: _seconds(a.commit_time)),
+        ),
+        Metric(
+            "apply_pass_seconds",
+            "summary",
+            "Duration of the batches that applied something.",
+            _batches,
+        ),
+        Metric(
+            "apply_last_pass_seconds",
+            "gauge",
+            "Duration of the last batch that applied something.",
+            _apply(lambda a: a.batch_seconds or None),
+        ),
+        Metric(
+            "table_applied_lsn",
+            "gauge",
+            "LSN up to which a table is applied.",
+            _applied_lsns,
+            TABLE_LABELS,
+        ),
+        Metric(
+            "table_changes_total",
+            "counter",
+            "Changes that this run applied to a table.",
+            _tables(lambda t: t.changes),
+            TABLE_LABELS,
+        ),
+        Metric(
+            "table_misfits_total",
+            "counter",
+            "Values that did not fit their silver type in this run.",
+            _tables(lambda t: t.misfits),
+            TABLE_LABELS,
+        ),
+        Metric(
+            "table_held",
+            "gauge",
+            "1 if a recorded policy holds a table.",
+            _tables(lambda t: int(bool(t.held))),
+            TABLE_LABELS,
+        ),
+        Metric(
+            "table_failed",
+            "gauge",
+            "1 if a table could not be applied.",
+            _tables(lambda t: int(bool(t.failure))),
+            TABLE_LABELS,
+        ),
+    ),
+    "Structured Streaming": (
+        Metric(
+            "stream_batch_id",
+            "gauge",
+            "Id of the newest micro-batch of the streaming query.",
+            _stream(lambda s: s.batch_id),
+        ),
+        Metric(
+            "stream_input_rows",
+            "gauge",
+            "Input rows of the newest micro-batch.",
+            _stream(lambda s: s.rows),
+        ),
+        Metric(
+            "stream_input_rows_per_second",
+            "gauge",
+            "Rate at which the rows of the newest micro-batch arrived.",
+            _stream(lambda s: s.input_rate),
+        ),
+        Metric(
+            "stream_processed_rows_per_second",
+            "gauge",
+            "Rate at which the rows of the newest micro-batch were processed.",
+            _stream(lambda s: s.processed_rate),
+        ),
+        Metric(
+            "stream_batch_seconds",
+            "gauge",
+            "Duration of the newest micro-batch.",
+            _stream(lambda s: s.seconds),
+        ),
+    ),
+}
+"""Every metric, by what it is about."""

@@ -1,35 +1,47 @@
-"""Metrics by HTTP, for as long as a run goes on: `GET /metrics` and nothing else, on threads of their own."""
+"""The HTTP endpoint of a run's metrics: `GET /metrics` and nothing else, on threads of its own.
+
+prometheus_client chooses the format and writes it; the server is that of the standard library. There is no
+authentication and no TLS, so the caller chooses the address, by default this machine only.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
 import socket
 import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
-from typing import Any
+from collections.abc import Iterable
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from pipeline.errors import ConfigError, EndpointError
-from pipeline.report.metrics import CONTENT_TYPE, Family, render
 
-_CLIENT_SECONDS = 10.0  # that a client may say nothing
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+_CLIENT_SECONDS = 10.0  # until a client that sends nothing is disconnected
 
 
 class MetricsEndpoint:
-    """Serves metrics from when it is made until `close`."""
+    """Serves a registry from its creation until `close`."""
 
-    def __init__(self, host: str, port: int, families: Callable[[], list[Family]]) -> None:
-        """Listen, or raise EndpointError where the port is taken, ConfigError where the host is none."""
+    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+        """Listen on an address.
+
+        Raises EndpointError if the port cannot be used, ConfigError if the host is not this machine.
+        """
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except OSError:
             raise ConfigError(
-                f"--metrics: there is no host {host}; give an address of this machine"
+                f"--metrics: Host {host} is unknown. Give an address of this machine."
             ) from None
         family, *_, address = found[0]
         try:
-            self._server = _Server(family, address[:2], families)
+            self._server = _Server(family, address[:2], _only_metrics(make_wsgi_app(registry)))
         except OSError as error:
             raise _refusal(host, port, error) from None
         self._thread = threading.Thread(
@@ -38,7 +50,7 @@ class MetricsEndpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no further request; the port is free again."""
+        """Stop listening and free the port."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -46,49 +58,58 @@ class MetricsEndpoint:
 
 def _refusal(host: str, port: int, error: OSError) -> Exception:
     if error.errno == errno.EADDRINUSE:
-        return EndpointError(f"--metrics: port {port} of {host} is in use: end who uses it, or give another")
+        return EndpointError(
+            f"--metrics: Port {port} of {host} is in use. Stop the process that uses it, or choose another "
+            "port."
+        )
     if error.errno == errno.EADDRNOTAVAIL:
-        return ConfigError(f"--metrics: {host} is no address of this machine; give one that is")
-    return EndpointError(f"--metrics: cannot listen on port {port} of {host}: {error.strerror}")
+        return ConfigError(f"--metrics: {host} is not an address of this machine. Give one that is.")
+    return EndpointError(
+        f"--metrics: Cannot listen on port {port} of {host}: {error.strerror}. Choose another port."
+    )
 
 
-class _Server(ThreadingHTTPServer):
+def _only_metrics(application: WSGIApplication) -> WSGIApplication:
+    """Return the application behind `/metrics`, also for HEAD; other paths are not found."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/metrics":
+            start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+            return [b"Only /metrics is here.\n"]
+        if environ["REQUEST_METHOD"] == "HEAD":
+            application({**environ, "REQUEST_METHOD": "GET"}, start_response)
+            return []
+        return application(environ, start_response)
+
+    return answer
+
+
+class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
-    def __init__(self, family: int, address: Any, families: Callable[[], list[Family]]) -> None:
+    def __init__(self, family: int, address: Any, application: WSGIApplication) -> None:
         self.address_family = family
-        self.families = families
         super().__init__(address, _Handler)
+        self.set_app(application)
 
     def server_bind(self) -> None:
-        """Bind without asking the name service what this machine is called."""
+        """Bind without a reverse look-up of the address, which may wait for a slow name service."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+        self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that went away is its own affair."""
+        """Write nothing: a client that disconnects is not an error of the run."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+class _Handler(WSGIRequestHandler):
     timeout = _CLIENT_SECONDS
     server_version = "pgdelta"
     sys_version = ""
 
-    def do_GET(self) -> None:
-        """Answer with all metrics."""
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, "only /metrics is here")
-            return
-        text = render(self.server.families()).encode("utf-8", "backslashreplace")
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(text)
-
-    do_HEAD = do_GET  # noqa: N815
+    def get_stderr(self) -> io.StringIO:
+        """Return a stream for stack traces that nothing reads: stderr is for sentences."""
+        return io.StringIO()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing of requests."""
+        """Write nothing about requests."""

@@ -1,18 +1,18 @@
-"""A run's log as JSON, one object a line: what began, was committed, applied, held, failed, and how it ended.
+"""The log of a run as JSON, one object a line: start, commits, copies, batches, held and failed tables, end.
 
-No row's values and nothing of the connection: positions, counts, names and sentences only.
+A `logging.Logger` of its own, which no configuration of the process changes, writes to stderr through
+`JsonFormatter`. Lines hold LSNs, counts, names and sentences, never a row's values or the connection.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from pipeline import __version__
 from pipeline.delta.timestamps import utc_text
@@ -23,28 +23,50 @@ if TYPE_CHECKING:
     from pipeline.progress import ApplySummary, IngestSummary
 
 
-class RunLog:
-    """Writes a line for each event of one run, in whatever thread it happens."""
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object: `time`, `event` (the message), common fields and its own."""
 
-    def __init__(self, pipeline: str, command: str, write: Callable[[str], object] | None = None) -> None:
-        self._pipeline = pipeline
-        self._command = command
-        self._write = write or _write_stderr
+    def __init__(self, **common: str) -> None:
+        super().__init__()
+        self._common = common
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line; a field that is None is left out."""
+        moment = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        fields: dict[str, object] = getattr(record, "fields", {})
+        known = {name: value for name, value in fields.items() if value is not None}
+        time = moment.replace("+00:00", "Z")
+        return json.dumps({"time": time, "event": record.getMessage(), **self._common, **known})
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Drop a line that cannot be written: the reader of the pipe may be gone, and the run goes on."""
+
+
+class RunLog:
+    """Logs the events of one run; safe to use from any thread."""
+
+    def __init__(self, pipeline: str, command: str, stream: TextIO | None = None) -> None:
+        handler = _Handler(sys.stderr if stream is None else stream)
+        handler.setFormatter(JsonFormatter(pipeline=pipeline, command=command))
+        self._logger = logging.Logger("pgdelta.run", logging.INFO)
+        self._logger.addHandler(handler)
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._commits = self._transactions = self._changes = self._passes = 0
+        self._commits = self._transactions = self._changes = self._batches = 0
         self._applied: dict[TableName, int] = {}
         self._copies: dict[TableName, str | None] = {}
-        self._all_copies: str | None = None  # why none goes on
+        self._copy_failure: str | None = None  # of all tables
         self._alerts = Alerts()
 
     def start(self, trigger: str) -> None:
-        """Log that the run begins."""
+        """Log the start of the run."""
         with self._lock:
             self._log("start", trigger=trigger, version=__version__)
 
     def on_ingest(self, summary: IngestSummary) -> None:
-        """Log what is in bronze since the last time: one commit, and copies that ended."""
+        """Log what bronze gained since the last call: a commit, and copies that ended."""
         with self._lock:
             self._log_copies(summary)
             if summary.commits == self._commits:
@@ -60,11 +82,11 @@ class RunLog:
             self._changes = summary.changes
 
     def on_apply(self, summary: ApplySummary) -> None:
-        """Log a pass, and tables that are held, failed or go on again."""
+        """Log a batch, and tables that are held, failed or resumed."""
         with self._lock:
-            if summary.batches == self._passes:
+            if summary.batches == self._batches:
                 return
-            self._passes = summary.batches
+            self._batches = summary.batches
             counts = {name: state.changes for name, state in summary.tables.items()}
             changed = {name: count - self._applied.get(name, 0) for name, count in counts.items()}
             self._applied = counts
@@ -77,36 +99,41 @@ class RunLog:
                 commit_time=utc_text(summary.commit_time),
             )
             for kind, name, applied, sentence in self._alerts.update(summary.tables):
-                self._log(kind, schema=name[0], table=name[1], applied=str(applied), sentence=sentence)
+                level = logging.INFO if kind == "resumed" else logging.WARNING
+                self._log(
+                    kind,
+                    level,
+                    schema=name.schema,
+                    table=name.table,
+                    applied=str(applied),
+                    sentence=sentence,
+                )
 
     def end(self, exit_code: int, sentence: str | None = None) -> None:
-        """Log how the run ended; a failed one says why."""
+        """Log the end of the run, and why it failed."""
         with self._lock:
             seconds = round(time.monotonic() - self._began, 3)
-            self._log("end", exit_code=exit_code, seconds=seconds, sentence=sentence)
+            level = logging.ERROR if exit_code else logging.INFO
+            self._log("end", level, exit_code=exit_code, seconds=seconds, sentence=sentence)
 
     def _log_copies(self, summary: IngestSummary) -> None:
-        if summary.copy_failure not in (None, self._all_copies):
-            self._log("copies failed", sentence=summary.copy_failure)
-            self._all_copies = summary.copy_failure
+        if summary.copy_failure not in (None, self._copy_failure):
+            self._log("copies failed", logging.WARNING, sentence=summary.copy_failure)
+            self._copy_failure = summary.copy_failure
         for name, copy in sorted(summary.copies.items()):
             state = copy.failure or ("" if copy.is_complete else None)
             if state is not None and self._copies.get(name) != state:
-                event = "copy failed" if state else "copied"
-                facts = {"rows": copy.rows_landed, "seconds": round(copy.seconds, 3)}
-                self._log(event, schema=name[0], table=name[1], **facts, sentence=copy.failure)
-                self._all_copies = None
+                self._log(
+                    "copy failed" if state else "copied",
+                    logging.WARNING if state else logging.INFO,
+                    schema=name.schema,
+                    table=name.table,
+                    rows=copy.rows_landed,
+                    seconds=round(copy.seconds, 3),
+                    sentence=copy.failure,
+                )
+                self._copy_failure = None
             self._copies[name] = state
 
-    def _log(self, event: str, **facts: object) -> None:
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        known = {name: fact for name, fact in facts.items() if fact is not None}
-        line = {"time": now, "event": event, "pipeline": self._pipeline, "command": self._command, **known}
-        # stderr may be a pipe that nobody reads any more
-        with contextlib.suppress(OSError, ValueError):
-            self._write(json.dumps(line))
-
-
-def _write_stderr(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    def _log(self, event: str, level: int = logging.INFO, **fields: object) -> None:
+        self._logger.log(level, event, extra={"fields": fields})

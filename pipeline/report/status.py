@@ -1,15 +1,16 @@
-"""How a pipeline stands, as its lake says: how far each table is, why not further, and what did not fit.
+"""Read the status of a pipeline from its lake and its source: how far each table is, and why not further.
 
-The source is asked how its slot stands; where it does not answer, the lake is all there is to say.
+Nothing is changed. The source is read if it answers within seconds; the lake is enough without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 
 from pipeline.bronze.activity import Activity, read_activity
 from pipeline.bronze.copy_history import CopyHistory
@@ -18,39 +19,74 @@ from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
-from pipeline.errors import SourceError
+from pipeline.errors import ConfigError, SourceError
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
-from pipeline.metadata.registry import Records
+from pipeline.metadata.registry import Records, Registered
 from pipeline.metadata.status import FAILED, Failure, Statuses
 from pipeline.postgres.replication.slot_status import query_source
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
-from pipeline.report.status_page import HOLDING, Status, TableStatus
-from pipeline.table_name import TableName
+from pipeline.report.status_page import (
+    BEHIND,
+    COPYING,
+    CURRENT,
+    DETACHED,
+    HOLDING,
+    Status,
+    TableStatus,
+)
+from pipeline.report.table_details import SourceColumnType, StatusDetails, TableDetails, list_columns
+from pipeline.table_name import TableName, match_tables
 
 
 def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:
-    """Read how the pipeline stands; nothing is changed, and the source is asked unless `is_offline`."""
+    """Read the status of the pipeline; the source is left alone if `is_offline`."""
+    lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
+    return _read_status(config, Bronze(lake, config.pipeline), Records(lake), is_offline)
+
+
+def read_details(
+    config: Config, globs: Sequence[str], *, spark: SparkSession | None = None, is_offline: bool = False
+) -> StatusDetails:
+    """Read the status of the tables that `globs` match, with their columns.
+
+    Raises ConfigError if a glob is not `schema.table`, or no table matches.
+    """
+    is_wanted = match_tables(globs)
+    lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
+    bronze, records = Bronze(lake, config.pipeline), Records(lake)
+    status = _read_status(config, bronze, records, is_offline)
+    wanted = [table for table in status.tables if is_wanted(table.name)]
+    if not wanted:
+        raise ConfigError(
+            f"No table of pipeline {config.pipeline} matches {' '.join(globs)}. "
+            "Run pgdelta status without it for all tables."
+        )
+    registered, relations = records.registered(), _newest_relations(bronze)
+    details = (_details(lake, table, registered.get(table.name), relations) for table in wanted)
+    return StatusDetails(replace(status, tables=tuple(wanted)), tuple(details))
+
+
+def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: bool) -> Status:
     source, unreachable = None, None
     if not is_offline:
         try:
             source = query_source(config)
         except SourceError as error:
             unreachable = str(error)
-    lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
-    bronze, records = Bronze(lake, config.pipeline), Records(lake)
     point = bronze.captured_offset() if bronze.changes.exists() else None
-    manifest = Manifests(lake).last() or Manifest(INVALID)
-    failures = Statuses(lake).failures()
+    manifest = Manifests(bronze.lake).last() or Manifest(INVALID)
+    failures = Statuses(bronze.lake).failures()
     tables = [
-        _failed(table, failures.get(table.name)) for table in read_tables(config, bronze, records, manifest)
+        _with_failure(table, failures.get(table.name))
+        for table in read_tables(config, bronze, records, manifest)
     ]
     captured = point.lsn if point else INVALID
     now = source.now if source else datetime.now(timezone.utc)
-    positions = {table.applied for table in tables}
-    activity = read_activity(bronze, point, positions, now) if point else Activity()
+    applied = {table.applied for table in tables}
+    activity = read_activity(bronze, point, applied, now) if point else Activity()
     end = source.wal_lsn if source else captured
     return Status(
         config.pipeline,
@@ -74,7 +110,7 @@ def read_status(config: Config, *, spark: SparkSession | None = None, is_offline
 def with_lag(
     table: TableStatus, manifest: Manifest, times: Mapping[LSN, datetime], end: LSN, now: datetime
 ) -> TableStatus:
-    """Return the table with how far it is behind an end; one that silver does not follow has no lag."""
+    """Return the table with its lag behind `end`; a table without rows in silver, or detached, has none."""
     if table.applied == INVALID:
         return table
     commit_time = times.get(table.applied)
@@ -88,22 +124,24 @@ def with_lag(
 def read_tables(
     config: Config, bronze: Bronze, records: Records, manifest: Manifest
 ) -> tuple[TableStatus, ...]:
-    """Read how the tables stand that are in the manifest, are being copied, or were there once."""
+    """Read the status of every table that the manifest has, that is being copied, or that is detached."""
     misfits, events = records.misfit_counts(), records.last_events()
-    found = {entry.name: _table(entry, misfits, events) for entry in manifest.entries}
+    found = {entry.name: _table(entry, misfits, events.get(entry.name)) for entry in manifest.entries}
     registered = records.registered()
     copies = bronze.copies.read()
     for name in copies.states.keys() | copies.open_requests().keys() | events.keys():
-        # What holds the copy of a table that silver has not got yet.
-        event = events.get(name) if name not in registered else None
         if config.rule_for(name) is None:
             continue
-        if (copying := _copying(bronze, copies, name, found.get(name), event)) is not None:
+        holding = events.get(name) if name not in registered else None  # an event that holds the first copy
+        if (copying := _copying(bronze, copies, name, found.get(name), holding)) is not None:
             found[name] = copying
     for name, table in registered.items():
         if name not in found:
-            sentence = events[name].sentence if name in events else f"it is kept in {table.path}"
-            found[name] = TableStatus(name, "left", INVALID, -1, misfits.get(name, {}), sentence)
+            event = events.get(name)
+            sentence = event.sentence if event else f"Silver keeps it in {table.path}."
+            found[name] = TableStatus(
+                name, DETACHED, INVALID, -1, misfits.get(name, {}), sentence, event=event
+            )
     verified = Reconciliations(bronze.lake).verified()
     return tuple(replace(found[name], verified=verified.get(name)) for name in sorted(found))
 
@@ -111,43 +149,88 @@ def read_tables(
 def _copying(
     bronze: Bronze, copies: CopyHistory, name: TableName, shown: TableStatus | None, event: Event | None
 ) -> TableStatus | None:
-    """Return what there is to say of a table's copy, None where silver shows the newest."""
+    """Return the status of a table whose copy is under way, wanted, held or gone; None for any other."""
     last = copies.last(name)
-    before = shown or TableStatus(name, "copying", INVALID, -1, {})
+    before = shown or TableStatus(name, COPYING, INVALID, -1, {}, event=event)
     held = None
     if event is not None and event.kind in HOLDING:
         held = replace(before, state=event.kind, sentence=event.sentence)
     if last is not None and last.state == DROPPED:
-        return replace(shown, state="left", sentence=last.sentence) if shown else None
+        return replace(shown, state=DETACHED, sentence=last.sentence) if shown else None
     if last is not None and last.state == READING:
-        done = int(bronze.changes.offset(bronze.copy_txn(last.id)) or 0)
+        done, count = (
+            int(bronze.changes.offset(bronze.copy_txn(last.id)) or 0),
+            last.snapshots[-1].range_count,
+        )
         if held is not None and done == 0:
             return held
-        share = f"{done} of {last.snapshots[-1].range_count} ranges of pages are copied"
-        state = shown.state if shown and shown.state in HOLDING else "copying"
-        return replace(before, state=state, sentence=share)
+        state = shown.state if shown and shown.state in HOLDING else COPYING
+        sentence = f"{done} of {count} chunks are copied."
+        return replace(before, state=state, sentence=sentence, copy_share=done / count if count else 1.0)
     if requests := copies.open_requests().get(name):
         is_whole = not all(request.key_ranges for request in requests)
-        what = "the table is" if is_whole else "rows, for which it waits, are"
-        return replace(before, sentence=f"{what} to be copied anew by the next ingest")
+        what = "the table" if is_whole else "the rows that it waits for"
+        return replace(before, sentence=f"The next ingest copies {what}.", awaits_copy=True)
     return held if shown is None else None
 
 
-def _failed(table: TableStatus, failure: Failure | None) -> TableStatus:
-    """Return the table as one that failed where it did in the last pass, and nothing came of it since."""
-    if failure is None or table.state not in (*HOLDING, "behind") or failure.applied != table.applied:
+def _with_failure(table: TableStatus, failure: Failure | None) -> TableStatus:
+    """Return the table as failed if the last batch failed at its present offset."""
+    if failure is None or table.state not in (*HOLDING, BEHIND) or failure.applied != table.applied:
         return table
     return replace(table, state=FAILED, sentence=failure.sentence)
 
 
 def _table(
-    entry: ManifestEntry, misfits: dict[TableName, dict[str, int]], events: dict[TableName, Event]
+    entry: ManifestEntry, misfits: Mapping[TableName, dict[str, int]], event: Event | None
 ) -> TableStatus:
-    event = events.get(entry.name)
-    state = "current"
+    state = CURRENT
     if entry.is_behind:
-        state = event.kind if event and event.kind in HOLDING else "behind"
-    sentence = event.sentence if event else None
+        state = event.kind if event and event.kind in HOLDING else BEHIND
     return TableStatus(
-        entry.name, state, entry.applied_lsn, entry.version, misfits.get(entry.name, {}), sentence
+        entry.name,
+        state,
+        entry.applied_lsn,
+        entry.version,
+        misfits.get(entry.name, {}),
+        event.sentence if event else None,
+        event=event,
     )
+
+
+def _newest_relations(bronze: Bronze) -> dict[TableName, Row]:
+    """Return the newest row of `bronze/relations` for each table."""
+    if not bronze.relations.exists():
+        return {}
+    newest = F.expr("max_by(struct(*), lsn)").alias("newest")
+    rows = bronze.relations.frame().groupBy("schema_name", "table_name").agg(newest).collect()
+    return {TableName(row.schema_name, row.table_name): row.newest for row in rows}
+
+
+def _details(
+    lake: Lake, table: TableStatus, registered: Registered | None, relations: Mapping[TableName, Row]
+) -> TableDetails:
+    relation = relations.get(table.name)
+    source = {
+        column.name: SourceColumnType(_type_name(column), column.is_key)
+        for column in (relation["columns"] if relation else ())
+    }
+    silver = lake.table_at(registered.path) if registered else None
+    fields = silver.schema().fields if silver is not None and silver.exists() else []
+    types = {field.name: field.dataType.simpleString().upper() for field in fields}
+    names = {column.silver_name: column.name for column in registered.columns} if registered else {}
+    return TableDetails(
+        table,
+        list_columns(types, names, source, table.misfits),
+        path=registered.path if registered else None,
+        relation_id=relation.relation_id if relation else None,
+        relation_lsn=LSN(relation.lsn) if relation else None,
+    )
+
+
+def _type_name(column: Row) -> str:
+    """Return the name of a column's type at the source, its oid if bronze does not have the name."""
+    if column.type_name is None:
+        return f"oid {column.type_oid}"
+    name: str = column.type_name
+    return f"{name[1:]}[]" if name.startswith("_") and column.element_oid else name

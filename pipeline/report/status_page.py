@@ -1,45 +1,66 @@
-"""The status of a pipeline, as data and as a page in the terminal: positions, a row a table, and the slot."""
+"""The status of a pipeline as data and as a page: totals, the slot, one line a table, and what to do.
+
+Tables that need attention come first. The page fits 80 columns without breaking a word; a wider terminal gets
+more columns. Names of the source may hold control characters and markup: they are written out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape as escape_markup
-from rich.table import Table
 from rich.text import Text
 
 from pipeline.delta.timestamps import utc_text
 from pipeline.errors import one_line
+from pipeline.metadata.events import ONLY_A_COPY_HELPS, Event
 from pipeline.metadata.status import FAILED
 from pipeline.postgres.replication.slot_status import SourceState
 from pipeline.protocol.lsn import LSN
-from pipeline.report.lag import long_text, seconds_remaining, source_lines
-from pipeline.report.progress import size_text
+from pipeline.report.lag import seconds_until_limit, slot_lines
 from pipeline.table_name import TableName
+from pipeline.terminal import plain, print_list, print_paragraph, shorten
+from pipeline.units import format_count, format_duration, format_share, format_size
 
 
-# Text in a table or line of the terminal: shown as it is, whatever a name of the source holds.
 def escape(text: str) -> str:
     """Return a text that is neither markup nor a control of the terminal."""
     return escape_markup(one_line(text))
 
 
-_COLOURS = {"current": "green", "behind": "yellow", "copying": "cyan", "left": "dim"}
+BEHIND, COPYING, CURRENT, DETACHED = "behind", "copying", "current", "detached"
 HOLDING = ("held", "refused")
 OPERATIONS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
+_STYLES = {
+    FAILED: "red",
+    "held": "red",
+    "refused": "red",
+    BEHIND: "yellow",
+    COPYING: "cyan",
+    DETACHED: "dim",
+    CURRENT: "green",
+}
+_STATES = tuple(_STYLES)  # in the order in which they need attention
+_MOST_NAMES = 5  # of tables that share a sentence
+_GAP = 2  # cells between columns
+_SHORTEST_NAME = 20
+_FIRST_TO_GO = ("last day", "misfits", "WAL lag", "lag")  # columns that a narrow terminal does not get
+_SHORTEST_EVENT = 30  # cells of an event that are worth a column
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table: `state` is copying, current, behind, held, refused, failed or left; `sentence` says more.
+    """One table: `state` is failed, held, refused, behind, copying, detached or current, `sentence` why.
 
-    A table that is being copied for the first time has no version in silver (-1). Up to `verified` it was
-    proven to equal its source. `commit_time` is that of the last transaction up to `applied`; `operations`
-    counts what was committed within the last day, by the operation's letter.
+    `version` is -1 before the first copy is in silver. `commit_time` is that of the last transaction up to
+    `applied`. `operations` counts what committed within the last day, by the operation's letter. `verified`
+    is the LSN at which reconcile last found the table equal. `copy_share` is the part of a running copy that
+    bronze holds; a table that `awaits_copy` gets one from the next ingest.
     """
 
     name: TableName
@@ -53,12 +74,32 @@ class TableStatus:
     lag_seconds: float | None = None
     lag_bytes: int | None = None
     operations: Mapping[str, int] = field(default_factory=dict)
+    event: Event | None = None
+    copy_share: float | None = None
+    awaits_copy: bool = False
+
+    @property
+    def attention(self) -> tuple[int, bool, int, TableName]:
+        """The table's place on the page, by state, lag and name; the first needs attention most."""
+        return _STATES.index(self.state), not self.awaits_copy, -(self.lag_bytes or 0), self.name
+
+    @property
+    def style(self) -> str:
+        """The style of its state in a terminal."""
+        return _STYLES[self.state]
+
+    @property
+    def notice(self) -> str | None:
+        """The sentence of a table that needs a person or a copy, None if there is nothing to do."""
+        needs_person = self.state in (FAILED, *HOLDING, DETACHED)
+        needs_copy = self.state == BEHIND and self.event is not None and self.event.kind in ONLY_A_COPY_HELPS
+        return self.sentence if needs_person or needs_copy or self.awaits_copy else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the table as data."""
         return {
-            "schema": self.name[0],
-            "table": self.name[1],
+            "schema": self.name.schema,
+            "table": self.name.table,
             "state": self.state,
             "applied": str(self.applied),
             "version": self.version,
@@ -68,16 +109,18 @@ class TableStatus:
             "commit_time": utc_text(self.commit_time),
             "lag_seconds": None if self.lag_seconds is None else round(self.lag_seconds, 3),
             "lag_bytes": self.lag_bytes,
+            "copy_share": None if self.copy_share is None else round(self.copy_share, 3),
+            "awaits_copy": self.awaits_copy,
             "last_day": {name: self.operations.get(op, 0) for op, name in OPERATIONS.items()},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The pipeline as of its newest manifest; `captured` is how far bronze is complete.
+    """The pipeline as of its newest manifest; bronze is complete up to `captured`.
 
-    Lags are measured against the end of the source's log where the source answered, else against `captured`;
-    `unreachable` says why it did not. `rate` is the growth of that log, in bytes a second.
+    Lag counts to the end of the source's WAL if the source was read, else to `captured`; `unreachable` is
+    the sentence of a source that could not be read. `rate` is the WAL that the source writes, in bytes/s.
     """
 
     pipeline: str
@@ -92,7 +135,7 @@ class Status:
 
     @property
     def is_held(self) -> bool:
-        """Say whether a table waits for somebody."""
+        """Whether a table is held, refused or failed."""
         return any(table.state in (*HOLDING, FAILED) for table in self.tables)
 
     def as_json(self) -> dict[str, Any]:
@@ -112,13 +155,13 @@ class Status:
         if self.source is None:
             return None
         slot = self.source.slot
-        left = seconds_remaining(self.source, self.rate)
+        seconds = seconds_until_limit(self.source, self.rate)
         return {
             "now": utc_text(self.source.now),
             "wal_end": str(self.source.wal_lsn),
             "wal_bytes_per_second": None if self.rate is None else round(self.rate, 1),
             "max_slot_wal_keep_bytes": self.source.keep_size,
-            "seconds_until_limit": None if left is None else round(left, 1),
+            "seconds_until_limit": None if seconds is None else round(seconds, 1),
             "slot": slot
             and {
                 "name": slot.name,
@@ -133,48 +176,132 @@ class Status:
         }
 
     def print(self, console: Console) -> None:
-        """Print the pipeline's positions, one row a table, and how the slot stands."""
-        title = f"{self.pipeline}: bronze is complete up to {self.captured}, silver up to {self.applied}"
-        if self.commit_time:
-            title += f", committed {self.commit_time:%Y-%m-%d %H:%M:%S}"
-        shown = Table(title=escape(title), title_justify="left")
-        behind = "source" if self.source else "bronze"
-        headings = (
-            "table",
-            "state",
-            "applied",
-            f"behind {behind}",
-            "last day",
-            "verified",
-            "misfits",
-            "last event",
-        )
-        for heading in headings:
-            shown.add_column(heading, overflow="fold")
-        for table in self.tables:
-            misfits = ", ".join(f"{count} {column}" for column, count in sorted(table.misfits.items()))
-            shown.add_row(
-                escape(str(table.name)),
-                f"[{_COLOURS.get(table.state, 'red')}]{table.state}[/]",
-                str(table.applied),
-                _lag_text(table),
-                ", ".join(f"{count} {op}" for op, count in table.operations.items() if count),
-                str(table.verified or ""),
-                escape(misfits),
-                escape(table.sentence or ""),
+        """Print totals, offsets and the slot, one line a table, and the sentences of tables to act on."""
+        tables = sorted(self.tables, key=lambda table: table.attention)
+        for line in self._head_lines(tables):
+            print_paragraph(console, line)
+        if tables:
+            console.print()
+            columns = _fit(console.width, tables)
+            headings = [column.heading for column in columns]
+            right = [column.heading for column in columns if column.is_right]
+            print_list(
+                console, headings, zip(*(column.cells for column in columns), strict=True), right=right
             )
-        console.print(shown)
+            console.print()
+        for notice in _notices(tables):
+            print_paragraph(console, notice)
+        if tables:
+            print_paragraph(
+                console, "pgdelta status TABLE shows the columns, misfits and versions of a table."
+            )
+
+    def _head_lines(self, tables: Sequence[TableStatus]) -> Iterator[Text]:
+        counts = Counter(table.state for table in tables)
+        states = [Text(f"{counts[state]} {state}", _STYLES[state]) for state in _STATES if counts[state]]
+        separator = ": " if states else ""
+        total = format_count(len(tables), "table")
+        yield Text.assemble(plain(self.pipeline, "bold"), f": {total}{separator}", Text(", ").join(states))
+        time = self.commit_time
+        moment = f", committed {time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if time else ""
+        yield plain(f"bronze: {self.captured}; silver: {self.applied}{moment}")
         if self.source is not None:
-            for line in source_lines(self.source, self.slot_name, self.rate):
-                console.print(Text(line))
+            yield from map(plain, slot_lines(self.source, self.slot_name, self.rate))
         elif self.unreachable:
-            console.print(Text(f"the source was not asked: {self.unreachable}"))
+            yield plain(f"source: {self.unreachable} Lag is behind bronze.")
+        else:
+            yield plain("source: not read. Lag is behind bronze.")
 
 
-def _lag_text(table: TableStatus) -> str:
-    if table.lag_bytes is None:
-        return ""
-    if table.lag_bytes == 0:
-        return "0"
-    seconds = "" if table.lag_seconds is None else f"{long_text(table.lag_seconds)}, "
-    return f"{seconds}{size_text(table.lag_bytes)}"
+class _Column(NamedTuple):
+    heading: str
+    cells: Sequence[Text]
+    is_right: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(len(self.heading), *(cell.cell_len for cell in self.cells))
+
+    @property
+    def has_content(self) -> bool:
+        return any(cell.plain for cell in self.cells)
+
+
+def _fit(width: int, tables: Sequence[TableStatus]) -> list[_Column]:
+    """Return the columns of a page of this width: those that every page has, and further ones that fit."""
+
+    def column(heading: str, cells: Iterator[str], is_right: bool = False) -> _Column:
+        return _Column(heading, [plain(cell) for cell in cells], is_right)
+
+    found = [
+        column("table", (str(table.name) for table in tables)),
+        _Column("state", [Text(_state_text(table), table.style) for table in tables]),
+        column("lag", (_duration(table.lag_seconds) for table in tables), True),
+        column("WAL lag", (_size(table.lag_bytes) for table in tables), True),
+        column("last day", (_number(sum(table.operations.values())) for table in tables), True),
+        column("misfits", (_number(sum(table.misfits.values())) for table in tables), True),
+    ]
+    columns = {one.heading: one for one in found if one.has_content}
+    for heading in _FIRST_TO_GO:
+        if (
+            _width([one for one in columns.values() if one.heading != "table"]) + _GAP + _SHORTEST_NAME
+            > width
+        ):
+            columns.pop(heading, None)
+    further = [
+        column("applied", (str(table.applied) if table.applied else "" for table in tables)),
+        column("verified", (str(table.verified or "") for table in tables)),
+        column("last day", (_operations_text(table) for table in tables)),
+        column("version", (str(table.version) if table.version >= 0 else "" for table in tables), True),
+    ]
+    for one in further:
+        wider = columns | {one.heading: one}
+        if one.has_content and _width(wider.values()) <= width:
+            columns = wider
+    if _width(columns.values()) + _GAP + _SHORTEST_EVENT <= width:
+        events = (table.event.sentence if table.event else "" for table in tables)
+        columns["last event"] = column("last event", events)
+    names, *others = columns.values()
+    rest = max(width - _width(others) - _GAP, _SHORTEST_NAME)
+    shortened = [plain(shorten(cell.plain, rest)) for cell in names.cells]
+    return [names._replace(cells=shortened), *others]
+
+
+def _width(columns: Collection[_Column]) -> int:
+    return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
+
+
+def _notices(tables: Sequence[TableStatus]) -> Iterator[Text]:
+    """Give each sentence once, with the tables that it is about."""
+    grouped: dict[tuple[str, str], list[TableStatus]] = {}
+    for table in tables:
+        if (notice := table.notice) is not None:
+            is_waiting = table.awaits_copy and table.state not in (FAILED, *HOLDING)
+            grouped.setdefault(("awaits copy" if is_waiting else table.state, notice), []).append(table)
+    for (label, notice), found in grouped.items():
+        names = ", ".join(str(table.name) for table in found[:_MOST_NAMES])
+        if len(found) > _MOST_NAMES:
+            names += f" and {len(found) - _MOST_NAMES} more"
+        is_named = len(found) == 1 and str(found[0].name) in notice
+        style = found[0].style
+        yield Text.assemble((f"{label}: ", style), plain(notice if is_named else f"{names}: {notice}"))
+
+
+def _state_text(table: TableStatus) -> str:
+    return table.state if table.copy_share is None else f"{table.state} {format_share(table.copy_share)}"
+
+
+def _operations_text(table: TableStatus) -> str:
+    return ", ".join(f"{count:,} {op}" for op, count in table.operations.items() if count)
+
+
+def _duration(seconds: float | None) -> str:
+    return "" if seconds is None else format_duration(seconds) if seconds else "0"
+
+
+def _size(byte_count: int | None) -> str:
+    return "" if byte_count is None else format_size(byte_count) if byte_count else "0"
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else ""

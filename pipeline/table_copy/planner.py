@@ -77,7 +77,7 @@ class CopyPlanner:
             found = state, SnapshotRanges(self._snapshot.lsn, self._snapshot.running, 0, ranges)
         state, reading = found
         state.requests = tuple(r.id for r in want.requests) or state.requests
-        progress.ranges = len(reading.ranges)
+        progress.chunks = len(reading.ranges)
         progress.pages = sum(pages.end_page - pages.first_page for pages in reading.ranges)
         progress.landed(0, state.row_count)
         place = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.taken_at)

@@ -296,7 +296,7 @@ class ReaderPool:
         except BaseException:
             spool.discard()
             raise
-        table.progress.ranges_read += 1
+        table.progress.chunks_read += 1
         return spool.finish()
 
     def _number(self, row_count: int) -> int:

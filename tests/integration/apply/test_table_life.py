@@ -48,7 +48,7 @@ def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
     life.run("DELETE FROM b WHERE id > 60", "DELETE FROM a WHERE id > 45")
     life.catch_up()
     life.assert_equal("a")
-    assert states(life) == {"a": "current", "b": "left"}
+    assert states(life) == {"a": "current", "b": "detached"}
     assert life.frame("silver", "public", "b").count() == 70
     publish(life, "ADD TABLE b")
     life.run("INSERT INTO b VALUES (1000, 'back')")
@@ -75,7 +75,7 @@ def test_what_left_is_archived_by_policy(life: Pipeline) -> None:
     archiving.catch_up()
     assert not life.path("silver", "public", "b").exists()
     assert life.frame("archive", "public", "b").count() == 69
-    assert states(life)["b"] == "left"
+    assert states(life)["b"] == "detached"
     assert any("archive/public/b" in sentence for _, sentence in life.events("b"))
     archiving.run("INSERT INTO a VALUES (100, 'b is left alone')")
     archiving.catch_up()
@@ -274,7 +274,7 @@ def test_a_table_out_of_the_configuration_and_back(life: Pipeline) -> None:
     life.run("INSERT INTO a VALUES (100, 'seen')")
     without.ingest()
     without.apply()
-    assert states(without) == {"a": "left"}
+    assert states(without) == {"a": "detached"}
     life.run("INSERT INTO a VALUES (101, 'seen later')")
     life.catch_up()
     life.assert_equal("a")

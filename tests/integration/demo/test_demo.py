@@ -129,7 +129,7 @@ def test_a_folder_that_no_demo_made_is_refused(tmp_path: Path) -> None:
 def test_a_folder_where_a_demo_runs_is_refused(tmp_path: Path) -> None:
     with (tmp_path / ".pgdelta-demo").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="a demo is running"):
+        with pytest.raises(ConfigError, match="Another demo is running"):
             run_demo(Namespace(root=str(tmp_path), seconds=1, json=True, stop=threading.Event()))
 
 
@@ -138,16 +138,16 @@ def test_rows_and_position_are_read_from_the_log_of_a_table(tmp_path: Path) -> N
     log.mkdir()
     silver = SilverLog(tmp_path, "pgdelta:shop:1")
     silver.refresh()
-    assert (silver.rows, silver.position) == (0, LSN(0))
+    assert (silver.rows, silver.offset) == (0, LSN(0))
     write_commit(log, 0, {"metaData": {}})
     write_commit(log, 1, added("a", 10), added("b", 5), position("pgdelta:shop:1", 100))
     silver.refresh()
-    assert (silver.rows, silver.position) == (15, LSN(100))
+    assert (silver.rows, silver.offset) == (15, LSN(100))
     vector = {"cardinality": 3}
     write_commit(log, 2, added("a", 10, deletionVector=vector), {"remove": {"path": "a"}})
     write_commit(log, 3, {"remove": {"path": "b"}}, position("pgdelta:shop:1#1", 300))
     silver.refresh()
-    assert (silver.rows, silver.position) == (7, LSN(100))
+    assert (silver.rows, silver.offset) == (7, LSN(100))
 
 
 def write_commit(log: Path, version: int, *actions: dict[str, Any]) -> None:

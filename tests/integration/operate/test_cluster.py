@@ -246,11 +246,11 @@ def test_dist_runs_on_a_cluster_of_another_user(
 
     done = run_job(cluster, "ingest", private)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"\ningest {database.name}: 5107 changes of 3 transactions" in done.stdout
-    assert "copied public.orders: 4993 rows" in done.stdout
+    assert f"\ningest {database.name}: 5,107 changes of 3 transactions" in done.stdout
+    assert "copied public.orders: 4,993 rows" in done.stdout
     done = run_job(cluster, "apply", private)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith(f"apply {database.name}: 4993 changes to 1 tables")
+    assert done.stdout.startswith(f"apply {database.name}: 4,993 changes to 1 table")
 
     applications = [
         {path.name for path in cluster.folder.glob(f"work-{n}/app-*")} for n in range(WORKER_COUNT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import threading
@@ -21,10 +20,12 @@ from pipeline.bronze.log import Bronze
 from pipeline.cli.metrics_options import Address
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
+from pipeline.errors import ConfigError
 from pipeline.operate.run import run_both
-from pipeline.report.status import read_status
+from pipeline.report.observers import Observers, WatchOptions
+from pipeline.report.status import read_details, read_status
 from pipeline.report.status_page import Status, TableStatus
-from pipeline.report.watch import Observers
+from pipeline.report.table_details import StatusDetails
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
@@ -41,7 +42,7 @@ def tables(found: Status) -> dict[str, TableStatus]:
     return {table.name[1]: table for table in found.tables}
 
 
-def printed(found: Status) -> str:
+def printed(found: Status | StatusDetails) -> str:
     page = StringIO()
     found.print(Console(width=400, file=page))
     return page.getvalue()
@@ -69,7 +70,7 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     far = replace(pipeline.config.source, conninfo="host=127.0.0.1 port=1 dbname=shop password=geheim")
     offline = status(replace(pipeline, config=replace(pipeline.config, source=far)))
     assert (offline.source, offline.rate) == (None, None)
-    assert "the source was not asked: Cannot connect" in printed(offline)
+    assert "source: Cannot connect" in printed(offline)
     assert "geheim" not in printed(offline) + json.dumps(offline.as_json())
     day, t = tables(offline)["day"], tables(offline)["t"]
     assert (t.state, t.lag_seconds, t.lag_bytes) == ("current", 0.0, 0)
@@ -108,6 +109,23 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
     assert f"slot {pipeline.config.source.slot}: not active" in page
     assert "max_slot_wal_keep_size is unlimited" in page
     assert "5 I, 2 U, 1 D, 1 T" in page
+    assert f"{pipeline.config.pipeline}: 2 tables: 1 refused, 1 current" in page
+
+    found = read_details(pipeline.config, ["*.day"], spark=pipeline.spark)
+    [details] = found.tables
+    assert [(c.name, c.silver_type, c.source_type, c.is_key) for c in details.columns] == [
+        ("id", "INT", "int4", True),
+        ("d", "DATE", "date", False),
+        ("_commit_lsn", "BIGINT", None, False),
+        ("_commit_time", "TIMESTAMP", None, False),
+    ]
+    assert details.path is not None
+    assert details.path.endswith("/silver/public/day")
+    assert found.is_held
+    assert json.loads(json.dumps(found.as_json()))["tables"][0]["last_event"]["kind"] == "refused"
+    assert f"version {details.table.version}, {details.path}" in printed(found)
+    with pytest.raises(ConfigError, match=r"No table of pipeline .* matches nothing\.\*"):
+        read_details(pipeline.config, ["nothing.*"], spark=pipeline.spark)
 
     assert online.rate is None or online.rate > 0
     bronze = Bronze(Lake(pipeline.spark, pipeline.root), pipeline.config.pipeline)
@@ -130,9 +148,7 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = argparse.Namespace(
-        log="json", metrics=Address("127.0.0.1", port), debug=False, json=False, trigger="continuous"
-    )
+    options = WatchOptions("continuous", Address("127.0.0.1", port), "json")
     stop = threading.Event()
 
     def scrape() -> dict[str, float]:
@@ -150,7 +166,7 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
 
     of = f'{{pipeline="{pipeline.config.pipeline}"'
     of_t = f'{of},schema="public",table="t"}}'
-    with Observers(pipeline.config, options, "run") as watch:
+    with Observers(pipeline.config, options, "run") as observers:
 
         def run() -> None:
             run_both(
@@ -158,8 +174,8 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
                 trigger="continuous",
                 stop=stop,
                 spark=pipeline.spark,
-                ingest_progress=watch.on_ingest,
-                apply_progress=watch.on_apply,
+                ingest_progress=observers.on_ingest,
+                apply_progress=observers.on_apply,
             )
 
         running = threading.Thread(target=run)
@@ -184,7 +200,7 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
         finally:
             stop.set()
             running.join(120)
-    assert watch.end(0) == 0
+    assert observers.end(0) == 0
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     events = [line["event"] for line in said]
     assert (events[0], events[-1]) == ("start", "end")

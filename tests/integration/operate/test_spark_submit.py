@@ -90,7 +90,7 @@ def test_jobs_need_nothing_on_the_line(database: Database, spark: SparkSession, 
 
     code, out, err = run_job("spark-submit", "apply", tmp_path, "--config", config)
     assert (code, err) == (0, [])
-    assert out[0].startswith(f"apply {database.name}: 520 changes to 1 tables")
+    assert out[0].startswith(f"apply {database.name}: 520 changes to 1 table")
     with database.connect() as connection:
         oracle.assert_silver_equals_source(
             connection, spark, str(tmp_path / "lake"), [TableName("public", "orders")]

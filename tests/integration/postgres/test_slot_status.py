@@ -13,7 +13,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.replication.slot_status import SlotState, SourceState, query_source
 from pipeline.postgres.replication.wal_end import LogEnd
 from pipeline.protocol.lsn import LSN
-from pipeline.report.lag import seconds_remaining, source_lines
+from pipeline.report.lag import seconds_until_limit, slot_lines
 from tests.support.postgres.streams import make_items, prepare, start
 from tests.support.servers import Database, MakeServer
 
@@ -65,14 +65,14 @@ def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServe
     assert safe is not None
     assert safe == pytest.approx((slot_of(before).safe or 0) - written, abs=1 << 20)
     assert written > 15 << 20
-    assert seconds_remaining(after, 1000.0) == safe / 1000
+    assert seconds_until_limit(after, 1000.0) == safe / 1000
     for _ in range(8):
         database.run("TRUNCATE item", fill, "SELECT pg_switch_wal()", "CHECKPOINT")
     lost = query_source(config)
     assert slot_of(lost).is_lost
     assert slot_of(lost).retained is None
-    assert seconds_remaining(lost, 1000.0) is None
-    assert "the slot is lost" in source_lines(lost, "postgres", 1000.0)[1]
+    assert seconds_until_limit(lost, 1000.0) is None
+    assert "The slot is lost" in slot_lines(lost, "postgres", 1000.0)[1]
 
 
 def test_a_source_that_is_not_there_is_one_sentence_without_its_password(database: Database) -> None:

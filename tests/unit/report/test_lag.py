@@ -1,4 +1,4 @@
-"""How far behind, and how long the source can wait: every case of the arithmetic and of its sentences."""
+"""Lag of tables and forecast of the slot: every case of the arithmetic and of its sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pipeline.bronze.activity import Mark
 from pipeline.postgres.replication.slot_status import SlotState, SourceState
 from pipeline.protocol.lsn import LSN
-from pipeline.report.lag import lag_bytes, lag_seconds, long_text, seconds_remaining, source_lines, wal_rate
+from pipeline.report.lag import lag_bytes, lag_seconds, seconds_until_limit, slot_lines, wal_rate
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 MIB = 1 << 20
@@ -65,46 +65,56 @@ def test_the_rate_is_measured_from_a_commit_to_now() -> None:
 def test_the_time_left_is_what_is_safe_at_the_rate(
     state: SourceState, rate: float | None, left: float | None
 ) -> None:
-    assert seconds_remaining(state, rate) == left
+    assert seconds_until_limit(state, rate) == left
 
 
 @pytest.mark.parametrize(
-    ("state", "rate", "said"),
+    ("state", "rate", "lines"),
     [
-        (source(slot()), None, "WAL kept for it: 3.0 MiB; max_slot_wal_keep_size is unlimited: a slot that "
-         "stands still fills the disk"),
-        (source(slot(MIB), 2 * MIB), 1024.0, "WAL kept for it: 3.0 MiB, 1 KiB a second are written; "
-         "max_slot_wal_keep_size 2.0 MiB: 1.0 MiB more, at the present rate for 17 min 04 s"),
-        (source(slot(MIB), 2 * MIB), None, "WAL kept for it: 3.0 MiB; max_slot_wal_keep_size 2.0 MiB: 1.0 "
-         "MiB more, nobody knows for how long"),
-        (source(slot(MIB), 2 * MIB), 0.0, "WAL kept for it: 3.0 MiB, 0 B a second are written; "
-         "max_slot_wal_keep_size 2.0 MiB: 1.0 MiB more, at the present rate never"),
-        (source(slot(0), 2 * MIB), 0.0, "WAL kept for it: 3.0 MiB, 0 B a second are written; "
-         "max_slot_wal_keep_size 2.0 MiB is reached: the slot can be lost at the next checkpoint"),
-        (source(slot(None, status="lost", reason="wal_removed"), MIB), 1.0, "the slot is lost (wal_removed): "
-         "what it kept is gone; see source.lost_slot"),
+        (source(slot()), None, [
+            "WAL: 3.0 MiB retained for the slot (reserved), ends at 0/400000",
+            "limit: max_slot_wal_keep_size is unlimited. A slot that no job reads fills the disk.",
+        ]),
+        (source(slot(MIB), 2 * MIB), 1024.0, [
+            "WAL: 3.0 MiB retained for the slot (reserved), ends at 0/400000, 1 KiB/s",
+            "limit: max_slot_wal_keep_size 2.0 MiB; 1.0 MiB left; 17 min 04 s at this rate",
+        ]),
+        (source(slot(MIB), 2 * MIB), None, [
+            "WAL: 3.0 MiB retained for the slot (reserved), ends at 0/400000",
+            "limit: max_slot_wal_keep_size 2.0 MiB; 1.0 MiB left; "
+            "time remaining unknown (no recent WAL rate)",
+        ]),
+        (source(slot(MIB), 2 * MIB), 0.0, [
+            "WAL: 3.0 MiB retained for the slot (reserved), ends at 0/400000, 0 B/s",
+            "limit: max_slot_wal_keep_size 2.0 MiB; 1.0 MiB left; no WAL is written",
+        ]),
+        (source(slot(0, status="unreserved"), 2 * MIB), 0.0, [
+            "WAL: 3.0 MiB retained for the slot (unreserved), ends at 0/400000, 0 B/s",
+            "limit: max_slot_wal_keep_size 2.0 MiB is reached. The slot can be lost at the next checkpoint.",
+        ]),
+        (source(slot(None), MIB), 1.0, [
+            "WAL: 3.0 MiB retained for the slot (reserved), ends at 0/400000, 1 B/s",
+            "limit: max_slot_wal_keep_size 1.0 MiB; the server does not report how much is left",
+        ]),
+        (source(slot(None, status="lost", reason="wal_removed"), MIB), 1.0, [
+            "WAL ends at 0/400000. The slot is lost (wal_removed), and the WAL it retained is gone. "
+            "See source.lost_slot.",
+        ]),
     ],
 )  # fmt: skip
-def test_what_is_said_of_the_slot(state: SourceState, rate: float | None, said: str) -> None:
-    first, second = source_lines(state, "shop", rate)
-    assert first.startswith("slot shop: active, restarts at 0/100000, confirmed 0/200000, ")
-    assert second == said
+def test_the_slot_is_two_or_three_lines(state: SourceState, rate: float | None, lines: list[str]) -> None:
+    first, *others = slot_lines(state, "shop", rate)
+    assert first == "slot shop: active, restart_lsn 0/100000, confirmed_flush_lsn 0/200000"
+    assert others == lines
 
 
-def test_a_slot_that_is_not_there_is_named() -> None:
-    assert source_lines(source(None), "shop", None) == [
-        "slot shop: there is none on the server, whose log ends at 0/400000"
+def test_a_missing_slot_is_named() -> None:
+    assert slot_lines(source(None), "shop", None) == [
+        "slot shop: does not exist on the server, whose WAL ends at 0/400000"
     ]
-    idle = source_lines(source(slot(status=None, active=False)), "shop", None)[0]
-    assert idle == (
-        "slot shop: not active, restarts at 0/100000, confirmed 0/200000, the server's log ends at 0/400000"
-    )
 
 
-def test_long_times_are_days() -> None:
-    assert [long_text(s) for s in (3.25, 90, 7200, 86400 * 3.5)] == [
-        "3.2 s",
-        "1 min 30 s",
-        "2 h 00 min",
-        "3.5 days",
-    ]
+def test_an_old_server_reports_no_wal_status() -> None:
+    first, wal, _ = slot_lines(source(slot(status=None, active=False)), "shop", None)
+    assert first == "slot shop: not active, restart_lsn 0/100000, confirmed_flush_lsn 0/200000"
+    assert wal == "WAL: 3.0 MiB retained for the slot, ends at 0/400000"

@@ -1,4 +1,4 @@
-"""Copies under way as text: what each line says, and how little of many tables is shown."""
+"""Table copies under way: the text of each line, and how few of many tables are shown."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ import sys
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.report import progress
 from pipeline.report.progress import (
+    CopyBars,
     CopyBoard,
-    board_rows,
-    duration_text,
     ended_lines,
+    list_rows,
     list_running,
-    name_text,
-    seconds_remaining,
-    share_text,
-    size_text,
     total_line,
 )
 from pipeline.table_name import TableName
@@ -29,10 +26,10 @@ from pipeline.table_name import TableName
 ORDERS = TableName("public", "orders")
 
 
-def copy_of(ranges: int = 100, landed: int = 0, rows: int = 0, **facts: Any) -> CopyProgress:
-    """Return a copy that has begun where it has rows; `landed` ranges are read, and one page each."""
-    facts = {"began": 0.0 if rows else None, "ranges_read": landed, "pages": ranges, **facts}
-    return CopyProgress(ranges=ranges, ranges_landed=landed, rows=rows, rows_landed=rows, **facts)
+def copy_of(chunks: int = 100, landed: int = 0, rows: int = 0, **facts: Any) -> CopyProgress:
+    """Return a copy that has begun if it has rows; `landed` chunks are read, and have one page each."""
+    facts = {"began": 0.0 if rows else None, "chunks_read": landed, "pages": chunks, **facts}
+    return CopyProgress(chunks=chunks, chunks_landed=landed, rows=rows, rows_landed=rows, **facts)
 
 
 def some() -> dict[TableName, CopyProgress]:
@@ -44,14 +41,14 @@ def some() -> dict[TableName, CopyProgress]:
     return tables
 
 
-def test_one_line_says_how_far_all_tables_are() -> None:
+def test_all_tables_are_one_line() -> None:
     assert total_line(some(), 180_000.0) == (
-        "copying: 3 of 12 tables complete, public.orders 41 %, 12,300,000 rows, 180,000 rows/s"
+        "copying: 3 of 12 tables complete, public.orders 41%, 12,300,000 rows, 180,000 rows/s"
     )
     many = {TableName("public", f"t{i}"): copy_of(100, i + 1, 10) for i in range(5)}
     many[TableName("public", "bad")] = copy_of(failure="It is gone.")
     assert total_line(many, 0.0) == (
-        "copying: 0 of 6 tables complete, 1 failed, public.t0 1 %, public.t1 2 %, public.t2 3 %, "
+        "copying: 0 of 6 tables complete, 1 failed, public.t0 1%, public.t1 2%, public.t2 3%, "
         "2 more under way, 50 rows, 0 rows/s"
     )
 
@@ -59,9 +56,9 @@ def test_one_line_says_how_far_all_tables_are() -> None:
 def test_a_table_that_ended_is_one_line() -> None:
     done = copy_of(1, 1, 12_300_000, is_complete=True, bytes=(5 << 30) // 2, seconds=250.2)
     failed = copy_of(failure="orders cannot be copied: permission denied.")
-    assert ended_lines([(ORDERS, done), (TableName("public", "new\nline"), failed)]) == [
+    assert ended_lines([(ORDERS, done), (TableName("public", "new\n\x1b[2Jline"), failed)]) == [
         "copied public.orders: 12,300,000 rows, 2.5 GiB of text, 4 min 10 s",
-        r"copy of public.new\nline failed: orders cannot be copied: permission denied.",
+        r"copy of public.new\n\x1b[2Jline failed: orders cannot be copied: permission denied.",
     ]
 
 
@@ -70,7 +67,7 @@ def test_many_that_ended_are_one_line_in_a_terminal() -> None:
     failed = [(TableName("public", f"f{i}"), copy_of(failure="No.")) for i in range(7)]
     assert ended_lines([*done, *failed], 5) == [
         "copied 300 tables (public.t0, public.t1, public.t2, …): 3,000 rows",
-        "copy of 7 tables failed (public.f0, public.f1, public.f2, …), of the first: No.",
+        "copy of 7 tables failed (public.f0, public.f1, public.f2, …); the first: No.",
     ]
     assert len(ended_lines(done)) == 300
 
@@ -78,51 +75,35 @@ def test_many_that_ended_are_one_line_in_a_terminal() -> None:
 def test_a_board_shows_few_tables_and_one_line_of_all() -> None:
     many = {TableName("public", f"t{i}"): copy_of(100, 50, 1000, seconds=10.0) for i in range(300)}
     many[TableName("public", "read")] = copy_of(1, 1, 7)
-    rows = board_rows(many, 5.0, 8)
+    rows = list_rows(many, 5.0, 8)
     assert len(rows) == 9
     assert (rows[0].title, rows[0].share, rows[0].rows) == ("public.t0", 0.5, "1,000 rows")
     assert (rows[0].rate, rows[0].remaining) == ("100 rows/s", "10 s left")
     assert rows[-1].title == "0 of 301 tables complete, 293 more under way"
     # what only waits for capture gives its place to what is read
     assert list_running(many)[-1][0] == TableName("public", "read")
-    assert board_rows({ORDERS: copy_of(1, 1, 7)}, 0.0, 8)[0].remaining == "waits for capture"
-    assert board_rows({ORDERS: copy_of(2, 1, 7, ranges_read=2)}, 0.0, 8)[0].remaining == "lands"
+    assert list_rows({ORDERS: copy_of(1, 1, 7)}, 0.0, 8)[0].remaining == "waits for capture"
+    assert list_rows({ORDERS: copy_of(2, 1, 7, chunks_read=2)}, 0.0, 8)[0].remaining == "landing"
 
 
 def test_tables_that_wait_are_not_shown() -> None:
-    [orders, total] = board_rows(some(), 180_000.0, 8)
+    [orders, total] = list_rows(some(), 180_000.0, 8)
     assert (orders.title, orders.size, orders.remaining) == ("public.orders", "3.0 GiB", "1 min 38 s left")
     assert (total.title, total.rows, total.rate) == (
         "3 of 12 tables complete",
         "12,300,000 rows",
         "180,000 rows/s",
     )
-    assert board_rows({ORDERS: copy_of(0)}, 0.0, 8)[-1].share == 1.0
+    assert list_rows({ORDERS: copy_of(0)}, 0.0, 8)[-1].share == 1.0
 
 
-def test_what_is_left_is_reckoned_by_what_is_in_bronze() -> None:
-    assert seconds_remaining(copy_of(4, 1, seconds=10.0)) == 30.0
-    assert seconds_remaining(copy_of(4, 0, 5, seconds=10.0)) is None
-    assert seconds_remaining(copy_of(4, 4, 5, seconds=10.0)) is None
+def test_the_remaining_time_follows_what_bronze_holds() -> None:
+    assert copy_of(4, 1, seconds=10.0).seconds_remaining == 30.0
+    assert copy_of(4, 0, 5, seconds=10.0).seconds_remaining is None
+    assert copy_of(4, 4, 5, seconds=10.0).seconds_remaining is None
 
 
-def test_numbers_read_well() -> None:
-    sizes = {
-        0: "0 B",
-        1023: "1023 B",
-        1024: "1 KiB",
-        3 << 19: "1.5 MiB",
-        3 << 39: "1.5 TiB",
-        1 << 52: "4096.0 TiB",
-    }
-    assert {count: size_text(count) for count in sizes} == sizes
-    times = {0.42: "0.4 s", 68: "1 min 08 s", 59.6: "60 s", 3599.7: "1 h 00 min", 90_061: "25 h 01 min"}
-    assert {seconds: duration_text(seconds) for seconds in times} == times
-    assert [share_text(share) for share in (0.0, 0.999, 1.0)] == ["0 %", "99 %", "100 %"]
-    assert name_text(TableName("public", "\x1b[2J")) == r"public.\x1b[2J"
-
-
-def test_time_counts_from_when_somebody_begins_to_read() -> None:
+def test_time_counts_from_the_first_read() -> None:
     copy = CopyProgress()
     copy.landed(0, 0)
     assert copy.seconds == 0.0
@@ -137,14 +118,14 @@ def test_time_counts_from_when_somebody_begins_to_read() -> None:
 def test_the_share_of_all_is_by_pages() -> None:
     copies = {TableName("public", f"t{i}"): copy_of(1, 1, 10, is_complete=True) for i in range(50)}
     copies[ORDERS] = copy_of(2, 1, 10, pages=950)
-    assert board_rows(copies, 0.0, 8)[-1].share == 0.525
+    assert list_rows(copies, 0.0, 8)[-1].share == 0.525
 
 
 def summary_of(copies: dict[TableName, CopyProgress], failure: str | None = None) -> IngestSummary:
     return IngestSummary("shop", "shop", copies=copies, copy_failure=failure)
 
 
-def test_elsewhere_there_is_a_line_now_and_then(
+def test_outside_a_terminal_there_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = summary_of(some())
@@ -160,21 +141,21 @@ def test_elsewhere_there_is_a_line_now_and_then(
         for copy in summary.copies.values():
             copy.failure = None if copy.is_complete else "It is gone."
         summary.copy_failure = "All is lost."
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count(" failed: It is gone.\n") == 9
-    assert said.err.endswith("copy failed: All is lost.\n")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count(" failed: It is gone.\n") == 9
+    assert output.err.endswith("copy failed: All is lost.\n")
 
 
-def test_what_fails_again_for_the_same_reason_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repeated_failure_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     with CopyBoard() as board:
         for _ in range(3):
             board.update(summary_of({ORDERS: copy_of()}))
             board.update(summary_of({ORDERS: copy_of(failure="No.")}, "Nothing goes."))
         board.update(summary_of({ORDERS: copy_of(1, 1, 2, is_complete=True)}))
         board.update(summary_of({ORDERS: copy_of(1, 1, 3, is_complete=True, began=1.0)}))
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition(",")[0] for line in said] == [
+    output = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in output] == [
         "copy of public.orders failed: No.",
         "copy failed: Nothing goes.",
         "copied public.orders: 2 rows",
@@ -182,14 +163,14 @@ def test_what_fails_again_for_the_same_reason_is_said_once(capsys: pytest.Captur
     ]
 
 
-def test_beside_json_stderr_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_json_stderr_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     with CopyBoard(is_quiet=True) as board:
         board.update(summary_of(some(), "All is lost."))
     assert capsys.readouterr() == ("", "")
 
 
 class Terminal(io.StringIO):
-    """A stderr that takes itself for a terminal."""
+    """A stderr that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -219,28 +200,36 @@ def test_a_terminal_has_bars_and_keeps_stdout_free(
 
 
 class Closed(io.StringIO):
-    """A stderr that nobody reads any more."""
+    """A stderr whose reader is gone."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError
 
 
-def test_a_stderr_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Closed())
     with CopyBoard() as board:
         board.update(summary_of(some()))
 
 
+def many_rows() -> dict[TableName, CopyProgress]:
+    return {TableName("public", f"t{i}"): copy_of(100, 50, 1000, seconds=10.0) for i in range(20)}
+
+
 @pytest.mark.parametrize(("width", "shown"), [(80, ""), (120, "3.0 GiB")])
 def test_the_board_fits_a_small_terminal(width: int, shown: str) -> None:
-    board, file = CopyBoard(), io.StringIO()
-    board._console = Console(file=file, width=width)
+    console = Console(file=io.StringIO(), width=width)
     copies = some() | {
         TableName("public", "a_table_with_quite_a_long_name"): copy_of(100, 7, 9_000_000, seconds=9.0)
     }
-    board._console.print(board._table(copies, 180_000.0))
-    lines = file.getvalue().splitlines()
+    bars = CopyBars(console)
+    bars.update(list_rows(many_rows(), 1.0, 8))
+    bars.update(list_rows(copies, 180_000.0, 8))
+    console.print(bars.progress.get_renderable())
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert all(cell_len(line) <= width for line in lines)
     assert len(lines) == 3
-    for part in ("41 %", "12,299,700 rows", "180,878 rows/s", "1 min 38 s left", shown):
+    for part in ("41%", "12,299,700 rows", "180,878 rows/s", "1 min 38 s left", shown):
         assert part in lines[0]
     assert ("…" in lines[1]) == (width == 80)

@@ -1,9 +1,11 @@
-"""A run's log as JSON lines, and how a watched run ends."""
+"""The log of a run as JSON lines, and how an observed run ends."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import logging
 import socket
 from contextlib import closing
 from typing import Any
@@ -17,34 +19,36 @@ from pipeline.errors import ConfigError, EndpointError, LakeError
 from pipeline.metadata.manifests import Manifest
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableState
 from pipeline.protocol.lsn import LSN
+from pipeline.report.observers import Observers, WatchOptions
 from pipeline.report.run_log import RunLog
-from pipeline.report.watch import Observers
 from pipeline.table_name import TableName
 
 CONFIG = Config("shop", Source("", "shop", "shop"), Storage("./lake"), Silver(), (), "pipeline.yaml")
 
 
-def logged(lines: list[str]) -> list[dict[str, Any]]:
-    """Return the objects of lines without what all have, and forget the lines."""
-    found = [json.loads(line) for line in lines]
-    assert all("\n" not in line for line in lines)
-    assert all((said.pop("pipeline"), said.pop("command")) == TableName("shop", "run") for said in found)
-    assert all(said.pop("time").endswith("Z") for said in found)
-    lines.clear()
+def logged(stream: io.StringIO) -> list[dict[str, Any]]:
+    """Return the objects of the lines without the fields that all have, and empty the stream."""
+    text = stream.getvalue()
+    assert not text or text.endswith("\n")
+    found = [json.loads(line) for line in text.splitlines()]
+    assert all((entry.pop("pipeline"), entry.pop("command")) == ("shop", "run") for entry in found)
+    assert all(entry.pop("time").endswith("Z") for entry in found)
+    stream.seek(0)
+    stream.truncate()
     return found
 
 
 def test_copies_that_all_fail_are_logged_once_for_each_sentence() -> None:
-    lines: list[str] = []
-    log, summary = RunLog("shop", "run", lines.append), IngestSummary("shop", "slot", LSN(5))
+    lines = io.StringIO()
+    log, summary = RunLog("shop", "run", lines), IngestSummary("shop", "slot", LSN(5))
     for sentence in ("no server", None, "no server", "no right", "no right"):
         summary.copy_failure = sentence
         log.on_ingest(summary)
     copy = summary.copies[TableName("public", "t")] = CopyProgress(rows_landed=4)
     copy.complete()
     log.on_ingest(summary)
-    said = [(line["event"], line.get("sentence")) for line in logged(lines)]
-    assert said == [
+    entries = [(line["event"], line.get("sentence")) for line in logged(lines)]
+    assert entries == [
         ("copies failed", "no server"),
         ("copies failed", "no right"),
         ("copied", None),
@@ -52,8 +56,8 @@ def test_copies_that_all_fail_are_logged_once_for_each_sentence() -> None:
 
 
 def test_commits_and_copies_are_logged_as_they_come() -> None:
-    lines: list[str] = []
-    log, summary = RunLog("shop", "run", lines.append), IngestSummary("shop", "slot", LSN(5))
+    lines = io.StringIO()
+    log, summary = RunLog("shop", "run", lines), IngestSummary("shop", "slot", LSN(5))
     log.start("continuous")
     log.on_ingest(summary)
     assert logged(lines) == [{"event": "start", "trigger": "continuous", "version": __version__}]
@@ -80,11 +84,11 @@ def test_commits_and_copies_are_logged_as_they_come() -> None:
     ]
 
 
-def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
-    lines: list[str] = []
-    log, summary = RunLog("shop", "run", lines.append), ApplySummary("shop")
+def test_batches_and_alerts_are_logged_once() -> None:
+    lines = io.StringIO()
+    log, summary = RunLog("shop", "run", lines), ApplySummary("shop")
     log.on_apply(summary)
-    assert lines == []
+    assert lines.getvalue() == ""
     summary.tables = {
         TableName("public", "a"): TableState(LSN(9), 3),
         TableName("public", "b"): TableState(LSN(4), held="b changed its type"),
@@ -122,11 +126,39 @@ def test_passes_and_troubles_are_logged_once_and_their_end_too() -> None:
     ]
 
 
-def test_a_log_that_nobody_reads_ends_no_run() -> None:
-    def write(line: str) -> None:
+class Closed(io.StringIO):
+    """A stream whose reader is gone."""
+
+    def write(self, text: str) -> int:
         raise BrokenPipeError
 
-    RunLog("shop", "run", write).start("continuous")
+
+def test_a_log_without_a_reader_ends_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    RunLog("shop", "run", Closed()).start("continuous")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_line_is_one_object_whatever_a_name_holds() -> None:
+    lines = io.StringIO()
+    summary = ApplySummary("shop", tables={TableName("a\nb", "\x1b[2J %s"): TableState(held="50 %d\n")})
+    summary.count_batch(0.1)
+    RunLog("shop", "run", lines).on_apply(summary)
+    held = logged(lines)[1]
+    assert (held["schema"], held["table"], held["sentence"]) == ("a\nb", "\x1b[2J %s", "50 %d\n")
+
+
+def test_the_log_is_a_logger_that_no_configuration_changes() -> None:
+    lines = io.StringIO()
+    before = set(logging.Logger.manager.loggerDict)
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.CRITICAL + 1)  # as the command line does
+    try:
+        RunLog("shop", "run", lines).start("continuous")
+    finally:
+        root.setLevel(level)
+    assert [line["event"] for line in logged(lines)] == ["start"]
+    assert set(logging.Logger.manager.loggerDict) == before
 
 
 def options(
@@ -135,8 +167,8 @@ def options(
     debug: bool = False,
     trigger: str = "available-now",
     json: bool = False,
-) -> argparse.Namespace:
-    return argparse.Namespace(log=log, metrics=metrics, debug=debug, json=json, trigger=trigger)
+) -> WatchOptions:
+    return WatchOptions(trigger, metrics, log, json, debug)
 
 
 def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,26 +187,26 @@ def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[
     assert "geheim" not in capsys.readouterr().err
 
 
-def test_a_run_that_is_done_says_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    with Observers(CONFIG, options(), "apply") as watch:
-        watch.on_apply(ApplySummary("shop"))
-    assert watch.end(1) == 1
+def test_a_completed_run_logs_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with Observers(CONFIG, options(), "apply") as observers:
+        observers.on_apply(ApplySummary("shop"))
+    assert observers.end(1) == 1
     assert json.loads(capsys.readouterr().err.splitlines()[-1])["exit_code"] == 1
 
 
 def test_text_is_what_it_was_and_leaves_errors_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Observers(CONFIG, options("text"), "ingest")
-    with watch:
-        watch.on_ingest(IngestSummary("shop", "slot"))
-    assert watch.end(0) == 0
-    with pytest.raises(LakeError, match="no lake"), watch:
+    observers = Observers(CONFIG, options("text"), "ingest")
+    with observers:
+        observers.on_ingest(IngestSummary("shop", "slot"))
+    assert observers.end(0) == 0
+    with pytest.raises(LakeError, match="no lake"), observers:
         raise LakeError("no lake")
     assert capsys.readouterr().err == ""
 
 
-def tell_troubles(options: argparse.Namespace) -> None:
+def report_alerts(options: WatchOptions) -> None:
     summary = ApplySummary("shop")
-    with Observers(CONFIG, options, "apply") as watch:
+    with Observers(CONFIG, options, "apply") as observers:
         for state in (
             TableState(LSN(4), held="public.b is held: a type"),
             TableState(LSN(4), held="public.b is held: a type"),
@@ -187,22 +219,22 @@ def tell_troubles(options: argparse.Namespace) -> None:
                 TableName("public", "b"): state,
             }
             summary.count_batch(0.25)
-            watch.on_apply(summary)
+            observers.on_apply(summary)
 
 
-def test_a_continuous_run_says_in_text_what_is_held_fails_or_goes_on(
+def test_a_continuous_run_prints_its_alerts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tell_troubles(options("text", trigger="continuous"))
+    report_alerts(options("text", trigger="continuous"))
     assert capsys.readouterr().err.splitlines() == [
         "held: public.b is held: a type",
         "held: public.b is held: two types",
         "failed: public.b: it has\\nno folder",
         "resumed: public.b",
     ]
-    # It comes in the closing lines, or beside a result as data.
-    tell_troubles(options("text"))
-    tell_troubles(options("text", trigger="continuous", json=True))
+    # Other runs have it in their closing lines, or in a result as data.
+    report_alerts(options("text"))
+    report_alerts(options("text", trigger="continuous", json=True))
     assert capsys.readouterr().err == ""
 
 

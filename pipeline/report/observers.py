@@ -1,0 +1,110 @@
+"""Observers of a run: lines and bars on stderr, metrics for Prometheus, a log of JSON lines.
+
+The jobs call `on_ingest` and `on_apply` with summaries that go on changing. An observer reads them and never
+changes a run; what only some runs need, such as prometheus_client, is imported by those.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.errors import PgdeltaError, describe_error, one_line
+from pipeline.report.alerts import Alerts
+from pipeline.report.progress import CopyBoard
+from pipeline.report.run_log import RunLog
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pipeline.config.config import Config
+    from pipeline.progress import ApplySummary, IngestSummary
+    from pipeline.report.metrics import RunMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """How the command line wants a run to be watched; `metrics` is a host and a port."""
+
+    trigger: str = "available-now"
+    metrics: tuple[str, int] | None = None
+    log: str = "text"
+    json: bool = False
+    debug: bool = False
+
+
+class Observers:
+    """Passes what a run reports to the observers that the command line asks for.
+
+    Without `--log json` these are people: they see the copies and, in a continuous run, alerts. Other runs
+    report held and failed tables in their closing lines.
+    """
+
+    def __init__(self, config: Config, options: WatchOptions, command: str) -> None:
+        self._config = config
+        self._options = options
+        self._command = command
+        self._metrics: RunMetrics | None = None
+        self._log = RunLog(config.pipeline, command) if options.log == "json" else None
+        self._board: CopyBoard | None = None
+        self._alerts = Alerts()
+        self._open = ExitStack()
+
+    def __enter__(self) -> Observers:
+        if self._options.metrics is not None:
+            self._metrics = self._serve_metrics(*self._options.metrics)
+        if self._log is None:
+            self._board = self._open.enter_context(CopyBoard(is_quiet=self._options.json))
+        else:
+            self._log.start(self._options.trigger)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+        if self._log is not None and error is not None:
+            code = error.exit_code if isinstance(error, PgdeltaError) else 1
+            self._log.end(code, describe_error(error))
+            if not self._options.debug:
+                raise SystemExit(code)  # the log has the sentence already
+
+    def on_ingest(self, summary: IngestSummary) -> None:
+        """Pass on what ingest reports."""
+        if self._metrics is not None:
+            self._metrics.on_ingest(summary)
+        if self._board is not None:
+            self._board.update(summary)
+        if self._log is not None:
+            self._log.on_ingest(summary)
+
+    def on_apply(self, summary: ApplySummary) -> None:
+        """Pass on what apply reports."""
+        if self._metrics is not None:
+            self._metrics.on_apply(summary)
+        if self._board is not None and self._options.trigger == "continuous":
+            for alert in self._alerts.update(summary.tables):
+                self._board.print(one_line(alert.line))
+        if self._log is not None:
+            self._log.on_apply(summary)
+
+    def end(self, exit_code: int) -> int:
+        """Log the end of the run, and return its exit code."""
+        if self._log is not None:
+            self._log.end(exit_code)
+        return exit_code
+
+    def _serve_metrics(self, host: str, port: int) -> RunMetrics:
+        from pipeline.postgres.replication.wal_end import LogEnd
+        from pipeline.report.metrics import RunMetrics
+        from pipeline.report.metrics_endpoint import MetricsEndpoint
+
+        metrics = RunMetrics(self._config.pipeline)
+        endpoint = MetricsEndpoint(host, port, metrics.registry)
+        self._open.callback(endpoint.close)
+        if self._command != "apply":
+            log_end = LogEnd(self._config.source.conninfo)
+            self._open.callback(log_end.close)
+            metrics.on_source(lambda: log_end.lsn)
+        return metrics

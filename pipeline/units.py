@@ -1,0 +1,49 @@
+"""Text of quantities for people: bytes, durations, counts, rates and shares.
+
+Every line, page and bar formats its numbers here, so that one quantity reads the same everywhere. Pure.
+"""
+
+from __future__ import annotations
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_MINUTE = 60
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+
+
+def format_size(byte_count: int) -> str:
+    """Return a number of bytes in a binary unit: `1023 B`, `42 KiB`, `1.5 MiB`."""
+    power = min(max(byte_count.bit_length() - 1, 0) // 10, len(_BYTE_UNITS) - 1)
+    return f"{byte_count / (1 << 10 * power):.{max(0, min(power - 1, 1))}f} {_BYTE_UNITS[power]}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in at most two units: `3.2 s`, `1 min 30 s`, `2 h 00 min`, `3.5 days`."""
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    if seconds >= 2 * _DAY:
+        return f"{seconds / _DAY:,.1f} days"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE:02} s"
+    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02} min"
+
+
+def format_count(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless it is 1: `1 row`, `12,300 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_row_rate(rows_per_second: float) -> str:
+    """Return a rate of rows: `180,000 rows/s`."""
+    return f"{rows_per_second:,.0f} rows/s"
+
+
+def format_byte_rate(bytes_per_second: float) -> str:
+    """Return a rate of bytes: `42 KiB/s`."""
+    return f"{format_size(round(bytes_per_second))}/s"
+
+
+def format_share(share: float) -> str:
+    """Return a share from 0 to 1 as a percentage, rounded down: only a whole reads `100%`."""
+    return f"{int(share * 100)}%"
