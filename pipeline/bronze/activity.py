@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.bronze.copied_rows import CompleteCopy
+from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.delta.table import Lake

@@ -1,28 +1,23 @@
 """The bronze tables as Delta: landing staged changes, and reading them back for apply."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.bronze.copied_rows import InputStart
-from pipeline.bronze.copies import COPIES, Copies
+from pipeline.bronze.copies import Copies
 from pipeline.bronze.new_files import BronzeOffset, NewFiles, new_files_between
-from pipeline.bronze.prepared import PreparedTransactions
-from pipeline.bronze.relation_versions import RelationVersion, relations_table
 from pipeline.bronze.relations import SourceRelation, source_relation
-from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
-from pipeline.bronze.survey import SequenceKey, Survey, survey_of
-from pipeline.delta.commit_files import DataFile, Epoch, commit_files
+from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
+from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, survey_of
 from pipeline.delta.log import json_object
 from pipeline.delta.sql import literal
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.table import Lake
 from pipeline.delta.timestamps import from_microseconds
-from pipeline.delta.txn import TableCommit, TxnId, TxnKind
+from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.errors import ConfigError
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -46,12 +41,11 @@ class Bronze:
         self.txn = TxnId(pipeline)
         self.changes = lake.table("bronze", "changes")
         self.relations = lake.table("bronze", "relations")
-        self.prepared = PreparedTransactions(lake, self.changes, self.txn)
+        self.prepared = lake.table("bronze", "prepared")
         self.copies = Copies(lake)
         self._names: set[TableName] = set()
         self._names_version = -1
         self.new_files: NewFiles | None = None
-        self._epoch: Epoch | None = None
 
     def in_session(self, spark: SparkSession) -> "Bronze":
         """Return the same tables seen through another session."""
@@ -63,41 +57,9 @@ class Bronze:
 
     def ensure(self) -> None:
         """Create the tables unless they are there."""
-        statistics = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
         self.relations.ensure(spark_ddl(RELATIONS))
-        self.prepared.ensure()
-        self.changes.ensure(spark_ddl(CHANGES), statistics)
-
-    def upgrade(self) -> None:
-        """Add the columns that tables of an older release lack."""
-        for table, ddl in (
-            (self.changes, spark_ddl(CHANGES)),
-            (self.prepared.table, spark_ddl(CHANGES)),
-            (self.relations, spark_ddl(RELATIONS)),
-            (self.copies.table, COPIES),
-        ):
-            if table.exists():
-                table.add_missing_columns(ddl)
-
-    def begin(self) -> None:
-        """Take the next epoch: what this object commits from now on excludes ingests that started earlier."""
-        name = self.txn.of(TxnKind.EPOCH)
-        self._epoch = Epoch(name, (self.changes.offset(name) or 0) + 1)
-        self.prepared.epoch = self.copies.epoch = self._epoch
-
-    def claim(self) -> None:
-        """Have earlier ingests refused from now on; FencedError where a later one has begun."""
-        epoch = self._epoch
-        if epoch:
-            commit_files(self.changes, [], TableCommit(epoch.txn, LSN(epoch.number)), epoch=epoch)
-
-    def record_offset_again(self, captured: BronzeOffset) -> None:
-        """Record again how far bronze is, where Delta was told to forget it."""
-        if self.changes.offset(self.txn) is None:
-            counts = ("transactions", "changes", "gap")  # of a commit that is there already
-            facts = {name: fact for name, fact in self.metadata().items() if name not in counts}
-            facts["from_lsn"] = str(captured.lsn)
-            self.land([], TableCommit(self.txn, captured.lsn, facts))
+        self.prepared.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY)
+        self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY)
 
     def captured_offset(self) -> BronzeOffset | None:
         """Return how far bronze is complete, None where it holds no position.
@@ -139,10 +101,6 @@ class Bronze:
         """Return the id under which the chunks of a copy are counted."""
         return self.txn.of(TxnKind.CHUNKS, copy_id)
 
-    def record_relations(self, versions: Sequence[RelationVersion]) -> None:
-        """Append relation versions; must be durable before the changes that name them."""
-        commit_files(self.relations, [], rows=self._frame(relations_table(versions), RELATIONS))
-
     def relation_version_ids(self) -> set[int]:
         """Return the ids of all recorded relation versions."""
         rows = self.relations.frame().select("relation_version").distinct().collect()
@@ -160,17 +118,6 @@ class Bronze:
     def copied_rows(self, copy_id: int) -> int:
         """Return how many rows of a copy are there."""
         return self.changes.frame().where(f"op = 'R' AND copy_id = {copy_id}").count()
-
-    def land(self, files: Sequence[DataFile], *commits: TableCommit) -> None:
-        """Make files of the table's folder part of it, in one commit with positions; no file is fine."""
-        epoch = self._epoch
-        if epoch:
-            facts = {"epoch": epoch.number}
-            commits = tuple(replace(each, metadata={**each.metadata, **facts}) for each in commits)
-        commit_files(self.changes, files, *commits, epoch=epoch)
-
-    def _frame(self, table: pa.Table, schema: pa.Schema) -> DataFrame:
-        return local_frame(self.lake.spark, table.to_pylist(), spark_ddl(schema))
 
     def source_relations(self) -> dict[int, SourceRelation]:
         """Return all relation versions by id, each as it was recorded first in the order of the stream.

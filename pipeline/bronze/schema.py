@@ -54,6 +54,7 @@ STREAMED = CHANGES.append(pa.field("subxid", pa.int64()))
 
 # What readers select by: kept as statistics of every file, in Parquet and in Delta's log.
 STATISTICS = ("commit_lsn", "end_lsn", "ordinal", "schema_name", "table_name")
+STATISTICS_PROPERTY = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
 
 COLUMN = pa.struct(
     [

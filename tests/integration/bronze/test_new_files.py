@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import MOST_FILES, BronzeOffset
+from pipeline.bronze.table_input import InputStart
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.protocol.lsn import LSN

@@ -19,7 +19,6 @@ from pipeline.postgres.embedded.server import start_server
 from pipeline.postgres.published_tables import describe_published
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages, RowsMoved, SnapshotLost
-from pipeline.protocol.lsn import INVALID
 from pipeline.table_name import TableName
 from tests.support.bronze.events import rows_of
 from tests.support.captures.typed import install
@@ -52,7 +51,7 @@ def streamed(database: Database, directory: Path, **source: Any) -> list[Row]:
     with closing(start(config)) as stream, connect(conninfo) as connection:
         messages = read_through(stream, database.flush_lsn())
         spool = Spool(directory)
-        Decoder(spool, connection, conninfo, set(), INVALID).decode(messages, stream.session)
+        Decoder(spool, connection, conninfo).decode(messages, stream.session)
         return rows_of(spool.seal())
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pipeline.apply.applier import Applier
-from pipeline.bronze.copy_states import PageRange
-from pipeline.bronze.staged_files import Part
+from pipeline.bronze.copy_states import Chunk
+from pipeline.bronze.staged_files import StagedFile
 from pipeline.config.config import Copying
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.postgres.snapshot.read_table import CopyReader
@@ -35,23 +35,23 @@ def copying(make_pipeline: MakePipeline) -> Pipeline:
 
 
 def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
-    """Return (state, ranges before) of what was recorded of a table's copies, in order."""
+    """Return (state, chunks before) of what was recorded of a table's copies, in order."""
     rows = (
         pipeline.frame("bronze", "copies").where(f"table_name = '{table}'").orderBy("recorded_at").collect()
     )
-    return [(row.state, row.ranges_before) for row in rows]
+    return [(row.state, row.chunks_before) for row in rows]
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, ranges: int) -> None:
-    """Let copying end by a failure once so many ranges of a table were read, always the same ones."""
+def stop_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
+    """Let copying end by a failure once so many chunks of a table were read, always the same ones."""
     stage = ReaderPool._stage
 
     def stage_or_stop(
-        self: ReaderPool, reader: CopyReader, table: TableCopy, pages: PageRange
-    ) -> Part | None:
-        if table.snapshot.ranges.index(pages) >= ranges:
+        self: ReaderPool, reader: CopyReader, table: TableCopy, chunk: Chunk
+    ) -> StagedFile | None:
+        if table.snapshot.chunks.index(chunk) >= chunks:
             raise OSError("cut off")
-        return stage(self, reader, table, pages)
+        return stage(self, reader, table, chunk)
 
     monkeypatch.setattr(ReaderPool, "_stage", stage_or_stop)
 
@@ -180,7 +180,7 @@ def test_a_transaction_that_ended_and_cannot_be_seen_yet(
             assert free.execute("SELECT count(*) FROM orders WHERE n = -5").fetchone() == (0,)
         pipeline.ingest()
         complete = pipeline.frame("bronze", "copies").where("state = 'complete'").collect()
-        assert {row.table_name: len(row.late) for row in complete} == {"orders": 2, "bag": 1}
+        assert {row.table_name: len(row.invisible_commits) for row in complete} == {"orders": 2, "bag": 1}
     pipeline.catch_up()
     pipeline.assert_equal("orders", "bag")
 

@@ -12,7 +12,7 @@ from pipeline.bronze.copy_states import (
     CopyRequest,
     CopyState,
     Gap,
-    SnapshotRanges,
+    SnapshotChunks,
 )
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
@@ -26,7 +26,7 @@ def told(states: Sequence[CopyState], *gaps: Gap) -> CopyHistory:
 
 
 def copy(number: int, *lsns: int, state: str = COMPLETE, keys: tuple[KeyRange, ...] = ()) -> CopyState:
-    readings = [SnapshotRanges(LSN(lsn), (), 0, ()) for lsn in lsns]
+    readings = [SnapshotChunks(LSN(lsn), (), 0, ()) for lsn in lsns]
     return CopyState(number, NAME, state, 1, 1, 1, readings, key_ranges=keys)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.bronze.copy_states import READING, CopyState, Gap, PageRange, SnapshotRanges
+from pipeline.bronze.copy_states import READING, Chunk, CopyState, Gap, SnapshotChunks
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.chunks import is_outdated
 from pipeline.table_name import TableName
@@ -14,9 +14,9 @@ ENTRY = 7
 
 def state(*, membership: int | None = ENTRY, requests: tuple[str, ...] = ("asked",)) -> CopyState:
     """Return a copy that was cut off, whose first snapshot is at 100."""
-    pages = (PageRange(1, 1, 0, 10),)
-    readings = [SnapshotRanges(LSN(100), (), 0, pages), SnapshotRanges(LSN(200), (), 1, pages)]
-    return CopyState(1, TableName("public", "t"), READING, 1, membership, 1, readings, requests)
+    pages = (Chunk(1, 1, 0, 10),)
+    snapshots = [SnapshotChunks(LSN(100), (), 0, pages), SnapshotChunks(LSN(200), (), 1, pages)]
+    return CopyState(1, TableName("public", "t"), READING, 1, membership, 1, snapshots, requests)
 
 
 @pytest.mark.parametrize("requests", [(), ("asked",)])

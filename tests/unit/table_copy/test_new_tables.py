@@ -16,7 +16,7 @@ JOINED = {NAME: Membership(10, 1), OTHER: Membership(20, 2)}
 
 
 def waiting(joining: NewTables, writers: OpenTransactions, now: float = 0.0) -> dict[TableName, int]:
-    tables = joining.note(JOINED, writers, now)
+    tables = joining.update(JOINED, writers, now)
     return {name: len(table.writers) for name, table in tables.items() if table.is_waiting}
 
 
@@ -36,7 +36,7 @@ def test_a_table_that_joins_again_waits_again() -> None:
     joining = NewTables()
     assert waiting(joining, on_primary()) == {}
     again = {NAME: Membership(10, 3)}
-    assert joining.note(again, on_primary("4/1"), 0.0)[NAME].is_waiting
+    assert joining.update(again, on_primary("4/1"), 0.0)[NAME].is_waiting
 
 
 def test_on_a_standby_all_that_was_open_is_waited_for() -> None:
@@ -49,7 +49,7 @@ def test_on_a_standby_all_that_was_open_is_waited_for() -> None:
 
 def test_a_long_wait_is_told() -> None:
     joining = NewTables()
-    table = joining.note(JOINED, on_primary("3/7"), 5.0)[NAME]
+    table = joining.update(JOINED, on_primary("3/7"), 5.0)[NAME]
     assert table.sentence(5.0 + PATIENCE - 1) is None
     assert "(1)" in (table.sentence(5.0 + PATIENCE) or "")
 
