@@ -25,6 +25,7 @@ from pipeline.bronze.copy_states import (
     Gap,
     SnapshotChunks,
 )
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import from_microseconds, now
@@ -186,7 +187,8 @@ class Copies:
         recorded_at = max(now(), from_microseconds(self._recorded_at + 1))
         stamped = [dict(row) | {"recorded_at": recorded_at} for row in rows]
         frame = local_frame(self.lake.spark, stamped, COPIES)
-        commit_files(self.table, [], rows=frame, epoch=epoch)
+        with crash_step(CrashStep.RECORD_COPY):
+            commit_files(self.table, [], rows=frame, epoch=epoch)
 
     def request(self, requests: Sequence[CopyRequest]) -> None:
         """Request copies of tables."""

@@ -29,6 +29,7 @@ from pipeline.bronze.rows import (
 )
 from pipeline.bronze.staged_files import StagedFile, StagedFileWriter
 from pipeline.bronze.streamed_transactions import OpenStreams
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.protocol.events import (
     Began,
     BeganPrepare,
@@ -248,10 +249,11 @@ class Spool:
         """Hand over everything that is finished and move the offset to its end; None if nothing ended."""
         if not self.has_commits:
             return None
-        self._write_finished()
-        if self._batch_file:
-            self._files.append(self._batch_file.close())
-            self._batch_file = None
+        with crash_step(CrashStep.SEAL_CHANGES):
+            self._write_finished()
+            if self._batch_file:
+                self._files.append(self._batch_file.close())
+                self._batch_file = None
         staged = StagedTransactions(
             start_lsn=self.offset,
             end_lsn=max(self.offset, self._end_lsn),

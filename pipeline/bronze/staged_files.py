@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES, STATISTICS
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import DataFile
 from pipeline.delta.filesystem import hadoop_files, path_of
 from pipeline.delta.table import Lake, LakeTable, local_path
@@ -185,13 +186,14 @@ class StagingFolder:
 
     def move(self, file: StagedFile, table: LakeTable) -> DataFile:
         """Move a file to the folder of a table, for a commit to name it; raise SpoolError if damaged."""
-        file.check()
-        if self._local_root is None:
-            spark = self._lake.spark
-            files, target = hadoop_files(spark, f"{table.path}/{file.path.name}")
-            files.copyFromLocalFile(True, True, path_of(spark, f"file:{file.path}"), target)
-        else:
-            file.path.rename(Path(local_path(table.path), file.path.name))
+        with crash_step(CrashStep.MOVE_FILE):
+            file.check()
+            if self._local_root is None:
+                spark = self._lake.spark
+                files, target = hadoop_files(spark, f"{table.path}/{file.path.name}")
+                files.copyFromLocalFile(True, True, path_of(spark, f"file:{file.path}"), target)
+            else:
+                file.path.rename(Path(local_path(table.path), file.path.name))
         return file.data
 
     def close(self) -> None:

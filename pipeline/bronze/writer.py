@@ -6,7 +6,7 @@ and the slot is told of the offset after it. Every commit carries the epoch of t
 was held up while another one took over is refused, whatever it writes.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipeline.bronze.relation_versions import RelationVersion, relations_table
 from pipeline.bronze.schema import RELATIONS, spark_ddl
 from pipeline.bronze.spool import StagedTransactions
 from pipeline.bronze.staged_files import StagingFolder
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import DataFile, Epoch, commit_files
 from pipeline.delta.table import local_frame
 from pipeline.delta.txn import TableCommit, TxnKind
@@ -108,17 +109,19 @@ class BronzeWriter:
         """Append relation versions; must be on disk before the changes that name them."""
         rows = relations_table(versions).to_pylist()
         frame = local_frame(self.bronze.lake.spark, rows, spark_ddl(RELATIONS))
-        commit_files(self.bronze.relations, [], rows=frame)
+        with crash_step(CrashStep.RECORD_RELATIONS):
+            commit_files(self.bronze.relations, [], rows=frame)
 
     def record_copies(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Append rows to `bronze/copies`."""
         self.bronze.copies.record(rows, self.epoch)
 
-    def commit(self, files: Collection[DataFile], *commits: TableCommit) -> None:
+    def commit(self, files: Sequence[DataFile], *commits: TableCommit) -> None:
         """Append files (possibly none) in the table's folder to `changes`, in one commit with offsets."""
         epoch = {"epoch": self.epoch.number}
         commits = tuple(replace(each, metadata={**each.metadata, **epoch}) for each in commits)
-        commit_files(self.bronze.changes, list(files), *commits, epoch=self.epoch)
+        with crash_step(CrashStep.COMMIT_BRONZE):
+            commit_files(self.bronze.changes, files, *commits, epoch=self.epoch)
 
     def _offset_commit(self, start: LSN, end: LSN, **facts: object) -> TableCommit:
         metadata = {

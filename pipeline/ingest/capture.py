@@ -18,6 +18,7 @@ from pipeline.bronze.spool import Spool, StagedTransactions
 from pipeline.bronze.staged_files import StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.errors import SourceError
 from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import Connection
@@ -166,7 +167,8 @@ class Capture:
 
     def _acknowledge(self, staged: StagedTransactions) -> None:
         self._state.set_captured_offset(staged.end_lsn)
-        self._acknowledge_received(staged.end_lsn)
+        with crash_step(CrashStep.ACKNOWLEDGE):
+            self._acknowledge_received(staged.end_lsn)
         summary = self._summary
         summary.captured_offset, summary.commit_time = staged.end_lsn, staged.commit_time
         summary.transactions += staged.transaction_count

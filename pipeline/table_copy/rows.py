@@ -14,6 +14,7 @@ from pipeline.bronze.columnar import decode_copied
 from pipeline.bronze.relation_versions import RelationVersion
 from pipeline.bronze.schema import CHANGES
 from pipeline.bronze.staged_files import StagedFile, StagedFileWriter
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.postgres.snapshot.read_table import Block
 from pipeline.protocol.lsn import LSN
 
@@ -51,11 +52,12 @@ class CopySpool:
 
     def finish(self) -> StagedFile | None:
         """Return the file; None if there are no rows."""
-        self._flush()
-        if self._file.row_count == 0:
-            self._file.discard()
-            return None
-        return self._file.close()
+        with crash_step(CrashStep.STAGE_COPIED_ROWS):
+            self._flush()
+            if self._file.row_count == 0:
+                self._file.discard()
+                return None
+            return self._file.close()
 
     def discard(self) -> None:
         """Remove the file."""

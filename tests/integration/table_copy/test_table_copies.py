@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from typing import Any
@@ -96,6 +97,18 @@ def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
     copying.apply()
     after = copying.frame("silver", "public", "orders").drop("_commit_time").collect()
     assert sorted(map(repr, before)) == sorted(map(repr, after))
+
+
+def test_chunks_land_under_the_epoch_of_their_run(copying: Pipeline) -> None:
+    copying.run(*ORDERS, FILL.format(2000))
+    copying.ingest()
+    copying.run(*BAG, FILL_BAG)
+    copying.ingest()
+    history = copying.spark.sql(f"DESCRIBE HISTORY delta.`{copying.path('bronze', 'changes')}`")
+    said = [json.loads(row.userMetadata) for row in history.orderBy("version").collect()]
+    epochs = [facts["epoch"] for facts in said if facts.get("operation") == "copy"]
+    assert epochs == sorted(epochs)
+    assert set(epochs) == {1, 2}
 
 
 def test_a_copy_under_load(copying: Pipeline) -> None:
