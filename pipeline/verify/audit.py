@@ -18,7 +18,7 @@ from pipeline.errors import LakeError, one_line
 from pipeline.report.status_page import escape
 from pipeline.verify.commit_chain import CommitChain, Finding, read_chain
 from pipeline.verify.commit_log import LoggedChanges
-from pipeline.verify.row_counts import copy_findings, find_differences, intervals_of, row_findings
+from pipeline.verify.row_counts import compare_counts, copy_findings, intervals_of, row_findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
         for state in states
         if state.state == COMPLETE
     }
-    differences = row_findings(find_differences(intervals, changes.count)) if intervals else []
+    differences = row_findings(compare_counts(intervals, changes.count)) if intervals else []
     differences += copy_findings(recorded, changes.copied_rows()) if recorded else []
     counted = None if intervals is None else sum(interval.changes for interval in intervals)
     return Audit(config.pipeline, chain, tuple(differences), counted, changes.prepared_rows(), len(recorded))

@@ -31,7 +31,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CountDifference:
     """An interval whose rows are not as many as recorded."""
 
     interval: Interval
@@ -58,22 +58,22 @@ def intervals_of(chain: CommitChain) -> tuple[Interval, ...] | None:
     return tuple(found)
 
 
-def find_differences(
+def compare_counts(
     intervals: Sequence[Interval], count: Count, *, at_once: int = AT_ONCE, most: int = MOST
-) -> list[Difference]:
+) -> list[CountDifference]:
     """Return the intervals whose rows are not as many as recorded, at most the first `most`."""
-    found: list[Difference] = []
-    waiting: list[list[Interval] | Difference] = [list(intervals)] if intervals else []
+    found: list[CountDifference] = []
+    waiting: list[list[Interval] | CountDifference] = [list(intervals)] if intervals else []
     while waiting and len(found) < most:
         group = waiting.pop(0)
-        if isinstance(group, Difference):
+        if isinstance(group, CountDifference):
             found.append(group)
             continue
         size = -(-len(group) // at_once)
         parts = [group[i : i + size] for i in range(0, len(group), size)]
         counts = count([parts[0][0].start, *(part[-1].end for part in parts)])
         differing = [
-            Difference(part[0], rows) if len(part) == 1 else part
+            CountDifference(part[0], rows) if len(part) == 1 else part
             for part, rows in zip(parts, counts, strict=True)
             if rows != sum(interval.changes for interval in part)
         ]
@@ -98,7 +98,7 @@ def number_of_interval(bounds: Sequence[LSN], column: str = "end_lsn") -> str:
     return f"IF({column} > {int(bounds[0])} AND {column} <= {int(bounds[-1])}, {inside}, -1)"
 
 
-def row_findings(differences: Iterable[Difference]) -> list[Finding]:
+def row_findings(differences: Iterable[CountDifference]) -> list[Finding]:
     """Return the findings for intervals whose rows are not as many as recorded."""
     found = []
     for interval, rows in ((each.interval, each.rows) for each in differences):

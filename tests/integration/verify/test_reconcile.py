@@ -217,9 +217,9 @@ def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
     assert Reconciliations(Lake(shop.spark, shop.root)).verified().keys() == {("public", ODD)}
     repaired = run_reconcile(shop.config, spark=shop.spark, runs=True, repairs=True)
     assert repaired.repairs == {
-        ("public", "items"): "the rows of 6 keys are to be copied anew",
-        ("public", "pairs"): "the rows of 2 keys are to be copied anew",
-        ("public", "bag"): "the whole table is to be copied anew",
+        ("public", "items"): "A partial resync of 6 keys is requested.",
+        ("public", "pairs"): "A partial resync of 2 keys is requested.",
+        ("public", "bag"): "A resync of the whole table is requested.",
     }
     assert {verdict.verdict for verdict in compared(shop, runs=True).values()} == {EQUAL}
     shop.assert_equal("items", "pairs", "bag")

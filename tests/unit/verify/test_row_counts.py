@@ -13,8 +13,8 @@ from pipeline.protocol.lsn import LSN
 from pipeline.verify.commit_chain import read_chain
 from pipeline.verify.row_counts import (
     Interval,
+    compare_counts,
     copy_findings,
-    find_differences,
     intervals_of,
     number_of_interval,
     row_findings,
@@ -71,13 +71,13 @@ def test_overlaps_say_nothing_of_rows() -> None:
 @pytest.mark.parametrize("at_once", [2, 3, 7, 64, 512])
 def test_equal_rows_take_one_query(at_once: int) -> None:
     rows = Rows(range(1, 1001))
-    assert find_differences(intervals(100), rows.count, at_once=at_once) == []
+    assert compare_counts(intervals(100), rows.count, at_once=at_once) == []
     assert rows.queries == 1
 
 
 def test_nothing_is_not_counted() -> None:
     rows = Rows([])
-    assert find_differences([], rows.count) == []
+    assert compare_counts([], rows.count) == []
     assert rows.queries == 0
 
 
@@ -87,7 +87,7 @@ def test_differences_are_found_at_their_commits(seed: int, at_once: int) -> None
     random_ = random.Random(seed)
     lost = sorted(random_.sample(range(1, 1001), 3))
     rows = Rows([end for end in range(1, 1001) if end not in lost])
-    found = find_differences(intervals(100), rows.count, at_once=at_once)
+    found = compare_counts(intervals(100), rows.count, at_once=at_once)
     expected = sorted({(end - 1) // 10 for end in lost})
     assert [difference.interval.version for difference in found] == expected
     for difference in found:
@@ -97,7 +97,7 @@ def test_differences_are_found_at_their_commits(seed: int, at_once: int) -> None
 
 def test_no_more_are_named_than_requested() -> None:
     rows = Rows([])
-    found = find_differences(intervals(100), rows.count, at_once=4, most=5)
+    found = compare_counts(intervals(100), rows.count, at_once=4, most=5)
     assert [difference.interval.version for difference in found] == [0, 1, 2, 3, 4]
     assert rows.queries < 10
 
@@ -124,7 +124,7 @@ def test_differences_are_named_with_their_versions() -> None:
     links = [CREATED, *chain(100, 100, 130), link(3, 150, 160, changes=4)]
     found = intervals_of(read_chain(links, APP))
     rows = Rows([101] * 29 + [140] + [155] * 4 + [161, 162])
-    findings = row_findings(find_differences(found or (), rows.count))
+    findings = row_findings(compare_counts(found or (), rows.count))
     assert [(finding.versions, finding.start, finding.end) for finding in findings] == [
         ((2,), 100, 130),
         ((), 130, 150),

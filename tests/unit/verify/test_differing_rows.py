@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash
-from pipeline.verify import key_ranges
-from pipeline.verify.key_ranges import DifferingRow, compare_rows, find_differences
+from pipeline.verify import differing_rows
+from pipeline.verify.differing_rows import DifferingRow, compare_rows, find_differences
 
 Row = tuple[str | None, str]  # key, value; None where the table has no key
 
@@ -64,8 +64,8 @@ def test_equal_tables_are_equal_and_no_row_is_looked_at() -> None:
 
 @pytest.mark.parametrize("most_rows", [50_000, 20])
 def test_every_injury_is_found(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> None:
-    monkeypatch.setattr(key_ranges, "MOST_ROWS", most_rows)
-    monkeypatch.setattr(key_ranges, "FIRST_DIGITS", 1)
+    monkeypatch.setattr(differing_rows, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(differing_rows, "FIRST_DIGITS", 1)
     rows = table(3000)
     injured = [row for row in rows if row[0] != "17"]  # missing
     injured[40] = (injured[40][0], "another value")
@@ -90,8 +90,8 @@ def test_equal_rows_of_a_bag_are_counted() -> None:
 
 
 def test_of_a_table_that_differs_everywhere_some_rows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_ranges, "MOST_ROWS", 50)
-    monkeypatch.setattr(key_ranges, "MOST_RANGES", 4)
+    monkeypatch.setattr(differing_rows, "MOST_ROWS", 50)
+    monkeypatch.setattr(differing_rows, "MOST_RANGES", 4)
     rows = table(9000)
     found = find_differences(source := Rows(rows), Rows([(key, "nothing") for key, _ in rows]))
     assert not found.is_equal
