@@ -111,7 +111,7 @@ def _key_ranges(rows: Sequence[Any] | None) -> tuple[KeyRange, ...]:
 
 
 def _states(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
-    """Return what rows say, in the order in which they were recorded, of the copies of each table."""
+    """Return the copies of each table, given all rows in the order in which they were recorded."""
     found: dict[TableName, dict[int, CopyState]] = {}
     for row in rows:
         name = TableName(row.schema_name, row.table_name)

@@ -154,7 +154,7 @@ class Bronze:
     def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
         """Return one table's changes up to an LSN, after an offset; or a copy's rows and what follows.
 
-        A copy's rows may lie beyond that LSN: in order they come before the commits their snapshot did not
+        A copy's rows may lie past that LSN: in order they come before the commits their snapshot did not
         see.
         """
         copy = start.copy

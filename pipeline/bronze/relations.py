@@ -11,7 +11,7 @@ FIRST_USER_OID = 10_000  # FirstGenbkiObjectId: from here on an oid means nothin
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column of one relation version; what the catalog did not say is as in the message."""
+    """A column of one relation version; what the catalog does not have is as in the message."""
 
     name: str
     type_oid: int

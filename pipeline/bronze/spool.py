@@ -66,7 +66,7 @@ class PreparedFile:
 class StagedTransactions:
     """Whole transactions that take bronze from `start_lsn` (exclusive) to `end_lsn` (inclusive).
 
-    `versions` have to be recorded before `files`, whose rows name them. `outcomes` say what became of
+    `versions` have to be recorded before `files`, whose rows name them. `outcomes` are what became of
     prepared transactions, in the order of the stream. `commit_time` is that of the newest transaction so far,
     None if there is none or Python's calendar does not have it.
     """
@@ -204,7 +204,7 @@ class Spool:
         self._extend_to(prepared.end_lsn)
 
     def commit_stream(self, committed: StreamCommitted, described: Sequence[RelationVersion]) -> None:
-        """Finish a transaction that streamed; `described` are its versions as `OpenStreams.commit` says."""
+        """Finish a transaction that streamed; `described` are the versions for `OpenStreams.commit`."""
         stream = self.streams.commit(committed, described)
         self._record(described, committed.commit_lsn)
         tables = stream.finish(committed)

@@ -5,10 +5,10 @@ a commit that names it makes it part of that table. Nothing rewrites it, so its 
 are those of the table. A file that was never committed is garbage: the server sends its changes again.
 
 On a root of this machine's file system the staging folder is below the root, and a file is moved by renaming
-it. For any other root it is a temporary folder, and files are copied with Hadoop's file system client. Nobody
-else can enter the folder of a run; a file in the folder of a table has the mode that the umask gives. A run
-locks its folder: the next run, which holds the slot, removes what dead runs left behind, and keeps the files
-of one that is only held up until its commit is refused.
+it. For any other root it is a temporary folder, and files are copied with Hadoop's file system client. No
+other user can enter the folder of a run; a file in the folder of a table has the mode that the umask gives. A
+run locks its folder: the next run, which holds the slot, removes what dead runs left behind, and keeps the
+files of one that is only held up until its commit is refused.
 """
 
 import errno
@@ -44,7 +44,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A finished file in the staging folder, and what Delta's log will say of it."""
+    """A finished file in the staging folder, and what Delta's log will have of it."""
 
     path: Path
     checksum: int  # CRC-32 of its bytes

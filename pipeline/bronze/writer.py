@@ -2,8 +2,8 @@
 
 Each commit of the stream records from which offset to which bronze is complete, and the source that the
 changes came from. Bronze is ahead of the slot at any moment: what a commit depends on is committed before it,
-and the slot is told of the offset after it. Every commit carries the epoch of the run, so that an ingest that
-was held up while another one took over is refused, whatever it writes.
+and its offset is acknowledged to the slot after it. Every commit carries the epoch of the run, so that an
+ingest that was held up while another one took over is refused, whatever it writes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class BronzeWriter:
         self.commit([], replace(self._offset_commit(offset, offset), expected_offset=INVALID))
 
     def record_offset_again(self, captured: BronzeOffset) -> None:
-        """Record the captured offset again if Delta was told to forget it."""
+        """Record the captured offset again if Delta has forgotten it."""
         bronze = self.bronze
         if bronze.changes.offset(bronze.txn) is None:
             facts = {name: fact for name, fact in bronze.metadata().items() if name not in _COUNTS}

@@ -1,4 +1,4 @@
-"""Which tables need a copy now: what the source's catalog says, and what was requested.
+"""Which tables need a copy now: what the source publishes, and what was requested.
 
 Each poll records which tables are not published any more. Tables that the stream has under an old name, and
 those that some transaction was writing to when they joined, wait until a copy has all that the stream will
@@ -127,7 +127,7 @@ class CopyCandidates:
         return {name: candidate for name, candidate in candidates.items() if name not in waiting}
 
     def record_failures(self, lsn: LSN) -> bool:
-        """Record why tables cannot be copied unless their newest event says so; return whether any cannot."""
+        """Record why tables cannot be copied unless their newest event has it; return whether any cannot."""
         failures = {name: copy.failure for name, copy in self._summary.copies.items() if copy.failure}
         new = {name: sentence for name, sentence in failures.items() if self._failures.get(name) != sentence}
         self._failures = failures
@@ -182,7 +182,7 @@ class CopyCandidates:
         if not any(rule_for(name) for name in before):
             return set()
         self._state.require(polled_lsn)
-        self._state.wait_beyond(LSN(polled_lsn - 1))  # capture may still have to read that it was renamed
+        self._state.wait_past(LSN(polled_lsn - 1))  # capture may still have to read that it was renamed
         now = self._state.renamed(published)
         under_old_name = {
             name

@@ -1,7 +1,7 @@
 """What the thread that captures the stream and the one that copies tables know of each other.
 
-Capture says how far bronze is complete and under which names its session sends tables. A copy says how far
-capture has to get before it may end, and asks for another session of the stream if a name is old: up to
+Capture sets how far bronze is complete and under which names its session sends tables. A copy sets how far
+capture has to get before it may end, and requests another session of the stream if a name is old: up to
 PostgreSQL 15 a session that has described a table goes on under that name when its schema is renamed, and no
 Relation message comes. A session that begins later describes it under its new name.
 """
@@ -27,7 +27,7 @@ class CaptureState:
     def __init__(self) -> None:
         self.captured_offset = INVALID
         self.required_lsn = INVALID
-        """What capture has to reach, so that what was copied is complete."""
+        """The LSN that capture has to get to, so that what was copied is complete."""
         self.stop_copies = threading.Event()
         self._changed = threading.Condition()
         self._names: dict[int, TableName] = {}  # by oid
@@ -70,11 +70,11 @@ class CaptureState:
     # by the thread that copies
 
     def require(self, lsn: LSN) -> None:
-        """Have capture reach an LSN before the run ends."""
+        """Have capture get to an LSN before the run ends."""
         self.required_lsn = max(self.required_lsn, lsn)
 
-    def wait_beyond(self, lsn: LSN) -> bool:
-        """Wait until bronze is complete beyond an LSN; return whether it is."""
+    def wait_past(self, lsn: LSN) -> bool:
+        """Wait until bronze is complete past an LSN; return whether it is."""
         with self._changed:
             while self.captured_offset <= lsn and not self.stop_copies.is_set():
                 self._changed.wait(_WAIT)

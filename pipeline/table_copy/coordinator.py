@@ -2,7 +2,7 @@
 
 A table needs a copy if it is published and configured and has none, or if one was requested. All tables that
 need one at a time are read under one snapshot. A copy is complete once everything that was read is in bronze
-and capture is beyond the snapshot: then the commits are known that the snapshot does not see. The next run
+and capture is past the snapshot: then the commits are known that the snapshot does not see. The next run
 resumes what a run leaves, under another snapshot if that is exact, else from its beginning. A partial resync
 copies the rows of the requested keys only.
 """
@@ -198,7 +198,7 @@ class CopyCoordinator:
                 self._record(landed)
 
     def _record(self, tables: Sequence[TableCopy]) -> None:
-        """Record that tables are complete, or why not, once bronze is beyond their snapshot."""
+        """Record that tables are complete, or why not, once bronze is past their snapshot."""
         rows: list[Row] = []
         whole = [table for table in tables if table.failure is None]
         for table in tables:
@@ -206,7 +206,7 @@ class CopyCoordinator:
                 rows.append(abandoned_row(table.state, str(table.failure)))  # and is copied again
             elif table.failure is not None:
                 table.progress.failure = str(table.failure)
-        if whole and self._state.wait_beyond(whole[0].snapshot.lsn):
+        if whole and self._state.wait_past(whole[0].snapshot.lsn):
             snapshots = {t.state.name: [*t.state.snapshots, t.snapshot] for t in whole}
             invisible = find_invisible_commits(self._bronze.changes, snapshots)
             for table in whole:

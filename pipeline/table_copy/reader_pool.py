@@ -30,7 +30,7 @@ from pipeline.table_copy.rows import CopyHeader, CopySpool
 
 @dataclass(slots=True)
 class TableCopy:
-    """A table that is copied under the snapshot; `failure` says why it is not any more."""
+    """A table that is copied under the snapshot; `failure` is why it is not any more."""
 
     state: CopyState
     table: PublishedTable

@@ -62,7 +62,7 @@ def plan_comparison(
         if form is None:
             skipped[column.name] = f"values of its type and of silver's {ddl} have no form in common"
         elif is_ascii and "STRING" in ddl:
-            skipped[column.name] = "the database does not say in which encoding its texts are"
+            skipped[column.name] = "the database has no encoding of its texts"
         else:
             columns.append((column.name, form))
             silver.append(SilverColumn(name, ddl, delimiter_of(column)))

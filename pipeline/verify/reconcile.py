@@ -1,7 +1,7 @@
 """Reconcile silver with its source at one LSN, while both go on: every table by sums of its rows' hashes.
 
 A version of each silver table is pinned, then a snapshot of the source is exported, which sees all that these
-versions hold, and more. What is more is in bronze as soon as bronze is complete beyond the snapshot's LSN,
+versions hold, and more. What is more is in bronze as soon as bronze is complete past the snapshot's LSN,
 and is applied to a clone of the version (`silver/clone.py`). Then both sides hold the same transactions, to
 the last one, and any row that is not on both is a fault: of silver, of bronze, or of the stream. A row that
 is changed between version and snapshot is compared with the change, which heals it as apply does.
@@ -212,7 +212,7 @@ class Reconciler:
         return identity.encoding == "SQL_ASCII"
 
     def _capture_beyond(self, lsn: LSN) -> bool:
-        """Wait until bronze is complete beyond an LSN, or capture that far; return whether it is."""
+        """Wait until bronze is complete past an LSN, or capture that far; return whether it is."""
         if self._runs:
             ingesting.run_ingest(self._config, spark=self._spark, stop=self._stop)
         deadline = time.monotonic() + self._wait

@@ -84,7 +84,7 @@ def compare_counts(
 def number_of_interval(bounds: Sequence[LSN], column: str = "end_lsn") -> str:
     """Return SQL for the number of the (bound, next] that a column lies in, -1 outside of all.
 
-    The comparisons are a balanced tree: a row takes as many as the logarithm of their number.
+    The comparisons are a balanced tree: their number for a row is logarithmic.
     """
 
     def search(first: int, last: int) -> str:

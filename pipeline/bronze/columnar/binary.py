@@ -128,9 +128,9 @@ def _texts(
     stops = starts + lengths
     for first in range(0, len(cells), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        places = zip(starts[part].tolist(), stops[part].tolist(), strict=True)
+        bounds = zip(starts[part].tolist(), stops[part].tolist(), strict=True)
         try:
-            made = [converter(buffer[start:stop]) for start, stop in places]
+            made = [converter(buffer[start:stop]) for start, stop in bounds]
         except (UnknownType, *FAULTS):
             raise Malformed from None
         sizes = np.fromiter(map(len, made), np.int64, len(made))

@@ -103,10 +103,10 @@ def read_numerics(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
     out = np.empty(len(starts), np.dtype(fields))
     out["point"] = ord(".")
     whole, part = (out[name].reshape(len(starts), -1) for name in ("whole", "part"))
-    for place in range(whole_count):
-        whole[:, whole_count - 1 - place] = _QUADS[group(weight - place)]
-    for place in range(part_count):
-        part[:, place] = _QUADS[group(weight + 1 + place)]
+    for number in range(whole_count):
+        whole[:, whole_count - 1 - number] = _QUADS[group(weight - number)]
+    for number in range(part_count):
+        part[:, number] = _QUADS[group(weight + 1 + number)]
     first = np.where(weight >= 0, group(np.zeros_like(weight)), 0)
     digits = 1 + 4 * np.maximum(weight, 0)
     for power in (10, 100, 1000):
@@ -217,9 +217,9 @@ def _integers(octets: Octets, starts: Ints, lengths: Ints, kind: str) -> Texts:
         power *= 10
     group_count = (len(str(top)) + 3) // 4
     out = np.empty((len(starts), 1 + group_count), np.uint32)
-    for place in range(group_count, 0, -1):
+    for number in range(group_count, 0, -1):
         higher = sizes // 10_000
-        out[:, place] = _QUADS[sizes - higher * 10_000]
+        out[:, number] = _QUADS[sizes - higher * 10_000]
         sizes = higher
     rows = out.reshape(-1).view(np.dtype((np.void, 4 + 4 * group_count)))
     return _signed(rows, 4 + 4 * group_count, digits, is_negative, is_done)

@@ -137,14 +137,14 @@ def _decode(
         | ((op == UPDATE) & (has_old | (tag == _NEW)))
         | ((op == DELETE) & has_old)
     )
-    position = starts + first_tag + 1
-    old, position = _read_tuples(octets, position, ends, has_old, widths)
+    cursor = starts + first_tag + 1
+    old, cursor = _read_tuples(octets, cursor, ends, has_old, widths)
     # In an Update that carries an old tuple, the new one's tag follows it.
     follows = has_old & (op == UPDATE)
-    _require(~follows | ((position < ends) & (octets[np.minimum(position, len(octets) - 1)] == _NEW)))
-    position = position + follows
-    new, position = _read_tuples(octets, position, ends, op != DELETE, widths)
-    _require(position == ends)
+    _require(~follows | ((cursor < ends) & (octets[np.minimum(cursor, len(octets) - 1)] == _NEW)))
+    cursor = cursor + follows
+    new, cursor = _read_tuples(octets, cursor, ends, op != DELETE, widths)
+    _require(cursor == ends)
     old_cells, raw_old = cell_lists(convert_to_text(buffer, octets, old, row_types), old)
     new_cells, raw_new = cell_lists(convert_to_text(buffer, octets, new, row_types), new)
     return RowColumns(
@@ -174,28 +174,28 @@ def _u32(octets: Octets, at: Ints) -> Ints:
 
 
 def _read_tuples(
-    octets: Octets, position: Ints, ends: Ints, present: Bools, widths: Ints | None
+    octets: Octets, cursor: Ints, ends: Ints, present: Bools, widths: Ints | None
 ) -> tuple[Tuples, Ints]:
-    """Read one TupleData per present row; return the cells and the position after each."""
-    position = position.copy()
-    _require(~present | (position + 2 <= ends))
-    head = np.minimum(position, len(octets) - 2)
+    """Read one TupleData per present row; return the cells and the byte after each."""
+    cursor = cursor.copy()
+    _require(~present | (cursor + 2 <= ends))
+    head = np.minimum(cursor, len(octets) - 2)
     counts = np.where(present, (octets[head].astype(np.int64) << 8) | octets[head + 1], 0)
-    position[present] += 2
+    cursor[present] += 2
     # A cell has at least one byte: counts that the messages cannot hold would need any amount of memory.
-    _require(position + counts <= ends)
+    _require(cursor + counts <= ends)
     if widths is not None:
         _require(~present | (counts == widths))
-    offsets = np.zeros(len(position) + 1, np.int64)
+    offsets = np.zeros(len(cursor) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     kinds = np.empty(offsets[-1], np.uint8)
     starts = np.empty(offsets[-1], np.int64)
     lengths = np.empty(offsets[-1], np.int64)
     for column in range(int(counts.max(initial=0))):
         rows: Any = np.flatnonzero(counts > column)
-        if len(rows) == len(position):
+        if len(rows) == len(cursor):
             rows = slice(None)
-        at, end = position[rows], ends[rows]
+        at, end = cursor[rows], ends[rows]
         fits = at < end
         at = np.minimum(at, len(octets) - 8)
         kind = octets[at]
@@ -211,5 +211,5 @@ def _read_tuples(
         _require(fits)
         cell = offsets[:-1][rows] + column
         kinds[cell], starts[cell], lengths[cell] = kind, at + 5, length
-        position[rows] = following
-    return Tuples(present, offsets, kinds, starts, lengths), position
+        cursor[rows] = following
+    return Tuples(present, offsets, kinds, starts, lengths), cursor

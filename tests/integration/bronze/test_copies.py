@@ -1,4 +1,4 @@
-"""What is recorded of copies is read anew where it has changed, and only there."""
+"""What is recorded of copies is read again if it has changed, and only then."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_each_look_sees_what_was_recorded_before_it(
 ) -> None:
     writer, reader = (Copies(Lake(spark, str(tmp_path))) for _ in range(2))
     assert reader.read() == CopyHistory()
-    asked = CopyRequest.of(NAME, "it was requested")
-    writer.request([asked])
-    assert reader.read().open_requests() == {NAME: [asked]}
+    request = CopyRequest.of(NAME, "it was requested")
+    writer.request([request])
+    assert reader.read().open_requests() == {NAME: [request]}
     reading = {
         "state": "reading",
         "lsn": 50,
@@ -36,9 +36,9 @@ def test_each_look_sees_what_was_recorded_before_it(
         "chunks": [],
         "relation_version": 7,
     }
-    writer.record([{**ROW, **reading, "requests": [asked.id]}])
+    writer.record([{**ROW, **reading, "requests": [request.id]}])
     assert reader.read().newest() == {}
-    assert reader.read().open_requests() == {NAME: [asked]}
+    assert reader.read().open_requests() == {NAME: [request]}
     writer.record([{**ROW, "state": COMPLETE, "invisible_commits": [], "row_count": 3}])
     before = reader.read()
     assert [copy.id for copy in before.newest().values()] == [1]

@@ -1,4 +1,4 @@
-"""Whatever is asked of the server, bronze holds the same: streamed, prepared, or whole at the commit.
+"""Whatever is requested of the server, bronze holds the same: streamed, prepared, or whole at the commit.
 
 Protocol version 1 is the judge: its transactions come whole, in the order of their commits.
 """

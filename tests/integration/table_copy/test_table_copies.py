@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 @pytest.fixture
 def copying(make_pipeline: MakePipeline) -> Pipeline:
-    """Give a pipeline that begins with copies, of ranges of four pages."""
+    """Give a pipeline that begins with copies, of chunks of four pages."""
     return make_pipeline(copy="initial", copying=Copying(range_size=32 << 10), create_publication="all")
 
 
@@ -137,7 +137,7 @@ def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.
     states = copies(copying, "orders")
     assert [state for state, _ in states] == ["reading", "reading", "complete"]
     assert states[1][1]  # some of it was not read again
-    # rows without a key cannot be told apart: they are read anew
+    # rows without a key cannot be matched: they are read again
     assert "abandoned" in [state for state, _ in copies(copying, "bag")]
     copying.catch_up()  # where a row moved, one more copy
     copying.catch_up()
@@ -156,7 +156,7 @@ def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
         copying.ingest()
-    # new versions stand where the first rows were, and their long values are not sent
+    # new versions are where the first rows were, and their long values are not sent
     moved = "SELECT id FROM orders WHERE n = -1 AND (ctid::text::point)[0] < 4 AND big IS NOT NULL"
     copying.run("UPDATE orders SET n = -1 WHERE id BETWEEN 1500 AND 1600")
     lost = len(copying.source.execute(moved).fetchall())
@@ -182,12 +182,12 @@ def test_a_transaction_that_ended_and_cannot_be_seen_yet(
     )
     pipeline.ingest()  # a slot cannot be made while transactions wait
     pipeline.run(*ORDERS, FILL.format(100), *BAG, FILL_BAG)
-    late = (
+    statements = (
         "UPDATE orders SET n = -5, id = id + 1000 WHERE id < 10",
         "DELETE FROM bag WHERE a = 3",
         "INSERT INTO orders VALUES (77777, 1)",
     )
-    with unseen_commits(pipeline.database, *late):
+    with unseen_commits(pipeline.database, *statements):
         with pipeline.database.connect() as free:
             free.execute("SET synchronous_commit = local")
             assert free.execute("SELECT count(*) FROM orders WHERE n = -5").fetchone() == (0,)
@@ -271,13 +271,13 @@ def test_a_session_that_is_lost_between_two_looks_is_no_failure(
 ) -> None:
     monkeypatch.setattr(copying_module, "POLL_SECONDS", 0.5)
     pipeline = make_pipeline(copy="never", create_publication="all")
-    looks: list[int] = []
+    polls: list[int] = []
     failures: set[str | None] = set()
-    look = CopyCandidates.poll
+    poll = CopyCandidates.poll
 
-    def counted(wanted: CopyCandidates) -> Any:
-        found = look(wanted)
-        looks.append(len(looks))
+    def counted(candidates: CopyCandidates) -> Any:
+        found = poll(candidates)
+        polls.append(len(polls))
         return found
 
     monkeypatch.setattr(CopyCandidates, "poll", counted)
@@ -291,15 +291,15 @@ def test_a_session_that_is_lost_between_two_looks_is_no_failure(
     )
     thread.start()
     try:
-        wait_until(lambda: looks)
+        wait_until(lambda: polls)
         ended = pipeline.source.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
             "AND application_name = %s",
             (COPY_SESSIONS,),
         ).fetchall()
         assert ended == [(True,)]
-        count = len(looks)
-        wait_until(lambda: len(looks) > count + 1)
+        count = len(polls)
+        wait_until(lambda: len(polls) > count + 1)
         pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
         wait_until(lambda: pipeline.path("bronze", "relations").exists() and failures)
     finally:

@@ -54,9 +54,9 @@ def test_a_row_of_every_type_reads_in_old_and_new(server: TypedValues) -> None:
     row: Tuple = tuple(Binary(value.binary) for value in values)
     expected = [value.text.decode("utf-8", "replace") for value in values]
     described = relation(*(value.oid for value in values))
-    unsent: Tuple = tuple(UNCHANGED_TOAST if i % 3 else cell for i, cell in enumerate(row))
+    partial: Tuple = tuple(UNCHANGED_TOAST if i % 3 else cell for i, cell in enumerate(row))
     columns = decode(
-        [Update(7, "O", row, unsent), Delete(7, "O", row)], [described], [0, 0], server.types(), xid=9
+        [Update(7, "O", row, partial), Delete(7, "O", row)], [described], [0, 0], server.types(), xid=9
     )
     assert columns.old.to_pylist() == [expected, expected]
     assert columns.new.to_pylist() == [[None if i % 3 else t for i, t in enumerate(expected)], None]

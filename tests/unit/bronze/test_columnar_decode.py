@@ -67,7 +67,7 @@ def raw(cells: Tuple | None) -> list[bytes | None] | None:
     return None
 
 
-def told(message: RowMessage) -> dict[str, object]:
+def meaning_of(message: RowMessage) -> dict[str, object]:
     old: Tuple | None = getattr(message, "old", None)
     new: Tuple | None = getattr(message, "new", None)
     return {
@@ -98,7 +98,7 @@ def check(messages: Sequence[bytes]) -> None:
     for data in messages:
         decoded = decode(data)
         assert isinstance(decoded, RowMessage)
-        expected.append(told(decoded))
+        expected.append(meaning_of(decoded))
     assert rows_of(decode_rows(messages)) == expected
 
 

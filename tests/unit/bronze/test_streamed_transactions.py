@@ -29,7 +29,7 @@ from tests.support.bronze.events import Session, places, relation, rows_of, vers
 from tests.support.bronze.streamed import ONE, TWO, commit, describe, insert, start
 from tests.support.protocol.encode import encode
 
-Seen = tuple[str, str | None]  # op, and what tells one row from another
+Seen = tuple[str, str | None]  # op, and what one row differs from others by
 
 
 @pytest.fixture
@@ -92,19 +92,19 @@ def test_what_is_left_of_interleaved_streams_is_in_bronze_and_numbered(session: 
                 del kept[xid]
             case 2 | 3:
                 # A subtransaction ends once: what comes after it has another number.
-                gone = xid + rng.randint(1, 3)
-                session.spool.streams.abort(StreamAborted(xid, gone + 100, None, None))
-                kept[xid] = [(s + 1000 * (s == gone), w) for s, w in kept[xid]]
-                if any(s == gone + 1000 for s, _ in kept[xid]):
+                aborted = xid + rng.randint(1, 3)
+                session.spool.streams.abort(StreamAborted(xid, aborted + 100, None, None))
+                kept[xid] = [(s + 1000 * (s == aborted), w) for s, w in kept[xid]]
+                if any(s == aborted + 1000 for s, _ in kept[xid]):
                     session.spool.streams.abort(StreamAborted(xid, xid, None, None))
                     del kept[xid]
     rows = rows_of(session.spool.seal())
     by_lsn = {at: [row for row in rows if row["commit_lsn"] == at] for at, _ in expected}
     assert sum(map(len, by_lsn.values())) == len(rows)
-    for at, wanted in expected:
-        assert seen(by_lsn[at]) == wanted
+    for at, rows_at in expected:
+        assert seen(by_lsn[at]) == rows_at
         assert [(r["end_lsn"], r["xid"] in (10, 20, 30)) for r in by_lsn[at]] == [(at + 50, True)] * len(
-            wanted
+            rows_at
         )
         numbers = [row["ordinal"] for row in by_lsn[at] if row["op"] != "M"]
         assert numbers == list(range(len(numbers)))
@@ -116,8 +116,8 @@ def test_an_aborted_subtransaction_is_left_out_exactly(session: Session) -> None
     describe(session, 10, ONE)
     for serial, subxid in enumerate((10, 11, 12, 11, 10, 13, 12, 10, 11, 14)):
         insert(session, 10, subxid, str(serial))
-    for gone in (11, 13, 99):
-        session.spool.streams.abort(StreamAborted(10, gone, LSN(5), 5))
+    for aborted in (11, 13, 99):
+        session.spool.streams.abort(StreamAborted(10, aborted, LSN(5), 5))
     commit(session, 10, 500)
     staged = session.spool.seal()
     assert staged is not None

@@ -59,10 +59,10 @@ def test_a_name_that_stays_old_does_not_request_sessions_for_ever() -> None:
 def test_a_copy_waits_until_bronze_is_beyond_an_lsn_or_the_run_stops() -> None:
     state = CaptureState()
     state.set_captured_offset(LSN(100))
-    assert state.wait_beyond(LSN(99))
+    assert state.wait_past(LSN(99))
     found: list[bool] = []
     waiting = [
-        threading.Thread(target=lambda lsn=lsn: found.append(state.wait_beyond(lsn)))
+        threading.Thread(target=lambda lsn=lsn: found.append(state.wait_past(lsn)))
         for lsn in (LSN(100), LSN(101))
     ]
     for thread in waiting:
