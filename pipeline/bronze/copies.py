@@ -45,11 +45,11 @@ REQUESTS = (
     "request_id STRING, schema_name STRING, table_name STRING, reason STRING, requested_at TIMESTAMP, "
     + _KEY_RANGES
 )
-Row = dict[str, object]
+CopyRow = dict[str, object]
 
 
 # The rows of `copies`: one for each thing that happens to a copy.
-def reading_row(state: CopyState, snapshot: SnapshotChunks) -> Row:
+def reading_row(state: CopyState, snapshot: SnapshotChunks) -> CopyRow:
     """Return the row of a copy that is read under a snapshot."""
     return {
         **_copy_key(state, READING),
@@ -65,7 +65,7 @@ def reading_row(state: CopyState, snapshot: SnapshotChunks) -> Row:
     }
 
 
-def complete_row(state: CopyState, invisible_commits: Sequence[LSN]) -> Row:
+def complete_row(state: CopyState, invisible_commits: Sequence[LSN]) -> CopyRow:
     """Return the row of a copy that is in bronze as a whole."""
     return {
         **_copy_key(state, COMPLETE),
@@ -75,12 +75,12 @@ def complete_row(state: CopyState, invisible_commits: Sequence[LSN]) -> Row:
     }
 
 
-def abandoned_row(state: CopyState, sentence: str) -> Row:
+def abandoned_row(state: CopyState, sentence: str) -> CopyRow:
     """Return the row of a copy whose rows do not count, and why."""
     return {**_copy_key(state, ABANDONED), "requests": list(state.requests), "sentence": sentence}
 
 
-def dropped_row(history: CopyHistory, name: TableName, lsn: LSN) -> Row:
+def dropped_row(history: CopyHistory, name: TableName, lsn: LSN) -> CopyRow:
     """Return the row of a table that is not published any more; its requests end with it."""
     last = history.last(name)
     state = last if last is not None and last.state == READING else None
@@ -92,12 +92,12 @@ def dropped_row(history: CopyHistory, name: TableName, lsn: LSN) -> Row:
     }
 
 
-def gap_row(start: LSN, end: LSN, sentence: str) -> Row:
+def gap_row(start: LSN, end: LSN, sentence: str) -> CopyRow:
     """Return the row of a gap of the stream, from `start` (exclusive) to `end` (inclusive)."""
     return {"copy_id": 0, "state": GAP, "from_lsn": start, "lsn": end, "sentence": sentence}
 
 
-def _copy_key(state: CopyState, now: str) -> Row:
+def _copy_key(state: CopyState, now: str) -> CopyRow:
     name = state.name
     return {"copy_id": state.id, "schema_name": name.schema, "table_name": name.table, "state": now}
 

@@ -42,7 +42,7 @@ class CatalogLookups:
         if self._has_own_session:
             self._connection.close()
 
-    def relation(self, relation: Relation) -> CatalogRelation | None:
+    def read_relation(self, relation: Relation) -> CatalogRelation | None:
         """Return a relation as it is visible now; None if the look-up fails, and capture goes on."""
         try:
             return self._query(read_relation, relation)
@@ -51,7 +51,7 @@ class CatalogLookups:
         except SourceError:
             return None
 
-    def relation_after(
+    def read_relation_after(
         self, relation: Relation, xid: int, *, waits: bool
     ) -> tuple[CatalogRelation | None, bool]:
         """Return a relation and whether its transaction is visible; `waits` for a time until it is.
@@ -71,7 +71,7 @@ class CatalogLookups:
         except SourceError:
             return None, True
 
-    def type(self, oid: int) -> CatalogType | None:
+    def read_type(self, oid: int) -> CatalogType | None:
         """Return a type whose values came in binary format; None if the catalog does not have it.
 
         A transaction that made the type is sent a moment before other sessions can see it.

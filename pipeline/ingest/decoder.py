@@ -56,7 +56,7 @@ class Decoder:
         self._spool = spool
         self._state = state or CaptureState()
         self._catalog = CatalogLookups(connection, conninfo, connect)
-        self._types = Types(connection.info.server_version, self._catalog.type)
+        self._types = Types(connection.info.server_version, self._catalog.read_type)
         self._assembler = Assembler()
         self._session = 0
         self._is_skipping = False
@@ -156,11 +156,11 @@ class Decoder:
     def _describe(self, described: Described) -> None:
         relation = described.relation
         if described.xid is not None:
-            found = self._catalog.relation(relation)
+            found = self._catalog.read_relation(relation)
         else:
             assert self._began is not None
             waits = isinstance(self._began, Began) and not self._is_skipping
-            found, _ = self._catalog.relation_after(relation, self._began.xid, waits=waits)
+            found, _ = self._catalog.read_relation_after(relation, self._began.xid, waits=waits)
         version = relation_version(relation, found, self._began_lsn, self._types)
         self._spool.describe(version, described.xid)
         if described.xid is None:
@@ -185,7 +185,7 @@ class Decoder:
         for number, version in enumerate(described):
             relation = version.relation
             if relation not in looked_up:
-                looked_up[relation] = self._catalog.relation_after(relation, committed.xid, waits=True)
+                looked_up[relation] = self._catalog.read_relation_after(relation, committed.xid, waits=True)
             found, is_visible = looked_up[relation]
             newer = self._with_catalog(version, found) if is_visible else version
             if version.catalog is None or last[relation.oid] == number:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from pipeline.bronze.copies import Row, abandoned_row, complete_row, reading_row
+from pipeline.bronze.copies import CopyRow, abandoned_row, complete_row, reading_row
 from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.staged_files import StagingFolder
 from pipeline.bronze.writer import BronzeWriter
@@ -199,7 +199,7 @@ class CopyCoordinator:
 
     def _record(self, tables: Sequence[TableCopy]) -> None:
         """Record that tables are complete, or why not, once bronze is past their snapshot."""
-        rows: list[Row] = []
+        rows: list[CopyRow] = []
         whole = [table for table in tables if table.failure is None]
         for table in tables:
             if isinstance(table.failure, RowsMoved):

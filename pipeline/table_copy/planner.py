@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipeline.bronze.copies import Row, abandoned_row
+from pipeline.bronze.copies import CopyRow, abandoned_row
 from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.copy_states import READING, CopyState, SnapshotChunks
 from pipeline.bronze.log import Bronze
@@ -36,7 +36,7 @@ class CopyPlanner:
         config: Config,
     ) -> None:
         """Describe tables over `connection`, a session under the snapshot, which may end after that."""
-        self.abandoned: list[Row] = []
+        self.abandoned: list[CopyRow] = []
         self._bronze = bronze
         self._history = history
         self._connection = connection

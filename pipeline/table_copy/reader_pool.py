@@ -47,9 +47,9 @@ class TableCopy:
         return self.landed == len(self.snapshot.chunks)
 
 
-Task = tuple[TableCopy, int]
+ChunkTask = tuple[TableCopy, int]
 """A table and the number of the chunk to read."""
-Result = tuple[TableCopy, int, StagedFile | None]
+ChunkResult = tuple[TableCopy, int, StagedFile | None]
 
 
 class _Ended(Exception):
@@ -106,8 +106,8 @@ class ReaderPool:
 
     def run(self) -> Iterator[TableCopy]:
         """Yield each table once it is in bronze or failed; raise SnapshotLost if others cannot go on."""
-        tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
-        results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
+        tasks: queue.SimpleQueue[ChunkTask] = queue.SimpleQueue()
+        results: queue.SimpleQueue[ChunkResult | None] = queue.SimpleQueue()
         for table in self._tables:
             if table.is_landed:
                 yield table
@@ -130,7 +130,7 @@ class ReaderPool:
     def _land(
         self,
         open_tables: list[TableCopy],
-        results: queue.SimpleQueue[Result | None],
+        results: queue.SimpleQueue[ChunkResult | None],
         readers: Sequence[Future[None]],
     ) -> Iterator[TableCopy]:
         running = len(readers)
@@ -179,7 +179,9 @@ class ReaderPool:
             table.state.row_count += rows
             table.progress.landed(count, table.state.row_count)
 
-    def _read(self, tasks: queue.SimpleQueue[Task], results: queue.SimpleQueue[Result | None]) -> None:
+    def _read(
+        self, tasks: queue.SimpleQueue[ChunkTask], results: queue.SimpleQueue[ChunkResult | None]
+    ) -> None:
         """Stage chunks until there are no more, in one reader."""
         reader: CopyReader | None = None
         try:
