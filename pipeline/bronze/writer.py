@@ -2,8 +2,9 @@
 
 Each commit of the stream records from which offset to which bronze is complete, and the source that the
 changes came from. Bronze is ahead of the slot at any moment: what a commit depends on is committed before it,
-and its offset is acknowledged to the slot after it. Every commit carries the epoch of the run, so that an
-ingest that was held up while another one took over is refused, whatever it writes.
+and its offset is acknowledged to the slot after it. Commits to `changes`, `prepared` and `copies` carry the
+epoch of the run, so that an ingest that was held up while another one took over is refused. (A relation
+version that it still records is harmless.)
 """
 
 from collections.abc import Mapping, Sequence
