@@ -52,7 +52,7 @@ from pipeline.postgres.snapshot.comparable_text import Kind
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.clone import Clones, Pinned, SnapshotSilver, Unsettled, pin
+from pipeline.silver.clone import Clones, Pinned, SnapshotSilver, Unsettled, pin, silver_fields
 from pipeline.silver.row_hashes import SilverRows
 from pipeline.table_name import TableName, match_tables
 from pipeline.verify.comparable_columns import ComparableColumns
@@ -242,29 +242,59 @@ class Reconciler:
         found = find_differences(of_source, SilverRows(of_silver.frame, compared.silver, compared.shape.key))
         if not found.is_equal:
             self.requests.append(plan_repair(pinned.name, found, compared))
-        return Reconciliation(
-            pinned.name,
-            EQUAL if found.is_equal else DIFFERENT,
+        return replace(
+            _verdict(pinned.name, found, compared),
             lsn=silver.through,
             silver_version=pinned.version,
             applied_lsn=pinned.offset,
             pending=of_silver.pending,
-            source_rows=found.source_rows,
-            silver_rows=found.silver_rows,
-            missing=found.count("missing"),
-            surplus=found.count("surplus"),
-            changed=found.count("changed"),
-            is_whole=found.is_whole,
-            columns=_columns(found, compared),
-            left_out=compared.skipped,
             misfits=of_source.misfits,
             seconds=time.monotonic() - started,
-            rows=_rows(found, compared),
         )
 
     def _conclude(self, verdict: Reconciliation) -> None:
         self._reports.record(self._run_id, verdict)
         self._verdicts[verdict.name] = verdict
+
+
+def compare_at_rest(config: Config, lake: Lake, names: Sequence[TableName]) -> list[Reconciliation]:
+    """Compare silver tables as they are with the source as it is, while nothing writes to either.
+
+    A table that silver does not have is left out.
+    """
+    registered = Records(lake).registered()
+    tables = {name: registered[name] for name in names if name in registered}
+    source, verdicts = config.source, []
+    with ExitStack() as stack:
+        snapshot = SnapshotKeeper(source.snapshot_conninfo, key=source.snapshot_key)
+        keeper = stack.enter_context(closing(snapshot))
+        is_ascii = identify(keeper.connection).encoding == "SQL_ASCII"
+        reads = stack.enter_context(SourceReads(config, lake, keeper.snapshot, is_ascii=is_ascii))
+        reads.start(tables)
+        for name, table in tables.items():
+            silver = lake.table_at(table.path)
+            read = reads.read(name)
+            compared = reads.plan(read, table.columns, silver_fields(silver))
+            rows = SilverRows(silver.frame(), compared.silver, compared.shape.key)
+            found = find_differences(reads.side(read, compared.shape), rows)
+            verdicts.append(replace(_verdict(name, found, compared), lsn=LSN(keeper.snapshot.lsn + 1)))
+    return verdicts
+
+
+def _verdict(name: TableName, found: Differences, compared: ComparableColumns) -> Reconciliation:
+    return Reconciliation(
+        name,
+        EQUAL if found.is_equal else DIFFERENT,
+        source_rows=found.source_rows,
+        silver_rows=found.silver_rows,
+        missing=found.count("missing"),
+        surplus=found.count("surplus"),
+        changed=found.count("changed"),
+        is_whole=found.is_whole,
+        columns=_columns(found, compared),
+        left_out=compared.skipped,
+        rows=_rows(found, compared),
+    )
 
 
 def _columns(found: Differences, compared: ComparableColumns) -> tuple[str, ...]:

@@ -39,7 +39,6 @@ SAFE = {
         *("self.identifier", "_AUTO_COMPACTION"),
         *("ddl", "key", "value"),  # names are quoted by whoever writes DDL; properties are constants
     },
-    "pipeline/demo/compare.py": {"names", "relation"},  # both quoted in the lines above
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
     "pipeline/postgres/connection.py": {"timeline"},
     "pipeline/postgres/snapshot/read_table.py": {

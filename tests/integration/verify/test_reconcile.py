@@ -22,8 +22,9 @@ from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconc
 from pipeline.operate.run import run_both
 from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
+from pipeline.table_name import TableName
 from pipeline.verify import reconcile
-from pipeline.verify.reconcile import run_reconcile
+from pipeline.verify.reconcile import compare_at_rest, run_reconcile
 from pipeline.verify.reconcile_report import Reconciled
 from tests.support.injuries import injure
 from tests.support.pipelines import MakePipeline, Pipeline
@@ -177,6 +178,22 @@ def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) ->
     verified = {table.name[1]: table.verified for table in status.tables}
     assert verified == {name: verdict.lsn for name, verdict in last.items()}
     shop.assert_equal("items", "pairs", "bag")
+
+
+def test_tables_at_rest_are_compared_as_they_are(shop: Pipeline) -> None:
+    names = [TableName("public", name) for name in ("items", "pairs", "bag", ODD, "nowhere")]
+    lake = Lake(shop.spark, shop.root)
+    verdicts = compare_at_rest(shop.config, lake, names)
+    assert [verdict.name for verdict in verdicts] == names[:4]
+    assert {(verdict.verdict, bool(verdict.left_out)) for verdict in verdicts} == {(EQUAL, False)}
+    injure(shop, "items", "UPDATE {} SET price = price + 0.01 WHERE id = 1001")
+    injure(shop, "items", "DELETE FROM {} WHERE id = 1004")
+    injure(shop, "bag", "INSERT INTO {} (n, v) VALUES (395, 'v0')")
+    items, pairs, bag, _ = compare_at_rest(shop.config, lake, names)
+    assert (items.verdict, items.columns) == (DIFFERENT, ("price",))
+    assert (items.missing, items.surplus, items.changed) == (1, 0, 1)
+    assert pairs.verdict == EQUAL
+    assert (bag.surplus, bag.silver_rows) == (1, bag.source_rows + 1)
 
 
 @pytest.mark.slow
