@@ -20,11 +20,11 @@ from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_copies, request_replaced
 from pipeline.apply.table_paths import refuse_nested_folder
 from pipeline.apply.table_renames import OtherNames, rename_events
-from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.delta.retry import ATTEMPTS, conflict_sentence, is_conflict
 from pipeline.delta.spark.session import new_session
@@ -303,7 +303,7 @@ class Applier:
             entries[name] = replace(entries[name], is_behind=True)
         gaps = ((name, table.facts.gap) for name, table in plan.tables.items())
         self.records.record_events(
-            [Event(*name, gap.start, "resync", gap.sentence_of_tables) for name, gap in gaps if gap]
+            [Event(*name, gap.start, "resync", gap.table_sentence) for name, gap in gaps if gap]
         )
         kept = (entry for entry in entries.values() if entry.name not in detached)
         carried = [e if e.is_behind else replace(e, applied_lsn=end.lsn) for e in kept]

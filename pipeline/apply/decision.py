@@ -14,8 +14,7 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pipeline.bronze.copied_rows import CompleteCopy
-from pipeline.bronze.copy_states import Gap
+from pipeline.bronze.copy_states import CompleteCopy, Gap
 from pipeline.config.tables import NO_LIMITS, Guards
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.policies import find_excess
@@ -108,7 +107,7 @@ TABLE = (
     Row("folder taken", lambda t: t.folder, Step.HOLD, lambda t: t.folder, True),
     Row("table replaced", lambda t: t.is_replaced, Step.WAIT, lambda t: awaits_copy(t.name), True),
     Row("copy complete", lambda t: t.copy, Step.START_FROM_COPY),
-    Row("gap", lambda t: t.gap, Step.HOLD, lambda t: t.gap.sentence_of_tables if t.gap else None, True),
+    Row("gap", lambda t: t.gap, Step.HOLD, lambda t: t.gap.table_sentence if t.gap else None, True),
     Row("keys awaited", lambda t: t.has_key_requests, Step.WAIT, lambda t: _awaits_keys(t.name)),
     Row("guards", lambda t: t.excess, Step.HOLD, lambda t: t.excess),
     Row(

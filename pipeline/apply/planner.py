@@ -17,9 +17,8 @@ from pipeline.apply.known_versions import KnownVersions, TableChange, change_sen
 from pipeline.apply.table_paths import why_folder_is_taken
 from pipeline.apply.table_renames import names_by_table, replaced_tables
 from pipeline.bronze.activity import newest_commits
-from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import Gap
+from pipeline.bronze.copy_states import CompleteCopy, Gap
 from pipeline.bronze.log import Bronze, TableSurvey
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation

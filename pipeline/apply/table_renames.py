@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import functions as F
 
-from pipeline.bronze.copied_rows import CompleteCopy
+from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import TableSurvey
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.survey import Survey
+from pipeline.bronze.table_input import Survey
 from pipeline.delta.sql import literal
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event

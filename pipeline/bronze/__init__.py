@@ -1,1 +1,1 @@
-"""The append-only log of committed changes: its schema, its staged files, its relation versions."""
+"""Bronze: the append-only log of committed changes, its relation versions, and what ingest commits to it."""

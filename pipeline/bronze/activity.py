@@ -1,6 +1,6 @@
-"""What came of late: changes of the last day by table and operation, and when positions were committed.
+"""Recent activity: changes of the last day by table and operation, and the commit times of LSNs.
 
-Bronze is read from where the newest manifest of a day ago stood: what lies before it was committed before.
+Bronze is read from the LSN of the newest manifest that is a day old: what lies before was committed before.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.bronze.copied_rows import CompleteCopy
+from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import BronzeOffset
 from pipeline.delta.table import Lake
@@ -21,12 +21,12 @@ from pipeline.table_name import TableName
 WINDOW = timedelta(days=1)
 RECENT = timedelta(hours=1)
 _SLACK = timedelta(hours=1)  # by which the clocks of source and driver may differ
-_SHORTEST = timedelta(minutes=1)
+_SHORTEST = timedelta(minutes=1)  # over which a rate is measured
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A time at which the source's log had reached a position."""
+    """A time at which the source's WAL had reached an LSN."""
 
     lsn: LSN
     time: datetime
@@ -34,10 +34,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Counts by operation's letter of what was committed within the last day, of tables that had any.
+    """Counts of changes committed within the last day, by the operation's letter, of tables that had any.
 
-    `commit_times` has for each LSN that was asked for the time of the last transaction up to it, `since` a
-    time from which on the rate of the source's log is measured.
+    `commit_times` has, for each requested LSN, the commit time of the last transaction up to it; `since` is a
+    mark from which on the rate of the source's WAL is measured.
     """
 
     operations: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
@@ -46,11 +46,12 @@ class Activity:
 
 
 def read_activity(bronze: Bronze, captured: BronzeOffset, lsns: Collection[LSN], now: datetime) -> Activity:
-    """Read what came within a day before `now`, and the commit times of positions."""
-    asked = sorted({p for p in lsns if p > INVALID})
-    manifests = _look_at_manifests(bronze.lake, asked, now - WINDOW - _SLACK)
+    """Read what was committed within a day before `now`, and the commit times of LSNs."""
+    requested = sorted({lsn for lsn in lsns if lsn > INVALID})
+    manifests = _read_manifests(bronze.lake, requested, now - WINDOW - _SLACK)
     rows = bronze.changes.frame().where(
-        f"op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(manifests.floor)} AND end_lsn <= {int(captured.lsn)}"
+        f"op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(manifests.start_lsn)} AND end_lsn <= "
+        f"{int(captured.lsn)}"
     )
     mark = F.expr("struct(commit_lsn, unix_micros(commit_time) AS micros)")
     day, recent, settled = (_literal(now - age) for age in (WINDOW, RECENT, _SHORTEST))
@@ -61,7 +62,7 @@ def read_activity(bronze: Bronze, captured: BronzeOffset, lsns: Collection[LSN],
             *(F.expr(f"count_if(op = '{op}' AND commit_time >= {day})").alias(op) for op in "IUDT"),
             F.min(F.when(is_recent, mark)).alias("recent"),
             F.max(F.when(F.expr(f"commit_time < {recent}"), mark)).alias("before"),
-            F.array(*(_time_of(f"end_lsn <= {int(p)}") for p in asked)).alias("times"),
+            F.array(*(_time_of(f"end_lsn <= {int(lsn)}") for lsn in requested)).alias("times"),
         )
         .collect()
     )
@@ -71,25 +72,25 @@ def read_activity(bronze: Bronze, captured: BronzeOffset, lsns: Collection[LSN],
         if any(row[op] for op in "IUDT")
     }
     times = dict(manifests.times)
-    for number, position in enumerate(asked):
+    for number, lsn in enumerate(requested):
         exact = [row.times[number] for row in found if row.times[number] is not None]
         if exact:
-            times[position] = from_microseconds(max(exact))
-    recents = [row.recent for row in found if row.recent is not None]
-    befores = [row.before for row in found if row.before is not None]
+            times[lsn] = from_microseconds(max(exact))
+    recent_marks = [row.recent for row in found if row.recent is not None]
+    marks_before = [row.before for row in found if row.before is not None]
     since = manifests.newest
-    if recents or befores:
-        lsn, micros = min(recents) if recents else max(befores)
-        since = Mark(LSN(lsn), from_microseconds(micros))
+    if recent_marks or marks_before:
+        mark_lsn, micros = min(recent_marks) if recent_marks else max(marks_before)
+        since = Mark(LSN(mark_lsn), from_microseconds(micros))
     return Activity(operations, times, since)
 
 
 def newest_commits(
     bronze: Bronze, after: LSN, end_lsn: LSN, copies: Collection[CompleteCopy]
 ) -> dict[TableName, datetime]:
-    """Return when each table's newest change between two positions was committed, or its copy was read.
+    """Return when each table's newest change between two LSNs was committed, or its copy was read.
 
-    The snapshot of a copy may hold anything that was committed before it was taken.
+    The snapshot of a copy may hold anything that was committed before it.
     """
     copied = " OR ".join(f"(op = 'R' AND {copy.condition()})" for copy in copies) or "false"
     rows = bronze.changes.frame().where(
@@ -101,38 +102,38 @@ def newest_commits(
 
 
 def commit_times_of(lake: Lake, lsns: Collection[LSN]) -> dict[LSN, datetime]:
-    """Return the commit times of positions, or of the passes before them, as the manifests tell."""
-    asked = sorted({p for p in lsns if p > INVALID})
-    return dict(_look_at_manifests(lake, asked, EPOCH).times) if asked else {}
+    """Return the commit times of LSNs, or of the batches before them, from the manifests."""
+    requested = sorted({lsn for lsn in lsns if lsn > INVALID})
+    return dict(_read_manifests(lake, requested, EPOCH).times) if requested else {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Manifests:
-    floor: LSN
+    start_lsn: LSN
     times: Mapping[LSN, datetime]
     newest: Mark | None
 
 
-def _look_at_manifests(lake: Lake, positions: Collection[LSN], before: datetime) -> _Manifests:
+def _read_manifests(lake: Lake, lsns: Collection[LSN], before: datetime) -> _Manifests:
     table = lake.table("_pgdelta", "manifests")
     if not table.exists():
         return _Manifests(INVALID, {}, None)
     [row] = (
         table.frame()
         .agg(
-            F.expr(f"max(lsn) FILTER (WHERE written_at < {_literal(before)})").alias("floor"),
+            F.expr(f"max(lsn) FILTER (WHERE written_at < {_literal(before)})").alias("start_lsn"),
             F.expr("max(struct(lsn, unix_micros(written_at)))").alias("newest"),
-            F.array(*(_time_of(f"lsn <= {int(p)}") for p in positions)).alias("times"),
+            F.array(*(_time_of(f"lsn <= {int(lsn)}") for lsn in lsns)).alias("times"),
         )
         .collect()
     )
     times = {
-        p: from_microseconds(micros)
-        for p, micros in zip(positions, row.times, strict=True)
+        lsn: from_microseconds(micros)
+        for lsn, micros in zip(lsns, row.times, strict=True)
         if micros is not None
     }
     newest = row.newest and Mark(LSN(row.newest[0]), from_microseconds(row.newest[1]))
-    return _Manifests(LSN(row.floor or 0), times, newest)
+    return _Manifests(LSN(row.start_lsn or 0), times, newest)
 
 
 def _time_of(condition: str) -> Column:

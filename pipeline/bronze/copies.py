@@ -1,40 +1,141 @@
-"""`{root}/bronze/copies`: how far the copy of each table is; and what somebody asked to be copied anew.
+"""`{root}/bronze/copies`: what happened to the copy of each table; and `_pgdelta/requests` for copies.
 
-A copy begins with the snapshot that it is read under and the ranges of pages to read, in order. How many of
-these are in bronze is recorded with their rows, as a position of the copy's own in the log of `changes`. A
-run that finds a copy begun and not complete goes on under another snapshot, but for a patch, a copy of some
-keys, which begins anew. Only ingest writes here.
+A copy begins with the snapshot that it is read under and the chunks to read, in order. How many of these are
+in bronze is recorded with their rows, as an offset of the copy's own in the log of `changes`. A run that
+finds an incomplete copy resumes it under another snapshot; a copy of some keys begins again. Only ingest
+writes `copies`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from pyspark.sql import functions as F
 
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import GAP, CopyRequest, Gap, key_range_rows, key_ranges_of, states_of
+from pipeline.bronze.copy_states import (
+    ABANDONED,
+    COMPLETE,
+    DROPPED,
+    GAP,
+    READING,
+    Chunk,
+    CopyRequest,
+    CopyState,
+    Gap,
+    SnapshotChunks,
+)
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import from_microseconds, now
+from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 _KEY_RANGES = "key_ranges ARRAY<STRUCT<first: ARRAY<STRING>, last: ARRAY<STRING>>>"
 COPIES = (
     "copy_id BIGINT, schema_name STRING, table_name STRING, relation_id BIGINT, membership BIGINT, "
-    "relation_version BIGINT, state STRING, lsn BIGINT, running ARRAY<BIGINT>, ranges_before BIGINT, "
-    "ranges ARRAY<STRUCT<relation_id: BIGINT, filenode: BIGINT, first_page: BIGINT, end_page: BIGINT>>, "
-    "late ARRAY<BIGINT>, from_lsn BIGINT, row_count BIGINT, requests ARRAY<STRING>, sentence STRING, "
-    f"recorded_at TIMESTAMP, {_KEY_RANGES}"
+    "relation_version BIGINT, state STRING, lsn BIGINT, running ARRAY<BIGINT>, chunks_before BIGINT, "
+    "chunks ARRAY<STRUCT<relation_id: BIGINT, filenode: BIGINT, first_page: BIGINT, end_page: BIGINT>>, "
+    "invisible_commits ARRAY<BIGINT>, from_lsn BIGINT, row_count BIGINT, requests ARRAY<STRING>, "
+    f"sentence STRING, recorded_at TIMESTAMP, {_KEY_RANGES}"
 )
 REQUESTS = (
     "request_id STRING, schema_name STRING, table_name STRING, reason STRING, requested_at TIMESTAMP, "
     + _KEY_RANGES
 )
+CopyRow = dict[str, object]
+
+
+# The rows of `copies`: one for each thing that happens to a copy.
+def reading_row(state: CopyState, snapshot: SnapshotChunks) -> CopyRow:
+    """Return the row of a copy that is read under a snapshot."""
+    return {
+        **_copy_key(state, READING),
+        "relation_id": state.relation_id,
+        "membership": state.membership,
+        "relation_version": state.relation_version,
+        "lsn": snapshot.lsn,
+        "running": list(snapshot.running),
+        "chunks_before": snapshot.chunks_before,
+        "chunks": [asdict(chunk) for chunk in snapshot.chunks],
+        "key_ranges": _key_range_rows(state.key_ranges),
+        "requests": list(state.requests),
+    }
+
+
+def complete_row(state: CopyState, invisible_commits: Sequence[LSN]) -> CopyRow:
+    """Return the row of a copy that is in bronze as a whole."""
+    return {
+        **_copy_key(state, COMPLETE),
+        "invisible_commits": [int(lsn) for lsn in invisible_commits],
+        "row_count": state.row_count,
+        "requests": list(state.requests),
+    }
+
+
+def abandoned_row(state: CopyState, sentence: str) -> CopyRow:
+    """Return the row of a copy whose rows do not count, and why."""
+    return {**_copy_key(state, ABANDONED), "requests": list(state.requests), "sentence": sentence}
+
+
+def dropped_row(history: CopyHistory, name: TableName, lsn: LSN) -> CopyRow:
+    """Return the row of a table that is not published any more; its requests end with it."""
+    last = history.last(name)
+    state = last if last is not None and last.state == READING else None
+    return {
+        **_copy_key(state or CopyState(history.next_id(), name, DROPPED), DROPPED),
+        "lsn": lsn,
+        "requests": [request.id for request in history.open_requests().get(name, [])],
+        "sentence": f"{name} is not published (any more).",
+    }
+
+
+def gap_row(start: LSN, end: LSN, sentence: str) -> CopyRow:
+    """Return the row of a gap of the stream, from `start` (exclusive) to `end` (inclusive)."""
+    return {"copy_id": 0, "state": GAP, "from_lsn": start, "lsn": end, "sentence": sentence}
+
+
+def _copy_key(state: CopyState, now: str) -> CopyRow:
+    name = state.name
+    return {"copy_id": state.id, "schema_name": name.schema, "table_name": name.table, "state": now}
+
+
+def _key_range_rows(ranges: Sequence[KeyRange]) -> list[dict[str, list[str]]] | None:
+    return [{"first": list(each.first), "last": list(each.last)} for each in ranges] or None
+
+
+def _key_ranges(rows: Sequence[Any] | None) -> tuple[KeyRange, ...]:
+    return tuple(KeyRange(tuple(row.first), tuple(row.last)) for row in rows or ())
+
+
+def _states(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
+    """Return the copies of each table, given all rows in the order in which they were recorded."""
+    found: dict[TableName, dict[int, CopyState]] = {}
+    for row in rows:
+        name = TableName(row.schema_name, row.table_name)
+        state = found.setdefault(name, {}).setdefault(row.copy_id, CopyState(row.copy_id, name, row.state))
+        state.state = row.state
+        state.requests = tuple(row.requests or state.requests)
+        state.sentence = row.sentence
+        if row.state == READING:
+            state.relation_id, state.membership = row.relation_id, row.membership
+            state.relation_version = row.relation_version
+            chunks = tuple(Chunk(c.relation_id, c.filenode, c.first_page, c.end_page) for c in row.chunks)
+            snapshot = SnapshotChunks(LSN(row.lsn), tuple(row.running), row.chunks_before, chunks)
+            state.snapshots.append(snapshot)
+            state.key_ranges = _key_ranges(row.key_ranges)
+        elif row.state == DROPPED:
+            state.dropped_at = LSN(row.lsn)
+        elif row.state == COMPLETE:
+            state.row_count = row.row_count
+            state.invisible_commits = tuple(LSN(lsn) for lsn in row.invisible_commits)
+    return {name: [states[i] for i in sorted(states)] for name, states in found.items()}
 
 
 class Copies:
-    """Reads and writes how far copies are."""
+    """Reads and writes `bronze/copies` and `_pgdelta/requests`."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -42,14 +143,13 @@ class Copies:
         self._requests = lake.table("_pgdelta", "requests")
         self._history = CopyHistory()
         self._recorded_at = 0  # microseconds since 1970: of the newest row
-        self._asked_version = -1
-        self.epoch: Epoch | None = None
+        self._requests_version = -1
 
     def read(self) -> CopyHistory:
-        """Return what is recorded now; rows are read only where a table has another version than before."""
-        asked = self._requests.version()
+        """Return what is recorded now; rows are read only if a table has another version than before."""
+        requests_version = self._requests.version()
         history = replace(self._history, version=self.table.version())
-        if asked != self._asked_version:
+        if requests_version != self._requests_version:
             history = replace(history, requests=self._read_requests())
         if history.version != self._history.version:
             micros = F.expr("unix_micros(recorded_at)").alias("micros")
@@ -58,50 +158,52 @@ class Copies:
             gaps = (Gap(LSN(r.from_lsn), LSN(r.lsn), r.sentence) for r in rows if r.state == GAP)
             history = replace(
                 history,
-                states=states_of([row for row in rows if row.state != GAP]),
+                states=_states([row for row in rows if row.state != GAP]),
                 gaps=tuple(sorted(gaps, key=lambda gap: gap.end)),
             )
-        self._history, self._asked_version = history, asked
+        self._history, self._requests_version = history, requests_version
         return history
 
     def _read_requests(self) -> tuple[CopyRequest, ...]:
         rows = self._requests.frame().orderBy("requested_at").collect()
         return tuple(
-            CopyRequest(r.request_id, TableName(r.schema_name, r.table_name), r.reason, key_ranges_of(r))
-            for r in rows
+            CopyRequest(
+                row.request_id,
+                TableName(row.schema_name, row.table_name),
+                row.reason,
+                _key_ranges(row.key_ranges),
+            )
+            for row in rows
         )
 
     def version(self) -> int:
-        """Return the version of the table, -1 where there is none."""
+        """Return the version of `copies`, -1 if there is no such table."""
         return self.table.version()
 
-    def record(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Append rows, by one commit; its time is later than all before, also where the clock went back."""
+    def record(self, rows: Sequence[Mapping[str, object]], epoch: Epoch | None = None) -> None:
+        """Append rows in one commit; they are recorded later than all before, even if the clock went back."""
         if self.read().version < 0:
             self.table.ensure(COPIES)
         recorded_at = max(now(), from_microseconds(self._recorded_at + 1))
         stamped = [dict(row) | {"recorded_at": recorded_at} for row in rows]
         frame = local_frame(self.lake.spark, stamped, COPIES)
-        commit_files(self.table, [], rows=frame, epoch=self.epoch)
-
-    def record_gap(self, start: LSN, end: LSN, sentence: str) -> None:
-        """Record that the stream lacks what lies between two positions."""
-        self.record([{"copy_id": 0, "state": GAP, "from_lsn": start, "lsn": end, "sentence": sentence}])
+        with crash_step(CrashStep.RECORD_COPY):
+            commit_files(self.table, [], rows=frame, epoch=epoch)
 
     def request(self, requests: Sequence[CopyRequest]) -> None:
-        """Ask for tables to be copied anew."""
+        """Request copies of tables."""
         if not requests:
             return
         self._requests.ensure(REQUESTS)
         rows = [
             {
                 "request_id": request.id,
-                "schema_name": request.name[0],
-                "table_name": request.name[1],
+                "schema_name": request.name.schema,
+                "table_name": request.name.table,
                 "reason": request.reason,
                 "requested_at": now(),
-                "key_ranges": key_range_rows(request.key_ranges),
+                "key_ranges": _key_range_rows(request.key_ranges),
             }
             for request in requests
         ]
-        self._requests.append(local_frame(self.lake.spark, rows, REQUESTS), adds_columns=True)
+        self._requests.append(local_frame(self.lake.spark, rows, REQUESTS))

@@ -1,23 +1,27 @@
-"""What became of the copies of tables, as the rows of `bronze/copies` tell: begun, complete, given up, gone.
+"""What became of the copies of tables: begun, complete, abandoned, dropped; what was requested; gaps.
 
-Rows are read in the order in which they were recorded.
+A table copy is a copy of all rows of a table, or of those of some keys (a partial resync). Its rows are in
+bronze with op `R`, at the LSN of the snapshot they were read under; a copy that was interrupted and resumed
+has several. A snapshot does not see some commits before its LSN: they were in the WAL, but no session could
+see them yet (`invisible_commits`). Rows of one snapshot are followed by every change that it does not hold.
+Rows of several are inserts among the changes, so that the newest row of a key and what came after it count.
+Rows of some keys replace all that silver has of these, and every change after them follows: changes that they
+hold already are applied once more, and leave the same rows.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
-from pipeline.bronze.copied_rows import CompleteCopy
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
-READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "gone", "gap"
+READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "dropped", "gap"
 
 
 @dataclass(frozen=True, slots=True)
-class PageRange:
+class Chunk:
     """Pages [first_page, end_page) of one leaf, and the file node that they were in."""
 
     relation_id: int
@@ -27,23 +31,75 @@ class PageRange:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRanges:
-    """What a copy reads under one snapshot; `ranges_before` were read under earlier ones."""
+class SnapshotChunks:
+    """What a copy reads under one snapshot; `chunks_before` were read under earlier ones.
+
+    `running` are the xids of transactions that the snapshot does not see though they began before it.
+    """
 
     lsn: LSN
     running: tuple[int, ...]
-    ranges_before: int
-    ranges: tuple[PageRange, ...]
+    chunks_before: int
+    chunks: tuple[Chunk, ...]
 
     @property
-    def range_count(self) -> int:
-        """Return how many ranges there are up to this snapshot's last."""
-        return self.ranges_before + len(self.ranges)
+    def chunk_count(self) -> int:
+        """Return how many chunks there are up to this snapshot's last."""
+        return self.chunks_before + len(self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteCopy:
+    """One complete copy; `lsns` are those of its snapshots, in order."""
+
+    id: int
+    version: int  # the relation version of its rows
+    lsns: tuple[LSN, ...]
+    row_count: int
+    invisible_commits: tuple[LSN, ...] = ()  # commit LSNs; none if there are several snapshots
+    key_ranges: tuple[KeyRange, ...] = ()  # of a partial resync
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all rows are of one snapshot, so that no two have the same key."""
+        return len(self.lsns) == 1
+
+    @property
+    def end_lsn(self) -> LSN:
+        """Return the LSN of the last snapshot: bronze has to be complete beyond it."""
+        return self.lsns[-1]
+
+    @property
+    def lsn(self) -> LSN:
+        """Return the rows' LSN in the order of changes: before all that a single snapshot does not see."""
+        return LSN(min((self.lsns[0], *(lsn - 1 for lsn in self.invisible_commits))))
+
+    def condition(self) -> str:
+        """Return SQL that is true for the copy's rows and for the changes that follow them."""
+        if self.key_ranges:
+            return f"op = 'R' AND copy_id = {self.id} AND commit_lsn = {int(self.end_lsn)}"
+        invisible = (
+            f" OR commit_lsn IN ({_numbers(self.invisible_commits)})" if self.invisible_commits else ""
+        )
+        return (
+            f"commit_lsn >= {int(self.lsn)} AND CASE WHEN op = 'R' THEN copy_id = {self.id} "
+            f"AND commit_lsn IN ({_numbers(self.lsns)}) ELSE commit_lsn > {int(self.lsns[0])}{invisible} END"
+        )
+
+    def commit_lsn(self) -> str:
+        """Return SQL for the commit LSN by which rows and changes are in order."""
+        if not self.invisible_commits:
+            return "commit_lsn"
+        return f"CASE WHEN op = 'R' THEN {int(self.lsn)} ELSE commit_lsn END"
+
+
+def _numbers(lsns: Sequence[LSN]) -> str:
+    return ", ".join(str(int(lsn)) for lsn in lsns)
 
 
 @dataclass(slots=True)
 class CopyState:
-    """One copy of a table, or of some of its keys: `readings` in order; what is complete is a `copy`."""
+    """One copy of a table, or of some of its keys, with its snapshots in order."""
 
     id: int
     name: TableName
@@ -51,7 +107,7 @@ class CopyState:
     relation_id: int | None = None
     membership: int | None = None  # the entry of the publication that it belongs to
     relation_version: int | None = None
-    snapshots: list[SnapshotRanges] = field(default_factory=list)
+    snapshots: list[SnapshotChunks] = field(default_factory=list)
     requests: tuple[str, ...] = ()
     row_count: int = 0
     invisible_commits: tuple[LSN, ...] = ()
@@ -61,10 +117,10 @@ class CopyState:
 
     @property
     def copy(self) -> CompleteCopy | None:
-        """Return the copy that silver may begin with, None where it is not complete."""
+        """Return the copy that silver may begin with, None if it is not complete."""
         if self.state != COMPLETE or self.relation_version is None:
             return None
-        lsns = tuple(reading.lsn for reading in self.snapshots)
+        lsns = tuple(snapshot.lsn for snapshot in self.snapshots)
         return CompleteCopy(
             self.id, self.relation_version, lsns, self.row_count, self.invisible_commits, self.key_ranges
         )
@@ -72,28 +128,28 @@ class CopyState:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What the stream lacks: everything that was committed behind `start` and up to `end`."""
+    """What the stream lacks: everything that was committed in (start, end]."""
 
     start: LSN
     end: LSN
     sentence: str
 
     def is_before(self, lsn: LSN) -> bool:
-        """Say whether a snapshot at an LSN has all that lies in the gap."""
+        """Return whether a snapshot at an LSN has all that lies in the gap."""
         return lsn + 1 >= self.end
 
     @property
-    def sentence_of_tables(self) -> str:
-        """Say what becomes of a table that lacks what lies in it."""
+    def table_sentence(self) -> str:
+        """Return what becomes of a table that lacks what lies in it."""
         return (
-            f"the stream has a gap from {self.start} to {self.end}: the table stays as of {self.start} until "
-            "it is copied anew, which was asked for"
+            f"The stream has a gap from {self.start} to {self.end}. The table keeps its state of "
+            f"{self.start} until the resync that was requested is complete."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """Somebody's, or a policy's, wish to have a table copied anew, or the rows of some of its keys."""
+    """A person's or a policy's request for a copy of a table, or of the rows of some of its keys."""
 
     id: str
     name: TableName
@@ -104,36 +160,3 @@ class CopyRequest:
     def of(cls, name: TableName, reason: str, key_ranges: Sequence[KeyRange] = ()) -> "CopyRequest":
         """Return a new request."""
         return cls(uuid4().hex, name, reason, tuple(key_ranges))
-
-
-def key_range_rows(ranges: Sequence[KeyRange]) -> list[dict[str, list[str]]] | None:
-    """Return ranges as a row has them."""
-    return [{"first": list(each.first), "last": list(each.last)} for each in ranges] or None
-
-
-def key_ranges_of(row: Any) -> tuple[KeyRange, ...]:
-    found = getattr(row, "key_ranges", None)  # a lake of an older release has none
-    return tuple(KeyRange(tuple(each.first), tuple(each.last)) for each in found or ())
-
-
-def states_of(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
-    found: dict[TableName, dict[int, CopyState]] = {}
-    for row in rows:
-        name = TableName(row.schema_name, row.table_name)
-        state = found.setdefault(name, {}).setdefault(row.copy_id, CopyState(row.copy_id, name, row.state))
-        state.state = row.state
-        state.requests = tuple(row.requests or state.requests)
-        state.sentence = row.sentence
-        if row.state == READING:
-            state.relation_id, state.membership = row.relation_id, row.membership
-            state.relation_version = row.relation_version
-            ranges = tuple(PageRange(r.relation_id, r.filenode, r.first_page, r.end_page) for r in row.ranges)
-            reading = SnapshotRanges(LSN(row.lsn), tuple(row.running), row.ranges_before, ranges)
-            state.snapshots.append(reading)
-            state.key_ranges = key_ranges_of(row)
-        elif row.state == DROPPED:
-            state.dropped_at = LSN(row.lsn)
-        elif row.state == COMPLETE:
-            state.row_count = row.row_count
-            state.invisible_commits = tuple(LSN(lsn) for lsn in row.late)
-    return {name: [states[i] for i in sorted(states)] for name, states in found.items()}

@@ -1,28 +1,23 @@
-"""The bronze tables as Delta: landing staged changes, and reading them back for apply."""
+"""The tables of bronze, and what apply and status read of them; `writer.py` has what ingest commits."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.bronze.copied_rows import InputStart
-from pipeline.bronze.copies import COPIES, Copies
+from pipeline.bronze.copies import Copies
 from pipeline.bronze.new_files import BronzeOffset, NewFiles, new_files_between
-from pipeline.bronze.prepared import PreparedTransactions
-from pipeline.bronze.relation_versions import RelationVersion, relations_table
 from pipeline.bronze.relations import SourceRelation, source_relation
-from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS, spark_ddl
-from pipeline.bronze.survey import SequenceKey, Survey, survey_of
-from pipeline.delta.commit_files import DataFile, Epoch, commit_files
+from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
+from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, survey_of
 from pipeline.delta.log import json_object
 from pipeline.delta.sql import literal
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.table import Lake
 from pipeline.delta.timestamps import from_microseconds
-from pipeline.delta.txn import TableCommit, TxnId, TxnKind
+from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.errors import ConfigError
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -38,7 +33,7 @@ class TableSurvey:
 
 
 class Bronze:
-    """`{root}/bronze`: changes, relations and prepared transactions."""
+    """`{root}/bronze`: changes, relations, prepared transactions and copies."""
 
     def __init__(self, lake: Lake, pipeline: str) -> None:
         self.lake = lake
@@ -46,88 +41,55 @@ class Bronze:
         self.txn = TxnId(pipeline)
         self.changes = lake.table("bronze", "changes")
         self.relations = lake.table("bronze", "relations")
-        self.prepared = PreparedTransactions(lake, self.changes, self.txn)
+        self.prepared = lake.table("bronze", "prepared")
         self.copies = Copies(lake)
         self._names: set[TableName] = set()
         self._names_version = -1
         self.new_files: NewFiles | None = None
-        self._epoch: Epoch | None = None
 
     def in_session(self, spark: SparkSession) -> "Bronze":
-        """Return the same tables seen through another session."""
+        """Return the same tables in another session."""
         return Bronze(Lake(spark, self.lake.root), self.pipeline)
 
     def read_new_files(self, start: BronzeOffset | None, end: BronzeOffset) -> None:
-        """Read what lies between two points by its files, where that can be."""
+        """Read the changes between two offsets from their files if possible."""
         self.new_files = new_files_between(self.changes, self.txn, start, end) if start else None
 
     def ensure(self) -> None:
-        """Create the tables unless they are there."""
-        statistics = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
+        """Create the tables unless they exist."""
         self.relations.ensure(spark_ddl(RELATIONS))
-        self.prepared.ensure()
-        self.changes.ensure(spark_ddl(CHANGES), statistics)
-
-    def upgrade(self) -> None:
-        """Add the columns that tables of an older release lack."""
-        for table, ddl in (
-            (self.changes, spark_ddl(CHANGES)),
-            (self.prepared.table, spark_ddl(CHANGES)),
-            (self.relations, spark_ddl(RELATIONS)),
-            (self.copies.table, COPIES),
-        ):
-            if table.exists():
-                table.add_missing_columns(ddl)
-
-    def begin(self) -> None:
-        """Take the next epoch: what this object commits from now on excludes ingests that started earlier."""
-        name = self.txn.of(TxnKind.EPOCH)
-        self._epoch = Epoch(name, (self.changes.offset(name) or 0) + 1)
-        self.prepared.epoch = self.copies.epoch = self._epoch
-
-    def claim(self) -> None:
-        """Have earlier ingests refused from now on; FencedError where a later one has begun."""
-        epoch = self._epoch
-        if epoch:
-            commit_files(self.changes, [], TableCommit(epoch.txn, LSN(epoch.number)), epoch=epoch)
-
-    def record_offset_again(self, captured: BronzeOffset) -> None:
-        """Record again how far bronze is, where Delta was told to forget it."""
-        if self.changes.offset(self.txn) is None:
-            counts = ("transactions", "changes", "gap")  # of a commit that is there already
-            facts = {name: fact for name, fact in self.metadata().items() if name not in counts}
-            facts["from_lsn"] = str(captured.lsn)
-            self.land([], TableCommit(self.txn, captured.lsn, facts))
+        self.prepared.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY)
+        self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY)
 
     def captured_offset(self) -> BronzeOffset | None:
-        """Return how far bronze is complete, None where it holds no position.
+        """Return how far bronze is complete, None if it records no offset.
 
-        Delta forgets positions where delta.setTransactionRetentionDuration says so; its log has them still.
-        ConfigError where another pipeline fills bronze: each would take the other's rows for its own.
+        Delta forgets offsets if delta.setTransactionRetentionDuration is set; the commits still have them.
+        Raises ConfigError if another pipeline writes to bronze: each would apply the other's rows.
         """
         version, lsn = self.changes.version_and_offset(self.txn)
         if lsn is None and version >= 0:
-            if told := self.metadata().get("to_lsn"):
-                lsn = LSN.parse(told)
+            if to_lsn := self.metadata().get("to_lsn"):
+                lsn = LSN.parse(to_lsn)
             elif (owner := self._owner()) not in (None, self.pipeline):
                 raise ConfigError(
-                    f"the lake {self.lake.root} is that of the pipeline {owner}, which shares it with none: "
-                    f"give {self.pipeline} a storage.root of its own, or write its former name as `pipeline`"
+                    f"The lake {self.lake.root} belongs to the pipeline {owner}. Give {self.pipeline} a "
+                    "storage.root of its own, or set `pipeline` to its former name."
                 )
         return None if lsn is None else BronzeOffset(version, lsn)
 
     def metadata(self) -> dict[str, Any]:
-        """Return what the newest commit of ours recorded about its source, empty where there is none."""
+        """Return what the newest commit of the stream recorded, empty if there is none."""
         return self._newest_with(f'"{self.txn}"')
 
     def _owner(self) -> str | None:
-        """Return the pipeline that wrote to bronze last, None where nobody did."""
+        """Return the pipeline that wrote to bronze last, None if none did."""
         found = TxnId.parse(str(self._newest_with('"app_id"').get("app_id")))
         return found.pipeline if found else None
 
     def _newest_with(self, word: str) -> dict[str, Any]:
-        """Return what the newest commit recorded of itself that has a word in it, empty where none has."""
-        # Only maintenance and copies come between our commits.
+        """Return the metadata of the newest commit whose metadata has a word in it, empty if none has."""
+        # Only maintenance and table copies come between commits of the stream.
         for limit in ("LIMIT 100", ""):
             history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} {limit}")
             found = history.where(F.col("userMetadata").contains(word)).orderBy(F.desc("version")).limit(1)
@@ -136,12 +98,8 @@ class Bronze:
         return {}
 
     def copy_txn(self, copy_id: int) -> TxnId:
-        """Return the id under which the chunks of a copy are counted."""
+        """Return the transaction id that counts the chunks of a copy."""
         return self.txn.of(TxnKind.CHUNKS, copy_id)
-
-    def record_relations(self, versions: Sequence[RelationVersion]) -> None:
-        """Append relation versions; must be durable before the changes that name them."""
-        commit_files(self.relations, [], rows=self._frame(relations_table(versions), RELATIONS))
 
     def relation_version_ids(self) -> set[int]:
         """Return the ids of all recorded relation versions."""
@@ -149,7 +107,7 @@ class Bronze:
         return {row.relation_version for row in rows}
 
     def table_names(self) -> set[TableName]:
-        """Return the names of all tables that a relation version was recorded of."""
+        """Return the names of all tables that have a relation version."""
         version = self.relations.version()
         if version != self._names_version:
             rows = self.relations.frame().select("schema_name", "table_name").distinct().collect()
@@ -158,24 +116,13 @@ class Bronze:
         return self._names
 
     def copied_rows(self, copy_id: int) -> int:
-        """Return how many rows of a copy are there."""
+        """Return how many rows of a copy bronze has."""
         return self.changes.frame().where(f"op = 'R' AND copy_id = {copy_id}").count()
 
-    def land(self, files: Sequence[DataFile], *commits: TableCommit) -> None:
-        """Make files of the table's folder part of it, in one commit with positions; no file is fine."""
-        epoch = self._epoch
-        if epoch:
-            facts = {"epoch": epoch.number}
-            commits = tuple(replace(each, metadata={**each.metadata, **facts}) for each in commits)
-        commit_files(self.changes, files, *commits, epoch=epoch)
-
-    def _frame(self, table: pa.Table, schema: pa.Schema) -> DataFrame:
-        return local_frame(self.lake.spark, table.to_pylist(), spark_ddl(schema))
-
     def source_relations(self) -> dict[int, SourceRelation]:
-        """Return all relation versions by id, each as it was recorded first in the order of the stream.
+        """Return all relation versions by id, each with the first LSN that it was recorded at.
 
-        A copy records that of its snapshot, be it that the stream is not there yet.
+        A copy records the version of its snapshot, which the stream may reach later.
         """
         rows = self.relations.frame().orderBy("lsn", ascending=False).collect()
         return {row.relation_version: source_relation(row) for row in rows}
@@ -183,19 +130,19 @@ class Bronze:
     def survey(
         self, end: BronzeOffset, default_offset: LSN, offsets: Mapping[TableName, LSN]
     ) -> dict[TableName, list[TableSurvey]]:
-        """Return what lies between each table's floor and the point, one entry per relation version.
+        """Return what each table has between its offset and the end, one entry per relation version.
 
-        `floors` names the tables whose floor is not the default one.
+        `offsets` are those of the tables that are not at the default one.
         """
         special = " ".join(
-            f"WHEN {_names(name)} THEN end_lsn > {int(floor)}" for name, floor in sorted(offsets.items())
+            f"WHEN {_is_table(name)} THEN end_lsn > {int(offset)}" for name, offset in sorted(offsets.items())
         )
-        above = f"CASE {special} ELSE end_lsn > {int(default_offset)} END" if special else "true"
+        is_after = f"CASE {special} ELSE end_lsn > {int(default_offset)} END" if special else "true"
         lowest = min([default_offset, *offsets.values()])
-        return _surveys(self._rows(lowest, end.lsn).where(above))
+        return _surveys(self._rows(lowest, end.lsn).where(is_after))
 
     def survey_table(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Survey]:
-        """Survey one table's input up to an LSN; that of a copy's rows comes first."""
+        """Return the surveys of one table's input up to an LSN; that of a copy's rows comes first."""
         found = _surveys(self.table_changes(name, start, end_lsn).where("op <> 'R'"))
         surveys = [table.survey for table in found.get(name, [])]
         return [survey_of(start.copy), *surveys] if start.copy else surveys
@@ -205,18 +152,19 @@ class Bronze:
         return self.table_changes(name, InputStart(), end_lsn).count()
 
     def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
-        """Return one table's changes up to an LSN, after a position; or a copy's rows and what follows.
+        """Return one table's changes up to an LSN, after an offset; or a copy's rows and what follows.
 
-        A copy's rows may lie beyond that LSN: their place is before what their snapshot could not see yet.
+        A copy's rows may lie past that LSN: in order they come before the commits their snapshot did not
+        see.
         """
         copy = start.copy
         if copy is None:
-            return self._rows(start.offset, end_lsn).where(_names(name))
+            return self._rows(start.offset, end_lsn).where(_is_table(name))
         rows = self.changes.frame().where(f"(op = 'R' OR end_lsn <= {int(end_lsn)}) AND {copy.condition()}")
-        return rows.where(_names(name)).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
+        return rows.where(_is_table(name)).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
 
     def _rows(self, start_lsn: LSN, end_lsn: LSN) -> DataFrame:
-        # Bronze only grows, and by whole transactions: rows up to an LSN it has reached stay the same.
+        # Bronze only grows, by whole transactions: rows up to an LSN it is complete to stay the same.
         bounds = f"op NOT IN ('M', 'R') AND end_lsn > {int(start_lsn)} AND end_lsn <= {int(end_lsn)}"
         if self.new_files and self.new_files.covers(start_lsn, end_lsn):
             return self.new_files.frame(self.lake.spark).where(bounds)
@@ -224,7 +172,7 @@ class Bronze:
 
 
 def between(changes: DataFrame, start: SequenceKey, end: SequenceKey) -> DataFrame:
-    """Return the row changes (no truncates) in (after, upto] of places; copied rows are inserts there."""
+    """Return the row changes in (start, end] without truncations; copied rows are inserts there."""
     rows = changes.where(
         "op IN ('I', 'U', 'D', 'R') "
         f"AND (commit_lsn > {start[0]} OR (commit_lsn = {start[0]} AND ordinal > {start[1]})) "
@@ -233,7 +181,7 @@ def between(changes: DataFrame, start: SequenceKey, end: SequenceKey) -> DataFra
     return rows.withColumn("op", F.expr("CASE op WHEN 'R' THEN 'I' ELSE op END"))
 
 
-def _names(name: TableName) -> str:
+def _is_table(name: TableName) -> str:
     return f"(schema_name = {literal(name[0])} AND table_name = {literal(name[1])})"
 
 
@@ -243,7 +191,7 @@ def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
         F.expr("max(struct(commit_lsn, ordinal))").alias("last"),
         F.expr("max(struct(commit_lsn, ordinal)) FILTER (WHERE op = 'T')").alias("last_truncate"),
         *(F.count_if(F.col("op") == op).alias(op) for op in "IUDT"),
-        # of a partition with REPLICA IDENTITY FULL it is in the whole old row
+        # of a partition with REPLICA IDENTITY FULL the key is in the whole old row
         F.expr("count_if(op = 'U' AND old_kind IS NOT NULL)").alias("key_tuples"),
         F.expr("count_if(op = 'U' AND NOT old_kind <=> 'O')").alias("without_old_row"),
         F.expr("array_distinct(flatten(collect_set(unsent)))").alias("unsent"),
@@ -272,19 +220,19 @@ def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
 def exact_runs(
     changes: DataFrame, signatures: Mapping[int, int]
 ) -> Iterable[tuple[tuple[int, ...], SequenceKey, SequenceKey]]:
-    """Return (versions, first, last) of each run of one signature, where versions interleave."""
+    """Return (versions, first, last) of each run of changes with one signature, if versions interleave."""
     number = "CASE relation_version " + " ".join(f"WHEN {v} THEN {n}" for v, n in signatures.items()) + " END"
     rows = (
         changes.selectExpr(
-            "struct(commit_lsn, ordinal) AS place", "relation_version", f"{number} AS signature"
+            "struct(commit_lsn, ordinal) AS sequence_key", "relation_version", f"{number} AS signature"
         )
-        .selectExpr("*", "coalesce(signature <> lag(signature) OVER (ORDER BY place), true) AS begins")
-        .selectExpr("*", "sum(CAST(begins AS INT)) OVER (ORDER BY place) AS run")
+        .selectExpr("*", "coalesce(signature <> lag(signature) OVER (ORDER BY sequence_key), true) AS begins")
+        .selectExpr("*", "sum(CAST(begins AS INT)) OVER (ORDER BY sequence_key) AS run")
         .groupBy("run")
         .agg(
             F.sort_array(F.collect_set("relation_version")).alias("versions"),
-            F.min("place").alias("first"),
-            F.max("place").alias("last"),
+            F.min("sequence_key").alias("first"),
+            F.max("sequence_key").alias("last"),
         )
         .orderBy("run")
         .collect()

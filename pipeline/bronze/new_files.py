@@ -1,7 +1,7 @@
-"""What came to bronze between two points, by the files that its commits added.
+"""The changes between two offsets of bronze, read from the files that its commits added.
 
-To read a Delta table, Delta works out which files its newest version has: after every commit that takes a job
-over the log. Where the commits since a point only added files, these are all there is to read.
+To read a Delta table, Delta computes which files its newest version has: after every commit that is a job
+over the log. If the commits since an offset only added files, these are all there is to read.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ MOST_COMMITS = 100
 
 @dataclass(frozen=True, slots=True)
 class BronzeOffset:
-    """A state of bronze: `changes` is complete up to an LSN, and was as of this version."""
+    """A state of bronze: in this version `changes` is complete up to an LSN."""
 
     version: int
     lsn: LSN
@@ -29,19 +29,19 @@ class BronzeOffset:
 
 @dataclass(frozen=True, slots=True)
 class NewFiles:
-    """All files that hold rows whose end LSN lies in (floor, through]."""
+    """All files that hold rows whose end LSN lies in (start_lsn, end_lsn]."""
 
     start_lsn: LSN
     end_lsn: LSN
     paths: tuple[str, ...]
 
     def covers(self, start_lsn: LSN, end_lsn: LSN) -> bool:
-        """Say whether these files hold all rows of (floor, through]."""
+        """Return whether these files hold all rows of (start_lsn, end_lsn]."""
         return bool(self.paths) and self.start_lsn <= start_lsn and end_lsn <= self.end_lsn
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the files' rows."""
-        # A lake's own name may hold what Spark takes for a pattern, which may match those of other lakes.
+        # The name of a lake may hold what Spark would expand as a glob, which may match other lakes.
         reader = spark.read.option("__globPaths__", "false")
         return reader.schema(spark_ddl(CHANGES)).parquet(*self.paths)
 
@@ -49,10 +49,10 @@ class NewFiles:
 def new_files_between(
     changes: LakeTable, txn: TxnId, start: BronzeOffset, end: BronzeOffset
 ) -> NewFiles | None:
-    """Return what came between two points, None where that is not just a few added files.
+    """Return the files between two offsets, None if the commits did more than add a few files.
 
-    The commit at `since` has to be the one that records its LSN: rows that came before that commit are of
-    transactions that ended before that LSN.
+    The commit at `start` has to be the one that records its LSN: rows of earlier commits are of transactions
+    that ended before that LSN.
     """
     if not 0 < end.version - start.version <= MOST_COMMITS:
         return None
@@ -71,7 +71,7 @@ def new_files_between(
                     return None
                 elif kind == "AddFile":
                     paths.append(f"{changes.path}/{unquote(action.path())}")
-    except JVM_ERRORS:  # a log that is not whole any more: reading the table says what there is to say
+    except JVM_ERRORS:  # a log that is not whole any more: reading the table raises a better error
         return None
     if not is_recorded or len(paths) > MOST_FILES:
         return None

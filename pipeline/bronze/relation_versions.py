@@ -1,7 +1,7 @@
-"""Relation versions: what a Relation message said, with what the catalog added, under a deterministic id.
+"""Relation versions as ingest records them: a Relation message and the catalog's look-up, under one id.
 
-The id is a hash of the content, so that the same shape seen by another session, route or host has the same
-id, and a version recorded without any change that names it is harmless.
+The id is a hash of the content: the same shape has the same id in any session, by any route and on any host,
+and a version that is recorded without any change that names it is harmless.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from pipeline.protocol.messages import Relation
 
 @dataclass(frozen=True, slots=True)
 class RelationVersion:
-    """One relation as of one point of the stream; `facts` is None where the catalog did not agree with it.
+    """One relation from an LSN of the stream on; `catalog` is None if the catalog did not agree with it.
 
-    `types` read its values where they come in binary format; that is no part of what a version is.
+    `types` convert its values in binary format; they are no part of the version.
     """
 
     id: int
@@ -32,7 +32,7 @@ class RelationVersion:
 
     @property
     def schema_name(self) -> str:
-        """Return the name of the schema; the stream leaves out that of the system's own."""
+        """Return the name of the schema; the stream has none for pg_catalog."""
         return storable(self.relation.namespace) or "pg_catalog"
 
     @property
@@ -41,9 +41,9 @@ class RelationVersion:
         relation = self.relation
         if relation.replica_identity == "f":
             return (), ()
-        facts = self.catalog.columns if self.catalog else ()
+        catalog = self.catalog.columns if self.catalog else ()
         found = [
-            (column.name, facts[i].base_oid if facts else column.type_oid)
+            (column.name, catalog[i].base_oid if catalog else column.type_oid)
             for i, column in enumerate(relation.columns)
             if column.is_key
         ]
@@ -58,7 +58,7 @@ class RelationVersion:
 def relation_version(
     relation: Relation, catalog: CatalogRelation | None, lsn: LSN, types: Types | None = None
 ) -> RelationVersion:
-    """Give the relation its version id: 63 bits of SHA-256 over its shape and the catalog's facts."""
+    """Return the relation under its version id: 63 bits of SHA-256 over its shape and the catalog's."""
     columns = [astuple(column) for column in catalog.columns] if catalog else None
     key = catalog.primary_key if catalog else None
     shape = (relation.oid, relation.namespace, relation.name, relation.replica_identity)
@@ -73,29 +73,29 @@ def relations_table(versions: Sequence[RelationVersion]) -> pa.Table:
 
 
 def _row(version: RelationVersion) -> dict[str, object]:
-    relation, facts = version.relation, version.catalog
+    relation, catalog = version.relation, version.catalog
     columns = []
     for position, column in enumerate(relation.columns):
-        fact = facts.columns[position] if facts else None
+        found = catalog.columns[position] if catalog else None
         columns.append(
             {
                 "name": storable(column.name),
                 "type_oid": column.type_oid,
                 "type_modifier": column.type_modifier,
                 "is_key": column.is_key,
-                "attribute_number": fact and fact.attribute_number,
-                "type_schema": fact and storable(fact.type_schema),
-                "type_name": fact and storable(fact.type_name),
-                "type_kind": fact and fact.type_kind,
-                "base_oid": fact and fact.base_oid,
-                "base_modifier": fact and fact.base_modifier,
-                "element_oid": fact and fact.element_oid,
-                "element_kind": fact and fact.element_kind,
-                "element_base_oid": fact and fact.element_base_oid,
-                "output": fact and fact.output,
-                "missing_value": fact and fact.missing_value and storable(fact.missing_value),
-                "not_null": fact and fact.not_null,
-                "has_default": fact and fact.has_default,
+                "attribute_number": found and found.attribute_number,
+                "type_schema": found and storable(found.type_schema),
+                "type_name": found and storable(found.type_name),
+                "type_kind": found and found.type_kind,
+                "base_oid": found and found.base_oid,
+                "base_modifier": found and found.base_modifier,
+                "element_oid": found and found.element_oid,
+                "element_kind": found and found.element_kind,
+                "element_base_oid": found and found.element_base_oid,
+                "output": found and found.output,
+                "missing_value": found and found.missing_value and storable(found.missing_value),
+                "not_null": found and found.not_null,
+                "has_default": found and found.has_default,
             }
         )
     return {
@@ -106,6 +106,6 @@ def _row(version: RelationVersion) -> dict[str, object]:
         "table_name": version.table_name,
         "replica_identity": relation.replica_identity,
         "columns": columns,
-        "primary_key": [storable(name) for name in facts.primary_key] if facts else None,
-        "looked_up_at": facts.read_at if facts else None,
+        "primary_key": [storable(name) for name in catalog.primary_key] if catalog else None,
+        "looked_up_at": catalog.read_at if catalog else None,
     }

@@ -6,12 +6,12 @@ from typing import Any
 from pipeline.table_name import TableName
 
 PostgresType = tuple[int, int]  # oid and modifier, of the type beneath domains
-FIRST_USER_OID = 10_000  # FirstGenbkiObjectId: from here on an oid says nothing by itself
+FIRST_USER_OID = 10_000  # FirstGenbkiObjectId: from here on an oid means nothing by itself
 
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column of one relation version; the catalog's facts fall back to what the message itself says."""
+    """A column of one relation version; what the catalog does not have is as in the message."""
 
     name: str
     type_oid: int
@@ -28,18 +28,18 @@ class SourceColumn:
 
     @property
     def type(self) -> PostgresType:
-        """Return the type beneath the column's domains, as far as it is known."""
+        """Return the type beneath the column's domains, if it is known."""
         return self.base_oid, self.base_modifier
 
     @property
     def is_type_known(self) -> bool:
-        """Say whether the type beneath the column's domains is known."""
+        """Return whether the type beneath the column's domains is known."""
         return self.attribute_number is not None or self.type_oid < FIRST_USER_OID
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRelation:
-    """One relation version: the shape and identity of a source table at some point of the stream."""
+    """One relation version: the shape and identity of a source table from an LSN of the stream on."""
 
     version: int
     oid: int
@@ -47,11 +47,11 @@ class SourceRelation:
     table_name: str
     replica_identity: str
     columns: tuple[SourceColumn, ...]
-    lsn: int = 0  # of the first transaction that was seen to use it
+    lsn: int = 0  # of the first transaction or snapshot that has it
 
     @property
     def is_in_catalog(self) -> bool:
-        """Say whether the catalog agreed with the Relation message when it came."""
+        """Return whether the catalog agreed with the Relation message."""
         return all(column.attribute_number is not None for column in self.columns)
 
     @property
@@ -61,7 +61,7 @@ class SourceRelation:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return the columns that identify a row; empty where whole rows do (full) or nothing does."""
+        """Return the columns that identify a row; empty if whole rows do (full) or nothing does."""
         if self.replica_identity == "f":
             return ()
         return tuple(column.name for column in self.columns if column.is_key)
@@ -72,7 +72,7 @@ class SourceRelation:
         return tuple(column.type[0] for column in self.columns if column.name in self.key)
 
     def index_of(self, name: str) -> int | None:
-        """Return the 0-based place of a column in this version's tuples, None where it has none."""
+        """Return the 0-based position of a column in this version's tuples, None if it has none."""
         return next((i for i, column in enumerate(self.columns) if column.name == name), None)
 
 
@@ -95,9 +95,9 @@ def source_relation(row: Any) -> SourceRelation:
                 base_oid=column.type_oid if column.base_oid is None else column.base_oid,
                 base_modifier=column.type_modifier if column.base_modifier is None else column.base_modifier,
                 element_base_oid=column.element_base_oid,
-                output=getattr(column, "output", None),  # older bronze has none
+                output=column.output,
                 missing_value=column.missing_value,
-                has_default=bool(getattr(column, "has_default", None)),
+                has_default=bool(column.has_default),
                 is_not_null=bool(column.not_null),
             )
             for column in row["columns"]

@@ -1,18 +1,18 @@
-"""Rows of `bronze/changes`: row messages side by side, truncations and logical messages one by one.
+"""Rows of `bronze/changes`: row messages as whole columns, truncations and logical messages one by one.
 
-A row message says its relation and its tuples; what it does not say (position, transaction, relation version,
-origin) stands beside it in `Rows`. The rows of a transaction that has not ended yet have no end LSN.
+A row message has its relation and its tuples; `RowMessages` has what it does not carry (ordinal, relation
+version, origin), and the transaction gives the rest. The rows of a transaction that has not ended yet have no
+end LSN.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.bronze.columnar.binary import RowTypes
-from pipeline.bronze.columnar.decode import decode_rows
+from pipeline.bronze.columnar import RowTypes, decode_rows
 from pipeline.bronze.relation_versions import RelationVersion
 from pipeline.bronze.schema import CHANGES, STREAMED, storable
 from pipeline.errors import ProtocolError
@@ -26,38 +26,56 @@ from pipeline.protocol.events import (
     Truncation,
 )
 from pipeline.protocol.lsn import LSN
-from pipeline.protocol.messages import LogicalMessage, Origin
-
-_EPOCH = 946_684_800_000_000  # 2000-01-01 UTC, in microseconds since 1970
+from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS, LogicalMessage, Origin, Relation
 
 Transaction: TypeAlias = Began | Committed | BeganPrepare | StreamCommitted | StreamPrepared
 OtherRow = dict[str, Any]
 
 
+class VersionIndex:
+    """The relation versions of a run, each under an index that rows name it by."""
+
+    def __init__(self) -> None:
+        self.all: list[RelationVersion] = []
+        self.in_force: dict[int, int] = {}  # index by oid, outside of streams
+        self._by_id: dict[int, int] = {}
+
+    def index_of(self, version: RelationVersion) -> int:
+        """Return the index of a version, which is added unless an equal one is there."""
+        index = self._by_id.setdefault(version.id, len(self.all))
+        if index == len(self.all):
+            self.all.append(version)
+        return index
+
+    def of(self, relations: Sequence[Relation], indexes: Mapping[int, int]) -> list[RelationVersion]:
+        """Return the versions of relations, given which index is in force for an oid."""
+        return [self.all[indexes[relation.oid]] for relation in relations]
+
+
 @dataclass(slots=True)
-class Rows:
-    """Row messages of one transaction or of many, side by side with what the messages do not say."""
+class RowMessages:
+    """Row messages of one transaction or of many, and what the messages do not carry."""
 
     messages: list[bytes] = field(default_factory=list)
     ordinals: list[int] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)  # indexes into the spool's relation versions
+    versions: list[int] = field(default_factory=list)  # of VersionIndex
     origins: list[Origin | None] = field(default_factory=list)
     byte_count: int = 0
 
-    def part(self, rows: slice) -> "Rows":
+    def part(self, rows: slice) -> "RowMessages":
         """Return some of the rows."""
         messages = self.messages[rows]
-        return Rows(
+        return RowMessages(
             messages, self.ordinals[rows], self.versions[rows], self.origins[rows], sum(map(len, messages))
         )
 
 
 def changes_table(
-    rows: Rows, versions: Sequence[RelationVersion], transactions: Sequence[tuple[int, Transaction]]
+    rows: RowMessages, versions: Sequence[RelationVersion], transactions: Sequence[tuple[int, Transaction]]
 ) -> pa.Table:
     """Return the rows as Arrow; `transactions` are those of the rows in order, each with its row count.
 
-    Raises ProtocolError, naming relation and transaction, for the first message that is malformed.
+    Raises ProtocolError, which names relation and transaction, for the first malformed message.
     """
     spans = np.array([span for span, _ in transactions], np.int64)
 
@@ -74,12 +92,12 @@ def changes_table(
     return _table(columns, CHANGES, len(rows.messages))
 
 
-def streamed_table(rows: Rows, versions: Sequence[RelationVersion], xid: int) -> pa.Table:
-    """Return the rows of a transaction that is still streaming as Arrow, numbered by their arrival.
+def streamed_table(rows: RowMessages, versions: Sequence[RelationVersion], xid: int) -> pa.Table:
+    """Return the rows of an open stream as Arrow, numbered in the order they came.
 
     Raises ProtocolError like `changes_table`.
     """
-    columns = _row_columns(rows, versions, lambda _: f"{xid}, which streams", in_stream=True)
+    columns = _row_columns(rows, versions, lambda _: f"{xid}, which is streamed", in_stream=True)
     return _table(columns, STREAMED, len(rows.messages))
 
 
@@ -89,7 +107,7 @@ def _table(columns: dict[str, pa.Array], schema: pa.Schema, count: int) -> pa.Ta
 
 
 def _row_columns(
-    rows: Rows,
+    rows: RowMessages,
     versions: Sequence[RelationVersion],
     transaction_of: Callable[[int], str],
     *,
@@ -118,7 +136,7 @@ def _row_columns(
         "old_kind": decoded.old_kind,
         "old": decoded.old,
         "new": decoded.new,
-        "unsent": decoded.unsent,
+        "unsent": decoded.unchanged_toast,
         "raw_old": decoded.raw_old,
         "raw_new": decoded.raw_new,
     }
@@ -136,7 +154,7 @@ def others_table(rows: Sequence[OtherRow], schema: pa.Schema = CHANGES) -> pa.Ta
     try:
         return pa.Table.from_pylist(list(rows), schema)
     except (OverflowError, pa.ArrowInvalid):
-        raise _beyond_63_bits() from None
+        raise _out_of_range() from None
 
 
 def truncation_rows(
@@ -159,7 +177,7 @@ def truncation_rows(
 
 
 def message_row(message: LogicalMessage, sequence: int) -> OtherRow:
-    """Return the row of a logical message; one outside any transaction has its own LSN for positions."""
+    """Return the row of a logical message; outside any transaction its own LSN is its commit and end LSN."""
     row: OtherRow = {
         "ordinal": sequence,
         "op": "M",
@@ -174,14 +192,14 @@ def message_row(message: LogicalMessage, sequence: int) -> OtherRow:
 
 
 def prepared_row(prepared: BeganPrepare | StreamPrepared) -> OtherRow:
-    """Return the row that stands for a prepared transaction, be it empty, beside the rows that it wrote."""
+    """Return the row of op P that every prepared transaction has, even an empty one."""
     return {"op": "P", "ordinal": -1, **transaction_values(prepared)}
 
 
 def transaction_values(transaction: Transaction) -> OtherRow:
-    """Return what a transaction says of each of its rows.
+    """Return the columns that all rows of a transaction share.
 
-    One that is prepared says the positions and the time of its PREPARE, until it is decided.
+    Those of a prepared transaction have the LSNs and the time of its PREPARE until it is committed.
     """
     end: LSN | None = None
     gid: str | None = None
@@ -197,7 +215,7 @@ def transaction_values(transaction: Transaction) -> OtherRow:
         "xid": transaction.xid,
         "commit_lsn": commit,
         "end_lsn": end,
-        "commit_time": time + _EPOCH,
+        "commit_time": time + POSTGRES_EPOCH_MICROSECONDS,
         "gid": gid,
     }
 
@@ -206,13 +224,11 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, kind)
     except (OverflowError, pa.ArrowInvalid):
-        raise _beyond_63_bits() from None
+        raise _out_of_range() from None
 
 
-def _beyond_63_bits() -> ProtocolError:
-    return ProtocolError(
-        "a transaction or logical message has a position or time that no server has: 64 bits"
-    )
+def _out_of_range() -> ProtocolError:
+    return ProtocolError("A transaction or logical message has an LSN or time of more than 63 bits.")
 
 
 def _origin(origin: Origin | None) -> OtherRow:

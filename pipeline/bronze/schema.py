@@ -29,9 +29,9 @@ CHANGES = pa.schema(
         pa.field("old_kind", pa.string()),
         pa.field("old", CELLS),
         pa.field("new", CELLS),
-        # 0-based positions of `new` that were not sent (unchanged TOAST); NULL when all were.
+        # 0-based positions of `new` that were not sent (unchanged TOAST); NULL if all were.
         pa.field("unsent", POSITIONS),
-        # The tuple's raw bytes, only where a value is not UTF-8 (a SQL_ASCII database).
+        # The tuple's raw bytes, only if a value is not UTF-8 (a SQL_ASCII database).
         pa.field("raw_old", RAW_CELLS),
         pa.field("raw_new", RAW_CELLS),
         pa.field("truncate_options", pa.int32()),
@@ -47,13 +47,14 @@ CHANGES = pa.schema(
     ]
 )
 
-_BYTE = re.compile(r"[\udc80-\udcff]")  # as Python decodes one that is not UTF-8
+_NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # bytes as Python decodes them with surrogateescape
 
-# Rows on their way: which subtransaction wrote them, until it is known which of them were rolled back.
+# Rows of open streams also have the subtransaction that wrote them, which may yet be rolled back.
 STREAMED = CHANGES.append(pa.field("subxid", pa.int64()))
 
-# What readers select by: kept as statistics of every file, in Parquet and in Delta's log.
+# What readers select by: every file has statistics of these, in Parquet and in Delta's log.
 STATISTICS = ("commit_lsn", "end_lsn", "ordinal", "schema_name", "table_name")
+STATISTICS_PROPERTY = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
 
 COLUMN = pa.struct(
     [
@@ -61,7 +62,7 @@ COLUMN = pa.struct(
         pa.field("type_oid", pa.int64()),
         pa.field("type_modifier", pa.int32()),
         pa.field("is_key", pa.bool_()),
-        # What the stream does not carry, as the catalog had it at `looked_up_at`; NULL where unknown.
+        # What the stream does not carry, as the catalog had it at `looked_up_at`; NULL if unknown.
         pa.field("attribute_number", pa.int32()),
         pa.field("type_schema", pa.string()),
         pa.field("type_name", pa.string()),
@@ -120,4 +121,4 @@ def storable(text: str) -> str:
     r"""Return a text as Parquet can hold it: bytes that are not UTF-8 (lone surrogates) read `\xE9`."""
     if text.isascii():
         return text
-    return _BYTE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02X}", text)
+    return _NOT_UTF8.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02X}", text)

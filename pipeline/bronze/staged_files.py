@@ -1,13 +1,25 @@
-"""Staged files: Parquet as the bronze table holds it, with what Delta's log says of each.
+"""Staged files: Parquet as `bronze/changes` holds it, from the first row to the folder of a table.
 
-A staged file becomes part of the table by a commit that names it; nothing rewrites it. So its schema, names
-and statistics are those of the table. A file that was never committed is garbage: the server sends its
-changes again.
+A run of ingest writes its files to a staging folder of its own; a file is moved to the folder of a table, and
+a commit that names it makes it part of that table. Nothing rewrites it, so its schema, names and statistics
+are those of the table. A file that was never committed is garbage: the server sends its changes again.
+
+On a root of this machine's file system the staging folder is below the root, and a file is moved by renaming
+it. For any other root it is a temporary folder, and files are copied with Hadoop's file system client. No
+other user can enter the folder of a run; a file in the folder of a table has the mode that the umask gives. A
+run locks its folder: the next run, which holds the slot, removes what dead runs left behind, and keeps the
+files of one that is only held up until its commit is refused.
 """
 
-from dataclasses import dataclass, field
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import uuid4
 from zlib import crc32
 
@@ -16,64 +28,109 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES, STATISTICS
-from pipeline.errors import SpoolError
-from pipeline.protocol.events import CommittedPrepared, RolledBackPrepared
+from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.commit_files import DataFile
+from pipeline.delta.filesystem import hadoop_files, path_of
+from pipeline.delta.table import Lake, LakeTable, local_path
+from pipeline.errors import LakeError, SpoolError
+from pipeline.private_files import make_private_folder
 from pipeline.protocol.lsn import LSN
 
-DAMAGE = (
-    ": it was changed, or the disk is damaged; nothing of it has landed, and the next run gets its changes"
-    " from the server again."
-)
 _BLOCK = 1 << 20  # bytes
 _REPETITIVE = ["op", "schema_name", "table_name", "old_kind", "relation_version", "relation_id", "origin"]
+# NFS locks no folder that is open for reading only
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One finished file: rows, and the least and greatest values of the columns that readers select by."""
+class StagedFile:
+    """A finished file in the staging folder, and what Delta's log will have of it."""
 
     path: Path
-    size: int  # bytes
-    checksum: int  # CRC-32 of them
-    row_count: int
-    least: dict[str, Any]
-    greatest: dict[str, Any]
+    checksum: int  # CRC-32 of its bytes
+    data: DataFile
+
+    def check(self) -> None:
+        """Raise SpoolError if the file is not what was written."""
+        checksum = 0
+        try:
+            with self.path.open("rb") as file:
+                while block := file.read(_BLOCK):
+                    checksum = crc32(block, checksum)
+        except FileNotFoundError:
+            checksum = -1
+        if checksum != self.checksum:
+            raise damaged_file(str(self.path))
+
+    def with_end_lsn(self, end_lsn: LSN) -> "StagedFile":
+        """Write the file of a transaction that outgrew a batch again, now that its end LSN is known.
+
+        Row group by row group, so memory stays bounded; the file without it is removed.
+        """
+        self.check()
+        writer = StagedFileWriter(self.path.parent)
+        position = CHANGES.get_field_index("end_lsn")
+        with pq.ParquetFile(self.path) as source:
+            for group in range(source.num_row_groups):
+                table = source.read_row_group(group)
+                ends = pa.repeat(pa.scalar(int(end_lsn), pa.int64()), table.num_rows)
+                writer.write(table.set_column(position, CHANGES.field(position), ends))
+        self.path.unlink()
+        return writer.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """A prepared transaction, which is kept apart until it is decided."""
-
-    gid: str
-    xid: int
-    part: Part
-
-
-Decision: TypeAlias = CommittedPrepared | RolledBackPrepared
+def damaged_file(file: str) -> SpoolError:
+    """Return the error for a staged file that is not as it was written."""
+    return SpoolError(
+        f"The staged file {file} is not as it was written: it was changed, or the disk is damaged. None of "
+        "its rows are in bronze; check the disk, and run again to get them from the server."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """Whole transactions, ready to land: the files of committed ones, and the last position that they end at.
+class StagedFileWriter:
+    """A new file in a folder, under a name that no other file has."""
 
-    `parked` are transactions that were prepared, `decisions` what became of prepared ones, in their order.
-    """
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"{uuid4().hex}.parquet"
+        self._sink = _ChecksumSink(self._path)
+        self._parquet = pq.ParquetWriter(
+            self._sink,
+            CHANGES,
+            compression="snappy",
+            use_dictionary=_REPETITIVE,
+            write_statistics=list(STATISTICS),
+            write_page_checksum=True,
+        )
+        self.row_count = 0
+        self._least: dict[str, Any] = {}
+        self._greatest: dict[str, Any] = {}
 
-    parts: tuple[Part, ...]
-    end_lsn: LSN
-    transaction_count: int
-    change_count: int
-    parked: tuple[Parked, ...] = ()
-    decisions: tuple[Decision, ...] = ()
+    def write(self, table: pa.Table) -> None:
+        """Append one row group."""
+        self._parquet.write_table(table)
+        self.row_count += table.num_rows
+        for name in STATISTICS:
+            extremes = pc.min_max(table.column(name)).as_py()
+            if extremes["min"] is not None:
+                self._least[name] = min(self._least.get(name, extremes["min"]), extremes["min"])
+                self._greatest[name] = max(self._greatest.get(name, extremes["max"]), extremes["max"])
 
-    @property
-    def row_count(self) -> int:
-        """Return the rows of all files."""
-        return sum(part.row_count for part in self.parts)
+    def close(self) -> StagedFile:
+        """Finish the file."""
+        self._parquet.close()
+        self._sink.close()
+        data = DataFile(self._path.name, self._sink.size, self.row_count, self._least, self._greatest)
+        return StagedFile(self._path, self._sink.checksum, data)
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self._parquet.close()
+        self._sink.close()
+        self._path.unlink(missing_ok=True)
 
 
-class Sink:
-    """A file for Arrow to write to, of which every byte is counted and checked."""
+class _ChecksumSink:
+    """A file for Arrow to write to that counts its bytes and computes their CRC-32."""
 
     def __init__(self, path: Path) -> None:
         self.size = self.checksum = 0
@@ -81,7 +138,7 @@ class Sink:
 
     @property
     def closed(self) -> bool:
-        """Say whether the file is closed."""
+        """Return whether the file is closed."""
         return bool(self._file.closed)
 
     def write(self, data: bytes) -> None:
@@ -99,81 +156,82 @@ class Sink:
         self._file.close()
 
 
-@dataclass(slots=True)
-class StagedFile:
-    """A file that is being written."""
+class StagingFolder:
+    """The folder of one run, from which files are moved to tables of the lake.
 
-    path: Path
-    sink: Sink
-    writer: pq.ParquetWriter
-    row_count: int = 0
-    least: dict[str, Any] = field(default_factory=dict)
-    greatest: dict[str, Any] = field(default_factory=dict)
-
-    def write(self, table: pa.Table) -> None:
-        """Append one row group."""
-        self.writer.write_table(table)
-        self.row_count += table.num_rows
-        for name in STATISTICS:
-            extremes = pc.min_max(table.column(name)).as_py()
-            if extremes["min"] is not None:
-                self.least[name] = min(self.least.get(name, extremes["min"]), extremes["min"])
-                self.greatest[name] = max(self.greatest.get(name, extremes["max"]), extremes["max"])
-
-    def close(self) -> Part:
-        """Finish the file."""
-        self.writer.close()
-        self.sink.close()
-        size, checksum = self.sink.size, self.sink.checksum
-        return Part(self.path, size, checksum, self.row_count, self.least, self.greatest)
-
-    def discard(self) -> None:
-        """Remove the file."""
-        self.writer.close()
-        self.sink.close()
-        self.path.unlink(missing_ok=True)
-
-
-def create_file(directory: Path) -> StagedFile:
-    """Begin a file of a name that no other has."""
-    path = directory / f"{uuid4().hex}.parquet"
-    sink = Sink(path)
-    writer = pq.ParquetWriter(
-        sink,
-        CHANGES,
-        compression="snappy",
-        use_dictionary=_REPETITIVE,
-        write_statistics=list(STATISTICS),
-        write_page_checksum=True,
-    )
-    return StagedFile(path, sink, writer)
-
-
-def complete(part: Part, end_lsn: LSN) -> Part:
-    """Write the file of a transaction that outgrew a batch again, now that its end LSN is known.
-
-    Row group by row group, so memory stays bounded; the file without it is removed.
+    Raises LakeError if a symbolic link is in the place of the folder that holds those of all runs.
     """
-    check(part)
-    file = create_file(part.path.parent)
-    position = CHANGES.get_field_index("end_lsn")
-    with pq.ParquetFile(part.path) as source:
-        for group in range(source.num_row_groups):
-            table = source.read_row_group(group)
-            ends = pa.repeat(pa.scalar(int(end_lsn), pa.int64()), table.num_rows)
-            file.write(table.set_column(position, CHANGES.field(position), ends))
-    part.path.unlink()
-    return file.close()
+
+    def __init__(self, lake: Lake, name: str = "staging") -> None:
+        self._lake = lake
+        self._local_root = lake.local_root
+        self._lock: int | None = None
+        if self._local_root is None:
+            self.path = Path(tempfile.mkdtemp(prefix="pgdelta-"))
+            return
+        runs = Path(self._local_root, "_pgdelta", name)
+        # what is above a run's own folder belongs to the lake, which others may write to as well
+        runs.mkdir(parents=True, exist_ok=True)
+        if runs.is_symlink():
+            raise LakeError(
+                f"{runs} is a symbolic link, and others could read or change what is staged there. Remove "
+                "the link and run again."
+            )
+        for path in runs.iterdir():
+            _remove_unless_locked(path)
+        self.path = runs / uuid4().hex
+        make_private_folder(self.path)
+        self._lock = _open(self.path)
+        _lock(self._lock)
+
+    def move(self, file: StagedFile, table: LakeTable) -> DataFile:
+        """Move a file to the folder of a table, for a commit to name it; raise SpoolError if damaged."""
+        with crash_step(CrashStep.MOVE_FILE):
+            file.check()
+            if self._local_root is None:
+                spark = self._lake.spark
+                files, target = hadoop_files(spark, f"{table.path}/{file.path.name}")
+                files.copyFromLocalFile(True, True, path_of(spark, f"file:{file.path}"), target)
+            else:
+                file.path.rename(Path(local_path(table.path), file.path.name))
+        return file.data
+
+    def close(self) -> None:
+        """Remove the folder and what is left in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+            with suppress(OSError):  # others have theirs in it
+                self.path.parent.rmdir()
 
 
-def check(part: Part) -> None:
-    """Raise a `SpoolError` where the file is not what was written."""
-    checksum = 0
+def _remove_unless_locked(path: Path) -> None:
+    """Remove what a dead run left, a file or a folder; of a link only the link."""
     try:
-        with part.path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                checksum = crc32(block, checksum)
-    except FileNotFoundError:
-        checksum = -1
-    if checksum != part.checksum:
-        raise SpoolError(f"The staged file {part.path} is not as it was written{DAMAGE}")
+        folder = _open(path)
+    except OSError:  # no folder, removed meanwhile, or another user's
+        with suppress(OSError):
+            path.unlink()
+        return
+    try:
+        if _lock(folder):
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(folder)
+
+
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _lock(folder: int) -> bool:
+    """Lock a folder for as long as it is open; return whether no other process has it locked."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True

@@ -180,14 +180,6 @@ class LakeTable:
         if found.isDefined() and found.get() != "false":  # an older release, or the session, asked for it
             self.spark.sql(f"ALTER TABLE {self.identifier} UNSET TBLPROPERTIES ('{_AUTO_COMPACTION}')")
 
-    def add_missing_columns(self, ddl: str) -> None:
-        """Add those of the columns that the table of an older release lacks."""
-        wanted = local_frame(self.spark, [], ddl).schema.fields
-        present = set(self.schema().names)
-        missing = [f"{f.name} {f.dataType.simpleString()}" for f in wanted if f.name not in present]
-        if missing:
-            self.add_columns(", ".join(missing))
-
     def append(
         self, frame: DataFrame, commit: TableCommit | None = None, *, adds_columns: bool = False
     ) -> None:

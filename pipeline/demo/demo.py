@@ -30,7 +30,6 @@ from pipeline.config.load import load_config
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.demo.board import Board
-from pipeline.demo.compare import Comparison, compare_table
 from pipeline.demo.load import MINIMUM, Load
 from pipeline.demo.outcome import Outcome, print_outcome, short_path
 from pipeline.demo.shop import SCHEMA_NAME, TABLES, create_shop
@@ -43,6 +42,7 @@ from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.private_files import make_private_folder, open_private
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
+from pipeline.verify.reconcile import compare_at_rest
 
 _MARKER = ".pgdelta-demo"
 _REFRESH_SECONDS = 0.5
@@ -209,7 +209,9 @@ def _play(
         if has_caught_up:
             board.stage = "comparing"
             board.refresh()
-            outcome.comparisons = _compare(connection, Lake(spark, config.storage.root))
+            names = [TableName(SCHEMA_NAME, table) for table in TABLES]
+            lake = Lake(spark, config.storage.root)
+            outcome.comparisons = compare_at_rest(config, lake, names)
             board.stage = "done"
         board.refresh()
 
@@ -250,12 +252,3 @@ def _watch_end(board: Board, running: Future[RunSummary]) -> None:
     while not running.done():
         board.refresh()
         time.sleep(_REFRESH_SECONDS)
-
-
-def _compare(connection: Connection, lake: Lake) -> list[Comparison]:
-    with connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        return [
-            compare_table(connection, lake.table("silver", SCHEMA_NAME, table), TableName(SCHEMA_NAME, table))
-            for table in TABLES
-        ]

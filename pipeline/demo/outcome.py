@@ -11,13 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.demo.compare import Comparison
 from pipeline.demo.load import MINIMUM
 from pipeline.demo.shop import SCHEMA_NAME, TABLES
+from pipeline.metadata.reconciliations import EQUAL, Reconciliation
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.terminal import plain, print_lines, print_list, print_pairs, print_paragraph
 from pipeline.units import format_count, format_duration
+from pipeline.verify.reconcile_report import what_differs
 
 _NAMES = {
     "inserts": "insert",
@@ -38,7 +39,7 @@ class Outcome:
     config: Path
     counts: dict[str, int] = field(default_factory=dict)
     lsn: LSN = INVALID
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[Reconciliation] = field(default_factory=list)
     run: RunSummary | None = None
     is_stopped: bool = False
     seconds: float = 0.0
@@ -46,7 +47,7 @@ class Outcome:
     @property
     def is_equal(self) -> bool:
         """Whether every table was compared and is equal to its source."""
-        return len(self.comparisons) == len(TABLES) and all(c.is_equal for c in self.comparisons)
+        return len(self.comparisons) == len(TABLES) and all(map(_is_equal, self.comparisons))
 
     @property
     def exit_code(self) -> int:
@@ -78,9 +79,10 @@ class Outcome:
                     "table": c.name[1],
                     "source_rows": c.source_rows,
                     "silver_rows": c.silver_rows,
-                    "equal": c.is_equal,
+                    "equal": _is_equal(c),
                     "missing": c.missing,
                     "surplus": c.surplus,
+                    "changed": c.changed,
                     "differing_columns": list(c.columns),
                 }
                 for c in self.comparisons
@@ -118,10 +120,17 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     print(f"\n  {outcome.query}", flush=True)
 
 
-def _verdict(comparison: Comparison) -> Text:
-    if comparison.is_equal:
+def _is_equal(comparison: Reconciliation) -> bool:
+    """Whether all rows are equal in all columns."""
+    return comparison.verdict == EQUAL and not comparison.left_out
+
+
+def _verdict(comparison: Reconciliation) -> Text:
+    if _is_equal(comparison):
         return Text("✔", "green")
-    return Text.assemble(("✘ ", "red"), plain(", ".join(comparison.columns)))
+    skipped = ", ".join(comparison.left_out)
+    words = what_differs(comparison) or f"not compared: {skipped}"
+    return Text.assemble(("✘ ", "red"), plain(words))
 
 
 def short_path(path: Path) -> str:

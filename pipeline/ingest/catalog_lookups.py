@@ -1,8 +1,8 @@
-"""What the catalog says of relations and types, asked once the transaction that brought them can be seen.
+"""Look-ups of relations and types in the catalog, once other sessions can see the transaction that made them.
 
 The server sends a transaction before other sessions see what it did: in pieces while it is open, else from
-the moment that its commit record is on disk, which is before its end becomes visible, and with a synchronous
-standby may be long before. What the catalog says until then is the state from before the transaction.
+the moment that its commit record is on disk, which is before it becomes visible, and with a synchronous
+standby may be long before. Until then the catalog has the state from before the transaction.
 """
 
 from __future__ import annotations
@@ -19,36 +19,31 @@ from pipeline.protocol.binary.types import CatalogType
 from pipeline.protocol.messages import Relation
 
 Key = TypeVar("Key")
-Answer = TypeVar("Answer")
+Found = TypeVar("Found")
 VISIBLE_SECONDS = 3.0
-"""How long a transaction is waited for. What it waits for itself may be this very session's progress."""
-_PAUSE = 0.02
-_TYPE_LOOKS = 10
-_TYPE_PAUSE = 0.2  # seconds
+"""How long to wait for a transaction, which may itself wait for the progress of this very run."""
+_PAUSE = 0.02  # seconds
+_TYPE_READS = 10
+_TYPE_PAUSE = 0.2
 
 
 class CatalogLookups:
-    """Asks the catalog over a session that is opened again where it was lost."""
+    """Reads the catalog over a session that is opened again if it is lost."""
 
-    def __init__(self, connection: Connection, conninfo: str, opens: Callable[[str], Connection]) -> None:
+    def __init__(self, connection: Connection, conninfo: str, connect: Callable[[str], Connection]) -> None:
         self._connection = connection
         self._conninfo = conninfo
-        self._open = opens
+        self._connect = connect
         self._has_own_session = False
-        self._is_held_up = False  # a transaction was waited for in vain
-
-    @property
-    def server_version(self) -> int:
-        """Return the version of the server."""
-        return self._connection.info.server_version
+        self._waited_in_vain = False  # for the last transaction
 
     def close(self) -> None:
-        """End the session, where it is another than the one that was given."""
+        """End the session, unless it is the one that was given."""
         if self._has_own_session:
             self._connection.close()
 
-    def relation(self, relation: Relation) -> CatalogRelation | None:
-        """Return what is seen now; a look-up that fails is recorded as unknown, and capture goes on."""
+    def read_relation(self, relation: Relation) -> CatalogRelation | None:
+        """Return a relation as it is visible now; None if the look-up fails, and capture goes on."""
         try:
             return self._query(read_relation, relation)
         except SlotBusyError:  # another ingest began when the session was lost
@@ -56,43 +51,44 @@ class CatalogLookups:
         except SourceError:
             return None
 
-    def relation_after(
+    def read_relation_after(
         self, relation: Relation, xid: int, *, waits: bool
     ) -> tuple[CatalogRelation | None, bool]:
-        """Return what is seen once the transaction can be, and whether it can; `waits` for it, for a time.
+        """Return a relation and whether its transaction is visible; `waits` for a time until it is.
 
-        While one is waited for in vain, others are not: a standby that is away holds up each of them.
+        After one wait in vain there are no others until a transaction is visible at once: a standby that is
+        away holds up each of them.
         """
-        deadline = time.monotonic() + (VISIBLE_SECONDS if waits and not self._is_held_up else 0)
+        deadline = time.monotonic() + (VISIBLE_SECONDS if waits and not self._waited_in_vain else 0)
         try:
-            while not (is_seen := self._query(is_visible, xid)) and time.monotonic() < deadline:
+            while not (is_visible_now := self._query(is_visible, xid)) and time.monotonic() < deadline:
                 time.sleep(_PAUSE)
-            if is_seen or waits:
-                self._is_held_up = not is_seen
-            return self._query(read_relation, relation), is_seen
+            if is_visible_now or waits:
+                self._waited_in_vain = not is_visible_now
+            return self._query(read_relation, relation), is_visible_now
         except SlotBusyError:
             raise
         except SourceError:
             return None, True
 
-    def type(self, oid: int) -> CatalogType | None:
-        """Ask the catalog for a type whose values came in binary format; None when it stays away.
+    def read_type(self, oid: int) -> CatalogType | None:
+        """Return a type whose values came in binary format; None if the catalog does not have it.
 
-        A transaction that made the type is sent a moment before the server lets others see it.
+        A transaction that made the type is sent a moment before other sessions can see it.
         """
-        for _ in range(_TYPE_LOOKS):
-            facts = self._query(read_type, oid)
-            if facts is not None:
-                return facts
+        for _ in range(_TYPE_READS):
+            found = self._query(read_type, oid)
+            if found is not None:
+                return found
             time.sleep(_TYPE_PAUSE)
         return None
 
-    def _query(self, question: Callable[[Connection, Key], Answer], asked: Key) -> Answer:
-        """Ask the catalog, once more in a new session where the one at hand was lost."""
+    def _query(self, read: Callable[[Connection, Key], Found], key: Key) -> Found:
+        """Read the catalog, once more in a new session if the one at hand was lost."""
         try:
-            return question(self._connection, asked)
+            return read(self._connection, key)
         except SourceError:
             self._connection.close()
-            self._connection = self._open(self._conninfo)
+            self._connection = self._connect(self._conninfo)
             self._has_own_session = True
-            return question(self._connection, asked)
+            return read(self._connection, key)

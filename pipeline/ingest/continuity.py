@@ -1,17 +1,17 @@
-"""Whether the source can go on from the position that bronze holds; and what to do where it cannot.
+"""Whether the source can go on from the offset that bronze holds; and what to do if it cannot.
 
-What is compared: the system identifier, the database, the timeline with its history, the slot's position and
-the end of the log. A gap stops the run with a sentence, or, by policy, is recorded: then every table waits at
-the state it has until it was copied anew beyond the gap.
+System identifier, database, timeline with its history, the slot's LSN and the end of the WAL are compared. A
+gap stops the run, or, by policy, is recorded: then every table keeps its state until a copy that was read
+after the gap replaces it.
 """
 
 from typing import Any
 
+from pipeline.bronze.copies import gap_row
 from pipeline.bronze.copy_states import CopyRequest
-from pipeline.bronze.log import Bronze
+from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.errors import GapError
-from pipeline.ingest.loop import offset_commit
 from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
 from pipeline.postgres.published_tables import list_published
 from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot, renew_slot
@@ -20,113 +20,92 @@ from pipeline.protocol.lsn import LSN
 
 
 def refuse_other_source(recorded: dict[str, Any], identity: Identity, key: str = "source.conninfo") -> None:
-    """Raise GapError where this is not the database that bronze was filled from; `key` names it."""
+    """Raise GapError if this is not the database that bronze was filled from; `key` names it."""
     for name, now in (("system_identifier", identity.system_identifier), ("database", identity.database)):
         if name in recorded and recorded[name] != now:
             raise GapError(
-                f"Bronze was filled from another source ({name} {recorded[name]}, this server has {now}): "
-                f"correct {key}, or start over with a new storage.root."
+                f"Bronze was filled from another source: its {name} is {recorded[name]}, and this server has "
+                f"{now}. Correct {key}, or start over with a new storage.root."
             )
 
 
 def check_server(config: Config, recorded: dict[str, Any], identity: Identity, offset: LSN) -> None:
-    """Raise GapError where this is not the server, or not the state of it, that bronze was filled from."""
+    """Raise GapError if bronze was filled from another server, or from a state that this one never had."""
     refuse_other_source(recorded, identity)
     timeline = recorded.get("timeline", identity.timeline)
     if timeline != identity.timeline:
         end = read_switches(config.source.conninfo, identity.timeline).get(timeline)
         if end is None or offset > end:
-            told = "does not come from" if end is None else f"left at {end}"
+            history = "is not in its history" if end is None else f"ended at {end} in its history"
             raise GapError(
-                f"Bronze is complete up to {offset} of timeline {timeline}, which this server, on timeline "
-                f"{identity.timeline}, {told}: bronze holds what the source never had. Start over with a new "
-                "storage.root."
+                f"Bronze is complete up to {offset} of timeline {timeline}. This server is on timeline "
+                f"{identity.timeline}, and timeline {timeline} {history}: bronze holds what this server "
+                "never had. Start over with a new storage.root."
             )
     if identity.wal_flush_lsn < offset:
         raise GapError(
-            f"The server's log ends at {identity.wal_flush_lsn}, before bronze's position {offset}: it was "
-            "put back to an earlier state. Start over with a new storage.root."
+            f"The server's WAL ends at {identity.wal_flush_lsn}, before the offset {offset} of bronze: the "
+            "server was restored to an earlier state. Start over with a new storage.root."
         )
 
 
 def check_slot(slot: Slot, offset: LSN) -> None:
-    """Raise SlotGapError where the slot stands beyond the position."""
+    """Raise SlotGapError if the slot is ahead of the offset."""
     if slot.confirmed_flush_lsn > offset:
         raise moved_slot(slot.name, slot.confirmed_flush_lsn, offset)
 
 
-def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
-    """Return how many prepared transactions wait for their end, or raise GapError where some are gone.
-
-    Those that the newest commit decided are forgotten first: the run may have ended before it did so.
-    """
-    bronze.prepared.forget([(gid, xid) for gid, xid in recorded.get("decided", ())])
-    count = int(recorded.get("prepared", 0))
-    if count and (found := bronze.prepared.open_count()) < count:
-        raise GapError(
-            f"Bronze has {found} of {count} prepared transactions, which the server does not send again: "
-            f"restore {bronze.prepared.table.path}, or start over with a new storage.root."
-        )
-    return count
-
-
-def force_logs(bronze: Bronze) -> None:
-    """Force to disk what other runs committed: what one of them left when it died may not be there yet."""
-    for table in (bronze.changes, bronze.relations, bronze.prepared.table, bronze.copies.table):
-        table.force_log()
-
-
 def first_slot(connection: Connection, config: Config) -> Slot:
-    """Return the slot that a new lake begins with; it misses nothing where a lost one is made anew.
+    """Return the slot that a new lake begins with; it misses nothing, also if a lost one is created again.
 
-    A two-phase slot that was there already may stand beyond the PREPARE of what is not decided yet, and then
-    sends its end alone. Which of the two was first nobody can tell (a slot that was never read stands before
-    it, and would send all): raise GapError. A slot that is made now waits for what was prepared before it.
+    A two-phase slot that existed already may be ahead of the PREPARE of a transaction that has not ended, and
+    then sends its end alone. Which of the two came first is unknown (a slot that was never read is behind it,
+    and would send all): raises GapError. A new slot waits for what was prepared before it.
     """
     before = read_slot(connection, config.source.slot)
     if config.source.lost_slot == "resync":
         slot = renew_slot(connection, config)
     else:
         slot = ensure_slot(connection, config, may_create=True)[0]
-    if _skips_prepared(before) and (count := len(read_prepared(connection))):
+    if _may_skip_prepared(before) and (count := len(read_prepared(connection))):
         raise GapError(
-            f"The slot {slot.name} is older than this lake and may stand beyond what is prepared at the "
-            f"source (transactions: {count}), of which it sends the end alone then: COMMIT or ROLLBACK "
-            "PREPARED it (pg_prepared_xacts lists it), then run again; where something always is prepared, "
-            "drop the slot if no other lake needs it: the run makes one that misses nothing."
+            f"The slot {slot.name} is older than this lake and may be ahead of the PREPARE of open "
+            f"transactions (there are {count}), whose end alone it would send. COMMIT or ROLLBACK PREPARED "
+            "them (pg_prepared_xacts lists them) and run again. If some transaction is always prepared, drop "
+            "the slot, unless another lake needs it, and the run creates one that misses nothing."
         )
     return slot
 
 
 def cross_gap(
-    connection: Connection, config: Config, bronze: Bronze, identity: Identity, offset: LSN, sentence: str
+    connection: Connection, config: Config, writer: BronzeWriter, offset: LSN, sentence: str
 ) -> LSN:
-    """Record a gap behind the position, ask for every table to be copied beyond it, return where it ends.
+    """Record a gap after the offset, request a copy of every table, and return where the gap ends.
 
-    Where the slot is a new one, transactions that were prepared before are in the copies, or come again whole
-    when they are committed. One that somebody moved sends the end alone of what was prepared before it:
-    bronze has to have the rest. Raise GapError where it has not.
+    If the slot is a new one, transactions that were prepared before are in the copies, or are sent whole when
+    they are committed. A slot that was moved sends the end alone of what was prepared before: raises GapError
+    if bronze does not have the rest.
     """
     before = read_slot(connection, config.source.slot)
-    is_moved = _skips_prepared(before)
-    if is_moved and (unknown := len(read_prepared(connection) - bronze.prepared.open())):
+    is_moved = _may_skip_prepared(before)
+    prepared, bronze = writer.prepared, writer.bronze
+    if is_moved and (unknown := len(read_prepared(connection) - prepared.open())):
         raise GapError(
             f"Bronze never got what is prepared at the source (transactions: {unknown}), and the slot "
-            f"{config.source.slot} may not send it any more: COMMIT or ROLLBACK PREPARED it "
-            "(pg_prepared_xacts lists it), then run again."
+            f"{config.source.slot} may not send it again. COMMIT or ROLLBACK PREPARED it "
+            "(pg_prepared_xacts lists it) and run again."
         )
     slot = renew_slot(connection, config)
     end = max(offset, slot.confirmed_flush_lsn)
-    bronze.copies.record_gap(offset, end, sentence)
+    writer.record_copies([gap_row(offset, end, sentence)])
     names = [name for name in list_published(connection, config.source.publication) if config.rule_for(name)]
     bronze.copies.request([CopyRequest.of(name, sentence) for name in sorted(names)])
     if not is_moved:
-        bronze.prepared.forget_all()
-    count = bronze.prepared.open_count()
-    bronze.land([], offset_commit(bronze, config, identity, offset, end, gap=sentence, prepared=count))
+        prepared.forget_all()
+    writer.land_gap(offset, end, sentence)
     return end
 
 
-def _skips_prepared(slot: Slot | None) -> bool:
-    """Say whether a slot that was there already may stand between a PREPARE and its end."""
+def _may_skip_prepared(slot: Slot | None) -> bool:
+    """Return whether a slot that existed already may be between a PREPARE and its end."""
     return slot is not None and slot.two_phase and not slot.is_lost

@@ -1,14 +1,12 @@
-"""Messages of the server in, what they mean into the spool: the reading half of an ingest run.
+"""Messages of the server in, their rows into the spool.
 
-Committed transactions that bronze holds already are left out; relations are looked up in the catalog each
-time they are described, and those of a stream are recorded only when it ends well. What was looked up before
-its transaction could be seen by others is looked up again at the commit of a stream; of any other transaction
-the server describes the relation again in the one that follows.
+Committed transactions that bronze holds already are left out. Relations are looked up in the catalog each
+time they are described; those of a stream are recorded only when it ends well. A look-up may come before
+other sessions can see the transaction: what a stream described is looked up again at its commit, and of any
+other transaction the server describes the relation again in the one that follows.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
 
 from pipeline.bronze.relation_versions import RelationVersion, relation_version
 from pipeline.bronze.spool import Spool
@@ -37,81 +35,57 @@ from pipeline.protocol.events import (
     Truncation,
 )
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.protocol.messages import POSTGRES_EPOCH, Relation
+from pipeline.protocol.messages import Relation
 from pipeline.protocol.transactions import Assembler
-from pipeline.table_copy.streamed_names import StreamedNames
+from pipeline.table_copy.capture_state import CaptureState
 
 
 class Decoder:
-    """Takes the messages of one run, in the order of the server."""
+    """Decodes the messages of one run, in the order of the server."""
 
     def __init__(
         self,
         spool: Spool,
         connection: Connection,
         conninfo: str,
-        relation_version_ids: set[int],
-        offset: LSN,
+        state: CaptureState | None = None,
         *,
-        opens: Callable[[str], Connection] = connect,
+        connect: Callable[[str], Connection] = connect,
     ) -> None:
-        """Leave out what was committed before `position`; `known` are the relation versions on record.
-
-        `opens` gives a session in the place of one that was lost.
-        """
-        self.names = StreamedNames()
-        self.offset = offset
+        """Look up relations over `connection`; if it is lost, `connect` opens another."""
         self._spool = spool
-        self._catalog = CatalogLookups(connection, conninfo, opens)
-        self._relation_version_ids = relation_version_ids
-        self._new_versions: list[RelationVersion] = []
-        self._types = Types(connection.info.server_version, self._catalog.type)
-        # Versions in force that were looked up too early, by oid, each with the transaction that is awaited.
+        self._state = state or CaptureState()
+        self._catalog = CatalogLookups(connection, conninfo, connect)
+        self._types = Types(connection.info.server_version, self._catalog.read_type)
         self._assembler = Assembler()
         self._session = 0
         self._is_skipping = False
         self._began_lsn = INVALID  # of the transaction under way
         self._began: Began | BeganPrepare | None = None
-        self._commit_time: int | None = None  # of the newest transaction that was taken whole
 
     def close(self) -> None:
-        """End the session that asks the catalog, where it is another than the one that was given."""
+        """End the session that looks up relations, unless it is the one that was given."""
         self._catalog.close()
 
     @property
-    def commit_time(self) -> datetime | None:
-        """Return when the newest transaction was committed that was taken whole, None before there is one."""
-        if self._commit_time is None:
-            return None
-        try:
-            return POSTGRES_EPOCH + timedelta(microseconds=self._commit_time)
-        except OverflowError:  # Python's calendar is shorter than the protocol's
-            return None
-
-    def pop_versions(self) -> list[RelationVersion]:
-        """Hand over the relation versions to record before anything that was taken since."""
-        versions, self._new_versions = self._new_versions, []
-        return versions
-
-    @property
     def is_between_transactions(self) -> bool:
-        """Say whether nothing that was taken waits for the end of its transaction, but for streams."""
+        """Return whether no transaction is under way; streams may be open."""
         return not self._assembler.in_transaction
 
     def end_session(self) -> None:
-        """Take what comes next as that of another session of the server, whatever its number."""
+        """Treat the next messages as those of another session of the server, whatever its number."""
         self._session = 0
 
     def complete_lsn(self, received_lsn: LSN) -> LSN:
-        """Return how far everything committed has been taken, where the server has sent so much."""
+        """Return up to where every committed transaction is decoded, given what the server has sent."""
         return min(received_lsn, self._began_lsn) if self._assembler.in_transaction else received_lsn
 
     def decode(self, messages: Sequence[bytes], session: int) -> None:
-        """Take messages of a session of the server, which begins anew in each."""
+        """Decode messages of a session of the server; each session begins from nothing."""
         if session != self._session:
             # Every relation is described and every open transaction streamed again.
             self._session = session
-            self.names.forget()
+            self._state.forget_names()
             self._assembler = Assembler()
             self._spool.streams.discard()
         receive = self._assembler.receive
@@ -134,7 +108,6 @@ class Decoder:
             case Committed():
                 if not self._is_skipping:
                     spool.commit(event)
-                    self._commit_time = event.commit_time
                 self._is_skipping = False
             case Described():
                 self._describe(event)
@@ -144,7 +117,7 @@ class Decoder:
                 if not self._is_skipping:
                     spool.add_message(event)
             case Emitted():
-                if event.message.lsn > self.offset:
+                if event.message.lsn > spool.offset:
                     spool.add_message(event)
             case StreamStarted():
                 spool.streams.start(event)
@@ -154,84 +127,80 @@ class Decoder:
                 spool.streams.add_truncation(event)
             case StreamedEmitted():
                 spool.streams.add_message(event)
-            case StreamCommitted() if event.commit_lsn < self.offset:
-                # Its rows are in bronze already; the server does not describe its relations again.
-                self._settle(event)
-                self._record(spool.skip_stream(event), event.commit_lsn)
             case StreamCommitted():
-                self._settle(event)
-                self._record(spool.commit_stream(event), event.commit_lsn)
-                self._commit_time = event.commit_time
+                described = self._settled(event)
+                if event.commit_lsn < spool.offset:
+                    # Its rows are in bronze already; the server does not describe its relations again.
+                    spool.skip_stream(event, described)
+                else:
+                    spool.commit_stream(event, described)
+                self._set_names(described)
             case BeganPrepare():
                 # It may come again long after: what was prepared before the slot became two-phase comes with
-                # its COMMIT PREPARED. One that is parked already is not parked again.
+                # its COMMIT PREPARED. One that is kept already is not kept again.
                 self._begin(event, event.prepare_lsn, may_skip=False)
             case Prepared():
                 spool.prepare(event)
             case StreamPrepared():
-                self._record(spool.prepare_stream(event), event.prepare_lsn)
+                self._set_names(spool.streams.described(event.xid))
+                spool.prepare_stream(event)
             case CommittedPrepared() | RolledBackPrepared():
-                spool.decide(event)
-                if isinstance(event, CommittedPrepared):
-                    self._commit_time = event.commit_time
+                spool.end_prepared(event)
 
     def _begin(self, began: Began | BeganPrepare, lsn: LSN, *, may_skip: bool = True) -> None:
-        # The record of a commit starts before its end, and bronze's position is at the end of one.
-        self._is_skipping = may_skip and lsn < self.offset
+        # The record of a commit starts before its end, and bronze's offset is at the end of one.
+        self._is_skipping = may_skip and lsn < self._spool.offset
         self._began, self._began_lsn = began, lsn
         self._spool.begin(began)
 
     def _describe(self, described: Described) -> None:
         relation = described.relation
         if described.xid is not None:
-            facts = self._catalog.relation(relation)
-            version = relation_version(relation, facts, self._began_lsn, self._types)
-            self._spool.describe(version, described.xid)
-            return
-        assert self._began is not None
-        waits = isinstance(self._began, Began) and not self._is_skipping
-        facts, _ = self._catalog.relation_after(relation, self._began.xid, waits=waits)
-        version = relation_version(relation, facts, self._began_lsn, self._types)
-        self._spool.describe(version)
-        self._record([version], self._began_lsn)
+            found = self._catalog.read_relation(relation)
+        else:
+            assert self._began is not None
+            waits = isinstance(self._began, Began) and not self._is_skipping
+            found, _ = self._catalog.read_relation_after(relation, self._began.xid, waits=waits)
+        version = relation_version(relation, found, self._began_lsn, self._types)
+        self._spool.describe(version, described.xid)
+        if described.xid is None:
+            self._set_names([version])
 
-    def _settle(self, committed: StreamCommitted) -> None:
-        """Look up again what a stream described, now that it is committed, each time for all of its rows.
+    def _set_names(self, versions: Sequence[RelationVersion]) -> None:
+        for version in versions:
+            self._state.describe(version)
 
-        What it described last is as the catalog has it from here on. What came before that is what was seen
-        while the transaction was open, which is the state from before it, where that was the same shape. If
-        both are the same shape and yet other columns, one has taken the place of another under its name, and
-        before which row is not known.
+    def _settled(self, committed: StreamCommitted) -> list[RelationVersion]:
+        """Look up again what a stream described, now that it is committed: each version for all of its rows.
+
+        The last description of a relation is what the catalog has from here on. For one before that, the
+        look-up while the transaction was open found the state from before it, which holds if the shape is the
+        same. If the last one has the same shape and yet other columns, one column has replaced another under
+        its name, and before which row is unknown.
         """
         described = self._spool.streams.described(committed.xid)
-        last = {version.relation.oid: place for place, version in enumerate(described)}
+        last = {version.relation.oid: number for number, version in enumerate(described)}
         looked_up: dict[Relation, tuple[CatalogRelation | None, bool]] = {}
         settled: list[RelationVersion] = []
-        for place, version in enumerate(described):
+        for number, version in enumerate(described):
             relation = version.relation
             if relation not in looked_up:
-                looked_up[relation] = self._catalog.relation_after(relation, committed.xid, waits=True)
-            facts, is_seen = looked_up[relation]
-            late = self._with_facts(version, facts) if is_seen else version
-            if version.catalog is None or last[relation.oid] == place:
-                settled.append(late)
-            elif late.catalog is None or late.catalog.attribute_numbers == version.catalog.attribute_numbers:
+                looked_up[relation] = self._catalog.read_relation_after(relation, committed.xid, waits=True)
+            found, is_visible = looked_up[relation]
+            newer = self._with_catalog(version, found) if is_visible else version
+            if version.catalog is None or last[relation.oid] == number:
+                settled.append(newer)
+            elif (
+                newer.catalog is None or newer.catalog.attribute_numbers == version.catalog.attribute_numbers
+            ):
                 settled.append(version)
             else:
                 settled.append(relation_version(relation, None, version.lsn, self._types))
-        self._spool.settle_stream(committed.xid, settled)
+        return settled
 
-    def _with_facts(self, version: RelationVersion, facts: CatalogRelation | None) -> RelationVersion:
-        """Return the version with what was found late, where anything was."""
-        if facts is None:
+    def _with_catalog(self, version: RelationVersion, found: CatalogRelation | None) -> RelationVersion:
+        """Return the version with what a later look-up found, if it found anything."""
+        if found is None:
             return version
-        found = relation_version(version.relation, facts, version.lsn, self._types)
-        return version if found.id == version.id else found
-
-    def _record(self, versions: Iterable[RelationVersion], lsn: LSN) -> None:
-        """See that versions are recorded before the changes that name them; `lsn` is where they took hold."""
-        for version in versions:
-            self.names.describe(version)
-            if version.id not in self._relation_version_ids:
-                self._relation_version_ids.add(version.id)
-                self._new_versions.append(replace(version, lsn=lsn))
+        newer = relation_version(version.relation, found, version.lsn, self._types)
+        return version if newer.id == version.id else newer

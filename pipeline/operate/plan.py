@@ -12,7 +12,7 @@ from rich.table import Table
 from pipeline.apply.applier import Applier
 from pipeline.apply.decision import Step
 from pipeline.apply.planner import BatchPlan
-from pipeline.bronze.copied_rows import InputStart
+from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.delta.spark.session import start_session
 from pipeline.errors import report_error

@@ -160,7 +160,7 @@ def _copying(
     if last is not None and last.state == READING:
         done, count = (
             int(bronze.changes.offset(bronze.copy_txn(last.id)) or 0),
-            last.snapshots[-1].range_count,
+            last.snapshots[-1].chunk_count,
         )
         if held is not None and done == 0:
             return held

@@ -10,10 +10,9 @@ version, under an id of its own where the table is not complete after it.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.log import Bronze, between, exact_runs
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.survey import Survey
+from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable

@@ -18,11 +18,10 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.bronze.copied_rows import InputStart
-from pipeline.bronze.copy_states import SnapshotRanges
+from pipeline.bronze.copy_states import SnapshotChunks
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import BronzeOffset
-from pipeline.bronze.survey import Survey
+from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.filesystem import folders_in, remove_folder
 from pipeline.delta.log import json_object
@@ -36,7 +35,7 @@ from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.swap import BufferedRecords
 from pipeline.silver.table import SilverTable
-from pipeline.table_copy.invisible_commits import find_invisible_commits, is_one_of
+from pipeline.table_copy.invisible_commits import find_invisible_commits, was_running
 from pipeline.table_name import TableName
 
 _SHAPING = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "DROP COLUMNS", "RENAME COLUMN"})
@@ -66,7 +65,7 @@ class SnapshotBronze(Bronze):
         changes = super().table_changes(name, start, through)
         if not self._snapshot.running:
             return changes
-        is_running = is_one_of(self._snapshot.running, self._snapshot.lsn)
+        is_running = was_running(self._snapshot.running, self._snapshot.lsn)
         return changes.where(f"NOT coalesce({is_running}, false)")
 
 
@@ -185,7 +184,7 @@ class SnapshotSilver:
         """See what bronze has for the tables; return those that hold what the snapshot does not."""
         floors = {table.name: table.offset for table in pinned}
         self._moved = {*self._bronze.survey(BronzeOffset(-1, self.through), self.through, floors)}
-        reading = SnapshotRanges(self._snapshot.lsn, self._snapshot.running, 0, ())
+        reading = SnapshotChunks(self._snapshot.lsn, self._snapshot.running, 0, ())
         late = find_invisible_commits(self._bronze.changes, {table.name: [reading] for table in pinned})
         return {
             table.name: "a transaction that silver holds was not visible at the source yet"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.survey import Survey
+from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import Guards, TableRule
 from pipeline.delta.sql import literal
 from pipeline.protocol.lsn import LSN

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.survey import Survey
+from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind, commit_settings

@@ -10,12 +10,11 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.copied_rows import CompleteCopy, InputStart
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import CopyRequest
+from pipeline.bronze.copy_states import CompleteCopy, CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.survey import Survey, survey_of
+from pipeline.bronze.table_input import InputStart, Survey, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event

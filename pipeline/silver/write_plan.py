@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pipeline.bronze.copied_rows import CompleteCopy
+from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.survey import SequenceKey, Survey, survey_of
+from pipeline.bronze.table_input import SequenceKey, Survey, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.key_ranges import KeyRange

@@ -1,18 +1,23 @@
-"""Which tables need a copy now: what a look at the source's catalog says, and what somebody asked for.
+"""Which tables need a copy now: what the source publishes, and what was requested.
 
-Each look records what is gone from the source. Tables that the stream has under an old name, and those that
-somebody was writing to when they joined, wait until a copy has all that the stream will not bring.
+Each poll records which tables are not published any more. Tables that the stream has under an old name, and
+those that some transaction was writing to when they joined, wait until a copy has all that the stream will
+not bring. An event is recorded once for a table that left the publication and came back, and for one that
+cannot be copied.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from pipeline.bronze.copies import dropped_row
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.log import Bronze
+from pipeline.bronze.copy_states import CopyRequest
+from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
+from pipeline.key_ranges import KeyRange
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
@@ -21,167 +26,171 @@ from pipeline.postgres.published_tables import Membership, list_published
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.new_tables import NewTables, is_new
-from pipeline.table_copy.planner import Candidate
-from pipeline.table_copy.reader_pool import dropped_row
-from pipeline.table_copy.streamed_names import StreamedNames
 from pipeline.table_name import TableName
 
-# What becomes known of tables while they are copied, as events: they came back, or cannot be copied.
-_CAME_BACK = (
-    "the table left the publication and came back, or its row filter changed: what happened meanwhile is "
-    "missing until it is copied anew, which goes on by itself"
+_REPUBLISHED = (
+    "The table left the publication and came back, or its row filter changed. What happened meanwhile is "
+    "missing until its resync is complete, which runs by itself."
 )
 
 
-class CopyEvents:
-    """Records, once for each table and sentence, what an operator has to know of its copy."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A table that needs a copy: the requests for it; without key ranges it is the whole table."""
 
-    def __init__(self, bronze: Bronze) -> None:
-        self._bronze = bronze
-        self._returned: set[TableName] = set()
-        self._failed: dict[TableName, str] = {}
+    requests: tuple[CopyRequest, ...] = ()
+    key_ranges: tuple[KeyRange, ...] = ()
 
-    def record(self, name: TableName, now: Membership, copies: CopyHistory) -> None:
-        """Record an event where silver shows a table whose entry in the publication is another one now."""
-        copied_at = copies.came_back(name, now.relation_id, now.entry)
-        if copied_at is not None and name not in self._returned:
-            records = Records(self._bronze.lake)
-            if name in records.registered():
-                records.record_events([Event(*name, copied_at, "resync", _CAME_BACK)])
-            self._returned.add(name)
-
-    def record_failures(self, failures: Mapping[TableName, str], lsn: LSN) -> None:
-        """Record why tables cannot be copied, unless that is the last that is known of them."""
-        new = {name: sentence for name, sentence in failures.items() if self._failed.get(name) != sentence}
-        self._failed = dict(failures)
-        if not new:
-            return
-        records = Records(self._bronze.lake)
-        records.ensure()
-        known = records.last_events()
-        events = [Event(*name, lsn, "held", f"it cannot be copied: {why}") for name, why in new.items()]
-        told = {name: known[name].sentence for name in new if name in known}
-        records.record_events(
-            [e for e in events if told.get(TableName(e.schema_name, e.table_name)) != e.sentence]
-        )
+    @classmethod
+    def of(cls, requests: Sequence[CopyRequest], *, is_whole: bool) -> Candidate:
+        """Return what answers all requests."""
+        is_whole = is_whole or not all(request.key_ranges for request in requests)
+        ranges = dict.fromkeys(each for request in requests for each in request.key_ranges)
+        return cls(tuple(requests), () if is_whole else tuple(ranges))
 
 
 class CopyCandidates:
-    """Looks at the source, over a session of its own that is opened again where it was lost."""
+    """Polls the source, over a session of its own that is opened again if it is lost."""
 
     def __init__(
         self,
         config: Config,
-        bronze: Bronze,
+        writer: BronzeWriter,
         summary: IngestSummary,
-        events: CopyEvents,
-        stop: threading.Event,
+        state: CaptureState,
         *,
         is_continuous: bool,
-        reach: Callable[[LSN], None],
-        wait: Callable[[LSN], bool],
     ) -> None:
-        """Take `reach`, which has capture go to a position, and `wait`, which waits for it to be beyond."""
         self._config = config
-        self._bronze = bronze
+        self._writer = writer
+        self._bronze = writer.bronze
         self._summary = summary
-        self._events = events
-        self._stop = stop
+        self._state = state
         self._is_continuous = is_continuous
-        self._reach = reach
-        self._await = wait
-        self._control: Connection | None = None
+        self._connection: Connection | None = None
         self._new_tables = NewTables()
-        self.names = StreamedNames()  # under which the stream has tables
+        self._republished: set[TableName] = set()  # of which an event is recorded
+        self._failures: Mapping[TableName, str] = {}  # of which events are recorded
         self.is_waiting = False  # for transactions that write to tables which joined
-        self.waited_for = INVALID  # the ends of all that were waited for
+        self.writers_end_lsn = INVALID  # all transactions that were waited for have ended before
 
     def close(self) -> None:
         """End the session."""
-        if self._control is not None:
-            self._control.close()
+        if self._connection is not None:
+            self._connection.close()
 
     @property
     def has_lost_session(self) -> bool:
-        """Say whether the session over which it looks was lost: the next look opens another."""
-        return self._control is not None and self._control.closed
+        """Return whether the session was lost: the next poll opens another."""
+        return self._connection is not None and self._connection.closed
 
     def poll(self) -> dict[TableName, Candidate]:
-        """Return the tables that need a copy; what is gone from the source is recorded as that."""
-        config = self._config
-        # Before the publication is looked at: what joins meanwhile is not missing in it.
-        names = self._bronze.table_names() | self._bronze.copies.read().states.keys()
-        if self._control is None or self._control.closed:
-            self._control = connect(config.source.conninfo, application_name=COPY_SESSIONS)
-        published = list_published(self._control, config.source.publication)
-        looked_at = read_flush_lsn(self._control)
-        astray = self._put_right(published, looked_at)
-        copies = self._bronze.copies.read()
-        wanted: dict[TableName, Candidate] = {}
+        """Return the tables that need a copy; record which are not published any more."""
+        config, copies = self._config, self._bronze.copies
+        # Before the publication is read: a table that joins meanwhile is not missing in it.
+        names = self._bronze.table_names() | copies.read().states.keys()
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(config.source.conninfo, application_name=COPY_SESSIONS)
+        published = list_published(self._connection, config.source.publication)
+        polled_lsn = read_flush_lsn(self._connection)
+        under_old_name = self._renew_names(published, polled_lsn)
+        history = copies.read()
+        candidates: dict[TableName, Candidate] = {}
         missing: set[TableName] = set()
         if config.source.copy == "initial":
             for name, now in published.items():
-                if name in astray or not copies.is_complete(name, now.relation_id, now.entry):
-                    wanted[name] = Candidate()
-                    self._events.record(name, now, copies)
-            missing = {name for name in names - published.keys() if not copies.is_dropped(name)}
-        for name, requests in copies.open_requests().items():
+                if name in under_old_name or not history.is_complete(name, now.relation_id, now.entry):
+                    candidates[name] = Candidate()
+                    self._record_republished(name, now, history)
+            missing = {name for name in names - published.keys() if not history.is_dropped(name)}
+        for name, requests in history.open_requests().items():
             if name in published:
-                wanted[name] = Candidate.of(requests, is_whole=name in wanted)
+                candidates[name] = Candidate.of(requests, is_whole=name in candidates)
             else:
                 missing.add(name)
         if missing:
-            self._reach(looked_at)
+            self._state.require(polled_lsn)
             for name in missing:
                 self._summary.copies.pop(name, None)
-            self._bronze.copies.record([dropped_row(copies, name, looked_at) for name in sorted(missing)])
+            self._writer.record_copies([dropped_row(history, name, polled_lsn) for name in sorted(missing)])
         failed = {name for name, copy in self._summary.copies.items() if copy.failure}
         skipped = set() if self._is_continuous else failed
-        wanted = {
-            name: want
-            for name, want in sorted(wanted.items())
+        candidates = {
+            name: candidate
+            for name, candidate in sorted(candidates.items())
             if config.rule_for(name) is not None and name not in skipped
         }
-        waiting = self._wait_for_writers(self._control, {n: published[n] for n in wanted}, copies)
+        waiting = self._wait_for_writers(self._connection, {n: published[n] for n in candidates}, history)
         self.is_waiting = bool(waiting)
-        return {name: want for name, want in wanted.items() if name not in waiting}
+        return {name: candidate for name, candidate in candidates.items() if name not in waiting}
+
+    def record_failures(self, lsn: LSN) -> bool:
+        """Record why tables cannot be copied unless their newest event has it; return whether any cannot."""
+        failures = {name: copy.failure for name, copy in self._summary.copies.items() if copy.failure}
+        new = {name: sentence for name, sentence in failures.items() if self._failures.get(name) != sentence}
+        self._failures = failures
+        if new:
+            records = Records(self._bronze.lake)
+            records.ensure()
+            last = records.last_events()
+            events = [
+                Event(*name, lsn, "held", f"The table cannot be copied: {why}") for name, why in new.items()
+            ]
+            recorded = {name: last[name].sentence for name in new if name in last}
+            records.record_events(
+                [e for e in events if recorded.get(TableName(e.schema_name, e.table_name)) != e.sentence]
+            )
+        return bool(failures)
+
+    def _record_republished(self, name: TableName, now: Membership, history: CopyHistory) -> None:
+        """Record an event if silver shows a table that has another entry in the publication now."""
+        copied_at = history.republished_since(name, now.relation_id, now.entry)
+        if copied_at is not None and name not in self._republished:
+            records = Records(self._bronze.lake)
+            if name in records.registered():
+                records.record_events([Event(*name, copied_at, "resync", _REPUBLISHED)])
+            self._republished.add(name)
 
     def _wait_for_writers(
-        self, control: Connection, published: Mapping[TableName, Membership], copies: CopyHistory
+        self, connection: Connection, published: Mapping[TableName, Membership], history: CopyHistory
     ) -> set[TableName]:
-        """Return the tables that were written to when they joined, and are still."""
-        joined = {n: now for n, now in published.items() if is_new(now, copies.states.get(n, ()))}
-        found = self._new_tables.poll(control, joined)
+        """Return the tables that some transaction was writing to when they joined, and still is."""
+        joined = {n: now for n, now in published.items() if is_new(now, history.states.get(n, ()))}
+        found = self._new_tables.poll(connection, joined)
         waiting = {name for name, table in found.items() if table.is_waiting}
         for name in waiting:
             self._summary.copies[name] = CopyProgress(failure=found[name].sentence(time.monotonic()))
-        if untold := [table for name, table in found.items() if name not in waiting and not table.is_told]:
-            self.waited_for = write_wal_past_now(control, self._stop.is_set)
-            self._reach(self.waited_for)
-            is_told = not keeps_stale_entries(control.info.server_version)
-            if not is_told and not self.names.request_session(self.waited_for, self._stop):
+        if ready := [t for name, t in found.items() if name not in waiting and not t.is_in_session]:
+            self.writers_end_lsn = write_wal_past_now(connection, self._state.stop_copies.is_set)
+            self._state.require(self.writers_end_lsn)
+            # A server that keeps stale entries does not send the table to a session that began before.
+            is_stale = keeps_stale_entries(connection.info.server_version)
+            if is_stale and not self._state.request_session(self.writers_end_lsn):
                 return set(published)
-            for table in untold:
-                table.is_told = True
+            for table in ready:
+                table.is_in_session = True
         return waiting
 
-    def _put_right(self, published: Mapping[TableName, Membership], looked_at: LSN) -> set[TableName]:
-        """Return the tables that went on under an old name, once a new session of the stream has begun.
+    def _renew_names(self, published: Mapping[TableName, Membership], polled_lsn: LSN) -> set[TableName]:
+        """Return the tables that the stream had under an old name, once a new session has begun.
 
         What was committed under the old name is in no copy that was made before.
         """
-        rules, before = self._config.rule_for, self.names.renamed(published)
-        if not any(rules(name) for name in before):
+        rule_for, before = self._config.rule_for, self._state.renamed(published)
+        if not any(rule_for(name) for name in before):
             return set()
-        self._reach(looked_at)
-        self._await(LSN(looked_at - 1))  # the stream may have to read that it was renamed
-        now = self.names.renamed(published)
-        astray = {
+        self._state.require(polled_lsn)
+        self._state.wait_past(LSN(polled_lsn - 1))  # capture may still have to read that it was renamed
+        now = self._state.renamed(published)
+        under_old_name = {
             name
             for name, streamed in before.items()
-            if rules(name)
+            if rule_for(name)
             and now.get(name) == streamed
-            and self.names.may_request_session(published[name].relation_id, name, streamed)
+            and self._state.may_request_session(published[name].relation_id, name, streamed)
         }
-        return astray if astray and self.names.request_session(looked_at, self._stop) else set()
+        if under_old_name and self._state.request_session(polled_lsn):
+            return under_old_name
+        return set()

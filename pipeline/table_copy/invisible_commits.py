@@ -1,8 +1,8 @@
-"""Transactions that a snapshot lacks although their commit records lie before it."""
+"""Commits that a snapshot does not see though their LSN lies before it."""
 
 from collections.abc import Mapping, Sequence
 
-from pipeline.bronze.copy_states import SnapshotRanges
+from pipeline.bronze.copy_states import SnapshotChunks
 from pipeline.delta.table import LakeTable
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -10,23 +10,23 @@ from pipeline.table_name import TableName
 _WAL_OF_ALL_XIDS = 2**36  # bytes; 16 of them for each
 
 
-def is_one_of(xids: Sequence[int], lsn: LSN) -> str:
+def was_running(xids: Sequence[int], lsn: LSN) -> str:
     """Return SQL that is true for changes of transactions that a snapshot at an LSN saw running.
 
-    An xid is given anew after 2³² others, which leave more than 64 GiB of WAL: no clock is asked.
+    An xid is used again after 2³² others, which leave more than 64 GiB of WAL: no clock is needed.
     """
     return f"xid IN ({', '.join(map(str, xids))}) AND commit_lsn > {int(lsn) - _WAL_OF_ALL_XIDS}"
 
 
 def find_invisible_commits(
-    changes: LakeTable, readings: Mapping[TableName, Sequence[SnapshotRanges]]
+    changes: LakeTable, snapshots: Mapping[TableName, Sequence[SnapshotChunks]]
 ) -> dict[TableName, tuple[LSN, ...]]:
-    """Return the commits before a snapshot's position that it does not hold, by table."""
+    """Return the commit LSNs of each table's changes that its snapshots do not see though they lie before."""
     conditions = {
-        f"commit_lsn <= {int(reading.lsn)} AND {is_one_of(reading.running, reading.lsn)}"
-        for found in readings.values()
-        for reading in found
-        if reading.running
+        f"commit_lsn <= {int(snapshot.lsn)} AND {was_running(snapshot.running, snapshot.lsn)}"
+        for of_table in snapshots.values()
+        for snapshot in of_table
+        if snapshot.running
     }
     if not conditions:
         return {}
@@ -37,9 +37,10 @@ def find_invisible_commits(
         .select("schema_name", "table_name", "commit_lsn", "xid")
         .distinct()
     )
-    late: dict[TableName, set[LSN]] = {}
+    found: dict[TableName, set[LSN]] = {}
     for schema, table, commit_lsn, xid in rows.collect():
-        for reading in readings.get(TableName(schema, table), ()):
-            if commit_lsn <= reading.lsn and xid in reading.running:
-                late.setdefault(TableName(schema, table), set()).add(LSN(commit_lsn))
-    return {name: tuple(sorted(lsns)) for name, lsns in late.items()}
+        name = TableName(schema, table)
+        for snapshot in snapshots.get(name, ()):
+            if commit_lsn <= snapshot.lsn and xid in snapshot.running:
+                found.setdefault(name, set()).add(LSN(commit_lsn))
+    return {name: tuple(sorted(lsns)) for name, lsns in found.items()}

@@ -1,113 +1,108 @@
-"""What is read of each table that is wanted, under one snapshot: all of it, the rest, or some keys."""
+"""What is read of each table under one snapshot: all of it, the rest of an interrupted copy, or some keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from pipeline.bronze.copies import CopyRow, abandoned_row
 from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import READING, CopyRequest, CopyState, SnapshotRanges
+from pipeline.bronze.copy_states import READING, CopyState, SnapshotChunks
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.relation_versions import RelationVersion, relation_version
 from pipeline.config.config import Config
-from pipeline.key_ranges import KeyRange, describe_unusable
+from pipeline.key_ranges import describe_unusable
 from pipeline.postgres.catalog import read_relation
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.key_conditions import KeyCondition, accepts_keys, key_condition, orders_by_bytes
 from pipeline.postgres.published_tables import PublishedTable, describe_published, list_published
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.progress import CopyProgress
-from pipeline.table_copy.chunks import is_outdated, plan_ranges, plan_rest, whole_leaves
-from pipeline.table_copy.reader_pool import TableCopy, abandoned_row
+from pipeline.table_copy.candidates import Candidate
+from pipeline.table_copy.chunks import is_outdated, plan_chunks, plan_rest, whole_leaves
+from pipeline.table_copy.reader_pool import TableCopy
 from pipeline.table_copy.rows import CopyHeader
 from pipeline.table_name import TableName
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Why a table is copied: what was asked for; without key ranges it is the whole table."""
-
-    requests: tuple[CopyRequest, ...] = ()
-    key_ranges: tuple[KeyRange, ...] = ()
-
-    @classmethod
-    def of(cls, requests: Sequence[CopyRequest], *, is_whole: bool) -> Candidate:
-        """Return what fulfils all requests."""
-        is_whole = is_whole or not all(request.key_ranges for request in requests)
-        ranges = dict.fromkeys(each for request in requests for each in request.key_ranges)
-        return cls(tuple(requests), () if is_whole else tuple(ranges))
-
-
 class CopyPlanner:
-    """Starts copies under one snapshot; `abandoned` are the rows of what cannot go on under it."""
+    """Plans copies under one snapshot; `abandoned` are the rows of copies that cannot be resumed under it."""
 
     def __init__(
         self,
         bronze: Bronze,
-        copies: CopyHistory,
+        history: CopyHistory,
         connection: Connection,
         snapshot: Snapshot,
         config: Config,
     ) -> None:
-        """Describe tables over `connection`, a session under the snapshot; it may end after that."""
-        self.abandoned: list[dict[str, object]] = []
+        """Describe tables over `connection`, a session under the snapshot, which may end after that."""
+        self.abandoned: list[CopyRow] = []
         self._bronze = bronze
-        self._copies = copies
+        self._history = history
         self._connection = connection
         self._snapshot = snapshot
         self._publication = config.source.publication
-        self._range_size = config.source.copying.range_size
-        self._next_id = copies.next_id()
+        self._chunk_bytes = config.source.copying.range_size
+        self._next_id = history.next_id()
         self._memberships = list_published(connection, self._publication)
 
-    def start(self, name: TableName, want: Candidate, progress: CopyProgress) -> TableCopy:
-        """Return what is to be read of a table; raise SourceError where it cannot be described."""
+    def plan(self, name: TableName, candidate: Candidate, progress: CopyProgress) -> TableCopy:
+        """Return what is to be read of a table; raise SourceError if it cannot be described."""
         table = describe_published(self._connection, self._publication, name)
-        facts = read_relation(self._connection, table.relation)
-        version = relation_version(table.relation, facts, self._snapshot.lsn)
+        catalog = read_relation(self._connection, table.relation)
+        version = relation_version(table.relation, catalog, self._snapshot.lsn)
         membership = self._memberships[name].entry if name in self._memberships else None
-        found = self._rest(name, want, table, version, membership)
-        if found is None:
-            keys = self._keys(name, version, want)
-            ranges_of_keys = want.key_ranges if keys else ()
-            state = CopyState(self._next_id, name, READING, membership=membership, key_ranges=ranges_of_keys)
-            self._next_id += 1
+        planned = self._plan_rest(name, candidate, table, version, membership)
+        if planned is None:
+            keys = self._key_condition(name, version, candidate)
             table = replace(table, keys=keys)
-            ranges = whole_leaves(table.leaves) if keys else plan_ranges(table.leaves, self._range_size)
-            found = state, SnapshotRanges(self._snapshot.lsn, self._snapshot.running, 0, ranges)
-        state, reading = found
-        state.requests = tuple(r.id for r in want.requests) or state.requests
-        progress.chunks = len(reading.ranges)
-        progress.pages = sum(pages.end_page - pages.first_page for pages in reading.ranges)
+            chunks = whole_leaves(table.leaves) if keys else plan_chunks(table.leaves, self._chunk_bytes)
+            state = CopyState(
+                self._next_id,
+                name,
+                READING,
+                relation_id=table.relation.oid,
+                membership=membership,
+                relation_version=version.id,
+                key_ranges=candidate.key_ranges if keys else (),
+            )
+            self._next_id += 1
+            planned = state, SnapshotChunks(self._snapshot.lsn, self._snapshot.running, 0, chunks)
+        state, snapshot = planned
+        state.requests = tuple(request.id for request in candidate.requests) or state.requests
+        progress.chunks = len(snapshot.chunks)
+        progress.pages = sum(chunk.end_page - chunk.first_page for chunk in snapshot.chunks)
         progress.landed(0, state.row_count)
-        place = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.taken_at)
-        return TableCopy(state, table, place, reading, progress)
+        header = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.taken_at)
+        return TableCopy(state, table, header, snapshot, progress)
 
-    def _rest(
+    def _plan_rest(
         self,
         name: TableName,
-        want: Candidate,
+        candidate: Candidate,
         table: PublishedTable,
         version: RelationVersion,
         membership: int | None,
-    ) -> tuple[CopyState, SnapshotRanges] | None:
-        """Return what is left of a copy that was cut off, where it may go on."""
-        requests, gaps = [request.id for request in want.requests], self._copies.gaps
-        for state in self._copies.unfinished(name):
+    ) -> tuple[CopyState, SnapshotChunks] | None:
+        """Return what an interrupted copy has still to read, if it may be resumed."""
+        requests, gaps = [request.id for request in candidate.requests], self._history.gaps
+        for state in self._history.unfinished(name):
             done = int(self._bronze.changes.offset(self._bronze.copy_txn(state.id)) or 0)
-            rest = plan_rest(state, table, version.id, done, self._range_size)
+            rest = plan_rest(state, table, version.id, done, self._chunk_bytes)
             if rest is not None and not is_outdated(state, membership, requests, gaps):
                 state.row_count = self._bronze.copied_rows(state.id)
-                return state, SnapshotRanges(self._snapshot.lsn, self._snapshot.running, done, rest)
-            sentence = "the run that read it ended, and it has to begin anew"
+                return state, SnapshotChunks(self._snapshot.lsn, self._snapshot.running, done, rest)
+            sentence = "The run that read it ended, and it cannot be resumed."
             self.abandoned.append(abandoned_row(state, sentence))
         return None
 
-    def _keys(self, name: TableName, version: RelationVersion, want: Candidate) -> KeyCondition | None:
-        """Return the condition for the wanted keys; None where the whole table is to be copied."""
+    def _key_condition(
+        self, name: TableName, version: RelationVersion, candidate: Candidate
+    ) -> KeyCondition | None:
+        """Return the condition for the requested keys; None if the whole table is to be copied."""
         names, types = version.key
-        if not want.key_ranges or describe_unusable(types, want.key_ranges):
+        if not candidate.key_ranges or describe_unusable(types, candidate.key_ranges):
             return None
-        keys = key_condition(names, types, want.key_ranges)
-        is_told = orders_by_bytes(self._connection) and accepts_keys(self._connection, name, keys)
-        return keys if is_told else None
+        keys = key_condition(names, types, candidate.key_ranges)
+        connection = self._connection
+        return keys if orders_by_bytes(connection) and accepts_keys(connection, name, keys) else None

@@ -1,4 +1,4 @@
-"""Whether bronze is whole, as its own log says: from which LSN to which, by which commits, and where not."""
+"""Audit bronze by its own log (`pgdelta audit`): the chain of its commits, and the rows they recorded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pipeline.errors import LakeError, one_line
 from pipeline.report.status_page import escape
 from pipeline.verify.commit_chain import CommitChain, Finding, read_chain
 from pipeline.verify.commit_log import LoggedChanges
-from pipeline.verify.row_counts import copy_findings, find_differences, intervals_of, row_findings
+from pipeline.verify.row_counts import compare_counts, copy_findings, intervals_of, row_findings
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The ledger of one pipeline, and its rows held against it.
+    """The chain of one pipeline, and where the rows of bronze differ from it.
 
-    `counted` is how many changes were compared, None where the ledger does not say how many there should be;
+    `counted` is how many changes were compared, None if the chain does not say how many there should be;
     `prepared_rows` are changes that no commit counts, `copies` the complete copies that were counted.
     """
 
@@ -38,30 +38,30 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Return everything that breaks the chain, or does not agree with it."""
+        """Return all faults of the chain, and of the rows."""
         return self.chain.findings + self.differences
 
     def exit_code(self, strict: bool) -> int:
-        """Return 1 where the chain is broken; `strict` counts a gap that was crossed by policy too."""
-        return int(bool(self.findings) or (strict and bool(self.chain.crossed)))
+        """Return 1 if there are findings; `strict` counts a gap that was crossed by policy too."""
+        return int(bool(self.findings) or (strict and bool(self.chain.crossed_gaps)))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the proof as data."""
-        ledger = self.chain
-        stretches = ledger.stretches
+        """Return the audit as data."""
+        chain = self.chain
+        segments = chain.segments
         return {
             "pipeline": self.pipeline,
             "whole": not self.findings,
-            "from_lsn": str(stretches[0].start),
-            "to_lsn": str(stretches[-1].end),
-            "from_the_beginning": ledger.is_from_the_beginning,
-            "versions": [ledger.oldest, ledger.newest],
-            "commits": sum(stretch.commits for stretch in stretches),
-            "transactions": sum(stretch.transactions for stretch in stretches),
-            "changes": sum(stretch.changes for stretch in stretches),
-            "copy_commits": ledger.copies,
-            "prepared_commits": ledger.prepared,
-            "stretches": [stretch.as_json() for stretch in stretches],
+            "from_lsn": str(segments[0].start),
+            "to_lsn": str(segments[-1].end),
+            "from_the_beginning": chain.is_from_the_beginning,
+            "versions": [chain.oldest, chain.newest],
+            "commits": sum(segment.commits for segment in segments),
+            "transactions": sum(segment.transactions for segment in segments),
+            "changes": sum(segment.changes for segment in segments),
+            "copy_commits": chain.copy_commits,
+            "prepared_commits": chain.prepared_commits,
+            "segments": [segment.as_json() for segment in segments],
             "findings": [finding.as_json() for finding in self.findings],
             "crossed_gaps": [
                 {
@@ -71,7 +71,7 @@ class Audit:
                     "sentence": link.gap,
                     "committed_at": link.committed_at and link.committed_at.isoformat(),
                 }
-                for link in ledger.crossed
+                for link in chain.crossed_gaps
             ],
             "rows": {
                 "changes": self.counted,
@@ -81,7 +81,7 @@ class Audit:
         }
 
     def print(self, console: Console) -> None:
-        """Print the chain by stretches, then what breaks it."""
+        """Print the chain by segments, then the findings."""
         data = self.as_json()
         state = "is whole" if data["whole"] else "is BROKEN"
         title = f"{self.pipeline}: the chain from {data['from_lsn']} to {data['to_lsn']} {state}"
@@ -89,28 +89,28 @@ class Audit:
         headings = ("from", "to", "versions", "commits", "transactions", "changes", "slot", "timeline")
         for heading in (*headings, "system identifier", "database"):
             shown.add_column(heading, overflow="fold")
-        for stretch in data["stretches"]:
-            first, last = stretch["versions"]
-            cells = (stretch["from_lsn"], stretch["to_lsn"], f"{first}–{last}")
+        for segment in data["segments"]:
+            first, last = segment["versions"]
+            cells = (segment["from_lsn"], segment["to_lsn"], f"{first}–{last}")
             names = (*headings[3:], "system_identifier", "database")
-            shown.add_row(*cells, *(escape(str(stretch[name])) for name in names))
+            shown.add_row(*cells, *(escape(str(segment[name])) for name in names))
         console.print(shown)
         for line in self.lines():
             console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
 
     def lines(self) -> list[str]:
         """Return what is to be said beside the table."""
-        ledger = self.chain
+        chain = self.chain
         lines = []
-        if not ledger.is_from_the_beginning:
+        if not chain.is_from_the_beginning:
             lines.append(
-                f"the log begins at version {ledger.oldest}, with what was committed after "
-                f"{ledger.stretches[0].start}: Delta's retention took older commits "
+                f"the log begins at version {chain.oldest}, with what was committed after "
+                f"{chain.segments[0].start}: Delta's retention took older commits "
                 "(delta.logRetentionDuration)"
             )
         lines += [
             f"gap from {link.start} to {link.end}, crossed at version {link.version}: {link.gap}"
-            for link in ledger.crossed
+            for link in chain.crossed_gaps
         ]
         lines += [f"{finding.kind}: {finding.sentence}" for finding in self.findings]
         if self.counted is None:
@@ -126,33 +126,33 @@ class Audit:
 
 
 def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
-    """Walk the commits of bronze; nothing is changed, and the source is not asked.
+    """Audit the commits of bronze; nothing is changed, and the source is not read.
 
-    Raise LakeError where bronze holds no position.
+    Raises LakeError if bronze records no offset.
     """
-    lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
+    lake = Lake(spark or start_session(f"pgdelta audit {config.pipeline}"), config.storage.root)
     bronze = Bronze(lake, config.pipeline)
-    point = bronze.captured_offset() if bronze.changes.exists() else None
-    if point is None:
+    captured = bronze.captured_offset() if bronze.changes.exists() else None
+    if captured is None:
         raise LakeError(
-            f"{bronze.changes.path} holds no position of the pipeline {config.pipeline}: there is nothing to "
-            "prove before the first ingest"
+            f"{bronze.changes.path} records no offset of the pipeline {config.pipeline}. Run pgdelta ingest "
+            "first."
         )
-    changes = LoggedChanges(bronze.changes, point.version)
-    ledger = read_chain(changes.commits(), bronze.txn, point.lsn)
-    if not ledger.stretches:
+    changes = LoggedChanges(bronze.changes, captured.version)
+    chain = read_chain(changes.commits(), bronze.txn, captured.lsn)
+    if not chain.segments:
         raise LakeError(
-            f"Delta's log of {bronze.changes.path} has no commit any more that records positions, versions "
-            f"{ledger.oldest} to {ledger.newest}: the next ingest adds one"
+            f"Delta's log of {bronze.changes.path}, versions {chain.oldest} to {chain.newest}, has no commit "
+            "that records an offset any more. Run pgdelta ingest, which adds one."
         )
-    intervals = intervals_of(ledger)
+    intervals = intervals_of(chain)
     recorded = {
         state.id: (str(state.name), state.row_count)
         for states in bronze.copies.read().states.values()
         for state in states
         if state.state == COMPLETE
     }
-    differences = row_findings(find_differences(intervals, changes.count)) if intervals else []
+    differences = row_findings(compare_counts(intervals, changes.count)) if intervals else []
     differences += copy_findings(recorded, changes.copied_rows()) if recorded else []
     counted = None if intervals is None else sum(interval.changes for interval in intervals)
-    return Audit(config.pipeline, ledger, tuple(differences), counted, changes.prepared_rows(), len(recorded))
+    return Audit(config.pipeline, chain, tuple(differences), counted, changes.prepared_rows(), len(recorded))

@@ -1,10 +1,9 @@
-"""The ledger of bronze: each commit says from which LSN to which it is complete, and follows another.
+"""The chain of bronze commits: each says from which LSN to which it is complete, and follows another.
 
-What Delta's log keeps of `bronze/changes` is read in the order of versions. Commits that record positions
-have to follow one another without a hole: where one begins behind the end of the one before, changes are
-missing; where it begins before that end, they may be there twice. A gap that a run crossed by policy is in
-the ledger itself. Counts of a commit are those of its transactions and changes; copies have commits of their
-own, which record no position of the stream.
+Pure. The commits of `bronze/changes` that Delta's log still has are read in the order of versions. Those that
+record offsets have to follow one another: if one begins after the end of the one before, changes are missing;
+if it begins before that end, some may be there twice. A gap that a run crossed by policy is a link of the
+chain. Table copies and prepared transactions have commits of their own, which record no offset of the stream.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,14 +16,14 @@ from pipeline.errors import ProtocolError
 from pipeline.protocol.lsn import LSN
 
 # kinds of findings
-GAP, OVERLAP, SOURCE, POSITION = "gap", "overlap", "source", "position"
+GAP, OVERLAP, SOURCE, OFFSET = "gap", "overlap", "source", "offset"
 UNREADABLE, FOREIGN, LOG = "unreadable", "foreign", "log"
 ROWS, COPY = "rows", "copy"
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedCommit:
-    """One commit as Delta's log has it; `metadata` is empty where it is not ours.
+    """One commit as Delta's log has it; `metadata` is empty if pgdelta did not make it.
 
     `moves_rows` is false for maintenance, which leaves every row as it was.
     """
@@ -38,7 +37,7 @@ class LoggedCommit:
 
 @dataclass(frozen=True, slots=True)
 class ChainOrigin:
-    """Where a commit's changes came from."""
+    """The source of a commit's changes."""
 
     slot: str
     system_identifier: str
@@ -48,9 +47,9 @@ class ChainOrigin:
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """One commit that records positions: bronze was complete up to `start`, and is up to `end`.
+    """One commit that records offsets: bronze was complete up to `start`, and is up to `end`.
 
-    `gap` says why nothing of what lies between was captured.
+    `gap` is the reason why nothing of what lies between was captured.
     """
 
     version: int
@@ -65,7 +64,7 @@ class ChainLink:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Where the ledger is broken: `kind`, the versions that it lies between, the LSNs, and a sentence."""
+    """A fault of the chain: its kind, the versions that it lies between, the LSNs, and a sentence."""
 
     kind: str
     sentence: str
@@ -98,7 +97,7 @@ class ChainSegment:
     changes: int = 0
 
     def then(self, link: ChainLink) -> "ChainSegment":
-        """Return the stretch with one more commit."""
+        """Return the segment with one more commit."""
         return replace(
             self,
             end=link.end,
@@ -109,7 +108,7 @@ class ChainSegment:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the stretch as data."""
+        """Return the segment as data."""
         return {
             "from_lsn": str(self.start),
             "to_lsn": str(self.end),
@@ -126,165 +125,163 @@ class ChainSegment:
 
 @dataclass(frozen=True, slots=True)
 class CommitChain:
-    """What the log says of bronze: the commits with positions in order, and where they do not fit together.
+    """The commits that record offsets, in order, and where they do not fit together.
 
-    `oldest` and `newest` are the versions that the log still has; it is whole where the oldest is 0.
-    `crossed` are the commits that record a gap, `copies` counts those of copies and `prepared` those of
-    prepared transactions.
+    `oldest` and `newest` are the versions that the log still has; it is whole if the oldest is 0.
+    `crossed_gaps` are the links that record a gap.
     """
 
     links: tuple[ChainLink, ...] = ()
-    stretches: tuple[ChainSegment, ...] = ()
+    segments: tuple[ChainSegment, ...] = ()
     findings: tuple[Finding, ...] = ()
-    crossed: tuple[ChainLink, ...] = ()
+    crossed_gaps: tuple[ChainLink, ...] = ()
     oldest: int | None = None
     newest: int | None = None
-    copies: int = 0
-    prepared: int = 0
+    copy_commits: int = 0
+    prepared_commits: int = 0
 
     @property
     def is_from_the_beginning(self) -> bool:
-        """Say whether the log still has the commit that the pipeline began with."""
+        """Return whether the log still has the first commit of the pipeline."""
         return self.oldest == 0
 
 
 class _ChainReader:
-    """What was seen of the log up to some version."""
+    """The chain up to some version."""
 
     def __init__(self, ours: TxnId) -> None:
         self.ours = ours
         self.links: list[ChainLink] = []
-        self.stretches: list[ChainSegment] = []
+        self.segments: list[ChainSegment] = []
         self.findings: list[Finding] = []
         self.versions: list[int] = []
-        self.copies = self.prepared = 0
-        self._last: ChainLink | None = None  # that the next one has to go on from
+        self.copy_commits = self.prepared_commits = 0
+        self._last: ChainLink | None = None  # that the next one has to follow
 
-    def take(self, commit: LoggedCommit) -> None:
+    def add(self, commit: LoggedCommit) -> None:
         if self.versions and commit.version > self.versions[-1] + 1:
             first, last = self.versions[-1] + 1, commit.version - 1
-            sentence = f"Delta's log lacks the commits from version {first} to {last}"
+            sentence = f"Delta's log lacks the commits from version {first} to {last}."
             self.findings.append(Finding(LOG, sentence, (first, last)))
         self.versions.append(commit.version)
         text = str(commit.metadata.get("app_id", ""))
         txn = TxnId.parse(text)
         if OURS not in commit.metadata or (text and (txn is None or txn.offset_id != self.ours)):
-            self._take_foreign(commit, text)
+            self._add_foreign(commit, text)
         elif txn is not None and txn.advances:
-            self._take_position(commit)
+            self._add_link(commit)
         elif txn is not None:
-            self.copies += txn.kind is TxnKind.CHUNKS
-            self.prepared += txn.kind is TxnKind.PREPARED
+            self.copy_commits += txn.kind is TxnKind.CHUNKS
+            self.prepared_commits += txn.kind is TxnKind.PREPARED
 
-    def _take_foreign(self, commit: LoggedCommit, app_id: str) -> None:
+    def _add_foreign(self, commit: LoggedCommit, app_id: str) -> None:
         if not commit.moves_rows:
             return
-        who = f"the pipeline of {app_id}" if app_id else "somebody else"
+        writer = f"the pipeline of {app_id}" if app_id else "another writer"
         sentence = (
-            f"version {commit.version} is a {commit.operation} by {who}: bronze is only ever appended to by "
-            "its own pipeline, and rows may be gone or there twice"
+            f"Version {commit.version} is a {commit.operation} by {writer}: rows may be missing or "
+            "duplicated. Only the pipeline itself may write to bronze, and only by appending."
         )
         self.findings.append(Finding(FOREIGN, sentence, (commit.version,)))
 
-    def _take_position(self, commit: LoggedCommit) -> None:
+    def _add_link(self, commit: LoggedCommit) -> None:
         link = _link(commit)
         if link is None:
-            sentence = f"version {commit.version} does not say from which LSN to which it is complete"
+            sentence = f"Version {commit.version} does not record from which LSN to which it is complete."
             self.findings.append(Finding(UNREADABLE, sentence, (commit.version,)))
-            self._last = None  # nothing can be said of what comes next
+            self._last = None  # whether the next one follows is unknown
             return
         before, self._last = self._last, link
         follows = before is not None and self._follows(before, link)
         if link.end < link.start:
-            sentence = f"version {link.version} goes back from {link.start} to {link.end}"
+            sentence = f"Version {link.version} goes back from {link.start} to {link.end}."
             self.findings.append(Finding(OVERLAP, sentence, (link.version,), link.end, link.start))
         self.links.append(link)
-        if follows and self.stretches[-1].origin == link.origin:
-            self.stretches[-1] = self.stretches[-1].then(link)
+        if follows and self.segments[-1].origin == link.origin:
+            self.segments[-1] = self.segments[-1].then(link)
         else:
             empty = ChainSegment(link.origin, link.start, link.end, link.version, link.version)
-            self.stretches.append(empty.then(link))
+            self.segments.append(empty.then(link))
 
     def _follows(self, before: ChainLink, link: ChainLink) -> bool:
         versions = before.version, link.version
-        if (link.origin.system_identifier, link.origin.database) != (
-            before.origin.system_identifier,
-            before.origin.database,
-        ):
+        now, earlier = link.origin, before.origin
+        if (now.system_identifier, now.database) != (earlier.system_identifier, earlier.database):
             sentence = (
-                f"version {link.version} came from another source than version {before.version}: system "
-                f"identifier {link.origin.system_identifier} and database {link.origin.database}, before "
-                f"{before.origin.system_identifier} and {before.origin.database}"
+                f"Version {link.version} has another source than version {before.version}: system "
+                f"identifier {now.system_identifier} and database {now.database}, before "
+                f"{earlier.system_identifier} and {earlier.database}."
             )
             self.findings.append(Finding(SOURCE, sentence, versions))
-        elif link.origin.timeline < before.origin.timeline:
+        elif now.timeline < earlier.timeline:
             sentence = (
-                f"version {link.version} came from timeline {link.origin.timeline}, version {before.version} "
-                f"from timeline {before.origin.timeline}: the server was put back"
+                f"Version {link.version} has timeline {now.timeline}, and version {before.version} has "
+                f"timeline {earlier.timeline}: the server was restored to an earlier state."
             )
             self.findings.append(Finding(SOURCE, sentence, versions))
         if link.start > before.end:
             sentence = (
-                f"nothing says that bronze has what was committed from {before.end} to {link.start}: version "
-                f"{before.version} ends at the one, and version {link.version} begins at the other"
+                f"Changes committed from {before.end} to {link.start} are missing: version {before.version} "
+                f"ends at {before.end}, and version {link.version} begins at {link.start}."
             )
             self.findings.append(Finding(GAP, sentence, versions, before.end, link.start))
         elif link.start < before.end:
             sentence = (
-                f"what was committed from {link.start} to {before.end} may be there twice: version "
-                f"{before.version} ends at {before.end}, and version {link.version} begins before that"
+                f"Changes committed from {link.start} to {before.end} may be duplicated: version "
+                f"{before.version} ends at {before.end}, and version {link.version} begins at {link.start}."
             )
             self.findings.append(Finding(OVERLAP, sentence, versions, link.start, before.end))
         return link.start == before.end
 
 
-def read_chain(commits: Iterable[LoggedCommit], ours: TxnId, position: LSN | None = None) -> CommitChain:
-    """Return the ledger that commits of `bronze/changes` make, given in the order of their versions.
+def read_chain(commits: Iterable[LoggedCommit], ours: TxnId, captured: LSN | None = None) -> CommitChain:
+    """Return the chain that commits of `bronze/changes` make, given in the order of their versions.
 
-    `position` is where the next run goes on: the last commit has to end there.
+    `captured` is the captured offset: the last commit has to end there.
     """
-    reading = _ChainReader(ours)
+    reader = _ChainReader(ours)
     for commit in commits:
-        reading.take(commit)
-    findings = reading.findings
-    if reading.links and position is not None and reading.links[-1].end != position:
-        last = reading.links[-1]
+        reader.add(commit)
+    links, findings, versions = reader.links, reader.findings, reader.versions
+    if links and captured is not None and links[-1].end != captured:
+        last = links[-1]
         sentence = (
-            f"the last commit, version {last.version}, ends at {last.end}, and the next run goes on from "
-            f"{position}"
+            f"The last commit, version {last.version}, ends at {last.end}, and the next run goes on from "
+            f"{captured}."
         )
-        findings.append(Finding(POSITION, sentence, (last.version,), last.end, position))
-    versions = reading.versions
-    if versions and versions[0] == 0 and reading.links and reading.links[0].start != reading.links[0].end:
-        first = reading.links[0]
+        findings.append(Finding(OFFSET, sentence, (last.version,), last.end, captured))
+    if versions and versions[0] == 0 and links and links[0].start != links[0].end:
+        first = links[0]
         sentence = (
-            f"the first commit that records positions, version {first.version}, is not the one that a "
-            f"pipeline begins with: what came before {first.start} is not in the ledger"
+            f"The first commit that records offsets, version {first.version}, is not the first one of a "
+            f"pipeline: what came before {first.start} is not in the chain."
         )
         findings.append(Finding(LOG, sentence, (first.version,)))
     return CommitChain(
-        links=tuple(reading.links),
-        stretches=tuple(reading.stretches),
+        links=tuple(links),
+        segments=tuple(reader.segments),
         findings=tuple(findings),
-        crossed=tuple(link for link in reading.links if link.gap is not None),
+        crossed_gaps=tuple(link for link in links if link.gap is not None),
         oldest=versions[0] if versions else None,
         newest=versions[-1] if versions else None,
-        copies=reading.copies,
-        prepared=reading.prepared,
+        copy_commits=reader.copy_commits,
+        prepared_commits=reader.prepared_commits,
     )
 
 
 def _link(commit: LoggedCommit) -> ChainLink | None:
-    facts = commit.metadata
+    recorded = commit.metadata
     try:
-        start, end = LSN.parse(str(facts["from_lsn"])), LSN.parse(str(facts["to_lsn"]))
-        slot, system = str(facts["slot"]), str(facts["system_identifier"])
-        origin = ChainOrigin(slot, system, int(facts["timeline"]), str(facts["database"]))
-        transactions, changes = int(facts.get("transactions", 0)), int(facts.get("changes", 0))
+        slot, system = str(recorded["slot"]), str(recorded["system_identifier"])
+        return ChainLink(
+            commit.version,
+            LSN.parse(str(recorded["from_lsn"])),
+            LSN.parse(str(recorded["to_lsn"])),
+            ChainOrigin(slot, system, int(recorded["timeline"]), str(recorded["database"])),
+            int(recorded.get("transactions", 0)),
+            int(recorded.get("changes", 0)),
+            None if recorded.get("gap") is None else str(recorded["gap"]),
+            commit.committed_at,
+        )
     except (KeyError, TypeError, ValueError, ProtocolError):
         return None
-    if start == end:
-        # It brings nothing: the first one, or one that records a position again with all that was said.
-        return ChainLink(commit.version, start, end, origin, committed_at=commit.committed_at)
-    gap = None if facts.get("gap") is None else str(facts["gap"])
-    return ChainLink(commit.version, start, end, origin, transactions, changes, gap, commit.committed_at)

@@ -1,4 +1,4 @@
-"""What Delta's log keeps of bronze's commits, and how many rows of what they recorded are there."""
+"""The commits of `bronze/changes` in Delta's log, and the counts of the rows that they recorded."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +23,7 @@ class LoggedChanges:
         self._version = version
 
     def commits(self) -> Iterator[LoggedCommit]:
-        """Give the commits that the log still has, in the order of their versions."""
+        """Yield the commits that the log still has, in the order of their versions."""
         log = self._table.history()
         rows = log.where(F.col("version") <= self._version).orderBy("version")
         columns = ("version", "operation", "userMetadata", "unix_micros(timestamp) AS committed_at")
@@ -38,24 +38,18 @@ class LoggedChanges:
 
     def count(self, bounds: Sequence[LSN]) -> list[int]:
         """Return how many changes that commits count end in each (bound, next]."""
-        rows = self._rows().where(_CHANGES)
-        if "gid" in rows.columns:  # bronze of an older release has none
-            rows = rows.where("gid IS NULL")
+        rows = self._rows().where(_CHANGES).where("gid IS NULL")
         numbers = rows.select(F.expr(number_of_interval(bounds)).alias("number"))
         counts = {row.number: row["count"] for row in numbers.groupBy("number").count().collect()}
         return [counts.get(number, 0) for number in range(len(bounds) - 1)]
 
     def prepared_rows(self) -> int:
-        """Return how many changes of transactions that were prepared are there."""
-        rows = self._rows()
-        return rows.where(_CHANGES).where("gid IS NOT NULL").count() if "gid" in rows.columns else 0
+        """Return how many changes of prepared transactions there are."""
+        return self._rows().where(_CHANGES).where("gid IS NOT NULL").count()
 
     def copied_rows(self) -> dict[int, int]:
-        """Return how many rows of each copy are there, by its id."""
-        rows = self._rows()
-        if "copy_id" not in rows.columns:
-            return {}
-        found = rows.where("op = 'R'").groupBy("copy_id").count().collect()
+        """Return how many rows of each copy there are, by its id."""
+        found = self._rows().where("op = 'R'").groupBy("copy_id").count().collect()
         return {row.copy_id: row["count"] for row in found}
 
     def _rows(self) -> DataFrame:

@@ -1,7 +1,7 @@
-"""Which columns of a table are compared, and how: those of the source in a snapshot, each with silver's.
+"""Which columns of a table are compared, and in what form: those of the source, each with silver's.
 
-A column is found by its attribute number, as silver follows it through renames. One that cannot be written
-alike on both sides is left out, and named with the reason.
+Pure. A column is found by its attribute number, as silver follows it through renames. One that has no form in
+common on both sides is skipped, with the reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ Fields = Mapping[str, tuple[str, str]]  # silver's columns by the names that dat
 
 @dataclass(frozen=True, slots=True)
 class ComparableColumns:
-    """The compared columns of both sides, place by place; `left_out` are the others, each with the reason."""
+    """The compared columns of both sides, in the same order; `skipped` has the reason for each other one."""
 
     shape: HashedColumns
     silver: tuple[SilverColumn, ...]
@@ -31,86 +31,86 @@ class ComparableColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the columns, as the source has them; a sidecar has that of silver."""
+        """Return the names of the columns as the source has them; a sidecar has its name in silver."""
         pairs = zip(self.shape.columns, self.silver, strict=True)
-        return tuple(ours.name if form.is_misfit else name for (name, form), ours in pairs)
+        return tuple(silver.name if form.is_misfit else name for (name, form), silver in pairs)
 
 
 def plan_comparison(
     relation: Relation,
-    facts: CatalogRelation,
-    known: Sequence[RegisteredColumn],
+    catalog: CatalogRelation,
+    registered: Sequence[RegisteredColumn],
     fields: Fields,
     rule: TableRule,
     *,
     is_ascii: bool,
 ) -> ComparableColumns:
-    """Return what can be compared; `is_ascii` where the database does not know what its texts are."""
+    """Return what can be compared; `is_ascii` if the database has no encoding of its texts."""
     columns: list[tuple[str, Form]] = []
     silver: list[SilverColumn] = []
-    left_out: dict[str, str] = {}
-    found = _found(source_columns(relation, facts), known, fields)
+    skipped: dict[str, str] = {}
+    pairs = _with_fields(source_columns(relation, catalog), registered, fields)
     key = [c.name for c in relation.columns if c.is_key and relation.replica_identity != "f"]
     types = dict(fields.values())
-    for column, field in found:
+    for column, field in pairs:
         if field is None:
-            left_out[column.name] = "silver does not have the column yet"
+            skipped[column.name] = "silver does not have the column yet"
             continue
         name, ddl = field
         policy = rule.misfit_of(column.name)
         form = form_of(column, ddl, clamps=policy == "clamp" and column.name not in key)
         if form is None:
-            left_out[column.name] = f"values of its type and of silver's {ddl} have no form in common"
+            skipped[column.name] = f"values of its type and of silver's {ddl} have no form in common"
         elif is_ascii and "STRING" in ddl:
-            left_out[column.name] = "the database does not say in which encoding its texts are"
+            skipped[column.name] = "the database has no encoding of its texts"
         else:
             columns.append((column.name, form))
             silver.append(SilverColumn(name, ddl, delimiter_of(column)))
-            beside = name + SUFFIX
-            if form.counts_misfits and types.get(beside) == "STRING" and policy == "text":
+            sidecar = name + SUFFIX
+            if form.counts_misfits and types.get(sidecar) == "STRING" and policy == "text":
                 if form.is_array:
-                    left_out[beside] = "an array may lose single elements"
+                    skipped[sidecar] = "an array may lose single elements"
                 else:
                     columns.append((column.name, replace(form, is_misfit=True)))
-                    silver.append(SilverColumn(beside, "STRING"))
-    places = [_place(columns, name) for name in key]
-    whole = tuple(place for place in places if place is not None)
-    # Without all of its key's columns a row is found as a whole.
-    shape = HashedColumns(tuple(columns), whole if len(whole) == len(key) else ())
-    return ComparableColumns(shape, tuple(silver), left_out)
+                    silver.append(SilverColumn(sidecar, "STRING"))
+    indexes = [_index(columns, name) for name in key]
+    compared = tuple(index for index in indexes if index is not None)
+    # If not all columns of the key are compared, a row is found as a whole.
+    shape = HashedColumns(tuple(columns), compared if len(compared) == len(key) else ())
+    return ComparableColumns(shape, tuple(silver), skipped)
 
 
-def source_columns(relation: Relation, facts: CatalogRelation) -> tuple[SourceColumn, ...]:
-    """Return the columns of a relation with what the catalog says of them."""
+def source_columns(relation: Relation, catalog: CatalogRelation) -> tuple[SourceColumn, ...]:
+    """Return the columns of a relation with what the catalog has of them."""
     return tuple(
         SourceColumn(
             name=column.name,
             type_oid=column.type_oid,
             type_modifier=column.type_modifier,
             is_key=column.is_key,
-            attribute_number=fact.attribute_number,
-            base_oid=fact.base_oid,
-            base_modifier=fact.base_modifier,
-            element_base_oid=fact.element_base_oid,
-            output=fact.output,
+            attribute_number=found.attribute_number,
+            base_oid=found.base_oid,
+            base_modifier=found.base_modifier,
+            element_base_oid=found.element_base_oid,
+            output=found.output,
         )
-        for column, fact in zip(relation.columns, facts.columns, strict=True)
+        for column, found in zip(relation.columns, catalog.columns, strict=True)
     )
 
 
-def _found(
-    columns: Sequence[SourceColumn], known: Sequence[RegisteredColumn], fields: Fields
+def _with_fields(
+    columns: Sequence[SourceColumn], registered: Sequence[RegisteredColumn], fields: Fields
 ) -> list[tuple[SourceColumn, tuple[str, str] | None]]:
-    """Return each column with its field in silver; by name where the catalog did not tell numbers."""
-    by_number = {c.attribute_number: c for c in known if c.attribute_number}
-    by_name = {c.name: c for c in known if not c.attribute_number}
+    """Return each column with its field in silver; by name if its attribute number is unknown."""
+    by_number = {c.attribute_number: c for c in registered if c.attribute_number}
+    by_name = {c.name: c for c in registered if not c.attribute_number}
     pairs = []
     for column in columns:
-        there = by_number.get(column.attribute_number or 0) or by_name.get(column.name)
-        pairs.append((column, fields.get(there.physical_name) if there else None))
+        found = by_number.get(column.attribute_number or 0) or by_name.get(column.name)
+        pairs.append((column, fields.get(found.physical_name) if found else None))
     return pairs
 
 
-def _place(columns: Sequence[tuple[str, Form]], name: str) -> int | None:
-    places = (i for i, (column, form) in enumerate(columns) if column == name and not form.is_misfit)
-    return next(places, None)
+def _index(columns: Sequence[tuple[str, Form]], name: str) -> int | None:
+    indexes = (i for i, (column, form) in enumerate(columns) if column == name and not form.is_misfit)
+    return next(indexes, None)

@@ -1,16 +1,15 @@
-"""Silver held against its source at one LSN, while both go on: every table by sums of its rows' hashes.
+"""Reconcile silver with its source at one LSN, while both go on: every table by sums of its rows' hashes.
 
-A version of each silver table is pinned, then a snapshot of the source is taken, which sees all that these
-versions hold, and more. What is more is in bronze as soon as that is complete beyond the snapshot's position,
-and is applied to a clone of the version (`lake.silver.snapshots`). Then both sides hold the same
-transactions, to the last one, and any row that is not on both is a fault: of silver, of bronze, or of the
-stream. A row that is changed between version and snapshot is compared with the change; a fault in what the
-change sends is healed by it, as apply heals it.
+A version of each silver table is pinned, then a snapshot of the source is exported, which sees all that these
+versions hold, and more. What is more is in bronze as soon as bronze is complete past the snapshot's LSN,
+and is applied to a clone of the version (`silver/clone.py`). Then both sides hold the same transactions, to
+the last one, and any row that is not on both is a fault: of silver, of bronze, or of the stream. A row that
+is changed between version and snapshot is compared with the change, which heals it as apply does.
 
-The source's sums are read at once, before it empties a table or writes it anew, which takes away what the
-snapshot saw. Nothing but numbers leaves either side, until the ranges that differ are small; of these rows
-come hashes and keys. Where a table cannot be compared just now, because apply is changing its columns, say,
-it is tried again with another snapshot.
+The source's sums are read at once, before a table is truncated or rewritten, which removes what the snapshot
+saw. Nothing but numbers leaves either side until the ranges that differ are small; of their rows come hashes
+and keys. A table that cannot be compared just now, for example because apply is changing its columns, is
+tried again with another snapshot.
 """
 
 from __future__ import annotations
@@ -53,47 +52,21 @@ from pipeline.postgres.snapshot.comparable_text import Kind
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.clone import Clones, Pinned, SnapshotSilver, Unsettled, pin
+from pipeline.silver.clone import Clones, Pinned, SnapshotSilver, Unsettled, pin, silver_fields
 from pipeline.silver.row_hashes import SilverRows
 from pipeline.table_name import TableName, match_tables
 from pipeline.verify.comparable_columns import ComparableColumns
-from pipeline.verify.key_ranges import Differences, find_differences
+from pipeline.verify.differing_rows import Differences, find_differences
 from pipeline.verify.reconcile_report import Reconciled
 from pipeline.verify.source_rows import SourceReads
 
-# What brings rows that differ back to their source: a copy of their keys, or of the whole table.
-MOST_KEYS = 1000  # more are a matter of the whole table
-REASON = "it differs from the source"
-
-
-def plan_repair(name: TableName, found: Differences, compared: ComparableColumns) -> CopyRequest:
-    """Return a request for the keys of the rows that differ, or for all rows where keys do not tell them."""
-    forms = [compared.shape.columns[place][1] for place in compared.shape.key]
-    has_texts = all(form.kind not in (Kind.REAL, Kind.DOUBLE) for form in forms)  # those are bits
-    keys = {tuple(text for text in row.key if text is not None) for row in found.rows}
-    is_told = (
-        bool(forms)
-        and has_texts
-        and found.is_whole
-        and len(keys) <= MOST_KEYS
-        and all(len(key) == len(forms) for key in keys)
-    )
-    return CopyRequest.of(name, REASON, [KeyRange(key, key) for key in sorted(keys)] if is_told else ())
-
-
-def repair_sentence(request: CopyRequest) -> str:
-    """Say what is copied anew."""
-    if not request.key_ranges:
-        return "the whole table is to be copied anew"
-    count = len(request.key_ranges)
-    return f"the rows of {count:,} key{'' if count == 1 else 's'} are to be copied anew"
-
-
-WAIT_SECONDS = 150  # an idle bronze records its position once a minute
+WAIT_SECONDS = 150  # an idle bronze records its offset once a minute
+MOST_KEYS = 1000  # of a partial resync; for more differing rows the whole table is copied
 _ATTEMPTS = 5
-_PAUSE = 2.0
-_LOOK = 0.5
-_STOPPED = "the run was stopped before it was compared"
+_PAUSE = 2.0  # seconds
+_POLL_PAUSE = 0.5
+_NO_SILVER = "Silver has no table of it yet."
+_STOPPED = "The run was stopped before it was compared."
 Matches = Callable[[TableName], bool]
 
 
@@ -107,9 +80,9 @@ def run_reconcile(
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
 ) -> Reconciled:
-    """Compare the tables that globs name, or all; `runs` captures what a comparison needs by itself.
+    """Compare the tables that globs match, or all; `runs` captures what a comparison needs by itself.
 
-    `repairs` asks for copies of the rows that differ; with `runs` they are made and applied at once.
+    `repairs` requests copies of the rows that differ; with `runs` they are made and applied at once.
     """
     matches = match_tables(globs)
     spark = spark or start_session(f"pgdelta reconcile {config.pipeline}")
@@ -141,17 +114,17 @@ class Reconciler:
         self._reports = Reconciliations(self._lake)
         self._run_id = uuid4().hex
         self._verdicts: dict[TableName, Reconciliation] = {}
-        self.requests: list[CopyRequest] = []  # what would bring the rows that differ
+        self.requests: list[CopyRequest] = []  # for the rows that differ
 
     def run(self, matches: Matches) -> Reconciled:
-        """Compare the tables that match, again and again those that cannot be just then."""
+        """Compare the tables that match; try again those that cannot be compared just then."""
         if not self._bronze.changes.exists():
             raise LakeError(f"There is no bronze in {self._lake.root} yet: run pgdelta ingest first.")
         names: set[TableName] | None = None
         for attempt in range(_ATTEMPTS):
             if attempt and self._stop.wait(_PAUSE):
                 break
-            unsettled = self._round(matches, names)
+            unsettled = self._compare_all(matches, names)
             if attempt == 0 and not unsettled and not self._verdicts:
                 raise self._lake.no_match()
             names = set(unsettled)
@@ -162,25 +135,25 @@ class Reconciler:
         verdicts = tuple(self._verdicts[name] for name in sorted(self._verdicts))
         return Reconciled(self._config.pipeline, self._run_id, verdicts)
 
-    def _round(self, matches: Matches, names: set[TableName] | None) -> dict[TableName, str]:
-        """Compare tables under one snapshot; return those that need another, each with the reason."""
+    def _compare_all(self, matches: Matches, names: set[TableName] | None) -> dict[TableName, str]:
+        """Compare tables under one snapshot; return those that need another one, each with the reason."""
         source = self._config.source
         pinned, unsettled = self._pin(matches, names)
-        after = max((table.offset for table in pinned), default=INVALID)
+        pinned_lsn = max((table.offset for table in pinned), default=INVALID)
         with ExitStack() as stack:
-            taken = SnapshotKeeper(source.snapshot_conninfo, after, key=source.snapshot_key)
-            keeper = stack.enter_context(closing(taken))
-            is_ascii = self._check_place(keeper.connection)
+            snapshot = SnapshotKeeper(source.snapshot_conninfo, pinned_lsn, key=source.snapshot_key)
+            keeper = stack.enter_context(closing(snapshot))
+            is_ascii = self._check_source(keeper.connection)
             reads = SourceReads(self._config, self._lake, keeper.snapshot, is_ascii=is_ascii)
-            stack.enter_context(reads).begin({table.name: table.registered for table in pinned})
+            stack.enter_context(reads).start({table.name: table.registered for table in pinned})
             if names is None:
                 with keeper.reading() as connection:
                     listed = list_published(connection, source.publication)
                 published = self._chosen(matches, listed)
                 missing = published - {table.name for table in pinned} - unsettled.keys()
                 missing -= self._verdicts.keys()
-                unsettled |= dict.fromkeys(missing, "silver has no table of it yet")
-            if not self._reach(keeper.snapshot.lsn):
+                unsettled |= dict.fromkeys(missing, _NO_SILVER)
+            if not self._capture_beyond(keeper.snapshot.lsn):
                 return unsettled | dict.fromkeys((table.name for table in pinned), _STOPPED)
             clones = stack.enter_context(closing(Clones(self._lake)))
             root, pipeline = self._lake.root, self._config.pipeline
@@ -205,20 +178,20 @@ class Reconciler:
     def _pin(
         self, matches: Matches, names: set[TableName] | None
     ) -> tuple[list[Pinned], dict[TableName, str]]:
-        """Return a version of each silver table whose columns are known, and why not of the others."""
+        """Return a version of each silver table whose columns are settled, and why others have none."""
         records = Records(self._lake)
         manifest = Manifests(self._lake).last()
         shown = manifest.by_name if manifest else {}
         registered = records.registered()
-        point = self._bronze.captured_offset()
-        left = detached_tables(self._config, self._bronze.copies.read(), registered, point) if point else {}
-        chosen = names if names is not None else self._chosen(matches, registered) - left.keys()
+        captured, history = self._bronze.captured_offset(), self._bronze.copies.read()
+        detached = detached_tables(self._config, history, registered, captured) if captured else {}
+        chosen = names if names is not None else self._chosen(matches, registered) - detached.keys()
         pinned: list[Pinned] = []
         unsettled: dict[TableName, str] = {}
         for name in sorted(chosen):
             try:
                 if name not in registered:
-                    raise Unsettled("silver has no table of it yet")
+                    raise Unsettled(_NO_SILVER)
                 pinned.append(pin(self._bronze, registered[name], shown.get(name)))
             except Unsettled as error:
                 unsettled[name] = str(error)
@@ -226,25 +199,25 @@ class Reconciler:
                 self._conclude(Reconciliation(name, UNPROVEN, sentence=report_error(error)))
         again = Records(self._lake).registered()
         changed = {table.name for table in pinned if again.get(table.name) != table.registered}
-        unsettled |= dict.fromkeys(changed, "apply is changing the table's columns")
+        unsettled |= dict.fromkeys(changed, "Apply is changing the table's columns.")
         return [table for table in pinned if table.name not in changed], unsettled
 
     def _chosen(self, matches: Matches, names: Mapping[TableName, object]) -> set[TableName]:
         return {name for name in names if self._config.rule_for(name) is not None and matches(name)}
 
-    def _check_place(self, connection: Connection) -> bool:
-        """Refuse to compare with another server; say whether it knows nothing of its texts' encoding."""
+    def _check_source(self, connection: Connection) -> bool:
+        """Refuse to compare with another server; return whether it has no encoding of its texts."""
         identity = identify(connection)
         refuse_other_source(self._bronze.metadata(), identity, self._config.source.snapshot_key)
         return identity.encoding == "SQL_ASCII"
 
-    def _reach(self, lsn: LSN) -> bool:
-        """Wait until bronze is complete beyond an LSN, or see to it; say whether it is."""
+    def _capture_beyond(self, lsn: LSN) -> bool:
+        """Wait until bronze is complete past an LSN, or capture that far; return whether it is."""
         if self._runs:
             ingesting.run_ingest(self._config, spark=self._spark, stop=self._stop)
         deadline = time.monotonic() + self._wait
         while (point := self._bronze.captured_offset()) is None or point.lsn <= lsn:
-            if self._stop.wait(_LOOK):
+            if self._stop.wait(_POLL_PAUSE):
                 return False
             if time.monotonic() > deadline:
                 raise LakeError(
@@ -255,38 +228,28 @@ class Reconciler:
 
     def _compare(self, pinned: Pinned, silver: SnapshotSilver, reads: SourceReads) -> Reconciliation:
         """Compare one table under the snapshot."""
-        began = time.monotonic()
+        started = time.monotonic()
         if any(pinned.offset < gap.end for gap in self._bronze.copies.read().gaps):
-            raise LakeError("the table stands before a gap of the stream, until it is copied beyond it")
+            raise LakeError("The table is before a gap of the stream until its resync is complete.")
         read = reads.read(pinned.name)
         rule = self._config.rule_for(pinned.name)
         assert rule is not None
-        ours = silver.bring(pinned, rule, metadata_columns=self._config.silver.metadata_columns)
-        compared = reads.plan(read, ours.columns, ours.fields)
+        of_silver = silver.bring(pinned, rule, metadata_columns=self._config.silver.metadata_columns)
+        compared = reads.plan(read, of_silver.columns, of_silver.fields)
         if not compared.silver:
-            raise LakeError("no column can be compared")
-        theirs = reads.side(read, compared.shape)
-        found = find_differences(theirs, SilverRows(ours.frame, compared.silver, compared.shape.key))
+            raise LakeError("No column can be compared.")
+        of_source = reads.side(read, compared.shape)
+        found = find_differences(of_source, SilverRows(of_silver.frame, compared.silver, compared.shape.key))
         if not found.is_equal:
             self.requests.append(plan_repair(pinned.name, found, compared))
-        return Reconciliation(
-            pinned.name,
-            EQUAL if found.is_equal else DIFFERENT,
+        return replace(
+            _verdict(pinned.name, found, compared),
             lsn=silver.through,
             silver_version=pinned.version,
             applied_lsn=pinned.offset,
-            pending=ours.pending,
-            source_rows=found.source_rows,
-            silver_rows=found.silver_rows,
-            missing=found.count("missing"),
-            surplus=found.count("surplus"),
-            changed=found.count("changed"),
-            is_whole=found.is_whole,
-            columns=_columns(found, compared),
-            left_out=compared.skipped,
-            misfits=theirs.misfits,
-            seconds=time.monotonic() - began,
-            rows=_rows(found, compared),
+            pending=of_silver.pending,
+            misfits=of_source.misfits,
+            seconds=time.monotonic() - started,
         )
 
     def _conclude(self, verdict: Reconciliation) -> None:
@@ -294,19 +257,83 @@ class Reconciler:
         self._verdicts[verdict.name] = verdict
 
 
+def compare_at_rest(config: Config, lake: Lake, names: Sequence[TableName]) -> list[Reconciliation]:
+    """Compare silver tables as they are with the source as it is, while nothing writes to either.
+
+    A table that silver does not have is left out.
+    """
+    registered = Records(lake).registered()
+    tables = {name: registered[name] for name in names if name in registered}
+    source, verdicts = config.source, []
+    with ExitStack() as stack:
+        snapshot = SnapshotKeeper(source.snapshot_conninfo, key=source.snapshot_key)
+        keeper = stack.enter_context(closing(snapshot))
+        is_ascii = identify(keeper.connection).encoding == "SQL_ASCII"
+        reads = stack.enter_context(SourceReads(config, lake, keeper.snapshot, is_ascii=is_ascii))
+        reads.start(tables)
+        for name, table in tables.items():
+            silver = lake.table_at(table.path)
+            read = reads.read(name)
+            compared = reads.plan(read, table.columns, silver_fields(silver))
+            rows = SilverRows(silver.frame(), compared.silver, compared.shape.key)
+            found = find_differences(reads.side(read, compared.shape), rows)
+            verdicts.append(replace(_verdict(name, found, compared), lsn=LSN(keeper.snapshot.lsn + 1)))
+    return verdicts
+
+
+def _verdict(name: TableName, found: Differences, compared: ComparableColumns) -> Reconciliation:
+    return Reconciliation(
+        name,
+        EQUAL if found.is_equal else DIFFERENT,
+        source_rows=found.source_rows,
+        silver_rows=found.silver_rows,
+        missing=found.count("missing"),
+        surplus=found.count("surplus"),
+        changed=found.count("changed"),
+        is_whole=found.is_whole,
+        columns=_columns(found, compared),
+        left_out=compared.skipped,
+        rows=_rows(found, compared),
+    )
+
+
 def _columns(found: Differences, compared: ComparableColumns) -> tuple[str, ...]:
-    places = sorted({place for row in found.rows for place in row.columns})
-    return tuple(compared.names[place] for place in places)
+    indexes = sorted({index for row in found.rows for index in row.columns})
+    return tuple(compared.names[index] for index in indexes)
 
 
 def _rows(found: Differences, compared: ComparableColumns) -> tuple[Difference, ...]:
-    names = [compared.names[place] for place in compared.shape.key]
+    names = [compared.names[index] for index in compared.shape.key]
     return tuple(
         Difference(
             row.kind,
             json.dumps(dict(zip(names, row.key, strict=True)), ensure_ascii=False) if names else None,
-            tuple(compared.names[place] for place in row.columns),
+            tuple(compared.names[index] for index in row.columns),
             row.copies,
         )
         for row in found.rows
     )
+
+
+def plan_repair(name: TableName, found: Differences, compared: ComparableColumns) -> CopyRequest:
+    """Return a request for the keys of the rows that differ, or for all rows if keys do not identify them."""
+    forms = [compared.shape.columns[index][1] for index in compared.shape.key]
+    has_texts = all(form.kind not in (Kind.REAL, Kind.DOUBLE) for form in forms)  # those are bits
+    keys = {tuple(text for text in row.key if text is not None) for row in found.rows}
+    is_partial = (
+        bool(forms)
+        and has_texts
+        and found.is_whole
+        and len(keys) <= MOST_KEYS
+        and all(len(key) == len(forms) for key in keys)
+    )
+    ranges = [KeyRange(key, key) for key in sorted(keys)] if is_partial else ()
+    return CopyRequest.of(name, "it differs from the source", ranges)
+
+
+def repair_sentence(request: CopyRequest) -> str:
+    """Return a request in words."""
+    if not request.key_ranges:
+        return "A resync of the whole table is requested."
+    count = len(request.key_ranges)
+    return f"A partial resync of {count:,} key{'' if count == 1 else 's'} is requested."

@@ -1,9 +1,9 @@
-"""Rows of bronze held against what its commits recorded: between two LSNs there are so many changes.
+"""The rows of bronze compared with what its commits recorded: how many changes end between two LSNs.
 
-A commit's changes are its rows of op I, U, D and T, but for those of prepared transactions, which land by
-commits of their own; rows of copies and logical messages are not counted. All of them end in (from, to] of
-their commit. Counting commit by commit would take a pass over bronze each: the rows of many commits are
-counted together by one pass, and only where these differ the commits one by one.
+Pure. The changes of a commit are its rows of op I, U, D and T, except those of prepared transactions, which
+land in commits of their own. Rows of table copies and logical messages are not counted. All changes end in
+(from, to] of their commit. One query counts the rows of many commits together, and only those that differ are
+counted commit by commit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pipeline.protocol.lsn import LSN
 from pipeline.verify.commit_chain import COPY, OVERLAP, ROWS, SOURCE, CommitChain, Finding
 
-AT_ONCE = 512  # intervals that one pass counts
+AT_ONCE = 512  # intervals that one query counts
 MOST = 20  # differences that are named
-_NO_END = LSN(2**63 - 1)  # no row ends behind it: positions are BIGINT
+_NO_END = LSN(2**63 - 1)  # no row ends after it: LSNs are BIGINT
 
 Count = Callable[[Sequence[LSN]], Sequence[int]]
 """Given n + 1 LSNs in ascending order, return how many rows end in each (lsn, next]."""
@@ -22,7 +22,7 @@ Count = Callable[[Sequence[LSN]], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The LSNs in (start, end], the changes that are recorded of them, and by which version."""
+    """The LSNs in (start, end], how many changes are recorded there, and by which version."""
 
     start: LSN
     end: LSN
@@ -31,22 +31,22 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """An interval of which bronze has another number of rows than was recorded."""
+class CountDifference:
+    """An interval whose rows are not as many as recorded."""
 
     interval: Interval
     rows: int
 
 
-def intervals_of(ledger: CommitChain) -> tuple[Interval, ...] | None:
-    """Return what was recorded as intervals that touch each other; None where no such thing can be said.
+def intervals_of(chain: CommitChain) -> tuple[Interval, ...] | None:
+    """Return what was recorded as adjacent intervals; None if the commits of the chain overlap.
 
-    Where nobody captured anything, and behind the last commit, there should be no row.
+    In gaps, and after the last commit, there should be no row.
     """
-    if any(finding.kind in (OVERLAP, SOURCE) for finding in ledger.findings):
+    if any(finding.kind in (OVERLAP, SOURCE) for finding in chain.findings):
         return None
     found: list[Interval] = []
-    for link in ledger.links:
+    for link in chain.links:
         if found and link.start > found[-1].end:
             found.append(Interval(found[-1].end, link.start, 0))
         elif found and link.start < found[-1].end:
@@ -58,22 +58,22 @@ def intervals_of(ledger: CommitChain) -> tuple[Interval, ...] | None:
     return tuple(found)
 
 
-def find_differences(
+def compare_counts(
     intervals: Sequence[Interval], count: Count, *, at_once: int = AT_ONCE, most: int = MOST
-) -> list[Difference]:
-    """Return the intervals whose rows are not as many as recorded; the first `most` at the most."""
-    found: list[Difference] = []
-    waiting: list[list[Interval] | Difference] = [list(intervals)] if intervals else []
+) -> list[CountDifference]:
+    """Return the intervals whose rows are not as many as recorded, at most the first `most`."""
+    found: list[CountDifference] = []
+    waiting: list[list[Interval] | CountDifference] = [list(intervals)] if intervals else []
     while waiting and len(found) < most:
         group = waiting.pop(0)
-        if isinstance(group, Difference):
+        if isinstance(group, CountDifference):
             found.append(group)
             continue
         size = -(-len(group) // at_once)
         parts = [group[i : i + size] for i in range(0, len(group), size)]
         counts = count([parts[0][0].start, *(part[-1].end for part in parts)])
         differing = [
-            Difference(part[0], rows) if len(part) == 1 else part
+            CountDifference(part[0], rows) if len(part) == 1 else part
             for part, rows in zip(parts, counts, strict=True)
             if rows != sum(interval.changes for interval in part)
         ]
@@ -82,9 +82,9 @@ def find_differences(
 
 
 def number_of_interval(bounds: Sequence[LSN], column: str = "end_lsn") -> str:
-    """Return SQL for the number of the (bound, next] that a column lies in; outside of all it is -1.
+    """Return SQL for the number of the (bound, next] that a column lies in, -1 outside of all.
 
-    The comparisons are a balanced tree: as many as the logarithm of their number are made for a row.
+    The comparisons are a balanced tree: their number for a row is logarithmic.
     """
 
     def search(first: int, last: int) -> str:
@@ -98,18 +98,18 @@ def number_of_interval(bounds: Sequence[LSN], column: str = "end_lsn") -> str:
     return f"IF({column} > {int(bounds[0])} AND {column} <= {int(bounds[-1])}, {inside}, -1)"
 
 
-def row_findings(differences: Iterable[Difference]) -> list[Finding]:
-    """Return what to say of intervals whose rows are not as many as recorded."""
+def row_findings(differences: Iterable[CountDifference]) -> list[Finding]:
+    """Return the findings for intervals whose rows are not as many as recorded."""
     found = []
     for interval, rows in ((each.interval, each.rows) for each in differences):
-        place = f"from {interval.start} to {interval.end}"
+        where = f"from {interval.start} to {interval.end}"
         if interval.version is None:
-            place = f"behind {interval.start}" if interval.end == _NO_END else place
-            sentence = f"bronze has {rows} changes {place}, of which no commit says anything"
+            where = f"after {interval.start}" if interval.end == _NO_END else where
+            sentence = f"Bronze has {rows} changes {where} that no commit recorded."
         else:
             sentence = (
-                f"bronze has {rows} changes {place}, and version {interval.version} recorded "
-                f"{interval.changes}"
+                f"Bronze has {rows} changes {where}, and version {interval.version} recorded "
+                f"{interval.changes}."
             )
         versions = () if interval.version is None else (interval.version,)
         end = None if interval.end == _NO_END else interval.end
@@ -118,9 +118,9 @@ def row_findings(differences: Iterable[Difference]) -> list[Finding]:
 
 
 def copy_findings(recorded: Mapping[int, tuple[str, int]], rows: Mapping[int, int]) -> list[Finding]:
-    """Return the complete copies, by id as (table, rows), of which bronze has another number of rows."""
+    """Return the findings for complete copies, by id as (table, rows), whose rows are not as many."""
     return [
-        Finding(COPY, f"bronze has {rows.get(id_, 0)} rows of a copy of {table}, which had {count}")
+        Finding(COPY, f"Bronze has {rows.get(id_, 0)} rows of a copy of {table}, which had {count}.")
         for id_, (table, count) in recorded.items()
         if rows.get(id_, 0) != count
     ]

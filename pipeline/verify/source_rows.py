@@ -1,8 +1,8 @@
-"""What the source has of tables, read as soon as there is a snapshot of it.
+"""The source's side of a comparison, read as soon as there is a snapshot.
 
-A TRUNCATE, or an ALTER TABLE that writes a table anew, takes away what the snapshot saw of it. To bring
-silver there takes long; so the sums of all tables' rows are read before, one table after the other, and the
-source is asked once more only where ranges differ.
+A TRUNCATE, or an ALTER TABLE that rewrites a table, removes what the snapshot saw of it. To bring silver to
+the snapshot takes long, so the sums of all tables' rows are read before that, one table after the other, and
+the source is read once more only if ranges differ.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pipeline.protocol.messages import Relation
 from pipeline.silver.clone import silver_fields
 from pipeline.table_name import TableName
 from pipeline.verify.comparable_columns import ComparableColumns, Fields, plan_comparison
-from pipeline.verify.key_ranges import FIRST_DIGITS
+from pipeline.verify.differing_rows import FIRST_DIGITS
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRead:
-    """One table: its shape in the snapshot, and the sums of its rows in the form that they were read in."""
+    """One table: its shape in the snapshot, and the sums of its rows in that form."""
 
     name: TableName
     relation: Relation
-    facts: CatalogRelation
+    catalog: CatalogRelation
     shape: HashedColumns
     sums: Mapping[str, RangeSum]
     misfits: Mapping[str, int]
@@ -40,7 +40,7 @@ class SourceRead:
 class SourceReads:
     """Reads tables as one snapshot has them, in a thread of its own.
 
-    `is_ascii` says that the database knows nothing of its texts' encoding.
+    `is_ascii` if the database has no encoding of its texts.
     """
 
     def __init__(self, config: Config, lake: Lake, snapshot: Snapshot, *, is_ascii: bool) -> None:
@@ -59,43 +59,45 @@ class SourceReads:
     ) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def begin(self, tables: Mapping[TableName, Registered]) -> None:
-        """Begin to read tables, in this order, in the form that silver's have now."""
+    def start(self, tables: Mapping[TableName, Registered]) -> None:
+        """Start reading tables, in this order, in the form that silver's have now."""
         for name, registered in tables.items():
             self._reading[name] = self._pool.submit(self._read, name, registered)
 
     def read(self, name: TableName) -> SourceRead:
-        """Wait for a table, once; raise RowsMoved, SnapshotLost or SourceError where it cannot be read."""
+        """Wait for a table, once; raise RowsMoved, SnapshotLost or SourceError if it cannot be read."""
         return self._reading.pop(name).result()
 
     def side(self, read: SourceRead, shape: HashedColumns) -> SourceSide:
         """Return the source's side of a comparison in a shape."""
         return SourceSide(read, shape, lambda: self._open(read.name))
 
-    def plan(self, read: SourceRead, known: Sequence[RegisteredColumn], fields: Fields) -> ComparableColumns:
+    def plan(
+        self, read: SourceRead, registered: Sequence[RegisteredColumn], fields: Fields
+    ) -> ComparableColumns:
         """Return how a table is compared with silver's columns."""
-        return self._plan(read.name, read.relation, read.facts, known, fields)
+        return self._plan(read.name, read.relation, read.catalog, registered, fields)
 
     def _read(self, name: TableName, registered: Registered) -> SourceRead:
         fields = silver_fields(self._lake.table_at(registered.path))
         with self._open(name) as source:
-            relation, facts = source.table.relation, source.facts()
-            shape = self._plan(name, relation, facts, registered.columns, fields).shape
+            relation, catalog = source.table.relation, source.facts()
+            shape = self._plan(name, relation, catalog, registered.columns, fields).shape
             rows = SourceRows(source, shape)
             sums = rows.sums(FIRST_DIGITS) if shape.columns else {}
-            return SourceRead(name, relation, facts, shape, sums, rows.misfits)
+            return SourceRead(name, relation, catalog, shape, sums, rows.misfits)
 
     def _plan(
         self,
         name: TableName,
         relation: Relation,
-        facts: CatalogRelation,
-        known: Sequence[RegisteredColumn],
+        catalog: CatalogRelation,
+        registered: Sequence[RegisteredColumn],
         fields: Fields,
     ) -> ComparableColumns:
         rule = self._config.rule_for(name)
         assert rule is not None
-        return plan_comparison(relation, facts, known, fields, rule, is_ascii=self._is_ascii)
+        return plan_comparison(relation, catalog, registered, fields, rule, is_ascii=self._is_ascii)
 
     def _open(self, name: TableName) -> SourceTable:
         source = self._config.source
@@ -103,19 +105,21 @@ class SourceReads:
 
 
 class SourceSide:
-    """The source's side of a comparison: what was read before, and the table itself for the rest."""
+    """One table of the source: the sums that were read before, and the table itself for the rest."""
 
-    def __init__(self, before: SourceRead, shape: HashedColumns, opens: Callable[[], SourceTable]) -> None:
+    def __init__(
+        self, before: SourceRead, shape: HashedColumns, open_table: Callable[[], SourceTable]
+    ) -> None:
         self.misfits: Mapping[str, int] = before.misfits
         self._before = before
         self._shape = shape
-        self._opens = opens
+        self._open_table = open_table
 
     def sums(self, digits: int, within: Sequence[str] | None = None) -> Mapping[str, RangeSum]:
         """Return the sums of each range of so many digits, of all rows or of those within some ranges."""
         if within is None and digits == FIRST_DIGITS and self._shape == self._before.shape:
             return self._before.sums
-        with self._opens() as source:
+        with self._open_table() as source:
             rows = SourceRows(source, self._shape)
             sums = rows.sums(digits, within)
             if within is None:
@@ -124,5 +128,5 @@ class SourceSide:
 
     def rows(self, within: Sequence[str]) -> Sequence[RowHash]:
         """Return the rows of some ranges."""
-        with self._opens() as source:
+        with self._open_table() as source:
             return SourceRows(source, self._shape).rows(within)

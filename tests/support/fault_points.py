@@ -22,10 +22,10 @@ from typing import Any
 
 STEPS: dict[str, tuple[str, str]] = {
     "changes are sealed": ("pipeline.bronze.spool", "Spool.seal"),
-    "a file is moved": ("pipeline.bronze.staging", "Staging.move"),
-    "relations are recorded": ("pipeline.bronze.log", "Bronze.record_relations"),
-    "bronze is committed": ("pipeline.bronze.log", "Bronze.land"),
-    "the slot is told": ("pipeline.ingest.loop", "Capture._acknowledge"),
+    "a file is moved": ("pipeline.bronze.staged_files", "StagingFolder.move"),
+    "relations are recorded": ("pipeline.bronze.writer", "BronzeWriter.record_relations"),
+    "bronze is committed": ("pipeline.bronze.writer", "BronzeWriter.commit"),
+    "the slot is told": ("pipeline.ingest.capture", "Capture._acknowledge"),
     "copied rows are staged": ("pipeline.table_copy.rows", "CopySpool.finish"),
     "a copy is recorded": ("pipeline.bronze.copies", "Copies.record"),
     "a shape evolves": ("pipeline.silver.schema_writer", "SchemaWriter.evolve"),

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.bronze.log import Bronze
+from pipeline.bronze.writer import BronzeWriter
 from pipeline.delta import commit_files
-from pipeline.ingest import loop
+from pipeline.ingest import capture
 
 MOMENTS = ("before", "amid", "after")
 
@@ -23,7 +23,7 @@ MOMENTS = ("before", "amid", "after")
 def hold_up(moment: str) -> None:
     """Have the process stop itself at a moment."""
     seen = 0
-    land = Bronze.land
+    commit = BronzeWriter.commit
 
     def stop_once() -> None:
         nonlocal seen
@@ -31,13 +31,13 @@ def hold_up(moment: str) -> None:
             seen += 1
             os.killpg(0, signal.SIGSTOP)
 
-    def landing(self: Bronze, files: Any, *made: Any) -> None:
+    def committing(self: BronzeWriter, files: Any, *commits: Any) -> None:
         nonlocal seen
         if files and seen < 3:
             seen += 1
             if moment == "before":
                 stop_once()
-        land(self, files, *made)
+        commit(self, files, *commits)
         if moment == "after":
             stop_once()
 
@@ -49,7 +49,7 @@ def hold_up(moment: str) -> None:
 
         return now
 
-    Bronze.land = landing  # type: ignore[method-assign]
+    BronzeWriter.commit = committing  # type: ignore[method-assign]
     commit_files._now = amid(commit_files._now)
 
 
@@ -57,5 +57,5 @@ if __name__ == "__main__":
     from pipeline.cli.main import main
 
     hold_up(sys.argv[2])
-    loop.LAND_SECONDS = 0.2
+    capture.LAND_SECONDS = 0.2
     sys.exit(main(["ingest", "--config", sys.argv[1], "--trigger", "continuous"]))

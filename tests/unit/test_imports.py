@@ -89,6 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": {
         "config",
         "delta",
+        "metadata",
         "operate",
         "postgres",
         "private_files",
@@ -96,6 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "protocol",
         "terminal",
         "units",
+        "verify",
     },
     "cli": {
         "apply",

@@ -12,9 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from pipeline.bronze import staging as staging_module
-from pipeline.bronze.staged_files import create_file
-from pipeline.bronze.staging import Staging
+from pipeline.bronze import staged_files
+from pipeline.bronze.staged_files import StagedFileWriter, StagingFolder
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.postgres.embedded.binaries import copy_binaries
@@ -29,7 +28,7 @@ BY_UMASK = {
         "self._file.open('ab')"
     },  # in the staging folder, which is private
     # the lake's
-    "pipeline/bronze/staging.py": {"runs.mkdir(parents=True, exist_ok=True)"},
+    "pipeline/bronze/staged_files.py": {"runs.mkdir(parents=True, exist_ok=True)"},
     # the lake's too: whoever may write its tables takes turns
     "pipeline/delta/locks.py": {"path.parent.mkdir(parents=True, exist_ok=True)"},
     # setup writes into the environment that it runs in, dist into a folder that is to be copied
@@ -125,20 +124,20 @@ def test_what_is_staged_is_closed_and_what_lands_is_as_the_umask_says(
 ) -> None:
     nothing: Any = None
     lake = Lake(nothing, f"file:{tmp_path}/lake" if is_local else "s3a://bucket/lake")
-    staging = Staging(lake)
+    staging = StagingFolder(lake)
     try:
-        assert mode_of(staging.directory) == 0o700
+        assert mode_of(staging.path) == 0o700
         if is_local:
             # other users may write to a lake that they share
-            assert mode_of(staging.directory.parent) == mode_of(tmp_path / "lake") == 0o777 & ~umask
+            assert mode_of(staging.path.parent) == mode_of(tmp_path / "lake") == 0o777 & ~umask
             table = lake.table("bronze", "changes")
             Path(tmp_path, "lake", "bronze", "changes").mkdir(parents=True)
-            part = create_file(staging.directory).close()
-            staging.move(part, table)
-            assert mode_of(Path(tmp_path, "lake", "bronze", "changes", part.path.name)) == 0o666 & ~umask
+            file = StagedFileWriter(staging.path).close()
+            staging.move(file, table)
+            assert mode_of(Path(tmp_path, "lake", "bronze", "changes", file.path.name)) == 0o666 & ~umask
     finally:
         staging.close()
-    assert not staging.directory.exists()
+    assert not staging.path.exists()
 
 
 def local_lake(folder: Path) -> Lake:
@@ -153,16 +152,16 @@ def test_runs_stage_apart_and_only_what_dead_ones_left_is_removed(tmp_path: Path
     precious.mkdir()
     (precious / "file").touch()
     (runs / "dead").mkdir(parents=True)
-    for left in ("dead/file", "file of an older release"):
+    for left in ("dead/file", "file"):
         (runs / left).touch()
     (runs / "link").symlink_to(precious)
-    first = Staging(lake)
-    assert list(runs.iterdir()) == [first.directory]
-    (first.directory / "file").touch()
-    second = Staging(lake)
-    assert (first.directory / "file").exists(), "the first run is alive"
+    first = StagingFolder(lake)
+    assert list(runs.iterdir()) == [first.path]
+    (first.path / "file").touch()
+    second = StagingFolder(lake)
+    assert (first.path / "file").exists(), "the first run is alive"
     first.close()
-    assert list(runs.iterdir()) == [second.directory]
+    assert list(runs.iterdir()) == [second.path]
     second.close()
     assert not runs.exists()
     assert (precious / "file").exists()
@@ -175,24 +174,24 @@ def test_no_folder_that_is_there_already_is_taken_for_staging(
     runs = Path(tmp_path, "lake", "_pgdelta", "staging")
     name = uuid4()
     (runs / name.hex).mkdir(parents=True)
-    remove = staging_module._remove_unless_held
+    remove = staged_files._remove_unless_locked
 
     def remove_and_be_late(path: Path) -> None:
         remove(path)
         path.mkdir(mode=0o777)
 
-    monkeypatch.setattr(staging_module, "_remove_unless_held", remove_and_be_late)
-    monkeypatch.setattr(staging_module, "uuid4", lambda: name)
+    monkeypatch.setattr(staged_files, "_remove_unless_locked", remove_and_be_late)
+    monkeypatch.setattr(staged_files, "uuid4", lambda: name)
     with pytest.raises(FileExistsError):
-        Staging(lake)
+        StagingFolder(lake)
 
 
 def test_a_link_in_the_place_of_the_staging_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "lake" / "_pgdelta").mkdir(parents=True)
     (tmp_path / "lake" / "_pgdelta" / "staging").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LakeError, match=r"is a symbolic link, which is not followed: .* remove the link"):
-        Staging(local_lake(tmp_path))
+    with pytest.raises(LakeError, match=r"is a symbolic link, and others could .* Remove the link"):
+        StagingFolder(local_lake(tmp_path))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 

@@ -21,7 +21,7 @@ BUILDERS = {"statements", "backfill_statement", "sql", "merge_by_key", "merge_by
 # Texts that are constants of the module, chosen by the server's version, or numbers.
 SAFE = {
     "pipeline/bronze/log.py": {"self.changes.identifier", "limit"},
-    "pipeline/bronze/prepared.py": {"table", "ended"},  # of `literal`s and numbers
+    "pipeline/bronze/prepared.py": {"table", "keys"},  # of `literal`s and numbers
     # `table` is an identifier, types are Spark's own texts, and the value of a type's text is a `literal`
     "pipeline/silver/schema_operations.py": {
         *("table", "quoted(self.name)", "quoted(self.to)", "self.type.ddl"),
@@ -39,7 +39,6 @@ SAFE = {
         *("self.identifier", "_AUTO_COMPACTION"),
         *("ddl", "key", "value"),  # names are quoted by whoever writes DDL; properties are constants
     },
-    "pipeline/demo/compare.py": {"names", "relation"},  # both quoted in the lines above
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
     "pipeline/postgres/connection.py": {"timeline"},
     "pipeline/postgres/snapshot/read_table.py": {

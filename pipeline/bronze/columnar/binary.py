@@ -1,8 +1,8 @@
-"""Cells in binary format, turned into the text that the server would have sent.
+"""Cells in binary format, converted to the text that the server would have sent.
 
-A column of one type is done at once where `values` knows how, else value by value as `protocol/values` says.
-Text that needs no work is left where it stands; other text is put behind the messages, and the cells are made
-to point there.
+A column of one type is converted at once if `binary_types` has the type, else value by value with
+`protocol/binary`. Text that needs no conversion stays in the messages; other text is appended to them, and
+the cells refer to it there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,41 +25,43 @@ _BYTE_LIMIT = 2**31  # of text that was made
 
 @dataclass(frozen=True, slots=True)
 class RowTypes:
-    """What the columns of each row are: an index into the relations, and the types of each of these.
+    """The relation of each row, as an index, and the types of each relation.
 
-    A relation without types was not asked for in binary format.
+    A relation without types was not requested in binary format.
     """
 
     of_row: npt.NDArray[np.int32]
     relations: Sequence[tuple[Relation, Types | None]]
 
     def fault(self, row: int, column: int, value: bytes) -> str | None:
-        """Return why a binary value cannot be turned into text, as the end of a sentence; None if it can."""
+        """Return why a binary value cannot be converted, as the end of a sentence; None if it can."""
         relation, types = self.relations[int(self.of_row[row])]
         if types is None:
-            return NOT_ASKED_FOR
+            return NOT_REQUESTED
         described = relation.columns[column]
         try:
             types.find(described.type_oid)(bytes(value))
         except UnknownType as unknown:
             return (
-                f"({storable(described.name)}) is in binary format, and {storable(unknown.reason)}:"
-                " set source.protocol.binary to false"
+                f"({storable(described.name)}) is in binary format, and {storable(unknown.reason)}."
+                " Set source.protocol.binary to false."
             )
         except FAULTS:
             name = storable(types.name_of(described.type_oid))
-            return f"({storable(described.name)}) has {len(value)} bytes that are no value of the type {name}"
+            return (
+                f"({storable(described.name)}) has {len(value)} bytes that are no value of the type {name}."
+            )
         return None
 
 
-NOT_ASKED_FOR = "is in binary format, which was not asked for"
+NOT_REQUESTED = "is in binary format, which was not requested."
 
 
-def turn_into_text(buffer: bytes, octets: Octets, tuples: Tuples, row_types: RowTypes | None) -> Octets:
-    """Make every binary cell a cell of text, and return the buffer where all cells stand from now on.
+def convert_to_text(buffer: bytes, octets: Octets, tuples: Tuples, row_types: RowTypes | None) -> Octets:
+    """Make every binary cell a cell of text, and return the buffer that all cells refer to from now on.
 
-    `octets` are those of `buffer`, the messages, with 8 bytes to spare. Raises Malformed where the scalar
-    decoder finds what is wrong.
+    `octets` are those of `buffer`, the messages, with 8 bytes to spare. Raises Malformed if a value cannot be
+    converted.
     """
     is_binary = tuples.kinds == BINARY
     if not is_binary.any():
@@ -89,7 +91,7 @@ def turn_into_text(buffer: bytes, octets: Octets, tuples: Tuples, row_types: Row
 
 
 def _columns(tuples: Tuples, is_binary: Bools, row_types: RowTypes) -> Iterator[tuple[Converter, Ints]]:
-    """Give the binary cells of each column of each relation, with what reads one."""
+    """Yield the binary cells of each column of each relation, with the converter of one."""
     order = np.argsort(row_types.of_row, kind="stable")
     bounds = np.searchsorted(row_types.of_row[order], np.arange(len(row_types.relations) + 1))
     for index in np.flatnonzero(np.diff(bounds)).tolist():
@@ -112,7 +114,7 @@ def _columns(tuples: Tuples, is_binary: Bools, row_types: RowTypes) -> Iterator[
 def _texts(
     converter: Converter, buffer: bytes, octets: Octets, tuples: Tuples, cells: Ints
 ) -> Iterator[tuple[Octets, Ints, Ints, Ints]]:
-    """Give blocks of text, the cells whose text is in it, and where it begins and how long it is."""
+    """Yield blocks of text, with their cells and the start and length of each cell's text."""
     starts, lengths = tuples.starts[cells], tuples.lengths[cells]
     read_column = COLUMN_READERS.get(converter)
     if read_column is not None:
@@ -126,9 +128,9 @@ def _texts(
     stops = starts + lengths
     for first in range(0, len(cells), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        places = zip(starts[part].tolist(), stops[part].tolist(), strict=True)
+        bounds = zip(starts[part].tolist(), stops[part].tolist(), strict=True)
         try:
-            made = [converter(buffer[start:stop]) for start, stop in places]
+            made = [converter(buffer[start:stop]) for start, stop in bounds]
         except (UnknownType, *FAULTS):
             raise Malformed from None
         sizes = np.fromiter(map(len, made), np.int64, len(made))

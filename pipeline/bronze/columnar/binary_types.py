@@ -1,8 +1,8 @@
 """Binary values of a whole column to text at once, for the types that most columns have.
 
-Each function takes where the values stand in a buffer and gives where their texts stand in another. It does
-the plain ones; what is rare (NaN, infinity, BC, very long) or malformed is left to the function for one value
-in `protocol/values`, with which it agrees on all others.
+Each function is given the starts and lengths of values in a buffer, and returns the starts and lengths of
+their texts in another. Rare values (NaN, infinity, BC, very long) and malformed ones are left to the function
+for one value in `protocol/binary`, with which it agrees on all others.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from pipeline.protocol.binary.nested import Converter
 _MINUS = ord("-")
 _NUMERIC_HEADER = 8
 _MOST_GROUPS = 6  # of four digits: a numeric has 24 before the point…
-_MOST_SCALE = 24  # …and as many behind it, or it is left to the other function
+_MOST_SCALE = 24  # …and as many after it; others are converted one by one
 _DAY, _SECOND = 86_400_000_000, 1_000_000  # microseconds
 _FIRST_DAY, _END_DAY = -730_119, 2_921_940  # of the years 1 to 9999, from 2000-01-01
 
 
 @dataclass(slots=True)
 class Texts:
-    """The texts of values: where each stands in `data`; it does so where `is_done`."""
+    """The texts of values, by start and length in `data`; only those with `is_done` are converted."""
 
     data: Octets
     starts: Ints
@@ -77,7 +77,7 @@ def read_uint4s(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
 
 
 def read_numerics(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
-    """Read numeric: its groups of four decimal digits are written as they come."""
+    """Read numeric: its groups of four decimal digits are written in their order."""
     is_done = lengths >= _NUMERIC_HEADER
     at = np.where(is_done, starts, 0)
     count, weight, sign, scale = (
@@ -103,10 +103,10 @@ def read_numerics(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
     out = np.empty(len(starts), np.dtype(fields))
     out["point"] = ord(".")
     whole, part = (out[name].reshape(len(starts), -1) for name in ("whole", "part"))
-    for place in range(whole_count):
-        whole[:, whole_count - 1 - place] = _QUADS[group(weight - place)]
-    for place in range(part_count):
-        part[:, place] = _QUADS[group(weight + 1 + place)]
+    for number in range(whole_count):
+        whole[:, whole_count - 1 - number] = _QUADS[group(weight - number)]
+    for number in range(part_count):
+        part[:, number] = _QUADS[group(weight + 1 + number)]
     first = np.where(weight >= 0, group(np.zeros_like(weight)), 0)
     digits = 1 + 4 * np.maximum(weight, 0)
     for power in (10, 100, 1000):
@@ -117,7 +117,7 @@ def read_numerics(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
 
 
 def read_float8s(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
-    """Read float8 of a size that Python writes as PostgreSQL does, the `.0` of whole numbers apart."""
+    """Read float8 of a size that Python writes as PostgreSQL does, but for the `.0` of whole numbers."""
     is_done = lengths == 8
     values = _fixed(octets, np.where(is_done, starts, 0), ">f8").astype(np.float64)
     sizes = np.abs(values)
@@ -193,7 +193,7 @@ _WHOLE_SECOND = 19  # characters of a timestamp without a fraction
 
 
 def _fixed(octets: Octets, at: Ints, kind: str) -> npt.NDArray[Any]:
-    """Return the fixed-width values that begin at these places, however they are aligned."""
+    """Return the fixed-width values at these starts, whatever their alignment."""
     width = np.dtype(kind).itemsize
     everywhere: npt.NDArray[Any] = np.ndarray((len(octets) - width + 1,), kind, octets, strides=(1,))
     return everywhere[at]
@@ -217,16 +217,16 @@ def _integers(octets: Octets, starts: Ints, lengths: Ints, kind: str) -> Texts:
         power *= 10
     group_count = (len(str(top)) + 3) // 4
     out = np.empty((len(starts), 1 + group_count), np.uint32)
-    for place in range(group_count, 0, -1):
+    for number in range(group_count, 0, -1):
         higher = sizes // 10_000
-        out[:, place] = _QUADS[sizes - higher * 10_000]
+        out[:, number] = _QUADS[sizes - higher * 10_000]
         sizes = higher
     rows = out.reshape(-1).view(np.dtype((np.void, 4 + 4 * group_count)))
     return _signed(rows, 4 + 4 * group_count, digits, is_negative, is_done)
 
 
 def _signed(out: npt.NDArray[Any], end: int, digits: Ints, is_negative: Bools, is_done: Bools) -> Texts:
-    """Return the texts of numbers whose digits end so many bytes into each row, with the sign before them."""
+    """Return the texts of numbers, whose digits end at an offset of each row, with the sign before them."""
     data = out.view(np.uint8)
     starts = _rows(out) + end - digits - is_negative
     data[starts[is_negative & is_done]] = _MINUS
@@ -261,7 +261,7 @@ def _moments(octets: Octets, starts: Ints, lengths: Ints, zone: bytes) -> Texts:
 
 
 def _write_dates(out: npt.NDArray[Any], days: Ints, is_done: Bools) -> None:
-    """Write the dates of these days since 2000-01-01; of those that have another form, anything."""
+    """Write the dates of days since 2000-01-01; days that have another form get any text."""
     np.logical_and(is_done, (days >= _FIRST_DAY) & (days < _END_DAY), out=is_done)
     first_days, names = _calendar()
     days = np.where(is_done, days - _FIRST_DAY, 0)
@@ -275,7 +275,7 @@ def _write_dates(out: npt.NDArray[Any], days: Ints, is_done: Bools) -> None:
 
 @cache
 def _calendar() -> tuple[Ints, npt.NDArray[Any]]:
-    """Return the first day of each year, counted from that of the year 1; and the days of both kinds."""
+    """Return each year's first day, counted from the year 1, and the days of a common and of a leap year."""
     years = np.arange(-1, 10_001, dtype=np.int64)
     first_days = 365 * years + years // 4 - years // 100 + years // 400
     days = [np.arange(f"{year}-01-01", f"{year + 1}-01-01", dtype="M8[D]") for year in (2001, 2000)]
@@ -291,5 +291,5 @@ def _clocks() -> npt.NDArray[Any]:
 
 @cache
 def _significant(width: int) -> Ints:
-    """Return how many digits the numbers of so many digits have, zeros at the end left out."""
+    """Return how many digits numbers of so many digits have without zeros at the end."""
     return np.array([len(f"{number:0{width}d}".rstrip("0")) for number in range(10**width)], np.int64)

@@ -1,11 +1,9 @@
 """Row messages in, Arrow columns out: the hot half of decoding.
 
-Insert, Update and Delete messages of any relations are decoded side by side: column after column, each step
-over all rows at once, so that no Python object is made per row or cell. Layouts follow PostgreSQL's "Logical
-Replication Message Formats" (Insert, Update, Delete, TupleData). What this finds malformed is given to the
-scalar decoder, which names the message, field and offset; the two agree on every message (a test says so).
-Values in binary format become PostgreSQL's text, which is what bronze holds. The types of the columns come
-from the caller; without them such values are refused: they were not asked for.
+Insert, Update and Delete messages of any relations are decoded together: column after column, each step over
+all rows at once. Layouts follow PostgreSQL's "Logical Replication Message Formats" (Insert, Update, Delete,
+TupleData). Malformed messages are given to the scalar decoder, which names message, field and offset. Values
+in binary format become PostgreSQL's text; without the types of the columns such values are refused.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.bronze.columnar.binary import NOT_ASKED_FOR, RowTypes, turn_into_text
+from pipeline.bronze.columnar.binary import NOT_REQUESTED, RowTypes, convert_to_text
 from pipeline.bronze.columnar.tuples import (
     BINARY,
     NULL,
     TEXT,
-    UNSENT,
+    UNCHANGED,
     Bools,
     Ints,
     Malformed,
@@ -28,7 +26,7 @@ from pipeline.bronze.columnar.tuples import (
     Tuples,
     cell_lists,
     letters,
-    unsent_positions,
+    unchanged_toast_positions,
 )
 from pipeline.errors import ProtocolError
 from pipeline.protocol.decode import decode
@@ -50,7 +48,7 @@ class RowColumns:
     old_kind: pa.Array
     old: pa.Array
     new: pa.Array
-    unsent: pa.Array
+    unchanged_toast: pa.Array
     raw_old: pa.Array
     raw_new: pa.Array
 
@@ -65,9 +63,9 @@ def decode_rows(
 ) -> RowColumns:
     """Decode Insert, Update and Delete messages; raise ProtocolError for the first malformed one.
 
-    `widths` are the columns that each row's relation has: every tuple, a key too, has as many. `name_of` says
-    what to call a row in the error. Messages of a streamed transaction carry the xid that wrote them. Where
-    values in binary format may come, `row_types` say what they are; `widths` are then needed as well.
+    `widths` are the column counts of the rows' relations: every tuple, a key too, has as many. `name_of`
+    gives the words for a row in the error. Messages of a streamed transaction carry the xid that wrote them.
+    If values may be in binary format, `row_types` and `widths` are needed.
     """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     ends = np.cumsum(lengths)
@@ -89,34 +87,34 @@ def _first_fault(
     row_types: RowTypes | None,
 ) -> ProtocolError:
     for row, message in enumerate(messages):
-        place = f" {name_of(row)}" if name_of else ""
+        named = f" {name_of(row)}" if name_of else ""
         try:
             decoded = decode(message, in_stream=in_stream)
-            fault = _fault(decoded, row, None if widths is None else int(widths[row]), place, row_types)
+            fault = _fault(decoded, row, None if widths is None else int(widths[row]), named, row_types)
         except ProtocolError as error:
-            fault = f"{error} (the message is{place})" if place else str(error)
+            fault = f"{str(error).removesuffix('.')} (the message is{named})." if named else str(error)
         if fault:
             return ProtocolError(fault)
     raise AssertionError("a row was refused that the scalar decoder accepts")
 
 
 def _fault(
-    decoded: Message, row: int, width: int | None, place: str, row_types: RowTypes | None
+    decoded: Message, row: int, width: int | None, named: str, row_types: RowTypes | None
 ) -> str | None:
     name = type(decoded).__name__
     if not isinstance(decoded, Insert | Update | Delete):
-        return f"{name}{place} is not a row message"
+        return f"{name}{named} is not a row message."
     old, new = getattr(decoded, "old", None), getattr(decoded, "new", None)
     for side, cells in (("old", old), ("new", new)):
         if cells is None:
             continue
         if width is not None and len(cells) != width:
-            return f"{name}{place}: {len(cells)} columns in the {side} tuple, its relation has {width}"
+            return f"{name}{named}: {len(cells)} columns in the {side} tuple, its relation has {width}."
         for column, cell in enumerate(cells):
             if isinstance(cell, Binary):
-                fault = row_types.fault(row, column, cell) if row_types else NOT_ASKED_FOR
+                fault = row_types.fault(row, column, cell) if row_types else NOT_REQUESTED
                 if fault:
-                    return f"{name}{place}: column {column + 1} of the {side} tuple {fault}"
+                    return f"{name}{named}: column {column + 1} of the {side} tuple {fault}"
     return None
 
 
@@ -139,16 +137,16 @@ def _decode(
         | ((op == UPDATE) & (has_old | (tag == _NEW)))
         | ((op == DELETE) & has_old)
     )
-    position = starts + first_tag + 1
-    old, position = _read_tuples(octets, position, ends, has_old, widths)
-    # An Update that carries an old tuple has the new one's tag behind it.
+    cursor = starts + first_tag + 1
+    old, cursor = _read_tuples(octets, cursor, ends, has_old, widths)
+    # In an Update that carries an old tuple, the new one's tag follows it.
     follows = has_old & (op == UPDATE)
-    _require(~follows | ((position < ends) & (octets[np.minimum(position, len(octets) - 1)] == _NEW)))
-    position = position + follows
-    new, position = _read_tuples(octets, position, ends, op != DELETE, widths)
-    _require(position == ends)
-    old_cells, raw_old = cell_lists(turn_into_text(buffer, octets, old, row_types), old)
-    new_cells, raw_new = cell_lists(turn_into_text(buffer, octets, new, row_types), new)
+    _require(~follows | ((cursor < ends) & (octets[np.minimum(cursor, len(octets) - 1)] == _NEW)))
+    cursor = cursor + follows
+    new, cursor = _read_tuples(octets, cursor, ends, op != DELETE, widths)
+    _require(cursor == ends)
+    old_cells, raw_old = cell_lists(convert_to_text(buffer, octets, old, row_types), old)
+    new_cells, raw_new = cell_lists(convert_to_text(buffer, octets, new, row_types), new)
     return RowColumns(
         op=letters(op),
         subxid=_u32(octets, starts + 1) if xid_size else None,
@@ -156,7 +154,7 @@ def _decode(
         old_kind=letters(tag, has_old),
         old=old_cells,
         new=new_cells,
-        unsent=unsent_positions(new),
+        unchanged_toast=unchanged_toast_positions(new),
         raw_old=raw_old,
         raw_new=raw_new,
     )
@@ -176,42 +174,42 @@ def _u32(octets: Octets, at: Ints) -> Ints:
 
 
 def _read_tuples(
-    octets: Octets, position: Ints, ends: Ints, present: Bools, widths: Ints | None
+    octets: Octets, cursor: Ints, ends: Ints, present: Bools, widths: Ints | None
 ) -> tuple[Tuples, Ints]:
-    """Read one TupleData per present row; return the cells and the position behind each."""
-    position = position.copy()
-    _require(~present | (position + 2 <= ends))
-    head = np.minimum(position, len(octets) - 2)
+    """Read one TupleData per present row; return the cells and the byte after each."""
+    cursor = cursor.copy()
+    _require(~present | (cursor + 2 <= ends))
+    head = np.minimum(cursor, len(octets) - 2)
     counts = np.where(present, (octets[head].astype(np.int64) << 8) | octets[head + 1], 0)
-    position[present] += 2
-    # A cell takes a byte at least: counts that the messages cannot hold would ask for any amount of memory.
-    _require(position + counts <= ends)
+    cursor[present] += 2
+    # A cell has at least one byte: counts that the messages cannot hold would need any amount of memory.
+    _require(cursor + counts <= ends)
     if widths is not None:
         _require(~present | (counts == widths))
-    offsets = np.zeros(len(position) + 1, np.int64)
+    offsets = np.zeros(len(cursor) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     kinds = np.empty(offsets[-1], np.uint8)
     starts = np.empty(offsets[-1], np.int64)
     lengths = np.empty(offsets[-1], np.int64)
     for column in range(int(counts.max(initial=0))):
         rows: Any = np.flatnonzero(counts > column)
-        if len(rows) == len(position):
+        if len(rows) == len(cursor):
             rows = slice(None)
-        at, end = position[rows], ends[rows]
+        at, end = cursor[rows], ends[rows]
         fits = at < end
         at = np.minimum(at, len(octets) - 8)
         kind = octets[at]
         is_sized = kind == TEXT
-        is_known = is_sized | (kind == NULL) | (kind == UNSENT)
-        if not is_known.all():
+        is_valid = is_sized | (kind == NULL) | (kind == UNCHANGED)
+        if not is_valid.all():
             is_sized |= kind == BINARY
-            is_known |= is_sized
+            is_valid |= is_sized
         length = np.where(is_sized, _u32(octets, at + 1), 0)
         following = at + 1 + np.where(is_sized, 4 + length, 0)
-        fits &= is_known
+        fits &= is_valid
         fits &= following <= end
         _require(fits)
         cell = offsets[:-1][rows] + column
         kinds[cell], starts[cell], lengths[cell] = kind, at + 5, length
-        position[rows] = following
-    return Tuples(present, offsets, kinds, starts, lengths), position
+        cursor[rows] = following
+    return Tuples(present, offsets, kinds, starts, lengths), cursor

@@ -1,7 +1,7 @@
-"""Decoded tuples to Arrow: lists of text, raw bytes where a value is not UTF-8, positions not sent.
+"""Decoded tuples to Arrow: lists of text, raw bytes of tuples that are not UTF-8, positions not sent.
 
-A cell says where in a buffer its value stands; the values are copied once, into the memory of an Arrow array.
-Values in binary format have become text before.
+A cell is a kind, a start and a length in a buffer; the values are copied once, into the memory of an Arrow
+array. Values in binary format have become text before.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Octets = npt.NDArray[np.uint8]
 
-NULL, UNSENT, TEXT, BINARY = ord("n"), ord("u"), ord("t"), ord("b")
+NULL, UNCHANGED, TEXT, BINARY = ord("n"), ord("u"), ord("t"), ord("b")
 # Above this mean length of a value slicing beats gathering, which needs an index of 8 bytes for each byte.
 _GATHER_BELOW = 160
 _GATHERED_AT_ONCE = 1 << 20  # bytes: their index is small enough for the processor's caches
@@ -26,14 +26,14 @@ _TEXT_LIMIT = 2**31 - 1  # bytes: what one array of Arrow's strings holds
 
 
 class Malformed(Exception):
-    """Some row is malformed; which one and why, the scalar decoder says."""
+    """Some row is malformed; the scalar decoder finds which one and why."""
 
 
 @dataclass(slots=True)
 class Tuples:
-    """Cells of one tuple per row, flattened row-major; `present` says which rows have the tuple at all.
+    """Cells of one tuple per row, flattened row-major; `present` marks the rows that have the tuple at all.
 
-    `starts` and `lengths` are where in a buffer the value of a cell stands.
+    `offsets` are those of the rows' first cells; `starts` and `lengths` locate a cell's value in a buffer.
     """
 
     present: Bools
@@ -44,14 +44,14 @@ class Tuples:
 
 
 def too_long() -> ProtocolError:
-    """Return what is to be said where the text of values would fill the memory, as no sent text does."""
+    """Return the error for values whose text would fill the memory, as no sent text does."""
     return ProtocolError(
-        "The text of a batch of binary values has more than 2 GiB: set source.protocol.binary to false."
+        "The text of a batch of binary values has more than 2 GiB. Set source.protocol.binary to false."
     )
 
 
 def cell_lists(octets: Octets, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
-    """Return the tuples as lists of text, and as lists of raw bytes for those that are not UTF-8."""
+    """Return the tuples as lists of text, and those that are not UTF-8 also as lists of raw bytes."""
     count = len(tuples.kinds)
     total = int(tuples.lengths.sum())
     if total > _TEXT_LIMIT:
@@ -70,7 +70,7 @@ def cell_lists(octets: Octets, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
 def text_lists(
     data: bytes | Octets, offsets: npt.NDArray[np.int32], tuples: Tuples
 ) -> tuple[pa.Array, pa.Array]:
-    """Return tuples whose values stand in `data` one behind the other, like `cell_lists`."""
+    """Return tuples like `cell_lists`, given their values one after the other in `data`."""
     validity = np.packbits(tuples.kinds == TEXT, bitorder="little")
     buffers = [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(data)]
     text = pa.Array.from_buffers(pa.string(), len(tuples.kinds), buffers)
@@ -95,9 +95,9 @@ def _gather(octets: Octets, tuples: Tuples, offsets: npt.NDArray[np.int32]) -> b
 
 
 def _salvage(binary: pa.Array, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
-    r"""Write what is not UTF-8 as `\xE9`, and keep the raw bytes of every tuple that has such a value.
+    r"""Write bytes that are not UTF-8 as `\xE9`, and keep the raw bytes of every tuple that has such a value.
 
-    Values that differ stay so: one of them may be a key.
+    Values that differ stay different: one of them may be a key.
     """
     values = binary.to_pylist()
     text = [None if value is None else storable(value.decode("utf-8", "surrogateescape")) for value in values]
@@ -120,9 +120,9 @@ def _lists(tuples: Tuples, values: pa.Array, absent: Bools) -> pa.Array:
     return lists.cast(pa.list_(pa.field("element", values.type)))
 
 
-def unsent_positions(tuples: Tuples) -> pa.Array:
-    """Return the 0-based positions of the cells that were not sent, NULL for rows where all were."""
-    cells = np.flatnonzero(tuples.kinds == UNSENT)
+def unchanged_toast_positions(tuples: Tuples) -> pa.Array:
+    """Return the 0-based positions of cells with unchanged TOAST, NULL for rows that have none."""
+    cells = np.flatnonzero(tuples.kinds == UNCHANGED)
     row_count = len(tuples.present)
     if len(cells) == 0:
         return pa.nulls(row_count, POSITIONS)
@@ -136,7 +136,7 @@ def unsent_positions(tuples: Tuples) -> pa.Array:
 
 
 def letters(octets: Octets, present: Bools | None = None) -> pa.Array:
-    """Return one-letter strings; NULL where not present."""
+    """Return one-letter strings, NULL for rows that are not present."""
     offsets = pa.py_buffer(np.arange(len(octets) + 1, dtype=np.int32))
     validity = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
     data = pa.py_buffer(np.ascontiguousarray(octets))

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pipeline.apply.applier import Applier
 from pipeline.bronze.copy_states import COMPLETE, READING
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config, Silver, Source, Storage
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake, LakeTable, local_frame
@@ -33,16 +34,17 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
     records.ensure()
     manifests.ensure()
     versions = [version(relation(number, f"t{number}")) for number in range(1, count + 1)]
-    bronze.record_relations(versions)
-    bronze.land([], TableCommit(bronze.txn, UPTO))
+    writer = BronzeWriter(bronze, {})
+    writer.record_relations(versions)
+    writer.commit([], TableCommit(bronze.txn, UPTO))
     rows: list[dict[str, object]] = []
     entries = []
     for number, described in enumerate(versions, 1):
         name = described.schema_name, described.table_name
         copy = {"copy_id": number, "schema_name": name[0], "table_name": name[1]}
-        read = {"lsn": 50, "running": [], "ranges_before": 0, "ranges": [], "relation_version": described.id}
+        read = {"lsn": 50, "running": [], "chunks_before": 0, "chunks": [], "relation_version": described.id}
         rows.append({**copy, **read, "state": READING})
-        rows.append({**copy, "state": COMPLETE, "late": [], "row_count": 1})
+        rows.append({**copy, "state": COMPLETE, "invisible_commits": [], "row_count": 1})
         silver = lake.table("silver", *name)
         silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), TableCommit(bronze.txn, UPTO))
         records.register(Registered(*name, silver.path, number, (), copy_id=number))

@@ -91,7 +91,7 @@ def test_changes_staged_but_not_landed_come_again(
     pipeline.ingest()
     pipeline.run(*FILL)
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.bronze.log.Bronze.land", crash)
+        patch.setattr("pipeline.bronze.writer.BronzeWriter.commit", crash)
         with pytest.raises(Crash):
             pipeline.ingest()
     assert pipeline.frame("bronze", "changes").count() == 0

@@ -234,9 +234,9 @@ def test_a_table_that_cannot_be_described_is_held_until_it_can_be(
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
     publish(life, "ADD TABLE b")
     with monkeypatch.context() as patch:
-        patch.setattr(CopyPlanner, "start", lambda *_: (_ for _ in ()).throw(SourceError("not today.")))
+        patch.setattr(CopyPlanner, "plan", lambda *_: (_ for _ in ()).throw(SourceError("not today.")))
         assert life.ingest().exit_code(strict=False) == 1
-    assert life.events("b") == [("held", "it cannot be copied: not today.")]
+    assert life.events("b") == [("held", "The table cannot be copied: not today.")]
     assert states(life)["b"] == "held"
     life.catch_up()
     life.assert_equal("a", "b")

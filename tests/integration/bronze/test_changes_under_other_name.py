@@ -28,7 +28,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
     changes.ensure(DDL)
 
     def find(
-        *names: tuple[str, int], after: int = 0, upto: int = 99, has_rows: bool = False
+        *names: tuple[str, int], after: int = 0, end_lsn: int = 99, has_rows: bool = False
     ) -> tuple[int, str] | None:
         """Return what is found of table 1 where it came under these names, each with its transaction."""
         rows = [
@@ -44,7 +44,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
             for ordinal, (name, lsn) in enumerate(names)
         ]
         changes.overwrite(local_frame(spark, rows, DDL), None)
-        found = last_changes_under_other_name(changes, 1, A, LSN(after), LSN(upto), has_rows=has_rows)
+        found = last_changes_under_other_name(changes, 1, A, LSN(after), LSN(end_lsn), has_rows=has_rows)
         return (int(found.lsn), found.name[1]) if found else None
 
     assert find(("a", 10), ("x", 20), ("x", 30), ("a", 40)) == (30, "x")
@@ -52,7 +52,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
     assert find(("a", 10), ("x", 10), ("a", 10)) == (10, "x"), "in one transaction"
     assert find(("a", 10), ("x", 20)) is None, "it has the other name still"
     assert find(("a", 10), ("other", 20), ("a", 30)) is None
-    assert find(("a", 10), ("x", 20), ("a", 30), upto=25) is None
+    assert find(("a", 10), ("x", 20), ("a", 30), end_lsn=25) is None
     assert find(("a", 10), ("x", 20), ("a", 30), after=25) is None
     assert find(("x", 20), ("a", 30)) is None, "it came to the name it has"
     assert find(("x", 20), ("a", 30), has_rows=True) == (20, "x")

@@ -1,4 +1,4 @@
-"""What is recorded of copies is read anew where it has changed, and only there."""
+"""What is recorded of copies is read again if it has changed, and only then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.copies import Copies
+from pipeline.bronze.copies import Copies, gap_row
 from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.copy_states import COMPLETE, DROPPED, CopyRequest
 from pipeline.delta.table import Lake, LakeTable
@@ -25,29 +25,29 @@ def test_each_look_sees_what_was_recorded_before_it(
 ) -> None:
     writer, reader = (Copies(Lake(spark, str(tmp_path))) for _ in range(2))
     assert reader.read() == CopyHistory()
-    asked = CopyRequest.of(NAME, "somebody asked for it")
-    writer.request([asked])
-    assert reader.read().open_requests() == {NAME: [asked]}
+    request = CopyRequest.of(NAME, "it was requested")
+    writer.request([request])
+    assert reader.read().open_requests() == {NAME: [request]}
     reading = {
         "state": "reading",
         "lsn": 50,
         "running": [],
-        "ranges_before": 0,
-        "ranges": [],
+        "chunks_before": 0,
+        "chunks": [],
         "relation_version": 7,
     }
-    writer.record([{**ROW, **reading, "requests": [asked.id]}])
+    writer.record([{**ROW, **reading, "requests": [request.id]}])
     assert reader.read().newest() == {}
-    assert reader.read().open_requests() == {NAME: [asked]}
-    writer.record([{**ROW, "state": COMPLETE, "late": [], "row_count": 3}])
+    assert reader.read().open_requests() == {NAME: [request]}
+    writer.record([{**ROW, "state": COMPLETE, "invisible_commits": [], "row_count": 3}])
     before = reader.read()
     assert [copy.id for copy in before.newest().values()] == [1]
     assert before.open_requests() == {}
-    writer.record_gap(LSN(60), LSN(70), "lost")
+    writer.record([gap_row(LSN(60), LSN(70), "lost")])
     writer.record([{**ROW, "copy_id": 2, "state": DROPPED, "lsn": 80, "sentence": "away"}])
     after = reader.read()
     assert [gap.end for gap in after.gaps] == [LSN(70)]
     assert after.is_dropped(NAME)
-    assert not before.is_dropped(NAME), "a look stays what it was"
+    assert not before.is_dropped(NAME), "a history stays what it was"
     monkeypatch.setattr(LakeTable, "frame", None)
     assert reader.read() == after, "no row is read twice"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.bronze.copy_states import READING
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.spool import StagedTransactions
+from pipeline.bronze.writer import BronzeWriter
 from pipeline.delta import commit_files
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit
@@ -20,17 +23,15 @@ from pipeline.protocol.lsn import INVALID, LSN
 pytestmark = pytest.mark.spark
 
 
-def opened(spark: SparkSession, folder: Path) -> Bronze:
-    """Return bronze as a start of ingest has it."""
+def opened(spark: SparkSession, folder: Path) -> BronzeWriter:
+    """Return the writer of a start of ingest."""
     bronze = Bronze(Lake(spark, str(folder)), "shop")
     bronze.ensure()
-    bronze.begin()
-    return bronze
+    return BronzeWriter(bronze, {})
 
 
-def move(bronze: Bronze, start: int, end: int) -> None:
-    facts = {"from_lsn": str(LSN(start)), "to_lsn": str(LSN(end))}
-    bronze.land([], TableCommit(bronze.txn, LSN(end), facts, expected_offset=LSN(start)))
+def move(writer: BronzeWriter, start: int, end: int, staging: Any = None) -> None:
+    writer.land(StagedTransactions(LSN(start), LSN(end)), staging)
 
 
 def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
@@ -38,22 +39,22 @@ def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
 ) -> None:
     first = opened(spark, tmp_path)
     move(first, 0, 100)
-    copy = first.copy_txn(7)
-    first.land([], TableCommit(copy, LSN(1), expected_offset=INVALID))
+    copy = first.bronze.copy_txn(7)
+    first.commit([], TableCommit(copy, LSN(1), expected_offset=INVALID))
     second = opened(spark, tmp_path)
     second.claim()
-    version = first.changes.version()
+    version = first.bronze.changes.version()
     with pytest.raises(FencedError, match="another ingest took over while this one was held up"):
         move(first, 100, 200)
     with pytest.raises(FencedError, match="took over"):
-        first.land([], TableCommit(copy, LSN(2), expected_offset=LSN(1)))
+        first.commit([], TableCommit(copy, LSN(2), expected_offset=LSN(1)))
     with pytest.raises(FencedError, match="took over"):
-        first.prepared.land([CommittedPrepared("gid", 5, LSN(150), LSN(160), 0)])
+        first.prepared.commit([CommittedPrepared("gid", 5, LSN(150), LSN(160), 0)])
     with pytest.raises(FencedError, match="took over"):
         first.claim()
-    assert first.changes.version() == version
+    assert first.bronze.changes.version() == version
     move(second, 100, 200)
-    second.land([], TableCommit(copy, LSN(2), expected_offset=LSN(1)))
+    second.commit([], TableCommit(copy, LSN(2), expected_offset=LSN(1)))
     newest = json.loads(
         (tmp_path / f"bronze/changes/_delta_log/{version + 2:020}.json").read_text().split("\n")[0]
     )
@@ -75,36 +76,36 @@ def test_a_table_beside_changes_is_claimed_by_what_is_written_there(
     first.claim()
     second = opened(spark, tmp_path)
     row = {"copy_id": 1, "schema_name": "s", "table_name": "t", "state": READING}
-    row |= {"lsn": 50, "running": [], "ranges_before": 0, "ranges": [], "relation_version": 7}
-    first.copies.record([row])
-    second.copies.record([row])
+    row |= {"lsn": 50, "running": [], "chunks_before": 0, "chunks": [], "relation_version": 7}
+    first.record_copies([row])
+    second.record_copies([row])
     with pytest.raises(FencedError, match="took over"):
-        first.copies.record([row])
-    assert second.copies.table.frame().count() == 2
+        first.record_copies([row])
+    assert second.bronze.copies.table.frame().count() == 2
     second.prepared._claim()
     with pytest.raises(FencedError, match="took over"):
-        commit_files.commit_files(first.prepared.table, [], epoch=first.prepared.epoch)
+        commit_files.commit_files(first.prepared.table, [], epoch=first.epoch)
 
 
 @pytest.mark.parametrize("start", [50, 150])
 def test_a_range_that_does_not_go_on_from_what_is_recorded_is_refused(
     spark: SparkSession, tmp_path: Path, start: int
 ) -> None:
-    bronze = opened(spark, tmp_path)
-    move(bronze, 0, 100)
+    writer = opened(spark, tmp_path)
+    move(writer, 0, 100)
     with pytest.raises(FencedError, match=rf"records 0/64 of pgdelta:shop:1, .* go on from {LSN(start)}"):
-        move(bronze, start, 200)
-    assert bronze.changes.offset(bronze.txn) == LSN(100)
+        move(writer, start, 200)
+    assert writer.bronze.changes.offset(writer.bronze.txn) == LSN(100)
 
 
 def test_a_copy_goes_on_from_the_range_that_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
-    bronze = opened(spark, tmp_path)
-    copy = bronze.copy_txn(7)
-    bronze.land([], TableCommit(copy, LSN(3), expected_offset=INVALID))
+    writer = opened(spark, tmp_path)
+    copy = writer.bronze.copy_txn(7)
+    writer.commit([], TableCommit(copy, LSN(3), expected_offset=INVALID))
     for count, after in ((4, 2), (5, 4), (1, 0)):
         with pytest.raises(FencedError, match="was to go on from"):
-            bronze.land([], TableCommit(copy, LSN(count), expected_offset=LSN(after)))
-    assert bronze.changes.offset(copy) == LSN(3)
+            writer.commit([], TableCommit(copy, LSN(count), expected_offset=LSN(after)))
+    assert writer.bronze.changes.offset(copy) == LSN(3)
 
 
 def test_who_is_overtaken_amid_a_commit_is_told_so(
@@ -123,14 +124,14 @@ def test_who_is_overtaken_amid_a_commit_is_told_so(
     monkeypatch.setattr(commit_files, "_now", let_another_be_first)
     with pytest.raises(FencedError, match="took over"):
         move(first, 100, 200)
-    assert first.changes.offset(first.txn) == LSN(150)
+    assert first.bronze.changes.offset(first.bronze.txn) == LSN(150)
 
 
 def test_a_commit_that_the_storage_lost_is_seen_before_anything_is_acknowledged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bronze = opened(spark, tmp_path)
-    move(bronze, 0, 100)
+    writer = opened(spark, tmp_path)
+    move(writer, 0, 100)
     read_back = commit_files._read_back
 
     def lose(table: object, transaction: object, version: int) -> None:
@@ -140,4 +141,4 @@ def test_a_commit_that_the_storage_lost_is_seen_before_anything_is_acknowledged(
 
     monkeypatch.setattr(commit_files, "_read_back", lose)
     with pytest.raises(LakeError, match=r"lost a commit: version 2 is another writer's.*docs/limits\.md"):
-        move(bronze, 100, 200)
+        move(writer, 100, 200)

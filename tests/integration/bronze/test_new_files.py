@@ -1,4 +1,4 @@
-"""What came to bronze since a point: read by its files where that is all, and never where it is not."""
+"""What came to bronze start a point: read by its files where that is all, and never where it is not."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.copied_rows import InputStart
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.new_files import MOST_FILES, BronzeOffset
+from pipeline.bronze.table_input import InputStart
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.protocol.lsn import LSN
@@ -48,9 +48,9 @@ class Land:
         assert point is not None
         return point
 
-    def seen(self, floor: int, through: int) -> list[int]:
+    def seen(self, start: int, end: int) -> list[int]:
         """Return the end LSNs of the rows that are read."""
-        rows = self.bronze.table_changes(TableName("s", "t"), InputStart(LSN(floor)), LSN(through)).collect()
+        rows = self.bronze.table_changes(TableName("s", "t"), InputStart(LSN(start)), LSN(end)).collect()
         return sorted(row.end_lsn for row in rows)
 
 
@@ -60,12 +60,12 @@ def land(spark: SparkSession, tmp_path: Path) -> Land:
 
 
 def test_what_only_came_is_read_by_its_files(land: Land) -> None:
-    since = land.point
+    start = land.point
     for lsn in (20, 30, 40):
         land.land(lsn)
-    upto = land.point
+    end = land.point
     land.land(50)
-    land.bronze.read_new_files(since, upto)
+    land.bronze.read_new_files(start, end)
     assert land.bronze.new_files is not None
     assert len(land.bronze.new_files.paths) == 3
     assert land.seen(10, 40) == [20, 30, 40]
@@ -79,10 +79,10 @@ def test_rows_that_came_before_the_position_they_belong_to_are_read(land: Land) 
     # Prepared transactions land before the commit that records how far bronze is complete.
     land.land(20)
     land.land(30, kind=TxnKind.PREPARED)
-    since = land.point
-    assert since.lsn == LSN(20)
+    start = land.point
+    assert start.lsn == LSN(20)
     land.land(40)
-    land.bronze.read_new_files(since, land.point)
+    land.bronze.read_new_files(start, land.point)
     assert land.seen(20, 40) == [30, 40]
 
 
@@ -92,22 +92,22 @@ def test_rows_that_came_before_the_position_they_belong_to_are_read(land: Land) 
 )
 def test_what_did_more_than_add_is_read_as_a_table(land: Land, statement: str) -> None:
     land.land(15)
-    since = land.point
+    start = land.point
     land.land(20)
     land.bronze.lake.spark.sql(statement.format(land.bronze.changes.identifier))
     land.land(30)
     expected = [row.end_lsn for row in land.bronze.changes.frame().where("end_lsn > 15").collect()]
-    land.bronze.read_new_files(since, land.point)
+    land.bronze.read_new_files(start, land.point)
     assert land.bronze.new_files is None
     assert land.seen(15, 30) == sorted(expected)
 
 
 def test_a_log_that_is_not_whole_any_more_is_read_as_a_table(land: Land, tmp_path: Path) -> None:
-    since = land.point
+    start = land.point
     for lsn in range(20, 35):
         land.land(lsn)
-    (tmp_path / "bronze" / "changes" / "_delta_log" / f"{since.version:020d}.json").unlink()
-    land.bronze.read_new_files(since, land.point)
+    (tmp_path / "bronze" / "changes" / "_delta_log" / f"{start.version:020d}.json").unlink()
+    land.bronze.read_new_files(start, land.point)
     assert land.bronze.new_files is None
     assert land.seen(10, 34) == list(range(20, 35))
 
@@ -115,10 +115,10 @@ def test_a_log_that_is_not_whole_any_more_is_read_as_a_table(land: Land, tmp_pat
 def test_very_many_files_are_read_as_a_table(land: Land, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.bronze.new_files.MOST_FILES", 2)
     assert MOST_FILES > 2
-    since = land.point
+    start = land.point
     for lsn in (20, 30, 40):
         land.land(lsn)
-    land.bronze.read_new_files(since, land.point)
+    land.bronze.read_new_files(start, land.point)
     assert land.bronze.new_files is None
     assert land.seen(10, 40) == [20, 30, 40]
 
@@ -126,9 +126,9 @@ def test_very_many_files_are_read_as_a_table(land: Land, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", ["l[a]ke", "l{a}ke", "l{b,a}ke", "l*ke", "l?ke", "l\\ake", "l[ke", "l{ke"])
 def test_the_name_of_a_lake_is_no_pattern(spark: SparkSession, tmp_path: Path, name: str) -> None:
     other, land = Land(spark, tmp_path / "lake"), Land(spark, tmp_path / name)
-    since = land.point
+    start = land.point
     for each in (other, land):
         each.land(20)
-    land.bronze.read_new_files(since, land.point)
+    land.bronze.read_new_files(start, land.point)
     assert land.bronze.new_files is not None
     assert land.seen(10, 20) == [20]

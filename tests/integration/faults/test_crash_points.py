@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from pipeline.bronze.spool import StagedTransactions
 from pipeline.config.config import Protocol
-from pipeline.ingest import loop
-from pipeline.ingest.loop import Capture
+from pipeline.ingest import capture
+from pipeline.ingest.capture import Capture
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.walsender import start_walsender
-from pipeline.protocol.lsn import LSN
 from tests.support.pipelines import Crash, MakePipeline, crash
 from tests.support.servers import Database
 
@@ -142,15 +142,15 @@ def test_a_run_that_ends_between_any_two_messages_loses_and_repeats_nothing(
             self._settle()
             crash()
 
-    def acknowledged(self: Capture, lsn: LSN) -> None:
+    def acknowledged(self: Capture, staged: StagedTransactions) -> None:
         if cuts[-1].is_cut and when == "before it acknowledges":
             crash()
-        acknowledge(self, lsn)
+        acknowledge(self, staged)
 
     land, acknowledge = Capture._land_when_due, Capture._acknowledge
     with monkeypatch.context() as patch:
         patch.setattr("pipeline.ingest.job.start_walsender", start)
-        patch.setattr(loop, "LAND_SECONDS", 1e9 if when == "before it lands" else 0.0)
+        patch.setattr(capture, "LAND_SECONDS", 1e9 if when == "before it lands" else 0.0)
         patch.setattr(Capture, "_land_when_due", land_when_due)
         patch.setattr(Capture, "_acknowledge", acknowledged)
         while not cuts or cuts[-1].is_cut:

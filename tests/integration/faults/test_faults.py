@@ -221,7 +221,7 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
 def test_a_short_sender_timeout_outlasts_a_large_transaction_and_slow_commits(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.bronze.log import Bronze
+    from pipeline.bronze.writer import BronzeWriter
 
     rows = 5_000_000
     server = make_server({"wal_sender_timeout": "2s"})
@@ -229,13 +229,13 @@ def test_a_short_sender_timeout_outlasts_a_large_transaction_and_slow_commits(
     pipeline = make_pipeline(database=database)
     pipeline.run(ITEMS)
     pipeline.ingest()
-    land = Bronze.land
+    commit = BronzeWriter.commit
 
     def slow(*arguments: Any) -> None:
         time.sleep(8)
-        land(*arguments)
+        commit(*arguments)
 
-    monkeypatch.setattr(Bronze, "land", slow)
+    monkeypatch.setattr(BronzeWriter, "commit", slow)
     pipeline.run(FILL.format(1, rows), FILL.format(rows + 1, rows + 10))
     summary = pipeline.ingest()
     assert summary.changes == rows + 10

@@ -1,7 +1,7 @@
-"""Every server from 10 to 18, by every route and with everything it can be asked for: bronze is the same.
+"""Every server from 10 to 18, by every route and with every option of the protocol: bronze is the same.
 
 All pipelines of one server read the same WAL. Protocol version 1 by a replication session is the judge of
-bronze, the source itself that of silver. `make matrix` takes all majors; the default tier asks the newest, in
+bronze, the source itself that of silver. `make matrix` runs all majors; the default tier runs the newest, in
 fewer ways (`test_protocol_versions`).
 """
 
@@ -28,7 +28,7 @@ MAJORS = range(10, 19)
 
 
 def protocols(major: int) -> list[Protocol]:
-    """Return everything that a server can be asked for, but for version 1, which is the judge."""
+    """Return every option that a server has, except version 1, which is the judge."""
     streaming = ["off", *(["on"] if major >= 14 else []), *(["parallel"] if major >= 16 else [])]
     two_phase = [False, *([True] if major >= 15 else [])]
     binary = [False, *([True] if major >= 14 else [])]
@@ -88,4 +88,4 @@ def test_every_way_to_ask_gives_the_same_bronze_and_silver_equals_the_source(
     assert richest.apply().exit_code(strict=True) == 0
     names = [*(TableName("public", table) for table in (*TABLES, "filler")), *schema.names]
     oracle.assert_silver_equals_source(richest.source, richest.spark, richest.root, names)
-    print(f"PostgreSQL {major}: {len(expected)} rows the same in {len(lanes)} ways to ask: {sorted(lanes)}")
+    print(f"PostgreSQL {major}: {len(expected)} rows the same in {len(lanes)} ways: {sorted(lanes)}")

@@ -33,7 +33,7 @@ ENDS = ("COMMIT", "COMMIT", "ROLLBACK", "COMMIT PREPARED", "ROLLBACK PREPARED")
 
 
 class OpenTransactions:
-    """Sessions with one transaction each; the rows of a transaction tell its number."""
+    """Sessions with one transaction each; the rows of a transaction have its number."""
 
     def __init__(self, database: Database, rng: Random) -> None:
         self.committed: list[int] = []  # in the order of their commits

@@ -1,4 +1,4 @@
-"""Whatever is asked of the server, bronze holds the same: streamed, prepared, or whole at the commit.
+"""Whatever is requested of the server, bronze holds the same: streamed, prepared, or whole at the commit.
 
 Protocol version 1 is the judge: its transactions come whole, in the order of their commits.
 """
@@ -107,7 +107,7 @@ def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
     for step in steps:
         step()
         with monkeypatch.context() as patch:
-            patch.setattr("pipeline.bronze.log.Bronze.land", crash)
+            patch.setattr("pipeline.bronze.writer.BronzeWriter.commit", crash)
             with pytest.raises(Crash):
                 pipeline.ingest()
         pipeline.ingest()

@@ -92,7 +92,7 @@ def test_a_lake_is_that_of_one_pipeline(shop: Pipeline) -> None:
         shop, config=replace(shop.config, pipeline="other", source=replace(shop.config.source, slot="other"))
     )
     for job in (other.ingest, other.apply, lambda: read_status(other.config, spark=other.spark)):
-        with pytest.raises(ConfigError, match=f"is that of the pipeline {shop.config.pipeline}, "):
+        with pytest.raises(ConfigError, match=f"belongs to the pipeline {shop.config.pipeline}\\. "):
             job()
     made = "SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'other'"
     assert shop.source.execute(made).fetchall() == []

@@ -1,4 +1,4 @@
-"""What intake makes of a server that sends what bronze has already, and of a catalog that nobody can ask."""
+"""What the decoder makes of a server that sends what bronze has already, and of a catalog that is away."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.config.config import Config, Protocol
 from pipeline.errors import SourceError
 from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
-from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.lsn import LSN
 from tests.support.bronze.events import rows_of
 from tests.support.postgres.streams import both_routes, end_lsns, prepare, read_all, read_through, start
 from tests.support.servers import Database
@@ -36,18 +36,17 @@ def stream_config(database: Database, *, two_phase: bool = False) -> Config:
 
 
 def land(config: Config, route: str, directory: Path, position: LSN) -> list[dict[str, Any]]:
-    """Return the rows that intake takes of what the slot holds, each with the names of its columns."""
+    """Return the rows that the decoder stages of what the slot holds, each with the names of its columns."""
     options = {"start_lsn": position} if route == "walsender" else {}
     conninfo = config.source.conninfo
-    spool = Spool(directory)
+    spool = Spool(directory, position)
     with closing(start(config, route, **options)) as stream, connect(conninfo) as connection:
         messages = read_through(stream, read_flush_lsn(connection))
-        intake = Decoder(spool, connection, conninfo, set(), position)
-        intake.decode(messages, stream.session)
-    names = {
-        version.id: [column.name for column in version.relation.columns] for version in intake.pop_versions()
-    }
-    return [row | {"columns": names[row["relation_version"]]} for row in rows_of(spool.seal())]
+        Decoder(spool, connection, conninfo).decode(messages, stream.session)
+    staged = spool.seal()
+    assert staged is not None
+    names = {version.id: [column.name for column in version.relation.columns] for version in staged.versions}
+    return [row | {"columns": names[row["relation_version"]]} for row in rows_of(staged)]
 
 
 @both_routes
@@ -80,7 +79,7 @@ def test_a_stream_that_is_prepared_and_comes_again_describes_nothing(
 
 
 @pytest.mark.parametrize("end", ["lost", "closed"])
-def test_facts_are_unknown_while_nobody_can_be_asked_and_known_again_afterwards(
+def test_relations_are_unknown_while_the_catalog_is_away_and_known_again_afterwards(
     database: Database, tmp_path: Path, end: str
 ) -> None:
     database.run(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("a", "b", "c")))
@@ -100,12 +99,14 @@ def test_facts_are_unknown_while_nobody_can_be_asked_and_known_again_afterwards(
 
     spool = Spool(tmp_path)
     connection = connect(database.conninfo)
-    with closing(Decoder(spool, connection, database.conninfo, set(), INVALID, opens=reopen)) as intake:
+    with closing(Decoder(spool, connection, database.conninfo, connect=reopen)) as decoder:
         if end == "lost":
             database.run(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
         else:
             connection.close()
-        intake.decode(messages, 1)
-        facts = {version.table_name: version.catalog for version in intake.pop_versions()}
+        decoder.decode(messages, 1)
+    staged = spool.seal()
+    assert staged is not None
+    facts = {version.table_name: version.catalog for version in staged.versions}
     assert {name: found is not None for name, found in facts.items()} == {"a": False, "b": False, "c": True}
-    assert [row["table_name"] for row in rows_of(spool.seal())] == ["a", "b", "c"]
+    assert [row["table_name"] for row in rows_of(staged)] == ["a", "b", "c"]

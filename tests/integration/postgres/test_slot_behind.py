@@ -7,7 +7,6 @@ which keeps an acknowledgement from its next checkpoint on. Bronze is a double w
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,14 +16,13 @@ import pytest
 
 from pipeline.config.config import Config, Protocol
 from pipeline.postgres.connection import connect, identify
-from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.lsn import LSN
 from tests.support.postgres.streams import both_routes, confirmed_lsn, end_lsns, prepare, read_all, start
 from tests.support.servers import Database
 
 if TYPE_CHECKING:
-    from pipeline.bronze.log import Bronze
-    from pipeline.delta.commit_files import DataFile
-    from pipeline.delta.txn import TableCommit
+    from pipeline.bronze.spool import StagedTransactions
+    from pipeline.bronze.writer import BronzeWriter
     from pipeline.progress import IngestSummary
 
 pytestmark = pytest.mark.postgres
@@ -33,46 +31,31 @@ PATIENCE = 30  # seconds until a run that does not end is stopped
 
 
 class Landed:
-    """Bronze as far as capture knows it: what was landed up to where, and how much was parked."""
+    """A writer of bronze as capture sees it: what was landed up to where, and how much was prepared."""
 
     def __init__(self, root: Path) -> None:
-        self.app_id = "pgdelta"
-        self.lake = SimpleNamespace(local_root=str(root))
-        self.changes = self.table = SimpleNamespace(path=str(root / "changes"))
-        self.relations = SimpleNamespace(force_log=lambda: None)
-        self.prepared = self
-        self.parked = 0
+        self.bronze = SimpleNamespace(
+            lake=SimpleNamespace(local_root=str(root)),
+            relation_version_ids=set,
+            relations=SimpleNamespace(force_log=lambda: None),
+        )
+        self.prepared_count = 0
         self.ends: list[LSN] = []
-        (root / "changes").mkdir()
 
-    def known_versions(self) -> set[int]:
-        return set()
-
-    def record_relations(self, versions: Sequence[object]) -> None:
-        """Keep nothing."""
-
-    def land(self, files: Sequence[DataFile], *commits: TableCommit) -> None:
-        self.ends += [commit.lsn for commit in commits]
-
-    def park(self, files: Sequence[object]) -> None:
-        self.parked += len(files)
-
-    def open_count(self, decisions: Sequence[object]) -> int:
-        return 0
-
-    def forget(self, decided: Sequence[object]) -> None:
-        """Keep nothing."""
+    def land(self, staged: StagedTransactions, staging: object) -> None:
+        """Keep how far it is."""
+        self.prepared_count += len(staged.prepared)
+        self.ends.append(staged.end_lsn)
 
 
 def run(config: Config, root: Path, position: LSN, **options: Any) -> tuple[Landed, IngestSummary]:
     """Capture all that is committed into a bronze that is complete up to `position`."""
-    from pipeline.ingest.loop import Capture
+    from pipeline.ingest.capture import Capture
     from pipeline.progress import IngestSummary
+    from pipeline.table_copy.capture_state import CaptureState
 
     landed = Landed(root)
-    copier = SimpleNamespace(
-        is_done=True, target=INVALID, reach=lambda lsn: None, start=lambda names: None, close=lambda: None
-    )
+    copier = SimpleNamespace(is_done=True, start=lambda: None, close=lambda: None)
     stop = threading.Event()
     timer = threading.Timer(PATIENCE, stop.set)
     with (
@@ -83,13 +66,12 @@ def run(config: Config, root: Path, position: LSN, **options: Any) -> tuple[Land
         summary = IngestSummary(config.pipeline, config.source.slot, position)
         capture = Capture(
             config,
-            cast("Bronze", landed),
+            cast("BronzeWriter", landed),
             connection,
-            identity,
             stream,
             summary,
             cast("Any", copier),
-            0,
+            CaptureState(),
             None,
             lambda lsn: stream,
         )
@@ -157,5 +139,5 @@ def test_a_prepared_transaction_that_comes_again_is_acknowledged_as_far_as_it_ca
     position = database.flush_lsn()
     insert(database, 1)
     landed, summary = run(config, tmp_path, position, poll_messages=4)
-    assert (landed.parked, summary.changes) == (1, 1)
+    assert (landed.prepared_count, summary.changes) == (1, 1)
     assert confirmed_lsn(database) > position

@@ -1,7 +1,7 @@
-"""Relations of transactions that others cannot see yet: what the catalog says of them is asked in time.
+"""Relations of transactions that others cannot see yet: the catalog is read in time.
 
-Where it was asked too early nothing is lost: the server describes a relation again in the transaction that
-follows one that changed it.
+If it is read too early nothing is lost: the server describes a relation again in the transaction that follows
+one that changed it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pipeline.ingest import catalog_lookups
 from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.walsender import Walsender
-from pipeline.protocol.lsn import INVALID
 from tests.support.bronze.events import rows_of
 from tests.support.postgres.sessions import opened
 from tests.support.postgres.streams import prepare, read_for, read_through, start
@@ -37,14 +36,14 @@ Row = dict[str, Any]
 
 
 class Ingest:
-    """What intake takes of a stream, message by message, with the versions that its rows are of."""
+    """What a decoder makes of a stream, with the versions of its rows."""
 
     def __init__(self, config: Config, directory: Path) -> None:
         self._stream = start(config)
         assert isinstance(self._stream, Walsender)
         self._connection = connect(config.source.conninfo)
         self._spool = Spool(directory)
-        self._intake = Decoder(self._spool, self._connection, config.source.conninfo, set(), INVALID)
+        self._decoder = Decoder(self._spool, self._connection, config.source.conninfo)
         self._versions: dict[int, RelationVersion] = {}
 
     def close(self) -> None:
@@ -53,12 +52,12 @@ class Ingest:
         self._spool.discard()
 
     def read_open(self) -> None:
-        """Take what comes of transactions that are not committed."""
+        """Decode what comes of transactions that are not committed."""
         messages: list[bytes] = []
         while not messages:
             messages = read_for(self._stream, 0.5)
         assert messages[0][:1] == b"S"
-        self._intake.decode(messages, self._stream.session)
+        self._decoder.decode(messages, self._stream.session)
 
     def read_streamed(self, database: Database, *statements: str) -> list[tuple[Row, RelationVersion]]:
         """Commit the statements in one transaction, of which a part comes before that; return its rows."""
@@ -69,9 +68,11 @@ class Ingest:
 
     def read(self, database: Database) -> list[tuple[Row, RelationVersion]]:
         """Return the rows of all that is committed, each with its version."""
-        self._intake.decode(read_through(self._stream, database.flush_lsn()), self._stream.session)
-        self._versions |= {version.id: version for version in self._intake.pop_versions()}
-        return [(row, self._versions[row["relation_version"]]) for row in rows_of(self._spool.seal())]
+        self._decoder.decode(read_through(self._stream, database.flush_lsn()), self._stream.session)
+        staged = self._spool.seal()
+        assert staged is not None
+        self._versions |= {version.id: version for version in staged.versions}
+        return [(row, self._versions[row["relation_version"]]) for row in rows_of(staged)]
 
 
 def make(database: Database) -> Config:

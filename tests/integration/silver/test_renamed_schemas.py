@@ -34,14 +34,14 @@ def test_what_comes_under_the_old_name_is_copied_under_the_new_one(
         "ALTER SCHEMA s RENAME TO s2",
         "INSERT INTO s2.t VALUES (3, '')",
     )
-    start = CopyPlanner.start
+    plan = CopyPlanner.plan
     inserted: list[int] = []
 
-    def insert_and_start(self: CopyPlanner, *arguments: Any) -> Any:
+    def insert_and_plan(self: CopyPlanner, *arguments: Any) -> Any:
         # behind the snapshot, in the session that has described s.t
         inserted.append(100 + len(inserted))
         pipeline.run(f"INSERT INTO s2.t VALUES ({inserted[-1]}, 'after')", "DELETE FROM s2.t WHERE id = 3")
-        return start(self, *arguments)
+        return plan(self, *arguments)
 
     read = Walsender.read
 
@@ -51,7 +51,7 @@ def test_what_comes_under_the_old_name_is_copied_under_the_new_one(
         time.sleep(timeout)
         return []
 
-    monkeypatch.setattr(CopyPlanner, "start", insert_and_start)
+    monkeypatch.setattr(CopyPlanner, "plan", insert_and_plan)
     monkeypatch.setattr(Walsender, "read", read_after_the_snapshot)
     pipeline.catch_up()
     assert len(inserted) == (2 if major < 16 else 1)

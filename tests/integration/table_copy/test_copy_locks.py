@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.bronze.copy_states import PageRange
+from pipeline.bronze.copy_states import Chunk
 from pipeline.config.config import Copying
 from pipeline.key_ranges import KeyRange
 from pipeline.operate.resync import run_resync
@@ -34,7 +34,7 @@ class HeldRound:
         self._stage, self._keep = ReaderPool._stage, SnapshotKeeper.__init__
         held = self
 
-        def stage(self: ReaderPool, reader: CopyReader, table: TableCopy, pages: PageRange) -> Any:
+        def stage(self: ReaderPool, reader: CopyReader, table: TableCopy, pages: Chunk) -> Any:
             if table.state.name[1] == held._held_table:
                 held.is_there.set()
                 assert held._go_on.wait(60)

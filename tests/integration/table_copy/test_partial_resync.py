@@ -1,4 +1,4 @@
-"""The rows of some keys copied anew: silver equals the source, and nothing but these keys is written."""
+"""A resync of the rows of some keys: silver equals the source, and nothing but these keys is written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def keys(first: object, last: object) -> KeyRange:
 
 
 def injure(pipeline: Pipeline, table: str, statement: str) -> None:
-    """Change a silver table as nobody should, by commits that look like ours."""
+    """Change a silver table as no one should, by commits that look like ours."""
     path = f"delta.`{pipeline.path('silver', 'public', table)}`"
     pipeline.spark.conf.set(OURS, '{"pgdelta": 1}')
     try:
@@ -49,10 +49,10 @@ def resync(pipeline: Pipeline, table: str, *ranges: KeyRange) -> None:
 
 
 def patches(pipeline: Pipeline) -> list[int]:
-    """Return how many rows each complete patch has."""
+    """Return how many rows each complete partial resync has."""
     rows = pipeline.frame("bronze", "copies").where("state = 'complete'").collect()
-    patched = pipeline.frame("bronze", "copies").where("key_ranges IS NOT NULL").collect()
-    ids = {row.copy_id for row in patched}
+    partial = pipeline.frame("bronze", "copies").where("key_ranges IS NOT NULL").collect()
+    ids = {row.copy_id for row in partial}
     return [row.row_count for row in sorted(rows, key=lambda row: row.copy_id) if row.copy_id in ids]
 
 
@@ -252,12 +252,12 @@ def test_transactions_that_ended_and_cannot_be_seen_yet(
     pipeline.catch_up()
     injure(pipeline, "orders", "UPDATE {} SET n = -1, big = NULL WHERE id BETWEEN 100 AND 110")
     resync(pipeline, "orders", keys(100, 200))
-    late = (
+    statements = (
         "UPDATE orders SET n = 77 WHERE id = 101",
         "UPDATE orders SET id = 1000 + id WHERE id = 102",  # out of the range
         "UPDATE orders SET id = 150000 + id WHERE id = 20",
     )
-    with unseen_commits(pipeline.database, *late):
+    with unseen_commits(pipeline.database, *statements):
         with pipeline.database.connect() as free:
             free.execute("SET synchronous_commit = local")
             free.execute("UPDATE orders SET n = 78 WHERE id = 104")

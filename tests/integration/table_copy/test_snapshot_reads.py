@@ -19,7 +19,6 @@ from pipeline.postgres.embedded.server import start_server
 from pipeline.postgres.published_tables import describe_published
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages, RowsMoved, SnapshotLost
-from pipeline.protocol.lsn import INVALID
 from pipeline.table_name import TableName
 from tests.support.bronze.events import rows_of
 from tests.support.captures.typed import install
@@ -52,7 +51,7 @@ def streamed(database: Database, directory: Path, **source: Any) -> list[Row]:
     with closing(start(config)) as stream, connect(conninfo) as connection:
         messages = read_through(stream, database.flush_lsn())
         spool = Spool(directory)
-        Decoder(spool, connection, conninfo, set(), INVALID).decode(messages, stream.session)
+        Decoder(spool, connection, conninfo).decode(messages, stream.session)
         return rows_of(spool.seal())
 
 
@@ -161,16 +160,16 @@ def test_long_values_are_read_in_small_portions(
         "INSERT INTO t SELECT i, string_agg(md5(j::text), '') FROM generate_series(1, 60) i, "
         "generate_series(1, 20000) j GROUP BY i"
     )
-    asked: list[int] = []
+    pages: list[int] = []
     read = CopyReader._aggregate
 
     def note(self: Any, table: Any, leaf: Any, first: int, stop: int) -> Any:
-        asked.append(stop - first)
+        pages.append(stop - first)
         return read(self, table, leaf, first, stop)
 
     monkeypatch.setattr(CopyReader, "_aggregate", note)
     assert_copied(database, tmp_path, "t")
-    assert asked
+    assert pages
 
 
 def test_partitions_filters_and_column_lists(database: Database, tmp_path: Path) -> None:
@@ -200,7 +199,7 @@ MOVES = ("VACUUM FULL t", "TRUNCATE t", "ALTER TABLE t ALTER id TYPE int8")
 
 @pytest.mark.parametrize("statement", MOVES)
 def test_what_moved_rows_before_the_table_was_described_is_found(database: Database, statement: str) -> None:
-    """The snapshot sees no row of a table that was written anew."""
+    """The snapshot sees no row of a table that was rewritten."""
     database.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
     prepare(database.config(create_publication="all"))
     conninfo = database.conninfo

@@ -99,7 +99,7 @@ def test_what_the_promoted_server_never_had_is_refused(primary: Pipeline) -> Non
         after = on(primary, standby)
         with after.source:
             after.run("DELETE FROM orders WHERE id > 90")
-            with pytest.raises(GapError, match=r"on timeline 2, left at .*never had"):
+            with pytest.raises(GapError, match=r"on timeline 2, and timeline 1 ended at .*never had"):
                 after.ingest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline.apply.applier import Applier
-from pipeline.bronze.copy_states import PageRange
-from pipeline.bronze.staged_files import Part
+from pipeline.bronze.copy_states import Chunk
+from pipeline.bronze.staged_files import StagedFile
 from pipeline.config.config import Copying
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.postgres.snapshot.read_table import CopyReader
@@ -30,28 +31,28 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 @pytest.fixture
 def copying(make_pipeline: MakePipeline) -> Pipeline:
-    """Give a pipeline that begins with copies, of ranges of four pages."""
+    """Give a pipeline that begins with copies, of chunks of four pages."""
     return make_pipeline(copy="initial", copying=Copying(range_size=32 << 10), create_publication="all")
 
 
 def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
-    """Return (state, ranges before) of what was recorded of a table's copies, in order."""
+    """Return (state, chunks before) of what was recorded of a table's copies, in order."""
     rows = (
         pipeline.frame("bronze", "copies").where(f"table_name = '{table}'").orderBy("recorded_at").collect()
     )
-    return [(row.state, row.ranges_before) for row in rows]
+    return [(row.state, row.chunks_before) for row in rows]
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, ranges: int) -> None:
-    """Let copying end by a failure once so many ranges of a table were read, always the same ones."""
+def stop_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
+    """Let copying end by a failure once so many chunks of a table were read, always the same ones."""
     stage = ReaderPool._stage
 
     def stage_or_stop(
-        self: ReaderPool, reader: CopyReader, table: TableCopy, pages: PageRange
-    ) -> Part | None:
-        if table.snapshot.ranges.index(pages) >= ranges:
+        self: ReaderPool, reader: CopyReader, table: TableCopy, chunk: Chunk
+    ) -> StagedFile | None:
+        if table.snapshot.chunks.index(chunk) >= chunks:
             raise OSError("cut off")
-        return stage(self, reader, table, pages)
+        return stage(self, reader, table, chunk)
 
     monkeypatch.setattr(ReaderPool, "_stage", stage_or_stop)
 
@@ -98,6 +99,18 @@ def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:
     assert sorted(map(repr, before)) == sorted(map(repr, after))
 
 
+def test_chunks_land_under_the_epoch_of_their_run(copying: Pipeline) -> None:
+    copying.run(*ORDERS, FILL.format(2000))
+    copying.ingest()
+    copying.run(*BAG, FILL_BAG)
+    copying.ingest()
+    history = copying.spark.sql(f"DESCRIBE HISTORY delta.`{copying.path('bronze', 'changes')}`")
+    said = [json.loads(row.userMetadata) for row in history.orderBy("version").collect()]
+    epochs = [facts["epoch"] for facts in said if facts.get("operation") == "copy"]
+    assert epochs == sorted(epochs)
+    assert set(epochs) == {1, 2}
+
+
 def test_a_copy_under_load(copying: Pipeline) -> None:
     copying.run(*ORDERS, FILL.format(4000), *BAG, FILL_BAG)
     with load(copying, 1):
@@ -124,7 +137,7 @@ def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.
     states = copies(copying, "orders")
     assert [state for state, _ in states] == ["reading", "reading", "complete"]
     assert states[1][1]  # some of it was not read again
-    # rows without a key cannot be told apart: they are read anew
+    # rows without a key cannot be matched: they are read again
     assert "abandoned" in [state for state, _ in copies(copying, "bag")]
     copying.catch_up()  # where a row moved, one more copy
     copying.catch_up()
@@ -143,7 +156,7 @@ def test_a_row_that_moves_to_pages_that_were_read(copying: Pipeline, monkeypatch
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
         copying.ingest()
-    # new versions stand where the first rows were, and their long values are not sent
+    # new versions are where the first rows were, and their long values are not sent
     moved = "SELECT id FROM orders WHERE n = -1 AND (ctid::text::point)[0] < 4 AND big IS NOT NULL"
     copying.run("UPDATE orders SET n = -1 WHERE id BETWEEN 1500 AND 1600")
     lost = len(copying.source.execute(moved).fetchall())
@@ -169,18 +182,18 @@ def test_a_transaction_that_ended_and_cannot_be_seen_yet(
     )
     pipeline.ingest()  # a slot cannot be made while transactions wait
     pipeline.run(*ORDERS, FILL.format(100), *BAG, FILL_BAG)
-    late = (
+    statements = (
         "UPDATE orders SET n = -5, id = id + 1000 WHERE id < 10",
         "DELETE FROM bag WHERE a = 3",
         "INSERT INTO orders VALUES (77777, 1)",
     )
-    with unseen_commits(pipeline.database, *late):
+    with unseen_commits(pipeline.database, *statements):
         with pipeline.database.connect() as free:
             free.execute("SET synchronous_commit = local")
             assert free.execute("SELECT count(*) FROM orders WHERE n = -5").fetchone() == (0,)
         pipeline.ingest()
         complete = pipeline.frame("bronze", "copies").where("state = 'complete'").collect()
-        assert {row.table_name: len(row.late) for row in complete} == {"orders": 2, "bag": 1}
+        assert {row.table_name: len(row.invisible_commits) for row in complete} == {"orders": 2, "bag": 1}
     pipeline.catch_up()
     pipeline.assert_equal("orders", "bag")
 
@@ -258,13 +271,13 @@ def test_a_session_that_is_lost_between_two_looks_is_no_failure(
 ) -> None:
     monkeypatch.setattr(copying_module, "POLL_SECONDS", 0.5)
     pipeline = make_pipeline(copy="never", create_publication="all")
-    looks: list[int] = []
+    polls: list[int] = []
     failures: set[str | None] = set()
-    look = CopyCandidates.poll
+    poll = CopyCandidates.poll
 
-    def counted(wanted: CopyCandidates) -> Any:
-        found = look(wanted)
-        looks.append(len(looks))
+    def counted(candidates: CopyCandidates) -> Any:
+        found = poll(candidates)
+        polls.append(len(polls))
         return found
 
     monkeypatch.setattr(CopyCandidates, "poll", counted)
@@ -278,15 +291,15 @@ def test_a_session_that_is_lost_between_two_looks_is_no_failure(
     )
     thread.start()
     try:
-        wait_until(lambda: looks)
+        wait_until(lambda: polls)
         ended = pipeline.source.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
             "AND application_name = %s",
             (COPY_SESSIONS,),
         ).fetchall()
         assert ended == [(True,)]
-        count = len(looks)
-        wait_until(lambda: len(looks) > count + 1)
+        count = len(polls)
+        wait_until(lambda: len(polls) > count + 1)
         pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
         wait_until(lambda: pipeline.path("bronze", "relations").exists() and failures)
     finally:

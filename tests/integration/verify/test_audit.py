@@ -1,4 +1,4 @@
-"""What `pgdelta status --prove` says of a lake: whole where it is whole, and where it is not."""
+"""What `pgdelta audit` finds in a lake: nothing if it is whole, else where it is not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Protocol
+from pipeline.delta.commit_files import commit_files
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit
 from pipeline.errors import LakeError
@@ -19,13 +20,13 @@ from tests.support.pipelines import MakePipeline, Pipeline
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 
-def proof_of(pipeline: Pipeline) -> Audit:
+def audit_of(pipeline: Pipeline) -> Audit:
     return run_audit(pipeline.config, spark=pipeline.spark)
 
 
-def test_a_chain_is_whole_until_somebody_breaks_it(pipeline: Pipeline) -> None:
-    with pytest.raises(LakeError, match="nothing to prove before the first ingest"):
-        proof_of(pipeline)
+def test_a_chain_is_whole_until_it_is_broken(pipeline: Pipeline) -> None:
+    with pytest.raises(LakeError, match=r"records no offset of the pipeline .*\. Run pgdelta ingest first"):
+        audit_of(pipeline)
     pipeline.ingest()
     begin = pipeline.confirmed_lsn()
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
@@ -34,7 +35,7 @@ def test_a_chain_is_whole_until_somebody_breaks_it(pipeline: Pipeline) -> None:
         pipeline.transact(f"UPDATE t SET id = id + 10 WHERE id = {n} * 100 + 50", "TRUNCATE u, t")
         pipeline.run("SELECT pg_logical_emit_message(true, 'beat', 'not counted')")
         pipeline.ingest()
-    whole = proof_of(pipeline)
+    whole = audit_of(pipeline)
     assert whole.findings == ()
     assert whole.exit_code(strict=True) == 0
     data = whole.as_json()
@@ -43,25 +44,26 @@ def test_a_chain_is_whole_until_somebody_breaks_it(pipeline: Pipeline) -> None:
     assert LSN.parse(data["from_lsn"]) <= begin
     assert LSN.parse(data["to_lsn"]) == pipeline.confirmed_lsn()
     assert (data["changes"], data["rows"]["changes"]) == (106, 106)  # 50 I, 1 U and 2 T, twice
-    [stretch] = data["stretches"]
-    assert (stretch["slot"], stretch["timeline"]) == (pipeline.config.source.slot, 1)
+    [segment] = data["segments"]
+    assert (segment["slot"], segment["timeline"]) == (pipeline.config.source.slot, 1)
 
     # a commit that does not go on where the last one ended, as a restored slot would have it
     bronze = Bronze(Lake(pipeline.spark, pipeline.root), pipeline.config.pipeline)
-    facts, position = bronze.metadata(), LSN.parse(data["to_lsn"])
-    start, end = LSN(position + 0x100), LSN(position + 0x200)
-    stretch_of = {"from_lsn": str(start), "to_lsn": str(end), "changes": 0}
-    bronze.land([], TableCommit(bronze.txn, end, {**facts, **stretch_of, "lsn": str(end)}))
-    broken = proof_of(pipeline)
+    facts, captured = bronze.metadata(), LSN.parse(data["to_lsn"])
+    start, end = LSN(captured + 0x100), LSN(captured + 0x200)
+    range_of = {"from_lsn": str(start), "to_lsn": str(end), "changes": 0}
+    commit = TableCommit(bronze.txn, end, {**facts, **range_of, "lsn": str(end)})
+    commit_files(bronze.changes, [], commit)
+    broken = audit_of(pipeline)
     [gap] = broken.findings
-    assert (gap.kind, gap.start, gap.end) == (GAP, position, start)
+    assert (gap.kind, gap.start, gap.end) == (GAP, captured, start)
     assert gap.versions[1] == bronze.changes.version()
     assert broken.exit_code(strict=False) == 1
-    assert any(line.startswith("gap: nothing says that bronze has") for line in broken.lines())
+    assert any(line.startswith("gap: Changes committed from") for line in broken.lines())
 
-    # and rows that somebody takes away
+    # and rows that are deleted
     pipeline.spark.sql(f"DELETE FROM {bronze.changes.identifier} WHERE op = 'U'")
-    findings = proof_of(pipeline).findings
+    findings = audit_of(pipeline).findings
     assert sorted({finding.kind for finding in findings}) == [FOREIGN, GAP, ROWS]
     versions = {finding.versions[0] for finding in findings if finding.kind == ROWS}
     assert versions <= {link.version for link in whole.chain.links if link.changes}
@@ -84,10 +86,10 @@ def test_copies_prepared_transactions_and_a_crossed_gap(make_pipeline: MakePipel
     big = "INSERT INTO t SELECT i, repeat('x', 2000) FROM generate_series(10001, 14000) i"
     pipeline.run(f"ALTER DATABASE {pipeline.database.name} SET logical_decoding_work_mem = '64kB'", big)
     pipeline.catch_up()
-    whole = proof_of(pipeline)
+    whole = audit_of(pipeline)
     assert whole.findings == ()
     assert (whole.counted, whole.prepared_rows, whole.copies) == (4001, 20, 1)
-    assert (whole.chain.copies, whole.chain.prepared) == (1, 1)
+    assert (whole.chain.copy_commits, whole.chain.prepared_commits) == (1, 1)
     data = whole.as_json()
     assert data["transactions"] >= 3
 
@@ -99,10 +101,10 @@ def test_copies_prepared_transactions_and_a_crossed_gap(make_pipeline: MakePipel
     pipeline.catch_up()
     pipeline.run("INSERT INTO t VALUES (5002, 'after it')")
     pipeline.catch_up()
-    crossed = proof_of(pipeline)
+    crossed = audit_of(pipeline)
     assert crossed.findings == ()
     assert (crossed.exit_code(strict=False), crossed.exit_code(strict=True)) == (0, 1)
-    [gap] = crossed.chain.crossed
+    [gap] = crossed.chain.crossed_gaps
     assert (gap.start, gap.end > gap.start) == (LSN.parse(data["to_lsn"]), True)
     assert any(line.startswith(f"gap from {gap.start} to {gap.end}, crossed at") for line in crossed.lines())
     assert (crossed.counted, crossed.copies) == (4002, 2)

@@ -22,8 +22,9 @@ from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconc
 from pipeline.operate.run import run_both
 from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
+from pipeline.table_name import TableName
 from pipeline.verify import reconcile
-from pipeline.verify.reconcile import run_reconcile
+from pipeline.verify.reconcile import compare_at_rest, run_reconcile
 from pipeline.verify.reconcile_report import Reconciled
 from tests.support.injuries import injure
 from tests.support.pipelines import MakePipeline, Pipeline
@@ -179,6 +180,22 @@ def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) ->
     shop.assert_equal("items", "pairs", "bag")
 
 
+def test_tables_at_rest_are_compared_as_they_are(shop: Pipeline) -> None:
+    names = [TableName("public", name) for name in ("items", "pairs", "bag", ODD, "nowhere")]
+    lake = Lake(shop.spark, shop.root)
+    verdicts = compare_at_rest(shop.config, lake, names)
+    assert [verdict.name for verdict in verdicts] == names[:4]
+    assert {(verdict.verdict, bool(verdict.left_out)) for verdict in verdicts} == {(EQUAL, False)}
+    injure(shop, "items", "UPDATE {} SET price = price + 0.01 WHERE id = 1001")
+    injure(shop, "items", "DELETE FROM {} WHERE id = 1004")
+    injure(shop, "bag", "INSERT INTO {} (n, v) VALUES (395, 'v0')")
+    items, pairs, bag, _ = compare_at_rest(shop.config, lake, names)
+    assert (items.verdict, items.columns) == (DIFFERENT, ("price",))
+    assert (items.missing, items.surplus, items.changed) == (1, 0, 1)
+    assert pairs.verdict == EQUAL
+    assert (bag.surplus, bag.silver_rows) == (1, bag.source_rows + 1)
+
+
 @pytest.mark.slow
 def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
     injure(shop, "items", "UPDATE {} SET price = price + 0.01 WHERE id = 1001")
@@ -217,9 +234,9 @@ def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
     assert Reconciliations(Lake(shop.spark, shop.root)).verified().keys() == {("public", ODD)}
     repaired = run_reconcile(shop.config, spark=shop.spark, runs=True, repairs=True)
     assert repaired.repairs == {
-        ("public", "items"): "the rows of 6 keys are to be copied anew",
-        ("public", "pairs"): "the rows of 2 keys are to be copied anew",
-        ("public", "bag"): "the whole table is to be copied anew",
+        ("public", "items"): "A partial resync of 6 keys is requested.",
+        ("public", "pairs"): "A partial resync of 2 keys is requested.",
+        ("public", "bag"): "A resync of the whole table is requested.",
     }
     assert {verdict.verdict for verdict in compared(shop, runs=True).values()} == {EQUAL}
     shop.assert_equal("items", "pairs", "bag")

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipeline.bronze.relation_versions import RelationVersion, relation_version
-from pipeline.bronze.spool import Spool
-from pipeline.bronze.staged_files import Part, Staged
+from pipeline.bronze.spool import Spool, StagedTransactions
+from pipeline.bronze.staged_files import StagedFile
 from pipeline.protocol.events import Began, Change, Committed, Emitted, Truncation
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Insert, LogicalMessage, Origin, Relation
@@ -74,17 +74,22 @@ class Session:
         return self.commit()
 
 
-def rows_of(staged: Staged | None) -> list[dict[str, Any]]:
+def rows_of(staged: StagedTransactions | None) -> list[dict[str, Any]]:
     """Return the staged rows in commit order."""
     assert staged is not None
-    return rows_of_parts(staged.parts)
+    return rows_of_files(staged.files)
 
 
-def rows_of_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def rows_of_files(files: Sequence[StagedFile]) -> list[dict[str, Any]]:
     """Return the rows of staged files in commit order."""
-    rows = [row for part in parts for row in pq.read_table(part.path).to_pylist()]
-    assert len(rows) == sum(part.row_count for part in parts)
+    rows = [row for file in files for row in pq.read_table(file.path).to_pylist()]
+    assert len(rows) == row_count_of(files)
     return sorted(rows, key=lambda row: (row["commit_lsn"], row["op"] == "M", row["ordinal"]))
+
+
+def row_count_of(files: Sequence[StagedFile]) -> int:
+    """Return how many rows staged files have, as Delta's log will say."""
+    return sum(file.data.row_count for file in files)
 
 
 def places(rows: Iterable[dict[str, Any]]) -> list[tuple[int, int, int]]:

@@ -23,4 +23,5 @@ def insert(session: Session, xid: int, subxid: int, value: str, of: Relation = O
 
 
 def commit(session: Session, xid: int, lsn: int, relations: tuple[Relation, ...] = ()) -> None:
-    session.spool.commit_stream(StreamCommitted(xid, LSN(lsn), LSN(lsn + 50), 5, relations))
+    described = session.spool.streams.described(xid)
+    session.spool.commit_stream(StreamCommitted(xid, LSN(lsn), LSN(lsn + 50), 5, relations), described)

@@ -13,10 +13,10 @@ from pipeline.postgres.published_tables import PublishedTable, describe_publishe
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.protocol.lsn import INVALID
-from pipeline.table_copy.chunks import plan_ranges
+from pipeline.table_copy.chunks import plan_chunks
 from pipeline.table_copy.rows import CopyHeader, CopySpool
 from pipeline.table_name import TableName
-from tests.support.bronze.events import rows_of_parts
+from tests.support.bronze.events import rows_of_files
 
 Row = dict[str, Any]
 
@@ -32,15 +32,15 @@ def copy_table(
         version = relation_version(described.relation, facts, INVALID)
         spool = CopySpool(directory, CopyHeader(7, version, keeper.snapshot.lsn, keeper.snapshot.taken_at))
         count = 0
-        for pages in plan_ranges(described.leaves, 64 << 20):
-            leaf = next(leaf for leaf in described.leaves if leaf.oid == pages.relation_id)
+        for chunk in plan_chunks(described.leaves, 64 << 20):
+            leaf = next(leaf for leaf in described.leaves if leaf.oid == chunk.relation_id)
             for block in reader.read(
-                keeper.snapshot, described, LeafPages(leaf, pages.first_page, pages.end_page)
+                keeper.snapshot, described, LeafPages(leaf, chunk.first_page, chunk.end_page)
             ):
                 spool.add(block, count)
                 count += block.row_count
-        part = spool.finish()
-    return described, rows_of_parts([part] if part else [])
+        file = spool.finish()
+    return described, rows_of_files([file] if file else [])
 
 
 def values(rows: Sequence[Row]) -> list[list[str | None]]:

@@ -10,7 +10,6 @@ from pipeline.bronze.spool import Spool
 from pipeline.config.config import Config, Protocol
 from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import connect
-from pipeline.protocol.lsn import INVALID
 from pipeline.protocol.messages import Binary, Delete, Insert, Update
 from tests.support.bronze.events import rows_of
 from tests.support.postgres.streams import decode_all, prepare, read_through, start
@@ -49,8 +48,8 @@ class Pair:
         conninfo = config.source.conninfo
         with closing(start(config, config.source.route)) as stream, connect(conninfo) as connection:
             messages = read_through(stream, self.database.flush_lsn())
-            intake = Decoder(spool, connection, conninfo, set(), INVALID)
-            intake.decode(messages, stream.session)
+            decoder = Decoder(spool, connection, conninfo)
+            decoder.decode(messages, stream.session)
             rows = rows_of(spool.seal())
         kinds = {
             type(cell)

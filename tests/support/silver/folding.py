@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark.sql import functions as F
 
 from pipeline.bronze.relations import SourceColumn, SourceRelation
-from pipeline.bronze.survey import Survey
+from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.sql import quoted
 from pipeline.protocol.lsn import LSN

@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from pipeline.apply.decision import TABLE, Step, TableFacts, decide
-from pipeline.bronze.copied_rows import CompleteCopy
-from pipeline.bronze.copy_states import Gap
+from pipeline.bronze.copy_states import CompleteCopy, Gap
 from pipeline.config.tables import Guards
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.apply.table_renames import ChangesUnderOtherName, names_by_table, rename_events, replaced_tables
-from pipeline.bronze.copied_rows import CompleteCopy
+from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import TableSurvey
 from pipeline.delta.timestamps import EPOCH
 from pipeline.metadata.registry import Registered

@@ -54,9 +54,9 @@ def test_a_row_of_every_type_reads_in_old_and_new(server: TypedValues) -> None:
     row: Tuple = tuple(Binary(value.binary) for value in values)
     expected = [value.text.decode("utf-8", "replace") for value in values]
     described = relation(*(value.oid for value in values))
-    unsent: Tuple = tuple(UNCHANGED_TOAST if i % 3 else cell for i, cell in enumerate(row))
+    partial: Tuple = tuple(UNCHANGED_TOAST if i % 3 else cell for i, cell in enumerate(row))
     columns = decode(
-        [Update(7, "O", row, unsent), Delete(7, "O", row)], [described], [0, 0], server.types(), xid=9
+        [Update(7, "O", row, partial), Delete(7, "O", row)], [described], [0, 0], server.types(), xid=9
     )
     assert columns.old.to_pylist() == [expected, expected]
     assert columns.new.to_pylist() == [[None if i % 3 else t for i, t in enumerate(expected)], None]
@@ -166,7 +166,7 @@ def test_rows_of_several_relations_text_and_binary_mix() -> None:
     columns = decode(messages, relations, of_row, Types(180000))
     assert columns.new.to_pylist() == expected
     assert columns.old.to_pylist() == [[None, str(i), None] if i % 3 == 2 else None for i in range(300)]
-    assert columns.unsent.to_pylist() == [[0] if i % 3 == 2 else None for i in range(300)]
+    assert columns.unchanged_toast.to_pylist() == [[0] if i % 3 == 2 else None for i in range(300)]
 
 
 def test_text_that_is_not_utf8_is_kept_raw_as_in_text_format() -> None:
@@ -187,14 +187,14 @@ def test_a_malformed_value_is_refused_by_column_and_never_shown() -> None:
     described = relation(INT4, NUMERIC)
     new: Tuple = Binary(b"\0\0\0\1"), Binary(b"secret!")
     assert refusal(Insert(7, new), described, Types(180000)) == (
-        "Insert number 1: column 2 of the new tuple (c1) has 7 bytes that are no value of the type numeric"
+        "Insert number 1: column 2 of the new tuple (c1) has 7 bytes that are no value of the type numeric."
     )
     old: Tuple = Binary(b"secret"), None
     assert refusal(Delete(7, "K", old), described, Types(180000)) == (
-        "Delete number 1: column 1 of the old tuple (c0) has 6 bytes that are no value of the type integer"
+        "Delete number 1: column 1 of the old tuple (c0) has 6 bytes that are no value of the type integer."
     )
     sentence = refusal(Insert(7, (Binary(b"\2{}"), None)), relation(JSONB, INT4), Types(180000))
-    assert sentence.endswith("column 1 of the new tuple (c0) has 3 bytes that are no value of the type jsonb")
+    assert sentence.endswith("of the new tuple (c0) has 3 bytes that are no value of the type jsonb.")
 
 
 def test_a_type_that_is_not_known_is_refused_by_name() -> None:
@@ -202,7 +202,7 @@ def test_a_type_that_is_not_known_is_refused_by_name() -> None:
     message = Insert(7, (Binary(b"\0\0\0\1"),))
     assert refusal(message, relation(REGCLASS), Types(180000, {REGCLASS: known}.get)) == (
         "Insert number 1: column 1 of the new tuple (c0) is in binary format, and nothing is known of the"
-        " binary format of the type regclass: set source.protocol.binary to false"
+        " binary format of the type regclass. Set source.protocol.binary to false."
     )
     assert "the catalog has no type with oid 99999" in refusal(message, relation(99_999), Types(180000))
 
@@ -214,10 +214,10 @@ def test_an_unknown_type_inside_a_value_is_refused_by_name() -> None:
     assert "the catalog has no type with oid 2205" in sentence
 
 
-def test_a_binary_value_that_was_not_asked_for_is_refused() -> None:
+def test_a_binary_value_that_was_not_requested_is_refused() -> None:
     sentence = refusal(Insert(7, (Binary(b"1"),)), relation(TEXT), None)
     assert (
-        sentence == "Insert number 1: column 1 of the new tuple is in binary format, which was not asked for"
+        sentence == "Insert number 1: column 1 of the new tuple is in binary format, which was not requested."
     )
 
 

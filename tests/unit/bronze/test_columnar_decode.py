@@ -67,7 +67,7 @@ def raw(cells: Tuple | None) -> list[bytes | None] | None:
     return None
 
 
-def told(message: RowMessage) -> dict[str, object]:
+def meaning_of(message: RowMessage) -> dict[str, object]:
     old: Tuple | None = getattr(message, "old", None)
     new: Tuple | None = getattr(message, "new", None)
     return {
@@ -82,10 +82,13 @@ def told(message: RowMessage) -> dict[str, object]:
     }
 
 
+FIELDS = {"unsent": "unchanged_toast"}  # of RowColumns, where bronze has another name
+
+
 def rows_of(columns: RowColumns) -> list[dict[str, object]]:
     names = ("op", "relation_id", "old_kind", "old", "new", "unsent", "raw_old", "raw_new")
-    lists = {name: getattr(columns, name).tolist() for name in names}
-    for column in (columns.op, columns.old_kind, columns.old, columns.new, columns.unsent):
+    lists = {name: getattr(columns, FIELDS.get(name, name)).tolist() for name in names}
+    for column in (columns.op, columns.old_kind, columns.old, columns.new, columns.unchanged_toast):
         column.validate(full=True)
     return [dict(zip(names, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
@@ -95,7 +98,7 @@ def check(messages: Sequence[bytes]) -> None:
     for data in messages:
         decoded = decode(data)
         assert isinstance(decoded, RowMessage)
-        expected.append(told(decoded))
+        expected.append(meaning_of(decoded))
     assert rows_of(decode_rows(messages)) == expected
 
 
@@ -219,7 +222,7 @@ def test_binary_value_is_refused_with_a_sentence() -> None:
         assert "binary format" in refusal([ROWS[0], data])
     data = encode(Update(7, "K", (Binary(b"\0\0\0\1"), None), (b"1", b"x")))
     assert refusal([data]) == (
-        "Update number 0: column 1 of the old tuple is in binary format, which was not asked for"
+        "Update number 0: column 1 of the old tuple is in binary format, which was not requested."
     )
 
 
@@ -246,9 +249,9 @@ def test_tuple_with_another_number_of_columns_than_its_relation_is_refused(
     batch = [encode(m) for m in (*good, message)]
     assert len(decode_rows(batch[:3], np.array([2, 2, 2])).op) == 3
     name = type(message).__name__
-    assert refusal(batch, [2, 2, 2, 2]) == f"{name} number 3: {side}, its relation has 2"
+    assert refusal(batch, [2, 2, 2, 2]) == f"{name} number 3: {side}, its relation has 2."
 
 
 def test_message_that_is_no_row_is_refused() -> None:
     commit = b"C" + struct.pack(">BQQq", 0, 1, 2, 3)
-    assert refusal([ROWS[0], commit]) == "Commit number 1 is not a row message"
+    assert refusal([ROWS[0], commit]) == "Commit number 1 is not a row message."

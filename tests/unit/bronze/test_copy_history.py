@@ -12,7 +12,7 @@ from pipeline.bronze.copy_states import (
     CopyRequest,
     CopyState,
     Gap,
-    SnapshotRanges,
+    SnapshotChunks,
 )
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
@@ -21,12 +21,12 @@ from pipeline.table_name import TableName
 NAME = TableName("public", "t")
 
 
-def told(states: Sequence[CopyState], *gaps: Gap) -> CopyHistory:
+def history_of(states: Sequence[CopyState], *gaps: Gap) -> CopyHistory:
     return CopyHistory({NAME: states}, gaps)
 
 
 def copy(number: int, *lsns: int, state: str = COMPLETE, keys: tuple[KeyRange, ...] = ()) -> CopyState:
-    readings = [SnapshotRanges(LSN(lsn), (), 0, ()) for lsn in lsns]
+    readings = [SnapshotChunks(LSN(lsn), (), 0, ()) for lsn in lsns]
     return CopyState(number, NAME, state, 1, 1, 1, readings, key_ranges=keys)
 
 
@@ -37,55 +37,57 @@ def newest(copies: CopyHistory, before: int | None = None) -> int | None:
 
 def test_the_newest_complete_copy_of_the_whole_table_counts() -> None:
     keys = (KeyRange(("1",), ("2",)),)
-    copies = told([copy(1, 50), copy(2, 60, 70), copy(3, 80, keys=keys), copy(4, 90, state=READING)])
+    copies = history_of([copy(1, 50), copy(2, 60, 70), copy(3, 80, keys=keys), copy(4, 90, state=READING)])
     assert newest(copies) == 2
 
 
 def test_silver_never_begins_with_a_copy_that_lies_beyond_it() -> None:
-    copies = told([copy(1, 50), copy(2, 60, 70)])
+    copies = history_of([copy(1, 50), copy(2, 60, 70)])
     assert [newest(copies, before) for before in (50, 51, 70, 71)] == [None, 1, 1, 2]
 
 
 def test_a_copy_before_a_gap_counts_up_to_the_gap_only() -> None:
-    copies = told([copy(1, 50), copy(2, 150)], Gap(LSN(100), LSN(130), ""))
+    copies = history_of([copy(1, 50), copy(2, 150)], Gap(LSN(100), LSN(130), ""))
     assert [newest(copies, before) for before in (100, 101, 150, 151)] == [1, None, None, 2]
-    at_its_end = told([copy(1, 129)], Gap(LSN(100), LSN(130), ""))
+    at_its_end = history_of([copy(1, 129)], Gap(LSN(100), LSN(130), ""))
     assert newest(at_its_end, 131) == 1
 
 
-def gone(number: int, lsn: int) -> CopyState:
+def dropped(number: int, lsn: int) -> CopyState:
     return CopyState(number, NAME, DROPPED, dropped_at=LSN(lsn))
 
 
 def test_a_table_that_was_gone_and_is_back_is_told_until_it_is_copied_anew() -> None:
-    def is_returning(states: Sequence[CopyState], upto: int = 1000) -> bool:
-        copies = told(states)
-        return NAME in copies.returning(copies.newest(LSN(upto)), LSN(upto))
+    def is_returning(states: Sequence[CopyState], end_lsn: int = 1000) -> bool:
+        copies = history_of(states)
+        return NAME in copies.returning(copies.newest(LSN(end_lsn)), LSN(end_lsn))
 
     assert not is_returning([copy(1, 50), copy(2, 60, state=READING)])
-    assert not is_returning([copy(1, 50), gone(2, 100)])
-    back = [copy(1, 50), gone(2, 100), copy(3, 200, state=READING)]
+    assert not is_returning([copy(1, 50), dropped(2, 100)])
+    back = [copy(1, 50), dropped(2, 100), copy(3, 200, state=READING)]
     assert is_returning(back)
-    assert not is_returning(back, upto=99)
+    assert not is_returning(back, end_lsn=99)
     copied = [*back[:2], copy(3, 200)]
-    assert [is_returning(copied, upto) for upto in (150, 200, 201)] == [True, True, False]
+    assert [is_returning(copied, end_lsn) for end_lsn in (150, 200, 201)] == [True, True, False]
 
 
 def test_a_request_is_open_until_a_copy_that_is_complete_or_gone_answers_it() -> None:
-    asked = [CopyRequest(name, NAME, "somebody asked for it") for name in ("read", "copied", "gone", "later")]
-    states = [copy(1, 50, state=READING), copy(2, 60), gone(3, 70)]
-    for state, request in zip(states, asked, strict=False):
+    requests = [
+        CopyRequest(name, NAME, "it was requested") for name in ("read", "copied", "dropped", "later")
+    ]
+    states = [copy(1, 50, state=READING), copy(2, 60), dropped(3, 70)]
+    for state, request in zip(states, requests, strict=False):
         state.requests = (request.id,)
-    history = CopyHistory({NAME: states}, (), tuple(asked))
-    assert history.open_requests() == {NAME: [asked[0], asked[3]]}
-    assert CopyHistory({}, (), tuple(asked)).open_requests() == {NAME: asked}
+    history = CopyHistory({NAME: states}, (), tuple(requests))
+    assert history.open_requests() == {NAME: [requests[0], requests[3]]}
+    assert CopyHistory({}, (), tuple(requests)).open_requests() == {NAME: requests}
 
 
 def test_a_table_is_complete_as_it_is_published_now_and_beyond_the_last_gap() -> None:
-    copies = told([copy(1, 50)])
+    copies = history_of([copy(1, 50)])
     assert copies.is_complete(NAME, 1, 1)
     assert not copies.is_complete(NAME, 2, 1)
     assert not copies.is_complete(NAME, 1, 2)
-    assert not told([copy(1, 50)], Gap(LSN(100), LSN(130), "")).is_complete(NAME, 1, 1)
-    assert not told([copy(1, 50), gone(2, 60)]).is_complete(NAME, 1, 1)
-    assert not told([]).is_complete(NAME, 1, 1)
+    assert not history_of([copy(1, 50)], Gap(LSN(100), LSN(130), "")).is_complete(NAME, 1, 1)
+    assert not history_of([copy(1, 50), dropped(2, 60)]).is_complete(NAME, 1, 1)
+    assert not history_of([]).is_complete(NAME, 1, 1)

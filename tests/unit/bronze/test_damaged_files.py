@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.bronze import streamed_transactions as streams_module
-from pipeline.bronze.staged_files import check, complete
 from pipeline.errors import SpoolError
 from pipeline.protocol.lsn import LSN
 from tests.support.bronze.events import Session, relation, rows_of
@@ -91,21 +90,21 @@ def test_a_file_that_was_damaged_is_not_read_again_and_does_not_land(tmp_path: P
     session.transaction(25)
     staged = session.spool.seal()
     assert staged is not None
-    [part] = staged.parts
-    data = part.path.read_bytes()
-    assert (part.size, pq.ParquetFile(part.path).metadata.num_rows) == (len(data), 25)
-    check(part)
+    [file] = staged.files
+    data = file.path.read_bytes()
+    assert (file.data.size, pq.ParquetFile(file.path).metadata.num_rows) == (len(data), 25)
+    file.check()
     rng = Random(8)
     for _ in range(60):
-        part.path.write_bytes(injury(data, rng.randrange(4, len(data) - 4), rng))
+        file.path.write_bytes(injury(data, rng.randrange(4, len(data) - 4), rng))
         with pytest.raises(SpoolError, match="is not as it was written"):
-            check(part)
+            file.check()
         with pytest.raises(SpoolError, match="is not as it was written"):
-            complete(part, LSN(5))
-        assert list(tmp_path.iterdir()) == [part.path]
-    part.path.unlink()
+            file.with_end_lsn(LSN(5))
+        assert list(tmp_path.iterdir()) == [file.path]
+    file.path.unlink()
     with pytest.raises(SpoolError, match="is not as it was written"):
-        check(part)
+        file.check()
 
 
 def test_pages_have_checksums_that_readers_of_the_lake_can_verify(tmp_path: Path) -> None:
@@ -113,12 +112,12 @@ def test_pages_have_checksums_that_readers_of_the_lake_can_verify(tmp_path: Path
     session.transaction(500)
     staged = session.spool.seal()
     assert staged is not None
-    [part] = staged.parts
+    [file] = staged.files
     assert len(rows_of(staged)) == 500
-    metadata = pq.ParquetFile(part.path).metadata.row_group(0)
+    metadata = pq.ParquetFile(file.path).metadata.row_group(0)
     chunk = next(metadata.column(i) for i in range(20) if metadata.column(i).path_in_schema == "ordinal")
-    data = bytearray(part.path.read_bytes())
+    data = bytearray(file.path.read_bytes())
     data[chunk.data_page_offset + chunk.total_compressed_size - 3] ^= 1  # inside of the values
-    part.path.write_bytes(data)
+    file.path.write_bytes(data)
     with pytest.raises(OSError, match="CRC"):
-        pq.ParquetFile(part.path, page_checksum_verification=True).read_row_group(0, columns=["ordinal"])
+        pq.ParquetFile(file.path, page_checksum_verification=True).read_row_group(0, columns=["ordinal"])

@@ -95,7 +95,7 @@ def test_change_names_the_version_that_was_in_force(session: Session) -> None:
 def test_repeated_descriptions_take_no_room(session: Session) -> None:
     for _ in range(1000):
         session.spool.describe(version(relation(1, "one")))
-    assert len(session.spool._versions) == 2
+    assert len(session.spool._versions.all) == 2
 
 
 def test_names_that_are_not_utf8_are_escaped_where_they_are_stored(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_tuple_of_another_width_than_its_relation_is_refused_by_name(session: Se
     session.commit()
     sentence = (
         f"Insert for public.two in the transaction committed at {LSN(200)}: "
-        f"{count} columns in the new tuple, its relation has 2"
+        f"{count} columns in the new tuple, its relation has 2."
     )
     with pytest.raises(ProtocolError) as caught:
         session.spool.seal()

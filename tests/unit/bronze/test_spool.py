@@ -11,7 +11,14 @@ from random import Random
 import pytest
 
 from pipeline.bronze import spool as spool_module
-from tests.support.bronze.events import Session, expected_places, places, relation, rows_of, version
+from tests.support.bronze.events import (
+    Session,
+    expected_places,
+    places,
+    relation,
+    rows_of,
+    version,
+)
 from tests.support.paths import ROOT
 
 
@@ -38,7 +45,7 @@ def test_empty_transactions_advance_the_position_without_a_file(session: Session
     end = session.transaction(0)
     staged = session.spool.seal()
     assert staged is not None
-    assert (staged.parts, staged.end_lsn, staged.transaction_count) == ((), end, 1)
+    assert (staged.files, staged.end_lsn, staged.transaction_count) == ((), end, 1)
 
 
 def test_only_committed_transactions_are_handed_over(session: Session) -> None:
@@ -87,7 +94,7 @@ def test_transaction_larger_than_the_limit_has_a_file_of_its_own_with_its_end(se
     staged = session.spool.seal()
     assert places(rows_of(staged)) == list(expected_places((1, 2), (2, 35), (3, 3)))
     assert staged is not None
-    assert sorted(part.row_count for part in staged.parts) == [5, 35]
+    assert sorted(file.data.row_count for file in staged.files) == [5, 35]
 
 
 @pytest.mark.usefixtures("small_limits")
@@ -108,7 +115,7 @@ def test_many_small_transactions_share_one_file(session: Session) -> None:
         session.transaction(3)
     staged = session.spool.seal()
     assert staged is not None
-    assert [part.row_count for part in staged.parts] == [120]
+    assert [file.data.row_count for file in staged.files] == [120]
     assert (staged.transaction_count, staged.change_count) == (40, 120)
     assert places(rows_of(staged)) == list(expected_places(*((n, 3) for n in range(1, 41))))
 
@@ -122,7 +129,7 @@ def test_wide_rows_count_by_their_bytes(session: Session) -> None:
     session.transaction(1)
     staged = session.spool.seal()
     assert staged is not None
-    assert sorted(part.row_count for part in staged.parts) == [1, 6]
+    assert sorted(file.data.row_count for file in staged.files) == [1, 6]
     assert places(rows_of(staged)) == list(expected_places((1, 6), (2, 1)))
 
 
@@ -173,7 +180,7 @@ def test_discard_leaves_no_file(session: Session, tmp_path: Path, monkeypatch: p
 FEED = """
 import resource, sys
 from pathlib import Path
-from tests.support.bronze.events import Session, relation
+from tests.support.bronze.events import Session, relation, row_count_of
 session = Session(Path(sys.argv[1]), relation(1))
 count, size = int(sys.argv[2]), int(sys.argv[3])
 for start in range(0, count, size):
@@ -184,7 +191,7 @@ for start in range(0, count, size):
             early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     session.commit()
 staged = session.spool.seal()
-print(staged.row_count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early)
+print(row_count_of(staged.files), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early)
 """
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.bronze import streamed_transactions as streams_module
-from pipeline.bronze.staged_files import Parked
+from pipeline.bronze.spool import PreparedFile
 from pipeline.errors import ProtocolError
 from pipeline.protocol.events import (
     BeganPrepare,
@@ -29,7 +29,7 @@ from tests.support.bronze.events import Session, places, relation, rows_of, vers
 from tests.support.bronze.streamed import ONE, TWO, commit, describe, insert, start
 from tests.support.protocol.encode import encode
 
-Seen = tuple[str, str | None]  # op, and what tells one row from another
+Seen = tuple[str, str | None]  # op, and what one row differs from others by
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def seen(rows: list[dict[str, Any]]) -> list[Seen]:
     return [(row["op"], row["new"][1] if row["new"] else row["prefix"]) for row in rows]
 
 
-def parked_rows(parked: Parked) -> list[dict[str, Any]]:
-    return sorted(pq.read_table(parked.part.path).to_pylist(), key=lambda r: (r["op"] == "M", r["ordinal"]))
+def prepared_rows(prepared: PreparedFile) -> list[dict[str, Any]]:
+    return sorted(pq.read_table(prepared.file.path).to_pylist(), key=lambda r: (r["op"] == "M", r["ordinal"]))
 
 
 @pytest.mark.usefixtures("limits")
@@ -92,19 +92,19 @@ def test_what_is_left_of_interleaved_streams_is_in_bronze_and_numbered(session: 
                 del kept[xid]
             case 2 | 3:
                 # A subtransaction ends once: what comes after it has another number.
-                gone = xid + rng.randint(1, 3)
-                session.spool.streams.abort(StreamAborted(xid, gone + 100, None, None))
-                kept[xid] = [(s + 1000 * (s == gone), w) for s, w in kept[xid]]
-                if any(s == gone + 1000 for s, _ in kept[xid]):
+                aborted = xid + rng.randint(1, 3)
+                session.spool.streams.abort(StreamAborted(xid, aborted + 100, None, None))
+                kept[xid] = [(s + 1000 * (s == aborted), w) for s, w in kept[xid]]
+                if any(s == aborted + 1000 for s, _ in kept[xid]):
                     session.spool.streams.abort(StreamAborted(xid, xid, None, None))
                     del kept[xid]
     rows = rows_of(session.spool.seal())
     by_lsn = {at: [row for row in rows if row["commit_lsn"] == at] for at, _ in expected}
     assert sum(map(len, by_lsn.values())) == len(rows)
-    for at, wanted in expected:
-        assert seen(by_lsn[at]) == wanted
+    for at, rows_at in expected:
+        assert seen(by_lsn[at]) == rows_at
         assert [(r["end_lsn"], r["xid"] in (10, 20, 30)) for r in by_lsn[at]] == [(at + 50, True)] * len(
-            wanted
+            rows_at
         )
         numbers = [row["ordinal"] for row in by_lsn[at] if row["op"] != "M"]
         assert numbers == list(range(len(numbers)))
@@ -116,8 +116,8 @@ def test_an_aborted_subtransaction_is_left_out_exactly(session: Session) -> None
     describe(session, 10, ONE)
     for serial, subxid in enumerate((10, 11, 12, 11, 10, 13, 12, 10, 11, 14)):
         insert(session, 10, subxid, str(serial))
-    for gone in (11, 13, 99):
-        session.spool.streams.abort(StreamAborted(10, gone, LSN(5), 5))
+    for aborted in (11, 13, 99):
+        session.spool.streams.abort(StreamAborted(10, aborted, LSN(5), 5))
     commit(session, 10, 500)
     staged = session.spool.seal()
     assert staged is not None
@@ -158,7 +158,9 @@ def test_a_malformed_row_of_a_stream_is_named(session: Session) -> None:
     describe(session, 10, ONE)
     data = encode(Insert(1, (b"k",), 10))
     session.spool.streams.add_change(StreamedChange(10, 10, ONE, None, data))
-    with pytest.raises(ProtocolError, match=r"public\.one in the transaction 10, which streams: 1 columns"):
+    with pytest.raises(
+        ProtocolError, match=r"public\.one in the transaction 10, which is streamed: 1 columns"
+    ):
         commit(session, 10, 500)
 
 
@@ -174,8 +176,8 @@ def test_a_prepared_transaction_is_handed_over_apart(session: Session, count: in
     staged = session.spool.seal()
     assert staged is not None
     assert len(rows_of(staged)) == 3
-    [parked] = staged.parked
-    rows = parked_rows(parked)
+    [prepared] = staged.prepared
+    rows = prepared_rows(prepared)
     assert [row["op"] for row in rows] == ["P", *"I" * count]
     assert {(r["gid"], r["xid"], r["commit_lsn"], r["end_lsn"]) for r in rows} == {("it's", 77, 900, 950)}
     assert [row["ordinal"] for row in rows] == list(range(-1, count))
@@ -191,19 +193,19 @@ def test_a_stream_that_is_prepared_is_handed_over_apart(session: Session) -> Non
     session.spool.prepare_stream(StreamPrepared("g", 10, LSN(900), LSN(950), 3))
     staged = session.spool.seal()
     assert staged is not None
-    assert (staged.parts, staged.end_lsn) == ((), 950)
-    rows = parked_rows(staged.parked[0])
+    assert (staged.files, staged.end_lsn) == ((), 950)
+    rows = prepared_rows(staged.prepared[0])
     assert [row["new"][1] for row in rows if row["op"] == "I"] == ["0", "2", "3", "5", "6", "8"]
     assert [row["ordinal"] for row in rows] == list(range(-1, 6))
 
 
 def test_what_became_of_prepared_transactions_is_handed_over_in_order(session: Session) -> None:
-    decisions = (
+    outcomes = (
         CommittedPrepared("a", 1, LSN(900), LSN(950), 3),
         RolledBackPrepared("b", 2, LSN(910), LSN(990), 3, 4),
     )
-    for decision in decisions:
-        session.spool.decide(decision)
+    for outcome in outcomes:
+        session.spool.end_prepared(outcome)
     staged = session.spool.seal()
     assert staged is not None
-    assert (staged.decisions, staged.end_lsn, staged.transaction_count) == (decisions, 990, 1)
+    assert (staged.outcomes, staged.end_lsn, staged.transaction_count) == (outcomes, 990, 1)

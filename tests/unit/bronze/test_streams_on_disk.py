@@ -88,7 +88,7 @@ FEED = """
 import resource, sys
 from pathlib import Path
 from tests.support.bronze.streamed import ONE, commit, describe, insert, start
-from tests.support.bronze.events import Session
+from tests.support.bronze.events import Session, row_count_of
 session = Session(Path(sys.argv[1]), ONE)
 size, large = int(sys.argv[2]), "a value of a row " * 12
 
@@ -103,7 +103,7 @@ transaction(10, 250_000)
 early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 transaction(20, size)
 staged = session.spool.seal()
-print(staged.row_count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early)
+print(row_count_of(staged.files), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early)
 """
 
 

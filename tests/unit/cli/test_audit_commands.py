@@ -22,7 +22,7 @@ from pipeline.silver.as_of import AsOf
 from pipeline.table_name import TableName
 from pipeline.verify.audit import Audit
 from pipeline.verify.commit_chain import read_chain
-from tests.support.commit_chains import APP, CREATED, WHOLE, chain, position
+from tests.support.commit_chains import APP, CREATED, WHOLE, chain, link
 
 
 @pytest.fixture
@@ -52,11 +52,9 @@ def printed(found: Any) -> str:
     return text.getvalue()
 
 
-BROKEN = Audit("shop", read_chain([CREATED, *chain(100, 100, 130), position(3, 150, 160)], APP))
+BROKEN = Audit("shop", read_chain([CREATED, *chain(100, 100, 130), link(3, 150, 160)], APP))
 WHOLE_PROOF = Audit("shop", read_chain(WHOLE, APP, LSN(190)), counted=90, prepared_rows=3, copies=1)
-CROSSED = Audit(
-    "shop", read_chain([*WHOLE, position(5, 190, 900, gap="[the] slot was lost")], APP), counted=90
-)
+CROSSED = Audit("shop", read_chain([*WHOLE, link(5, 190, 900, gap="[the] slot was lost")], APP), counted=90)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_a_proof_is_printed_by_stretches_with_what_breaks_it() -> None:
     assert "the log begins at version" not in text
     text = printed(BROKEN)
     assert "is BROKEN" in text
-    assert "gap: nothing says that bronze has what was committed from 0/82 to 0/96: version 2 ends" in text
+    assert "gap: Changes committed from 0/82 to 0/96 are missing: version 2 ends" in text
     assert "gap from 0/BE to 0/384, crossed at version 5: [the] slot was lost" in printed(CROSSED)
     text = printed(Audit("shop", read_chain(WHOLE[3:], APP)))
     assert "the log begins at version 3, with what was committed after 0/82" in text

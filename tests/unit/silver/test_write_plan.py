@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.survey import Survey
+from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN

@@ -1,4 +1,4 @@
-"""Which tables wait: those that somebody was writing to when they joined, until all of these have ended."""
+"""Which tables wait: those that a transaction was writing to when they joined, until it has ended."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ OTHER = TableName("public", "u")
 JOINED = {NAME: Membership(10, 1), OTHER: Membership(20, 2)}
 
 
-def waiting(joining: NewTables, writers: OpenTransactions, now: float = 0.0) -> dict[TableName, int]:
-    tables = joining.note(JOINED, writers, now)
+def waiting(new_tables: NewTables, writers: OpenTransactions, now: float = 0.0) -> dict[TableName, int]:
+    tables = new_tables.update(JOINED, writers, now)
     return {name: len(table.writers) for name, table in tables.items() if table.is_waiting}
 
 
@@ -24,32 +24,32 @@ def on_primary(*writers: str) -> OpenTransactions:
     return OpenTransactions({10: frozenset(writers)})
 
 
-def test_who_began_to_write_later_is_not_waited_for() -> None:
-    joining = NewTables()
-    assert waiting(joining, on_primary("3/7", "-1/700")) == {NAME: 2}
-    assert waiting(joining, on_primary("3/7", "3/8")) == {NAME: 1}
-    assert waiting(joining, on_primary("3/8")) == {}
-    assert waiting(joining, on_primary("3/7")) == {}, "a table that has settled stays so"
+def test_a_later_writer_is_not_waited_for() -> None:
+    new_tables = NewTables()
+    assert waiting(new_tables, on_primary("3/7", "-1/700")) == {NAME: 2}
+    assert waiting(new_tables, on_primary("3/7", "3/8")) == {NAME: 1}
+    assert waiting(new_tables, on_primary("3/8")) == {}
+    assert waiting(new_tables, on_primary("3/7")) == {}, "a table that has settled stays so"
 
 
 def test_a_table_that_joins_again_waits_again() -> None:
-    joining = NewTables()
-    assert waiting(joining, on_primary()) == {}
+    new_tables = NewTables()
+    assert waiting(new_tables, on_primary()) == {}
     again = {NAME: Membership(10, 3)}
-    assert joining.note(again, on_primary("4/1"), 0.0)[NAME].is_waiting
+    assert new_tables.update(again, on_primary("4/1"), 0.0)[NAME].is_waiting
 
 
 def test_on_a_standby_all_that_was_open_is_waited_for() -> None:
-    joining = NewTables()
-    assert waiting(joining, OpenTransactions({}, (90, 100))) == {NAME: 1, OTHER: 1}
-    assert waiting(joining, OpenTransactions({}, (99, 120))) == {NAME: 1, OTHER: 1}
-    assert waiting(joining, OpenTransactions({}, (100, 120))) == {}
+    new_tables = NewTables()
+    assert waiting(new_tables, OpenTransactions({}, (90, 100))) == {NAME: 1, OTHER: 1}
+    assert waiting(new_tables, OpenTransactions({}, (99, 120))) == {NAME: 1, OTHER: 1}
+    assert waiting(new_tables, OpenTransactions({}, (100, 120))) == {}
     assert waiting(NewTables(), OpenTransactions({}, (100, 100))) == {}
 
 
-def test_a_long_wait_is_told() -> None:
-    joining = NewTables()
-    table = joining.note(JOINED, on_primary("3/7"), 5.0)[NAME]
+def test_a_long_wait_has_a_sentence() -> None:
+    new_tables = NewTables()
+    table = new_tables.update(JOINED, on_primary("3/7"), 5.0)[NAME]
     assert table.sentence(5.0 + PATIENCE - 1) is None
     assert "(1)" in (table.sentence(5.0 + PATIENCE) or "")
 

@@ -68,7 +68,7 @@ def test_columns_are_found_by_number_under_the_names_of_silver() -> None:
 
 def test_whole_rows_are_found_by_all_that_they_hold() -> None:
     assert plan(identity="f").shape.key == ()
-    # a key that is not compared cannot tell rows apart
+    # a key that is not compared does not identify rows
     assert plan({**FIELDS, "id": ("id", "DATE")}).shape.key == ()
 
 

@@ -1,4 +1,4 @@
-"""What is copied anew where rows differ: their keys, or all rows where keys do not tell them."""
+"""What is copied if rows differ: their keys, or all rows if keys do not identify them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeline.postgres.snapshot.row_hashes import HashedColumns
 from pipeline.table_name import TableName
 from pipeline.verify import reconcile
 from pipeline.verify.comparable_columns import ComparableColumns
-from pipeline.verify.key_ranges import Differences, DifferingRow
+from pipeline.verify.differing_rows import Differences, DifferingRow
 from pipeline.verify.reconcile import plan_repair, repair_sentence
 
 NAME = TableName("public", "t")
@@ -27,17 +27,17 @@ def test_keys_of_differing_rows_are_copied_once() -> None:
     request = plan_repair(NAME, differences(("2",), ("1",), ("2",)), compared(TEXT, TEXT))
     assert request.key_ranges == (KeyRange(("1",), ("1",)), KeyRange(("2",), ("2",)))
     assert request.name == NAME
-    assert repair_sentence(request) == "the rows of 2 keys are to be copied anew"
+    assert repair_sentence(request) == "A partial resync of 2 keys is requested."
 
 
-def test_where_keys_do_not_tell_rows_the_table_is_copied() -> None:
+def test_if_keys_do_not_identify_rows_the_table_is_copied() -> None:
     assert plan_repair(NAME, differences(()), compared(TEXT, width=0)).key_ranges == ()
     assert plan_repair(NAME, differences(("1",)), compared(Form(Kind.DOUBLE))).key_ranges == ()
     assert plan_repair(NAME, differences(("1",), (None,)), compared(TEXT)).key_ranges == ()
     many = differences(*((str(i),) for i in range(reconcile.MOST_KEYS + 1)))
     request = plan_repair(NAME, many, compared(TEXT))
     assert request.key_ranges == ()
-    assert repair_sentence(request) == "the whole table is to be copied anew"
+    assert repair_sentence(request) == "A resync of the whole table is requested."
     some = differences(("1",))
     some.is_whole = False
     assert plan_repair(NAME, some, compared(TEXT)).key_ranges == ()

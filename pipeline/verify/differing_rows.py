@@ -1,7 +1,7 @@
-"""Which rows differ: ranges of keys whose sums differ are cut smaller until their rows can be looked at.
+"""Which rows differ: ranges of key hashes whose sums differ are divided until their rows can be compared.
 
-Both sides give sums and rows; nothing here knows what a row holds. What is found is bounded: of a table that
-differs everywhere, some ranges are looked into, and the rest is said to differ too.
+Both sides return sums and hashes of rows; no value is read here. What is found is bounded: if a table differs
+everywhere, the rows of some ranges are compared, and the rest only counts as differing.
 """
 
 from collections import Counter, defaultdict
@@ -15,8 +15,8 @@ from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash
 FIRST_DIGITS = 3  # 4096 ranges
 MORE_DIGITS = 2
 MOST_DIGITS = 11
-MOST_ROWS = 50_000  # that are looked at one by one
-MOST_RANGES = 256  # that are cut smaller at a time
+MOST_ROWS = 50_000  # that are compared one by one
+MOST_RANGES = 256  # that are divided at a time
 
 
 class Side(Protocol):
@@ -35,13 +35,13 @@ class DifferingRow:
 
     kind: str
     key: tuple[str | None, ...]
-    columns: tuple[int, ...] = ()  # the places of those whose values differ
+    columns: tuple[int, ...] = ()  # the indexes of those whose values differ
     copies: int = 1
 
 
 @dataclass(slots=True)
 class Differences:
-    """What was found; not `is_whole` where more ranges differ than were looked into."""
+    """What was found; not `is_whole` if more ranges differ than were compared row by row."""
 
     source_rows: int
     silver_rows: int
@@ -55,14 +55,14 @@ class Differences:
 
 
 def find_differences(source: Side, silver: Side) -> Differences:
-    """Compare all ranges, at once on both sides, and look into those that differ."""
+    """Compare the sums of all ranges, both sides at once, and then the rows of those that differ."""
     digits = FIRST_DIGITS
     with ThreadPoolExecutor(1, thread_name_prefix="source") as pool:
-        reading = pool.submit(source.sums, digits)
-        ours = silver.sums(digits)
-        theirs = reading.result()
-    found = Differences(_row_count(theirs), _row_count(ours))
-    ranges = differing(theirs, ours)
+        pending = pool.submit(source.sums, digits)
+        of_silver = silver.sums(digits)
+        of_source = pending.result()
+    found = Differences(_row_count(of_source), _row_count(of_silver))
+    ranges = differing(of_source, of_silver)
     if not ranges:
         return found
     found.is_equal = False
@@ -92,7 +92,7 @@ def differing(source: Mapping[str, RangeSum], silver: Mapping[str, RangeSum]) ->
 
 
 def fitting(ranges: Mapping[str, int]) -> list[str]:
-    """Return the first ranges that have together no more rows than are looked at, at least one."""
+    """Return the first ranges that together have no more rows than are compared, at least one."""
     chosen: list[str] = []
     rows = 0
     for name in sorted(ranges):
@@ -104,29 +104,29 @@ def fitting(ranges: Mapping[str, int]) -> list[str]:
 
 
 def compare_rows(source: Sequence[RowHash], silver: Sequence[RowHash]) -> list[DifferingRow]:
-    """Return the rows that differ, by key; equal rows are told apart by their number only."""
-    left = _only_in(source, silver)
-    right = _only_in(silver, source)
+    """Return the rows that differ, by key; equal rows differ by their count only."""
+    only_source = _only_in(source, silver)
+    only_silver = _only_in(silver, source)
     found: list[DifferingRow] = []
-    for key in sorted(left.keys() | right.keys()):
-        theirs, ours = left.get(key, []), right.get(key, [])
-        pairs = min(len(theirs), len(ours))
-        for one, other in zip(theirs, ours, strict=False):
-            places = (i for i, (a, b) in enumerate(zip(one.columns, other.columns, strict=True)) if a != b)
-            found.append(DifferingRow("changed", one.texts, tuple(places)))
-        for kind, rest in (("missing", theirs[pairs:]), ("surplus", ours[pairs:])):
+    for key in sorted(only_source.keys() | only_silver.keys()):
+        missing, surplus = only_source.get(key, []), only_silver.get(key, [])
+        pairs = min(len(missing), len(surplus))
+        for one, other in zip(missing, surplus, strict=False):
+            columns = (i for i, (a, b) in enumerate(zip(one.columns, other.columns, strict=True)) if a != b)
+            found.append(DifferingRow("changed", one.texts, tuple(columns)))
+        for kind, rest in (("missing", missing[pairs:]), ("surplus", surplus[pairs:])):
             if rest:
                 found.append(DifferingRow(kind, rest[0].texts, copies=len(rest)))
     return found
 
 
 def _only_in(rows: Sequence[RowHash], others: Sequence[RowHash]) -> dict[str, list[RowHash]]:
-    """Return what one side has and the other has not, or not as often, by the key's hash."""
-    there = Counter((row.key, row.row) for row in others)
+    """Return the rows of one side that the other lacks, or has less often, by the key's hash."""
+    unmatched = Counter((row.key, row.row) for row in others)
     found: dict[str, list[RowHash]] = defaultdict(list)
     for row in rows:
-        if there[row.key, row.row] > 0:
-            there[row.key, row.row] -= 1
+        if unmatched[row.key, row.row] > 0:
+            unmatched[row.key, row.row] -= 1
         else:
             found[row.key].append(row)
     return found

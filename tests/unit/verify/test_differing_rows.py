@@ -1,4 +1,4 @@
-"""Ranges are cut until the rows that differ are few; what differs is what was made to differ."""
+"""Ranges are divided until the rows that differ are few; what differs is what was made to differ."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash
-from pipeline.verify import key_ranges
-from pipeline.verify.key_ranges import DifferingRow, compare_rows, find_differences
+from pipeline.verify import differing_rows
+from pipeline.verify.differing_rows import DifferingRow, compare_rows, find_differences
 
 Row = tuple[str | None, str]  # key, value; None where the table has no key
 
@@ -20,7 +20,7 @@ def md5(text: str) -> str:
 
 
 class Rows:
-    """A side that holds rows in memory; `asked` says how many rows were handed over."""
+    """A side that holds rows in memory; `read_rows` counts the rows that it returned."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.hashed = []
@@ -29,7 +29,7 @@ class Rows:
             texts = () if key is None else (key,)
             columns = (md5(str(key)), md5(value))
             self.hashed.append(RowHash(row if key is None else md5(key), row, columns, texts))
-        self.asked = 0
+        self.read_rows = 0
 
     def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, RangeSum]:
         found: dict[str, RangeSum] = {}
@@ -41,7 +41,7 @@ class Rows:
 
     def rows(self, within: Sequence[str]) -> list[RowHash]:
         found = self._within(within)
-        self.asked += len(found)
+        self.read_rows += len(found)
         return found
 
     def _within(self, within: Sequence[str] | None) -> list[RowHash]:
@@ -59,13 +59,13 @@ def test_equal_tables_are_equal_and_no_row_is_looked_at() -> None:
     source, silver = Rows(rows), Rows(rows[::-1])
     found = find_differences(source, silver)
     assert (found.is_equal, found.source_rows, found.silver_rows, found.rows) == (True, 500, 500, [])
-    assert source.asked == silver.asked == 0
+    assert source.read_rows == silver.read_rows == 0
 
 
 @pytest.mark.parametrize("most_rows", [50_000, 20])
 def test_every_injury_is_found(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> None:
-    monkeypatch.setattr(key_ranges, "MOST_ROWS", most_rows)
-    monkeypatch.setattr(key_ranges, "FIRST_DIGITS", 1)
+    monkeypatch.setattr(differing_rows, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(differing_rows, "FIRST_DIGITS", 1)
     rows = table(3000)
     injured = [row for row in rows if row[0] != "17"]  # missing
     injured[40] = (injured[40][0], "another value")
@@ -79,7 +79,7 @@ def test_every_injury_is_found(monkeypatch: pytest.MonkeyPatch, most_rows: int) 
         ("surplus", ("new",), ()),
         ("surplus", ("100",), ()),
     }
-    assert source.asked < (3000 if most_rows == 50_000 else 30)
+    assert source.read_rows < (3000 if most_rows == 50_000 else 30)
 
 
 def test_equal_rows_of_a_bag_are_counted() -> None:
@@ -90,15 +90,15 @@ def test_equal_rows_of_a_bag_are_counted() -> None:
 
 
 def test_of_a_table_that_differs_everywhere_some_rows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_ranges, "MOST_ROWS", 50)
-    monkeypatch.setattr(key_ranges, "MOST_RANGES", 4)
+    monkeypatch.setattr(differing_rows, "MOST_ROWS", 50)
+    monkeypatch.setattr(differing_rows, "MOST_RANGES", 4)
     rows = table(9000)
     found = find_differences(source := Rows(rows), Rows([(key, "nothing") for key, _ in rows]))
     assert not found.is_equal
     assert not found.is_whole
     assert found.rows
     assert {row.kind for row in found.rows} == {"changed"}
-    assert source.asked <= 50
+    assert source.read_rows <= 50
 
 
 def test_a_table_that_silver_lacks_whole_is_missing() -> None:

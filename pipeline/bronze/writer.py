@@ -1,0 +1,135 @@
+"""The commits of one run of ingest to bronze: staged transactions, rows of table copies, gaps.
+
+Each commit of the stream records from which offset to which bronze is complete, and the source that the
+changes came from. Bronze is ahead of the slot at any moment: what a commit depends on is committed before it,
+and its offset is acknowledged to the slot after it. Commits to `changes`, `prepared` and `copies` carry the
+epoch of the run, so that an ingest that was held up while another one took over is refused. (A relation
+version that it still records is harmless.)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.new_files import BronzeOffset
+from pipeline.bronze.prepared import PreparedTransactions, transaction_keys
+from pipeline.bronze.relation_versions import RelationVersion, relations_table
+from pipeline.bronze.schema import RELATIONS, spark_ddl
+from pipeline.bronze.spool import StagedTransactions
+from pipeline.bronze.staged_files import StagingFolder
+from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.commit_files import DataFile, Epoch, commit_files
+from pipeline.delta.table import local_frame
+from pipeline.delta.txn import TableCommit, TxnKind
+from pipeline.errors import GapError
+from pipeline.protocol.lsn import INVALID, LSN
+
+_COUNTS = ("transactions", "changes", "gap")  # of a commit, not of the offset that it records
+
+
+class BronzeWriter:
+    """Writes bronze under an epoch of its own; may be shared by threads."""
+
+    def __init__(self, bronze: Bronze, source: Mapping[str, object]) -> None:
+        """Begin the next epoch; `source` is what commits of the stream record of the source."""
+        self.bronze = bronze
+        self._source = source
+        txn = bronze.txn.of(TxnKind.EPOCH)
+        self.epoch = Epoch(txn, (bronze.changes.offset(txn) or 0) + 1)
+        self.prepared = PreparedTransactions(bronze.prepared, bronze.changes, bronze.txn, self.epoch)
+        self._prepared_count = 0  # transactions that are prepared and have not ended
+
+    def claim(self) -> None:
+        """Refuse earlier ingests from now on; raise FencedError if a later one has begun."""
+        commit_files(
+            self.bronze.changes,
+            [],
+            TableCommit(self.epoch.txn, LSN(self.epoch.number)),
+            epoch=self.epoch,
+        )
+
+    def start(self, offset: LSN) -> None:
+        """Record the offset that an empty bronze begins with."""
+        self.commit([], replace(self._offset_commit(offset, offset), expected_offset=INVALID))
+
+    def record_offset_again(self, captured: BronzeOffset) -> None:
+        """Record the captured offset again if Delta has forgotten it."""
+        bronze = self.bronze
+        if bronze.changes.offset(bronze.txn) is None:
+            facts = {name: fact for name, fact in bronze.metadata().items() if name not in _COUNTS}
+            facts["from_lsn"] = str(captured.lsn)
+            self.commit([], TableCommit(bronze.txn, captured.lsn, facts))
+
+    def check_prepared(self, recorded: Mapping[str, Any]) -> None:
+        """Raise GapError if prepared transactions are missing that the newest commit counts.
+
+        Those that the newest commit ended are forgotten first: the run may have died before it did so.
+        """
+        self.prepared.forget([(gid, xid) for gid, xid in recorded.get("decided", ())])
+        self._prepared_count = int(recorded.get("prepared", 0))
+        if self._prepared_count and (found := self.prepared.open_count()) < self._prepared_count:
+            raise GapError(
+                f"Bronze has {found} of {self._prepared_count} prepared transactions, and the server does "
+                f"not send them again. Restore {self.prepared.table.path}, or start over with a new "
+                "storage.root."
+            )
+
+    def force_logs(self) -> None:
+        """Force the commits of other runs to disk: those of a run that died may not be there yet."""
+        bronze = self.bronze
+        for table in (bronze.changes, bronze.relations, bronze.prepared, bronze.copies.table):
+            table.force_log()
+
+    def land(self, staged: StagedTransactions, staging: StagingFolder) -> None:
+        """Commit staged transactions; their end LSN may be acknowledged once this returns."""
+        if staged.versions:
+            self.record_relations(staged.versions)
+        if staged.prepared:
+            self.prepared.keep([(p, staging.move(p.file, self.prepared.table)) for p in staged.prepared])
+        if staged.outcomes:
+            self.prepared.commit(staged.outcomes)
+        if staged.prepared or staged.outcomes:
+            self._prepared_count = self.prepared.open_count(staged.outcomes)
+        files = [staging.move(file, self.bronze.changes) for file in staged.files]
+        facts: dict[str, object] = {
+            "transactions": staged.transaction_count,
+            "changes": staged.change_count,
+        }
+        if ended := transaction_keys(staged.outcomes):
+            facts["decided"] = ended
+        self.commit(files, self._offset_commit(staged.start_lsn, staged.end_lsn, **facts))
+        self.prepared.forget(ended)
+
+    def land_gap(self, start: LSN, end: LSN, sentence: str) -> None:
+        """Move the offset over a gap of the stream."""
+        self._prepared_count = self.prepared.open_count()
+        self.commit([], self._offset_commit(start, end, gap=sentence))
+
+    def record_relations(self, versions: Sequence[RelationVersion]) -> None:
+        """Append relation versions; must be on disk before the changes that name them."""
+        rows = relations_table(versions).to_pylist()
+        frame = local_frame(self.bronze.lake.spark, rows, spark_ddl(RELATIONS))
+        with crash_step(CrashStep.RECORD_RELATIONS):
+            commit_files(self.bronze.relations, [], rows=frame)
+
+    def record_copies(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Append rows to `bronze/copies`."""
+        self.bronze.copies.record(rows, self.epoch)
+
+    def commit(self, files: Sequence[DataFile], *commits: TableCommit) -> None:
+        """Append files (possibly none) in the table's folder to `changes`, in one commit with offsets."""
+        epoch = {"epoch": self.epoch.number}
+        commits = tuple(replace(each, metadata={**each.metadata, **epoch}) for each in commits)
+        with crash_step(CrashStep.COMMIT_BRONZE):
+            commit_files(self.bronze.changes, files, *commits, epoch=self.epoch)
+
+    def _offset_commit(self, start: LSN, end: LSN, **facts: object) -> TableCommit:
+        metadata = {
+            **self._source,
+            "from_lsn": str(start),
+            "to_lsn": str(end),
+            **facts,
+            "prepared": self._prepared_count,
+        }
+        return TableCommit(self.bronze.txn, end, metadata, expected_offset=start)

@@ -1,0 +1,214 @@
+"""The loop of an ingest run: read, decode and stage; commit and acknowledge.
+
+One thread reads the stream, decodes and stages; another one commits what is staged, so that reading goes on
+while Delta works. An LSN is acknowledged to the slot only after the bronze commit that records it.
+
+The way of a message to its bronze commit: `ChangeStream.read` gives bytes, `Decoder.decode` turns them into
+events and puts their rows into the `Spool`, `Spool.seal` returns `StagedTransactions`, and
+`BronzeWriter.land` commits these.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+from pipeline.bronze.spool import Spool, StagedTransactions
+from pipeline.bronze.staged_files import StagingFolder
+from pipeline.bronze.writer import BronzeWriter
+from pipeline.config.config import Config
+from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.errors import SourceError
+from pipeline.ingest.decoder import Decoder
+from pipeline.postgres.connection import Connection
+from pipeline.postgres.replication.change_stream import ChangeStream
+from pipeline.postgres.replication.slot_lock import open_locked
+from pipeline.progress import IngestProgress, IngestSummary
+from pipeline.protocol.lsn import LSN
+from pipeline.table_copy.capture_state import CaptureState
+from pipeline.table_copy.coordinator import CopyCoordinator
+
+LAND_ROWS = 250_000  # land once this many rows wait…
+LAND_SECONDS = 3.0  # …or the oldest has waited this long
+IDLE_SECONDS = 60.0  # record an idle offset this often…
+IDLE_BYTES = 64 << 20  # …or after so much WAL
+_READ_TIMEOUT = 0.25
+_REPORT_SECONDS = 1.0
+_CONFIRM_TIMEOUT = 30.0
+
+
+class Capture:
+    """Captures the stream from the summary's offset on, while tables are copied."""
+
+    def __init__(
+        self,
+        config: Config,
+        writer: BronzeWriter,
+        connection: Connection,
+        stream: ChangeStream,
+        summary: IngestSummary,
+        copier: CopyCoordinator,
+        state: CaptureState,
+        progress: IngestProgress | None,
+        start_stream: Callable[[LSN], ChangeStream],
+    ) -> None:
+        """Read `stream`; `start_stream` starts another session when a name in this one is old."""
+        self._writer = writer
+        self._stream = stream
+        self._start_stream = start_stream
+        self._copier = copier
+        self._state = state
+        self._summary = summary
+        self._progress = progress
+        bronze = writer.bronze
+        self._staging = StagingFolder(bronze.lake)
+        recorded = bronze.relation_version_ids()
+        bronze.relations.force_log()  # a version that is recorded already is not recorded again
+        self._spool = Spool(self._staging.path, summary.captured_offset, recorded)
+        self._decoder = Decoder(
+            self._spool,
+            connection,
+            config.source.conninfo,
+            state,
+            connect=partial(open_locked, slot=config.source.slot),
+        )
+        self._sealed_at = time.monotonic()
+        self._landing: tuple[StagedTransactions, Future[None]] | None = None
+
+    def run(self, target: LSN | None, stop: threading.Event) -> IngestSummary:
+        """Go on until everything up to the target is in bronze and acknowledged, or until `stop`."""
+        started = reported = time.monotonic()
+        if self._progress:
+            self._progress(self._summary)
+        self._state.set_captured_offset(self._spool.offset)
+        self._copier.start()
+        with ThreadPoolExecutor(1, thread_name_prefix="land") as lander:
+            try:
+                while not stop.is_set():
+                    messages = self._stream.read(_READ_TIMEOUT)
+                    if messages:
+                        self._decoder.decode(messages, self._stream.session)
+                    else:
+                        self._stream.ping()
+                    if (
+                        self._state.is_session_due(self._spool.offset)
+                        and self._decoder.is_between_transactions
+                    ):
+                        self._start_session(lander)
+                    is_done = self._is_done(target)
+                    self._land_when_due(lander, is_done)
+                    now = time.monotonic()
+                    self._summary.seconds = now - started
+                    if self._progress and self._summary.has_copies and now - reported >= _REPORT_SECONDS:
+                        reported = now
+                        self._progress(self._summary)
+                    if is_done:
+                        break
+                self._copier.close()
+                self._finish(lander)
+            except SourceError:
+                if self._landing is not None:
+                    self._landing[1].result()  # a refused commit explains more than a lost session
+                raise
+            finally:
+                self._copier.close()
+                self._stream.close()
+                self._decoder.close()
+                self._spool.discard()
+                self._staging.close()
+        self._summary.seconds = time.monotonic() - started
+        return self._summary
+
+    def _is_done(self, target: LSN | None) -> bool:
+        """Return whether the stream was read up to the target and to where copies are complete."""
+        if target is None or not self._copier.is_done:
+            return False
+        return self._stream.received_lsn >= max(target, self._state.required_lsn)
+
+    def _land_when_due(self, lander: ThreadPoolExecutor, is_done: bool) -> None:
+        if self._landing is not None and not self._landing[1].done():
+            if is_done or self._stream.needs_acknowledgement:
+                self._settle()
+            return
+        self._settle()
+        waited = time.monotonic() - self._sealed_at
+        must_land = is_done or self._stream.needs_acknowledgement
+        pending_rows = self._spool.pending_rows
+        if not (must_land or pending_rows >= LAND_ROWS or waited >= LAND_SECONDS):
+            return
+        is_idle_due = must_land or self._is_idle_due(waited)
+        staged = self._spool.seal() if pending_rows or is_idle_due else None
+        if staged is not None:
+            self._submit(lander, staged)
+        elif is_idle_due:
+            self._advance_idle()
+
+    def _is_idle_due(self, waited: float) -> bool:
+        """Return whether it is time to record an offset, though nothing was committed."""
+        received, required = self._stream.received_lsn, self._state.required_lsn
+        behind = received - self._spool.offset
+        return behind > 0 and (
+            waited >= IDLE_SECONDS or behind >= IDLE_BYTES or self._spool.offset < required <= received
+        )
+
+    def _submit(self, lander: ThreadPoolExecutor, staged: StagedTransactions) -> None:
+        self._sealed_at = time.monotonic()
+        self._landing = staged, lander.submit(self._writer.land, staged, self._staging)
+
+    def _settle(self) -> None:
+        """Wait for the landing under way and acknowledge what it committed."""
+        if self._landing is None:
+            return
+        staged, landing = self._landing
+        landing.result()
+        self._landing = None
+        self._acknowledge(staged)
+
+    def _acknowledge(self, staged: StagedTransactions) -> None:
+        self._state.set_captured_offset(staged.end_lsn)
+        with crash_step(CrashStep.ACKNOWLEDGE):
+            self._acknowledge_received(staged.end_lsn)
+        summary = self._summary
+        summary.captured_offset, summary.commit_time = staged.end_lsn, staged.commit_time
+        summary.transactions += staged.transaction_count
+        summary.changes += staged.change_count
+        summary.commits += 1
+        if self._progress:
+            self._progress(summary)
+
+    def _advance_idle(self) -> None:
+        """Record that nothing was committed up to what was received, and acknowledge that.
+
+        If bronze is there already, the slot alone is behind: the run that committed this died before it
+        acknowledged it, or the server lost the acknowledgement in a crash.
+        """
+        staged = self._spool.seal_empty(self._decoder.complete_lsn(self._stream.received_lsn))
+        if staged is None:
+            self._acknowledge_received(self._spool.offset)
+            return
+        self._writer.land(staged, self._staging)
+        self._sealed_at = time.monotonic()
+        self._acknowledge(staged)
+
+    def _acknowledge_received(self, lsn: LSN) -> None:
+        """Acknowledge what bronze holds, as far as the slot has sent it in this run."""
+        self._stream.acknowledge(min(lsn, self._stream.received_lsn))
+
+    def _start_session(self, lander: ThreadPoolExecutor) -> None:
+        """Go on in another session of the server: it describes every table again."""
+        self._finish(lander)
+        self._stream.close()
+        self._stream = self._start_stream(self._spool.offset)
+        self._decoder.end_session()
+        self._state.start_session()
+
+    def _finish(self, lander: ThreadPoolExecutor) -> None:
+        """Land what is committed, record how far the server has read, and have it acknowledged."""
+        self._settle()
+        staged = self._spool.seal()
+        if staged is not None:
+            self._submit(lander, staged)
+            self._settle()
+        self._advance_idle()
+        self._stream.confirm(_CONFIRM_TIMEOUT)
