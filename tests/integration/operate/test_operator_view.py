@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import threading
@@ -18,13 +17,13 @@ from rich.console import Console
 
 from pipeline.bronze.activity import Mark, read_activity
 from pipeline.bronze.log import Bronze
-from pipeline.cli.metrics_options import Address
+from pipeline.cli.options import Address
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.operate.run import run_both
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status, TableStatus
-from pipeline.report.watch import Observers
+from pipeline.report.watch import Observers, WatchOptions
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
@@ -130,7 +129,7 @@ def test_a_continuous_run_is_watched(pipeline: Pipeline, capsys: pytest.CaptureF
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = argparse.Namespace(
+    options = WatchOptions(
         log="json", metrics=Address("127.0.0.1", port), debug=False, json=False, trigger="continuous"
     )
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""What `pgdelta status --prove` says of a lake: whole where it is whole, and where it is not."""
+"""What `pgdelta audit` says of a lake: whole where it is whole, and where it is not."""
 
 from __future__ import annotations
 

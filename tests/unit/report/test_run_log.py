@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 from contextlib import closing
@@ -11,14 +10,14 @@ from typing import Any
 import pytest
 
 from pipeline import __version__
-from pipeline.cli.metrics_options import Address, address_of
+from pipeline.cli.options import Address
 from pipeline.config.config import Config, Silver, Source, Storage
 from pipeline.errors import ConfigError, EndpointError, LakeError
 from pipeline.metadata.manifests import Manifest
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.run_log import RunLog
-from pipeline.report.watch import Observers
+from pipeline.report.watch import Observers, WatchOptions
 from pipeline.table_name import TableName
 
 CONFIG = Config("shop", Source("", "shop", "shop"), Storage("./lake"), Silver(), (), "pipeline.yaml")
@@ -135,8 +134,8 @@ def options(
     debug: bool = False,
     trigger: str = "available-now",
     json: bool = False,
-) -> argparse.Namespace:
-    return argparse.Namespace(log=log, metrics=metrics, debug=debug, json=json, trigger=trigger)
+) -> WatchOptions:
+    return WatchOptions(log=log, metrics=metrics, debug=debug, json=json, trigger=trigger)
 
 
 def test_a_failed_run_ends_with_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +171,7 @@ def test_text_is_what_it_was_and_leaves_errors_alone(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def tell_troubles(options: argparse.Namespace) -> None:
+def tell_troubles(options: WatchOptions) -> None:
     summary = ApplySummary("shop")
     with Observers(CONFIG, options, "apply") as watch:
         for state in (
@@ -214,22 +213,3 @@ def test_a_port_that_is_taken_ends_the_run_before_it_begins() -> None:
             Observers(CONFIG, options("text", address), "run"),
         ):
             pytest.fail("it began")
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("9187", ("127.0.0.1", 9187)),
-        ("0.0.0.0:80", ("0.0.0.0", 80)),
-        ("db-1.local:65535", ("db-1.local", 65535)),
-        ("[::1]:9187", ("::1", 9187)),
-    ],
-)
-def test_an_address_is_a_port_or_host_and_port(text: str, address: tuple[str, int]) -> None:
-    assert address_of(text) == address
-
-
-@pytest.mark.parametrize("text", ["", "0", "65536", ":9187", "x", "host:", "host:0", "-1", "1.5", "٣"])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="write a port from 1 to 65535"):
-        address_of(text)
