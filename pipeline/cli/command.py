@@ -102,11 +102,11 @@ class PipelineCommand(click.Command):
         with formatter.indentation():
             for paragraph in self.paragraphs:
                 formatter.write_paragraph()
-                formatter.write_text(paragraph)
+                _write_prose(formatter, paragraph)
         if self.examples:
             with formatter.section("Examples"):
                 for comment, line in self.examples:
-                    formatter.write_text(f"# {comment}")
+                    _write_prose(formatter, f"# {comment}")
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")
         for heading, options in self.option_groups(ctx).items():
             records = [record for each in options if (record := each.get_help_record(ctx)) is not None]
@@ -114,7 +114,7 @@ class PipelineCommand(click.Command):
         codes = [(str(code), meaning) for code, meaning in sorted(self.exit_codes.items())]
         _write_section(formatter, "Exit codes", codes)
         formatter.write_paragraph()
-        formatter.write_text(self.default_kind.value)
+        _write_prose(formatter, self.default_kind.value)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, those of an option that takes many joined to one."""
@@ -201,3 +201,9 @@ def option(*names: str, group: str, **attributes: Any) -> Callable[[Function], F
 def _write_section(formatter: click.HelpFormatter, heading: str, records: Iterable[tuple[str, str]]) -> None:
     with formatter.section(heading):
         formatter.write_dl(list(records), col_max=_COLUMN)
+
+
+def _write_prose(formatter: click.HelpFormatter, text: str) -> None:
+    indent = " " * formatter.current_indent
+    prose = click.wrap_text(text, formatter.width, initial_indent=indent, subsequent_indent=indent)
+    formatter.write(f"{prose}\n")
