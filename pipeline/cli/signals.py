@@ -21,8 +21,7 @@ from enum import Enum
 from types import FrameType
 
 from pipeline.delta.spark.launcher import end_with_launcher, forward_signals
-from pipeline.errors import TRACES, PgdeltaError, one_line
-from pipeline.errors import describe_error as describe_error
+from pipeline.errors import TRACES, PgdeltaError, describe_error, one_line
 
 # A stop has to end within 60 s. What is cut off then is a commit that did not happen.
 _GRACE_SECONDS = 50.0

@@ -27,7 +27,7 @@ def check_machine(config: Config) -> Iterator[Check]:
         yield Check("Java", False, f"{sentence[0].upper()}{sentence[1:]}.", "Then run the check again.")
     root = config.storage.root
     if urlparse(root).scheme not in ("", "file"):
-        yield Check("lake", True, f"The lake is at {root}. Only the jobs can tell whether it can be written.")
+        yield Check("lake", True, f"The lake is at {root}. The jobs verify that it can be written.")
         return
     path = Path(os.path.abspath(root.removeprefix("file://").removeprefix("file:")))
     there = next(folder for folder in (path, *path.parents) if folder.exists())

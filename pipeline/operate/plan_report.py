@@ -1,4 +1,4 @@
-"""The plan of the next apply: one line a table, or each step of the tables that were asked for.
+"""The plan of the next apply: one line a table, or each step of the tables that a person names.
 
 Tables that need attention come first: those that cannot be planned, are held, or lose values.
 """
@@ -101,7 +101,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next apply does up to an LSN; it has details, and SQL, if they were asked for."""
+    """What the next apply does up to an LSN; `has_details` and `has_sql` choose what is shown."""
 
     pipeline: str
     upto: LSN
@@ -123,7 +123,7 @@ class Plan:
         }
 
     def print(self, console: Console) -> None:
-        """Print one line a table; every step where details were asked for, or of a single table."""
+        """Print one line a table; with details, or for a single table, every step."""
         if not self.tables:
             print_paragraph(console, f"{self.pipeline}: {self._nothing}")
             return

@@ -27,7 +27,7 @@ from pipeline.verify.row_counts import copy_findings, find_differences, interval
 class Audit:
     """The chain of commits of one pipeline, compared with the rows of bronze.
 
-    `counted` is how many changes were compared, None if the chain does not tell how many there should be;
+    `counted` is how many changes were compared, None if the chain does not record how many there should be;
     `prepared_rows` are changes that no commit counts, `copies` the complete table copies that were compared.
     """
 
@@ -124,7 +124,7 @@ class Audit:
             for link in chain.crossed
         ]
         if self.counted is None:
-            lines.append("rows were not counted: the chain does not tell how many there should be")
+            lines.append("rows were not counted: the chain does not record how many there should be")
             return lines
         agree = "differ, see above" if self.differences else "agree with what the commits recorded"
         copies = f"{self.copies:,} complete table {'copy' if self.copies == 1 else 'copies'}"

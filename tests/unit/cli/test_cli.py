@@ -24,8 +24,8 @@ from pipeline import __version__
 from pipeline.cli import main
 from pipeline.cli.command import PipelineCommand
 from pipeline.cli.options import parse_address
-from pipeline.cli.signals import describe_error, main_guard
-from pipeline.errors import ConfigError, GapError, LakeError, report_error
+from pipeline.cli.signals import main_guard
+from pipeline.errors import ConfigError, GapError, LakeError, describe_error, report_error
 from tests.support.paths import ROOT
 
 COMMANDS = (

@@ -57,7 +57,7 @@ def test_a_folder_without_hard_links_is_refused_and_the_probe_leaves_nothing(
 
 def test_where_nobody_can_look_nothing_is_promised() -> None:
     sentence = checked("s3a://bucket/lake")["lake"].sentence
-    assert sentence == "The lake is at s3a://bucket/lake. Only the jobs can tell whether it can be written."
+    assert sentence == "The lake is at s3a://bucket/lake. The jobs verify that it can be written."
 
 
 def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
