@@ -65,12 +65,14 @@ def test_too_many_deletes_hold_a_table_and_no_other_until_somebody_confirms(pipe
     pipeline.ingest()
     steps = {table.name[1]: table.steps for table in make_plan(pipeline.config, spark=pipeline.spark).tables}
     [step] = steps.pop("guarded")
+    assert step.holds
     assert step.sentence == (
         "public.guarded is held by its guards: what waits for it has 6 deletes (guards.deletes is 5); bronze "
         "keeps the changes: where they are meant, apply them with "
         "pgdelta apply --confirm --table public.guarded"
     )
-    assert steps == {"free": ()}
+    assert list(steps) == ["free"]
+    assert [(step.is_write, step.sentence) for step in steps["free"]] == [(True, "merge by key")]
     summary = pipeline.apply()
     assert held(summary) == {"guarded"}
     assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
