@@ -1,7 +1,6 @@
-"""Bring the silver tables to what bronze holds: `spark-submit jobs/apply.py --config conf/pipeline.yaml`.
+"""Apply what bronze holds to the silver tables: `spark-submit jobs/apply.py --config conf/pipeline.yaml`.
 
-Takes the arguments of `pgdelta apply` and does the same; needs nothing else on the line, and runs from any
-folder.
+The options are those of `pgdelta apply`. `spark-submit` needs no others, and the job runs from any folder.
 """
 
 import sys

@@ -1,7 +1,6 @@
 """Capture PostgreSQL's changes into bronze: `spark-submit jobs/ingest.py --config conf/pipeline.yaml`.
 
-Takes the arguments of `pgdelta ingest` and does the same; needs nothing else on the line, and runs from any
-folder.
+The options are those of `pgdelta ingest`. `spark-submit` needs no others, and the job runs from any folder.
 """
 
 import sys

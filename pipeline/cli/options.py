@@ -1,16 +1,129 @@
-"""What every command takes that is about one pipeline."""
+"""Options that several commands share, and the types of their values.
 
-import argparse
-import os
+Nothing heavy is imported here, because `--help` of every command needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import click
+
+from pipeline.cli.command import Function, option
+
+LOCAL = "127.0.0.1"
+OUTPUT = "Output"
+TABLES = "Tables"
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`, which PGDELTA_CONFIG stands in for: what sentences tell to run, runs as it is told."""
-    given = os.environ.get("PGDELTA_CONFIG")
-    parser.add_argument(
+class Address(NamedTuple):
+    """Where metrics are served."""
+
+    host: str
+    port: int
+
+
+def parse_address(text: str) -> Address:
+    """Return the address that a text names; raise ValueError for anything else."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if (colon and not host) or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"{text!r} is not an address. Write a port from 1 to 65535, or HOST:PORT ([::1]:9187 for IPv6)."
+        )
+    return Address(host or LOCAL, int(port))
+
+
+def _parse_metrics(context: click.Context, parameter: click.Parameter, value: str | None) -> Address | None:
+    try:
+        return None if value is None else parse_address(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
+def config_option(function: Function) -> Function:
+    """Declare `--config`, for which PGDELTA_CONFIG stands in."""
+    return option(
         "--config",
-        required=not given,
-        default=given,
+        group="Pipeline",
+        required=True,
+        envvar="PGDELTA_CONFIG",
+        show_envvar=True,
         metavar="FILE",
-        help="the pipeline's YAML file; PGDELTA_CONFIG in the environment stands in for it",
+        type=click.Path(readable=False),
+        help="The pipeline's YAML file.",
+    )(function)
+
+
+def tables_option(what: str) -> Callable[[Function], Function]:
+    """Declare `--table GLOB`, repeatable; `what` says what becomes of the tables."""
+    return option(
+        "--table",
+        "tables",
+        group=TABLES,
+        multiple=True,
+        metavar="GLOB",
+        help=f"{what} GLOB is schema.table with * and ?, as in the configuration. Repeatable.",
     )
+
+
+def strict_option(function: Function) -> Function:
+    """Declare `--strict` of commands that write."""
+    return option(
+        "--strict",
+        group="Run",
+        is_flag=True,
+        help="Exit with 1 also if a recorded policy held or refused a table.",
+    )(function)
+
+
+def output_options(function: Function) -> Function:
+    """Declare `--json` and `--debug`."""
+    return json_option("Print the result as one JSON object.")(debug_option(function))
+
+
+def json_option(what: str) -> Callable[[Function], Function]:
+    """Declare `--json`."""
+    return option("--json", "as_json", group=OUTPUT, is_flag=True, help=what)
+
+
+def debug_option(function: Function) -> Function:
+    """Declare `--debug`."""
+    return option("--debug", group=OUTPUT, is_flag=True, help="Show stack traces and Spark's warnings.")(
+        function
+    )
+
+
+def run_options(function: Function) -> Function:
+    """Declare the options of commands that run a pipeline: `--trigger`, `--strict`, `--metrics`, `--log`."""
+    trigger = option(
+        "--trigger",
+        group="Run",
+        type=click.Choice(("available-now", "continuous")),
+        default="available-now",
+        show_default=True,
+        metavar="WHEN",
+        help="available-now ends when all that was there at the start is done; continuous goes on until a "
+        "signal.",
+    )
+    metrics = option(
+        "--metrics",
+        group="Monitoring",
+        callback=_parse_metrics,
+        metavar="[HOST:]PORT",
+        help="Serve Prometheus metrics at http://HOST:PORT/metrics during the run, without password and TLS. "
+        f"HOST defaults to this machine only ({LOCAL}).",
+    )
+    log = option(
+        "--log",
+        group="Monitoring",
+        type=click.Choice(("text", "json")),
+        default="text",
+        show_default=True,
+        metavar="FORMAT",
+        help="What stderr gets during the run. text: table copies, and in a continuous run tables that are "
+        "held or fail. json: one object a line for the start, each commit and batch, tables that are copied, "
+        "held or fail, and the end.",
+    )
+    return trigger(strict_option(metrics(log(function))))

@@ -1,9 +1,9 @@
-"""What stands between a command and the shell: signals in, sentences and exit codes out.
+"""Run a command's work under signals, and turn every failure into one sentence and an exit code.
 
-A guarded function gets a `stop` event, which SIGTERM or SIGINT sets; it finishes the commit under way and
-returns its exit code. An exception becomes one sentence on stderr: a `PgdeltaError` says its own, any other
-is reduced to its kind and place, because its text could hold a row's values. Stack traces are for `debug`
-only, those of errors after which the run goes on too.
+The work gets a `stop` event, which SIGTERM or SIGINT sets; it finishes the commit in progress and returns its
+exit code. An exception becomes one sentence on stderr: a `PgdeltaError` has its own, any other is reduced to
+its kind and place, because its text could hold a row's values. Stack traces, also of errors that end no run,
+are for `debug` only.
 """
 
 from __future__ import annotations
@@ -21,29 +21,34 @@ from enum import Enum
 from types import FrameType
 
 from pipeline.delta.spark.launcher import end_with_launcher, forward_signals
-from pipeline.errors import TRACES, PgdeltaError, one_line
-from pipeline.errors import describe_error as describe_error
+from pipeline.errors import TRACES, PgdeltaError, describe_error, one_line
 
-# a stop must have ended within 60 s; what is cut off then is a commit that did not happen, and the next run
-# does it
+# A stop has to end within 60 s. What is cut off then is a commit that did not happen.
 _GRACE_SECONDS = 50.0
 _READER_SECONDS = 1.0
 
 
 class Kind(Enum):
-    """What a stop does to a command: the next run repeats it, nobody does, it answers, it reads on and on."""
+    """What a signal does to a command, as its help has it.
 
-    JOB = "finishes the commit under way and ends with 0; a second one ends at once, with 130."
-    ONCE = (
-        "finishes the commit under way, and ends with 1 where something is left to do;\n"
-        "a second one ends at once, with 130."
+    The next run repeats a JOB, nothing repeats ONCE, an ANSWER is printed whole or not at all, a READER goes
+    on until it is stopped.
+    """
+
+    JOB = (
+        "Ctrl-C or SIGTERM finishes the commit in progress and exits with 0. A second one exits at once with "
+        "130."
     )
-    ANSWER = "ends at once with 1, for nothing was answered; a reader that closes the pipe ends it with 0."
-    READER = "ends at once with 0, and so does a reader that closes the pipe."
+    ONCE = (
+        "Ctrl-C or SIGTERM finishes the commit in progress, and exits with 1 if work is left. A second one "
+        "exits at once with 130."
+    )
+    ANSWER = "Ctrl-C or SIGTERM exits at once with 1."
+    READER = "Ctrl-C or SIGTERM exits at once with 0, and so does a reader that closes the pipe."
 
     @property
-    def is_waited_for(self) -> bool:
-        """Say whether there may be a commit under way."""
+    def commits(self) -> bool:
+        """Whether a commit may be in progress."""
         return self in (Kind.JOB, Kind.ONCE)
 
 
@@ -52,50 +57,52 @@ def main_guard(
 ) -> int:
     """Run a function and return its exit code; every failure leaves one sentence on stderr.
 
-    What only reads is not waited for: a stop ends it within a second, also where it is stuck in a write to a
-    pipe that nobody empties.
+    A command that only reads ends within a second of a signal, even where it is blocked in a write to a pipe
+    that has no reader.
 
-    The function runs on a thread of its own: signals are then heard at once, whatever it waits for, and
-    Spark, which takes over SIGINT where it is started on the main thread, leaves it to us.
+    The function runs on a thread of its own: signals are then handled at once, whatever it waits for, and
+    Spark, which takes over SIGINT when it is started on the main thread, leaves it alone.
     """
     stop = _Stop()
     if debug:
         os.environ.setdefault("PGDELTA_SPARK_LOG", "warn")
     else:
-        # py4j tells of a JVM that is gone by the root logger, with a stack trace
+        # py4j reports a JVM that is gone through the root logger, with a stack trace
         for name in ("py4j", "pyspark", None):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     traces = logging.StreamHandler() if debug else logging.NullHandler()
     TRACES.addHandler(traces)
     TRACES.setLevel(logging.DEBUG if debug else logging.CRITICAL + 1)
-    outcome: list[int] = []
+    exit_codes: list[int] = []
 
     def work() -> None:
         try:
-            forward_signals(stop.ask)
+            forward_signals(stop.request)
             end_with_launcher()
-            outcome.append(function(stop.event))
+            exit_codes.append(function(stop.event))
         except SystemExit as error:
-            outcome.append(error.code if isinstance(error.code, int) else 1)
+            exit_codes.append(error.code if isinstance(error.code, int) else 1)
         except BaseException as error:
             if debug:
                 traceback.print_exception(error)
-            _say(describe_error(error))
-            outcome.append(error.exit_code if isinstance(error, PgdeltaError) else 1)
+            print_error(describe_error(error))
+            exit_codes.append(error.exit_code if isinstance(error, PgdeltaError) else 1)
 
     hook = threading.excepthook
     if not debug:
-        threading.excepthook = _say_of_thread
-    previous = {number: signal.signal(number, stop.hear) for number in (signal.SIGTERM, signal.SIGINT)}
+        threading.excepthook = _print_thread_error
+    previous = {number: signal.signal(number, stop.handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         worker = threading.Thread(target=work, name="pgdelta", daemon=True)
         worker.start()
         while worker.is_alive():
             worker.join(0.2)
-            if stop.is_overdue(_GRACE_SECONDS if kind.is_waited_for else _READER_SECONDS):
-                if kind.is_waited_for:
-                    again = "the next run repeats it" if kind is Kind.JOB else "run the same command again"
-                    _say(f"stopped before the commit under way had ended; nothing is lost, {again}")
+            if stop.is_overdue(_GRACE_SECONDS if kind.commits else _READER_SECONDS):
+                if kind.commits:
+                    print_error(
+                        "Stopped before the commit in progress had ended. Nothing is lost: "
+                        + ("the next run repeats it." if kind is Kind.JOB else "run the same command again.")
+                    )
                     with contextlib.suppress(OSError, ValueError):
                         sys.stdout.flush()
                 os._exit(int(kind in (Kind.ONCE, Kind.ANSWER)))
@@ -104,46 +111,46 @@ def main_guard(
         for number, handler in previous.items():
             signal.signal(number, handler)
         threading.excepthook = hook
-    return outcome[0] if outcome else 1
+    return exit_codes[0] if exit_codes else 1
 
 
-def _say(sentence: str) -> None:
-    # stderr may be a pipe that nobody reads any more
+def print_error(sentence: str) -> None:
+    """Print a sentence on stderr, which may be a pipe without a reader."""
     with contextlib.suppress(OSError, ValueError):
         print(f"pgdelta: {one_line(sentence)}", file=sys.stderr, flush=True)
 
 
-def _say_of_thread(arguments: threading.ExceptHookArgs) -> None:
+def _print_thread_error(arguments: threading.ExceptHookArgs) -> None:
     if arguments.exc_value is not None:
-        _say(describe_error(arguments.exc_value))
+        print_error(describe_error(arguments.exc_value))
 
 
 class _Stop:
-    """Remember that and when somebody asked for the end."""
+    """Whether a stop was requested, and when."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
-        self._asked_at: float | None = None
+        self._requested_at: float | None = None
 
-    def ask(self) -> None:
-        """Ask for the end; asking again more than a second later ends the process without waiting."""
+    def request(self) -> None:
+        """Request the end; a request more than a second after the first exits at once."""
         now = time.monotonic()
-        if self._asked_at is None:
-            self._asked_at = now
+        if self._requested_at is None:
+            self._requested_at = now
             self.event.set()
-        elif now - self._asked_at > 1.0:
+        elif now - self._requested_at > 1.0:
             # one Ctrl-C can arrive twice, from the terminal and through Spark's JVM: hence the second between
-            _say("stopped at once; nothing is lost, the next run goes on from the last commit")
+            print_error("Stopped at once. Nothing is lost: the next run continues from the last commit.")
             os._exit(130)
 
-    def hear(self, number: int, frame: FrameType | None) -> None:
-        """Take one signal."""
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
         del number, frame
-        self.ask()
+        self.request()
 
     def is_overdue(self, seconds: float) -> bool:
-        """Tell whether the time to end in good order, after somebody asked for the end, has run out.
+        """Return whether a signal requested the end longer than `seconds` ago.
 
-        A function that sets the event itself, because a part of it failed, ends by itself and says so.
+        A function that sets the event itself, because a part of it failed, ends by itself.
         """
-        return self._asked_at is not None and time.monotonic() - self._asked_at > seconds
+        return self._requested_at is not None and time.monotonic() - self._requested_at > seconds

@@ -7,7 +7,6 @@ silver table is compared with its source. The server ends with this process, how
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import math
@@ -68,12 +67,11 @@ tables:
 """
 
 
-def run_demo(options: argparse.Namespace) -> int:
-    """Run the demo and return 0 where silver equals the source; the server is stopped in any case."""
-    stop: threading.Event = options.stop
+def run_demo(folder: str, seconds: float, *, as_json: bool, stop: threading.Event) -> int:
+    """Run the demo and return 0 if silver equals the source; the server is stopped in any case."""
     started = time.monotonic()
-    console = None if options.json else Console()
-    root = Path(options.root).resolve()
+    console = None if as_json else Console()
+    root = Path(folder).resolve()
     outcome = Outcome(root / "lake", root / "pipeline.yaml")
     with _claim(root):
         _say(console, f"an embedded PostgreSQL server in {short_path(root / 'server')}")
@@ -82,7 +80,7 @@ def run_demo(options: argparse.Namespace) -> int:
             _say(console, "Spark")
             spark = start_session("pgdelta demo")
             with connect(config.source.conninfo, application_name="pgdelta demo") as connection:
-                _play(outcome, config, spark, connection, console, options.seconds, stop)
+                _play(outcome, config, spark, connection, console, seconds, stop)
     outcome.seconds = time.monotonic() - started
     if console is None:
         print(json.dumps(outcome.as_json()), flush=True)

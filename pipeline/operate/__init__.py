@@ -1,1 +1,1 @@
-"""What an operator asks for: both jobs at once, a plan, a retry, a resync, silver as of a commit."""
+"""What an operator runs besides the jobs: checks, plans, rebuilds, resyncs, maintenance, as-of queries."""

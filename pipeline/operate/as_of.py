@@ -1,7 +1,8 @@
-"""Which version of each silver table shows one commit of the source, for people and for SQL elsewhere."""
+"""Find the version of each silver table that shows one commit of the source, with queries to paste."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +11,22 @@ from rich.console import Console
 
 from pipeline.config.config import Config
 from pipeline.delta.spark.session import start_session
-from pipeline.errors import one_line
+from pipeline.errors import ConfigError
 from pipeline.silver.as_of import AsOf, TableAsOf, as_of
+from pipeline.table_name import match_tables
+from pipeline.terminal import plain, print_paragraph
 
 
 @dataclass(frozen=True, slots=True)
 class SilverVersions:
-    """Silver as of one commit, looked at table by table; a table is current, behind or gone."""
+    """Silver as of one commit, table by table; the state of a table is current, behind or gone."""
 
     silver: AsOf
     tables: tuple[tuple[str, TableAsOf], ...]  # (state, table)
 
-    @property
-    def exit_code(self) -> int:
-        """Return 1 where the version of a table is gone."""
+    def exit_code(self, strict: bool) -> int:
+        """Return 1 if the version of a table is gone."""
+        del strict
         return int(any(state == "gone" for state, _ in self.tables))
 
     def as_json(self) -> dict[str, Any]:
@@ -34,8 +37,8 @@ class SilverVersions:
             "commit_time": time and time.isoformat(),
             "tables": [
                 {
-                    "schema": table.name[0],
-                    "table": table.name[1],
+                    "schema": table.name.schema,
+                    "table": table.name.table,
                     "state": state,
                     "path": table.path,
                     "version": table.version,
@@ -47,28 +50,47 @@ class SilverVersions:
         }
 
     def print(self, console: Console) -> None:
-        """Print the commit, and a query for each table; a line is never broken, so that it can be copied."""
+        """Print the commit, and a query for each table; first the tables that have none.
+
+        Comments are wrapped; a query is never broken, so that it can be copied.
+        """
         time = self.silver.commit_time
         committed = f", committed {time:%Y-%m-%d %H:%M:%S.%f}Z" if time else ""
-        lines = [f"-- silver as of {self.silver.lsn}{committed}"]
-        for state, table in self.tables:
-            if state == "current":
-                lines.append(f"-- {table.name}: version {table.version} of {table.path}")
-                lines.append(f"{table.query};")
-            else:
-                lines.append(f"-- {table.refusal}")
-        for line in lines:
-            # a name with a line end would be SQL behind its comment
-            console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
+        _print_comment(console, f"silver as of {self.silver.lsn}{committed}")
+        for _, table in sorted(self.tables, key=lambda each: _ORDER.index(each[0])):
+            if table.refusal is not None:
+                _print_comment(console, table.refusal)
+                continue
+            _print_comment(console, f"{table.name}: version {table.version}")
+            console.print(plain(f"{table.query};"), soft_wrap=True)
+
+
+_ORDER = ("gone", "behind", "current")
+
+
+def _print_comment(console: Console, text: str) -> None:
+    print_paragraph(console, text, prefix="-- ", hang=0)
 
 
 def read_silver(
-    config: Config, *, lsn: str | None, timestamp: str | None, spark: SparkSession | None = None
+    config: Config,
+    *,
+    lsn: str | None,
+    timestamp: str | None,
+    globs: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
 ) -> SilverVersions:
-    """Look at silver as of the newest manifest at or before an LSN or a commit time, or of all."""
+    """Read silver as of the newest manifest, or the newest one at or before an LSN or a commit time.
+
+    Raise ConfigError if a glob is not valid, or no table of the manifest matches.
+    """
+    matches = match_tables(globs)
     spark = spark or start_session(f"pgdelta as-of {config.pipeline}")
     silver = as_of(spark, config.storage.root, lsn=lsn, timestamp=timestamp)
     behind = silver.behind
-    found = [silver.table(*name) for name in sorted([*silver, *behind])]
+    names = [name for name in sorted([*silver, *behind]) if matches(name)]
+    if globs and not names:
+        raise ConfigError(f"No table of silver as of {silver.lsn} matches --table. See pgdelta status.")
+    found = [silver.table(*name) for name in names]
     states = ("behind" if t.name in behind else "gone" if t.refusal else "current" for t in found)
     return SilverVersions(silver, tuple(zip(states, found, strict=True)))

@@ -1,4 +1,4 @@
-"""What the machine at hand lacks for the jobs: Java, and a folder for the lake that can be written."""
+"""Check what the jobs need of this machine: Java, and a folder for the lake that can be written."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from pipeline.errors import LakeError
 from pipeline.postgres.checks.tables import Check
 
 _RELATIVE = (
-    "Mind that storage.root is relative to the working directory; an absolute one always means one lake."
+    "storage.root is relative to the working directory. An absolute path means the same lake from any folder."
 )
 
 
 def check_machine(config: Config) -> Iterator[Check]:
-    """Yield the checks of this machine; nothing that they make stays, and Java is only asked its version."""
+    """Yield the checks of this machine. They leave nothing behind, and start no JVM but `java -version`."""
     try:
         yield Check("Java", True, f"Spark will run {check_java()}.")
     except LakeError as error:
-        yield Check("Java", False, f"{str(error)[0].upper()}{str(error)[1:]}.", "Then run it again.")
+        sentence = str(error).rstrip(".")
+        yield Check("Java", False, f"{sentence[0].upper()}{sentence[1:]}.", "Then run the check again.")
     root = config.storage.root
     if urlparse(root).scheme not in ("", "file"):
-        yield Check("lake", True, f"The lake is at {root}: whether it can be written is seen by the jobs.")
+        yield Check("lake", True, f"The lake is at {root}. The jobs verify that it can be written.")
         return
     path = Path(os.path.abspath(root.removeprefix("file://").removeprefix("file:")))
     there = next(folder for folder in (path, *path.parents) if folder.exists())
@@ -35,19 +36,19 @@ def check_machine(config: Config) -> Iterator[Check]:
             yield Check(
                 "lake",
                 False,
-                f"The file system of {there} has no hard links: commits would not exclude each other there.",
-                "Name a folder of another file system, or an object store, in storage.root.",
+                f"The file system of {there} has no hard links, so commits do not exclude each other there.",
+                "Set storage.root to a folder of another file system, or to an object store.",
             )
             return
         has_bronze = (path / "bronze" / "changes").exists()
-        sentence = f"The lake is {path}" if has_bronze else f"A new lake will be made in {path}"
+        sentence = f"The lake is {path}" if has_bronze else f"A new lake will be created in {path}"
         yield Check("lake", True, f"{sentence}.", "" if has_bronze or os.path.isabs(root) else _RELATIVE)
         return
     yield Check(
         "lake",
         False,
-        f"The lake cannot be made in {path}: {there} cannot be written by this user.",
-        "Give this user the right to write there, or name another folder in storage.root.",
+        f"The lake cannot be created in {path}: this user cannot write to {there}.",
+        "Grant this user write access there, or set storage.root to another folder.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Small files merged, and files that no version needs any more removed, in all tables of the lake.
+"""Merge small files, and remove files that no version needs any more, in all tables of the lake.
 
-Safe while jobs run: commits exclude each other, no row changes, and a run whose commit came second makes
-it once more. What fails for one table does not keep the others from being done.
+Safe while jobs run: commits exclude each other, no row changes, and the one whose commit came second repeats
+it. A failure of one table does not stop the others.
 """
 
 import threading
@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from pipeline.config.config import Config
 from pipeline.delta.retry import retry_conflicts
@@ -19,6 +20,7 @@ from pipeline.errors import report_error
 from pipeline.metadata.registry import Records
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import match_tables
+from pipeline.terminal import print_lines, print_list, print_paragraph
 
 _OWN = (
     ("bronze", "changes"),
@@ -35,8 +37,8 @@ _OWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Optimized:
-    """What became of one table: files merged (`removed` became `added`), files vacuumed, or why neither."""
+class OptimizedTable:
+    """The result for a table: `removed` files became `added`, `vacuumed` files were deleted, or a failure."""
 
     table: str
     added: int = 0
@@ -44,40 +46,48 @@ class Optimized:
     vacuumed: int = 0
     failure: str | None = None
 
-    def line(self) -> str:
-        """Return one line for people."""
+    @property
+    def summary(self) -> str:
+        """The result in a few words."""
         if self.failure is not None:
-            return f"  {self.table}: {self.failure}"
-        merged = f"{self.removed} files became {self.added}" if self.removed else "nothing to merge"
-        return f"  {self.table}: {merged}" + (f", {self.vacuumed} old ones removed" if self.vacuumed else "")
+            return self.failure
+        merged = f"{self.removed:,} files became {self.added:,}" if self.removed else "nothing to merge"
+        return merged + (f", {self.vacuumed:,} old files removed" if self.vacuumed else "")
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizeSummary:
-    """What became of each table, in order."""
+    """The results of all tables, in order."""
 
     pipeline: str
-    tables: tuple[Optimized, ...]
+    tables: tuple[OptimizedTable, ...]
 
     @property
-    def failures(self) -> int:
+    def failure_count(self) -> int:
+        """How many tables failed."""
         return sum(table.failure is not None for table in self.tables)
 
-    def lines(self) -> list[str]:
-        """Return the closing lines for people: tables of which nothing is to be said are counted only."""
+    def print(self, console: Console) -> None:
+        """Print one line a table, failures first with their sentences; unchanged tables are only counted."""
         shown = [table for table in self.tables if table.failure or table.removed or table.vacuumed]
-        unchanged = len(self.tables) - len(shown)
-        head = f"optimize {self.pipeline}: {len(self.tables)} tables, {unchanged} as they were"
-        return [head + (f", {self.failures} failed" if self.failures else ""), *(t.line() for t in shown)]
+        count = len(self.tables)
+        title = f"{count} table{'s' * (count != 1)}, {count - len(shown)} unchanged"
+        failed = f", {self.failure_count} failed" if self.failure_count else ""
+        print_paragraph(console, f"optimize {self.pipeline}: {title}{failed}")
+        print_lines(console, (f"  {table.table}: {table.summary}" for table in shown if table.failure))
+        done = [(table.table, table.summary) for table in shown if not table.failure]
+        if done:
+            console.print()
+            print_list(console, ("table", "files"), done)
 
     def as_json(self) -> dict[str, Any]:
         """Return the same as data."""
         return {"pipeline": self.pipeline, "tables": [asdict(table) for table in self.tables]}
 
     def exit_code(self, strict: bool) -> int:
-        """Return 1 where a table failed."""
+        """Return 1 if a table failed."""
         del strict
-        return 1 if self.failures else 0
+        return int(self.failure_count > 0)
 
 
 def run_optimize(
@@ -87,12 +97,12 @@ def run_optimize(
     vacuums: bool = False,
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
-    progress: Callable[[Optimized], None] = lambda table: None,
+    progress: Callable[[OptimizedTable], None] | None = None,
 ) -> OptimizeSummary:
     """Merge the small files of all tables of the lake, or of the silver tables that globs name.
 
     With `vacuums` files that left a table longer ago than its retention are removed too. After `stop` no
-    other table is begun. Raises ConfigError where no table matches.
+    other table is begun. Raise ConfigError if no table matches.
     """
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta optimize {config.pipeline}")
@@ -107,12 +117,13 @@ def run_optimize(
         found = _optimize(name, table, vacuums)
         if found is not None:
             done.append(found)
-            progress(found)
+            if progress is not None:
+                progress(found)
     return OptimizeSummary(config.pipeline, tuple(done))
 
 
 def _tables(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, LakeTable]]:
-    """Give the tables by name: the lake's own ones, unless globs pick some, then silver's."""
+    """Yield the tables by name: the lake's own, unless globs choose some, then those of silver."""
     if not globs:
         for segments in _OWN:
             yield "/".join(segments), lake.table(*segments)
@@ -122,12 +133,12 @@ def _tables(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, Lake
             yield str(name), lake.table_at(resolve_path(registered.path, name, lake.root))
 
 
-def _optimize(name: str, table: LakeTable, vacuums: bool) -> Optimized | None:
-    """Merge a table's small files; return None where there is no table."""
+def _optimize(name: str, table: LakeTable, vacuums: bool) -> OptimizedTable | None:
+    """Merge a table's small files; return None if there is no table."""
     try:
         if not table.exists():
             return None
         added, removed = retry_conflicts(table.merge_files)
-        return Optimized(name, added, removed, table.vacuum() if vacuums else 0)
+        return OptimizedTable(name, added, removed, table.vacuum() if vacuums else 0)
     except Exception as error:
-        return Optimized(name, failure=report_error(error))
+        return OptimizedTable(name, failure=report_error(error))

@@ -1,8 +1,8 @@
-"""Tables, or some keys, copied anew: asked for here, copied by the next ingest, then shown by one commit.
+"""Request that tables, or some of their keys, are copied again from the source.
 
-A request is a row of `_pgdelta/requests`. A continuous ingest sees it within seconds. Until the copy is
-complete, silver goes on showing the rows that it has, and goes on following the stream; but a table of which
-only some keys are copied waits for them in bronze.
+A request is a row of `_pgdelta/requests`; the next ingest copies the rows, a continuous one within seconds,
+and the apply after it shows them by one commit a table. Until then silver keeps its rows and follows the
+stream, except that a partial resync holds back the pending changes of its table.
 """
 
 import threading
@@ -27,31 +27,28 @@ from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
 from pipeline.table_name import TableName, match_tables
 
-REASON = "somebody asked for it"
+REASON = "requested by pgdelta resync"
 
 
 @dataclass(frozen=True, slots=True)
 class ResyncSummary:
-    """The tables that are to be copied anew, and what a run made of it, where one was asked for."""
+    """The tables whose copy was requested, and the summary of the run that made it, if there was one."""
 
     pipeline: str
     tables: tuple[TableName, ...]
-    key_range_count: int = 0  # 0 where it is whole tables
+    key_range_count: int = 0  # 0 for whole tables
     run: RunSummary | None = None
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
-        names = ", ".join(str(name) for name in self.tables)
-        what = f"{len(self.tables)} tables are"
-        if self.key_range_count:
-            what = f"the rows of {self.key_range_count} ranges of keys are"
-        lines = [f"resync {self.pipeline}: {what} to be copied anew: {names}"]
+        names, count = ", ".join(map(str, self.tables)), self.key_range_count
+        what = f"{len(self.tables)} table{'s' * (len(self.tables) > 1)} requested"
+        if count:
+            what = f"rows of {count} key range{'s' * (count > 1)} requested"
+        lines = [f"resync {self.pipeline}: {what}: {names}"]
         if self.run:
             return [*lines, *self.run.lines()]
-        return [
-            *lines,
-            "the next ingest copies them, the apply after it shows them; a continuous one does so now",
-        ]
+        return [*lines, "the next ingest copies them, a continuous one now; the apply after it shows them"]
 
     def as_json(self) -> dict[str, Any]:
         """Return the same as data."""
@@ -63,7 +60,7 @@ class ResyncSummary:
         }
 
     def exit_code(self, strict: bool) -> int:
-        """Return 0 where everything was asked for, or that of the run."""
+        """Return that of the run, or 0 for a request."""
         return self.run.exit_code(strict) if self.run else 0
 
 
@@ -77,7 +74,11 @@ def run_resync(
     progress: IngestProgress | None = None,
     stop: threading.Event | None = None,
 ) -> ResyncSummary:
-    """Ask for the tables that globs name, or all, or keys of one; `runs` ingests and applies at once."""
+    """Request copies of the tables that globs name, or of all, or of keys of one.
+
+    `runs` ingests and applies at once. Raise ConfigError if no table matches, or a key range is not one that
+    a copy could have.
+    """
     matches = match_tables(globs)
     spark = spark or start_session(f"pgdelta resync {config.pipeline}")
     lake = Lake.for_writing(spark, config.storage.root)
@@ -89,18 +90,18 @@ def run_resync(
     if not names:
         raise lake.no_match()
     if key_ranges:
-        _refuse_untold(config, bronze, names, key_ranges)
+        _check_key_ranges(config, bronze, names, key_ranges)
     bronze.copies.request([CopyRequest.of(name, REASON, key_ranges) for name in names])
     run = run_both(config, spark=spark, stop=stop, ingest_progress=progress) if runs else None
     return ResyncSummary(config.pipeline, names, len(key_ranges), run)
 
 
-def _refuse_untold(
+def _check_key_ranges(
     config: Config, bronze: Bronze, names: Sequence[TableName], key_ranges: Sequence[KeyRange]
 ) -> None:
-    """Refuse ranges of keys that no copy could bring, by what bronze and the source know of the table."""
+    """Raise ConfigError for key ranges that no copy can have, as bronze and the source know the table."""
     if len(names) > 1:
-        raise ConfigError(f"keys are those of one table, and --table matches {len(names)}")
+        raise ConfigError(f"--key names rows of one table, but --table matches {len(names)} tables.")
     (name,) = names
     relations = [r for r in bronze.source_relations().values() if (r.schema_name, r.table_name) == name]
     relation = max(relations, key=lambda r: r.lsn)
@@ -110,4 +111,4 @@ def _refuse_untold(
             if not accepts_keys(source, name, key_condition(relation.key, relation.key_types, key_ranges)):
                 fault = "The type of a key column rejects the given value. Write it as SELECT shows it."
     if fault:
-        raise ConfigError(f"{name}: {fault}")
+        raise ConfigError(f"Rows of {name} cannot be copied by key: {fault}.")

@@ -1,4 +1,4 @@
-"""Ingest and apply in one Spark session: one after the other, or side by side until told to stop."""
+"""Run ingest and apply in one Spark session: one after the other, or in parallel until a stop."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from pipeline.progress import ApplyProgress, ApplySummary, IngestProgress, Inges
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What both halves did."""
+    """The summaries of both jobs."""
 
     ingest: IngestSummary
     apply: ApplySummary
@@ -32,7 +32,7 @@ class RunSummary:
         return {"ingest": self.ingest.as_json(), "apply": self.apply.as_json()}
 
     def exit_code(self, strict: bool) -> int:
-        """Return 0 where both halves did what they should."""
+        """Return the higher exit code of the two jobs."""
         return max(self.ingest.exit_code(strict), self.apply.exit_code(strict))
 
 
@@ -45,7 +45,7 @@ def run_both(
     ingest_progress: IngestProgress | None = None,
     apply_progress: ApplyProgress | None = None,
 ) -> RunSummary:
-    """Capture and apply all that is there now, or go on until `stop`; the first failure ends both."""
+    """Capture and apply all that is there now, or go on until `stop`; the first failure ends both jobs."""
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta {config.pipeline}")
 

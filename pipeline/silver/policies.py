@@ -100,4 +100,4 @@ def find_excess(name: TableName, counts: Mapping[str, int], guards: Guards) -> s
 
 def confirmation(name: TableName) -> str:
     """Return the command that applies what waits for a table whatever its guards say."""
-    return name.command("retry --confirm")
+    return name.command("apply --confirm")

@@ -69,8 +69,8 @@ def plan_evolution(
                 sentence = f"column {column.name} changed from {present} to {wanted.ddl}"
                 if rule.type_changes == "rebuild":
                     return [NeedsRebuild(sentence)]
-                rewrite = relation.name.command("retry --rewrite")
-                way_out = f": set type_changes to rebuild, or run {rewrite}"
+                rebuild = relation.name.command("rebuild")
+                way_out = f": set type_changes to rebuild, or run {rebuild}"
                 return [_held(relation, sentence, way_out)]
             operations.append(WidenColumn(column.name, wide, present))
         if known is not None and is_same_table and (note := schema_note(known, column)):

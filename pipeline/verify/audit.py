@@ -1,4 +1,7 @@
-"""Audit bronze by its own log (`pgdelta audit`): the chain of its commits, and the rows they recorded."""
+"""Audit bronze by its own Delta log: from which LSN to which it is complete, by which commits, and where not.
+
+Reads the log and counts rows; changes nothing and does not read the source.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,25 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.table import Table
 
 from pipeline.bronze.copy_states import COMPLETE
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
-from pipeline.errors import LakeError, one_line
-from pipeline.report.status_page import escape
-from pipeline.verify.commit_chain import CommitChain, Finding, read_chain
+from pipeline.errors import LakeError
+from pipeline.terminal import print_lines, print_list, print_paragraph
+from pipeline.verify.commit_chain import ChainSegment, CommitChain, Finding, read_chain
 from pipeline.verify.commit_log import LoggedChanges
 from pipeline.verify.row_counts import compare_counts, copy_findings, intervals_of, row_findings
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The chain of one pipeline, and where the rows of bronze differ from it.
+    """The chain of commits of one pipeline, compared with the rows of bronze.
 
-    `counted` is how many changes were compared, None if the chain does not say how many there should be;
-    `prepared_rows` are changes that no commit counts, `copies` the complete copies that were counted.
+    `counted` is how many changes were compared, None if the chain does not record how many there should be;
+    `prepared_rows` are changes that no commit counts, `copies` the complete table copies that were compared.
     """
 
     pipeline: str
@@ -38,11 +40,11 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Return all faults of the chain, and of the rows."""
+        """Everything that breaks the chain, or does not agree with it."""
         return self.chain.findings + self.differences
 
     def exit_code(self, strict: bool) -> int:
-        """Return 1 if there are findings; `strict` counts a gap that was crossed by policy too."""
+        """Return 1 if bronze is not complete; `strict` counts a gap that was crossed by policy too."""
         return int(bool(self.findings) or (strict and bool(self.chain.crossed_gaps)))
 
     def as_json(self) -> dict[str, Any]:
@@ -81,69 +83,83 @@ class Audit:
         }
 
     def print(self, console: Console) -> None:
-        """Print the chain by segments, then the findings."""
-        data = self.as_json()
-        state = "is whole" if data["whole"] else "is BROKEN"
-        title = f"{self.pipeline}: the chain from {data['from_lsn']} to {data['to_lsn']} {state}"
-        shown = Table(title=escape(title), title_justify="left")
-        headings = ("from", "to", "versions", "commits", "transactions", "changes", "slot", "timeline")
-        for heading in (*headings, "system identifier", "database"):
-            shown.add_column(heading, overflow="fold")
-        for segment in data["segments"]:
-            first, last = segment["versions"]
-            cells = (segment["from_lsn"], segment["to_lsn"], f"{first}–{last}")
-            names = (*headings[3:], "system_identifier", "database")
-            shown.add_row(*cells, *(escape(str(segment[name])) for name in names))
-        console.print(shown)
-        for line in self.lines():
-            console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
+        """Print what breaks the chain, its segments by origin, and what was counted."""
+        segments = self.chain.segments
+        state = "is NOT complete" if self.findings else "is complete"
+        title = f"{self.pipeline}: bronze {state} from {segments[0].start} to {segments[-1].end}"
+        print_paragraph(console, title)
+        if self.findings:
+            print_lines(console, (f"  {finding.kind}: {finding.sentence}" for finding in self.findings))
+        console.print()
+        counts = ("commits", "transactions", "changes")
+        rows = [
+            (
+                str(segment.start),
+                str(segment.end),
+                *(f"{count:,}" for count in (segment.commits, segment.transactions, segment.changes)),
+            )
+            for segment in segments
+        ]
+        print_list(console, ("from", "to", *counts), rows, right=counts)
+        print_lines(console, (f"from {segment.start}: {_origin(segment)}" for segment in segments))
+        console.print()
+        print_lines(console, self.notes())
 
     def lines(self) -> list[str]:
-        """Return what is to be said beside the table."""
+        """Return everything below the title as lines: findings first."""
+        return [f"{finding.kind}: {finding.sentence}" for finding in self.findings] + self.notes()
+
+    def notes(self) -> list[str]:
+        """Return what else there is to know: where the log begins, crossed gaps, what was counted."""
         chain = self.chain
         lines = []
         if not chain.is_from_the_beginning:
             lines.append(
                 f"the log begins at version {chain.oldest}, with what was committed after "
-                f"{chain.segments[0].start}: Delta's retention took older commits "
-                "(delta.logRetentionDuration)"
+                f"{chain.segments[0].start}: Delta's retention (delta.logRetentionDuration) removed older "
+                "commits"
             )
         lines += [
             f"gap from {link.start} to {link.end}, crossed at version {link.version}: {link.gap}"
             for link in chain.crossed_gaps
         ]
-        lines += [f"{finding.kind}: {finding.sentence}" for finding in self.findings]
         if self.counted is None:
-            lines.append("rows were not counted: the ledger does not say how many there should be")
-        else:
-            agree = "differ, see above" if self.differences else "are as many as was recorded"
+            lines.append("rows were not counted: the chain does not record how many there should be")
+            return lines
+        agree = "differ, see above" if self.differences else "agree with what the commits recorded"
+        copies = f"{self.copies:,} complete table {'copy' if self.copies == 1 else 'copies'}"
+        lines.append(f"rows {agree}: {self.counted:,} changes and {copies} were compared")
+        if self.prepared_rows:
             lines.append(
-                f"rows {agree}: {self.counted} changes and {self.copies} complete copies were compared; "
-                f"{self.prepared_rows} changes of prepared transactions and logical messages are not counted "
-                "by commits"
+                f"not compared: {self.prepared_rows:,} changes of prepared transactions and logical messages"
             )
         return lines
 
 
-def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
-    """Audit the commits of bronze; nothing is changed, and the source is not read.
+def _origin(segment: ChainSegment) -> str:
+    origin = segment.origin
+    return (
+        f"versions {segment.first_version}–{segment.last_version}, slot {origin.slot}, timeline "
+        f"{origin.timeline}, system {origin.system_identifier}, database {origin.database}"
+    )
 
-    Raises LakeError if bronze records no offset.
-    """
+
+def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
+    """Walk the commits of bronze and count its rows. Raise LakeError if bronze holds no offset."""
     lake = Lake(spark or start_session(f"pgdelta audit {config.pipeline}"), config.storage.root)
     bronze = Bronze(lake, config.pipeline)
     captured = bronze.captured_offset() if bronze.changes.exists() else None
     if captured is None:
         raise LakeError(
-            f"{bronze.changes.path} records no offset of the pipeline {config.pipeline}. Run pgdelta ingest "
+            f"{bronze.changes.path} holds no offset of the pipeline {config.pipeline}. Run pgdelta ingest "
             "first."
         )
     changes = LoggedChanges(bronze.changes, captured.version)
     chain = read_chain(changes.commits(), bronze.txn, captured.lsn)
     if not chain.segments:
         raise LakeError(
-            f"Delta's log of {bronze.changes.path}, versions {chain.oldest} to {chain.newest}, has no commit "
-            "that records an offset any more. Run pgdelta ingest, which adds one."
+            f"Versions {chain.oldest} to {chain.newest} of {bronze.changes.path}, which is what Delta's log "
+            "still has, record no offset. The next ingest records one."
         )
     intervals = intervals_of(chain)
     recorded = {

@@ -1,26 +1,28 @@
-"""What a comparison of silver with its source found: for people, as data, and as an exit code."""
+"""The result of comparing silver with its source: for people, as data, and as an exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, Reconciliation
+from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Reconciliation
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import LSN
-from pipeline.report.status_page import escape
 from pipeline.table_name import TableName
+from pipeline.terminal import WIDE, print_lines, print_list, print_paragraph
 
-_COLOURS = {EQUAL: "green", DIFFERENT: "red"}
+_COLOURS = {DIFFERENT: "red", UNPROVEN: "yellow", EQUAL: "green"}
+_ORDER = tuple(_COLOURS)
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """The verdicts of a run, table by table; what is copied anew, and what a run made of that."""
+    """The verdicts of a run, table by table; the repairs that it requested, and the run that made them."""
 
     pipeline: str
     run_id: str
@@ -28,9 +30,9 @@ class Reconciled:
     repairs: Mapping[TableName, str] = field(default_factory=dict)
     run: RunSummary | None = None
 
-    @property
-    def exit_code(self) -> int:
-        """Return 0 where every table is proven to be equal, else 1, also where somebody stopped the run."""
+    def exit_code(self, strict: bool) -> int:
+        """Return 0 if every table was compared and is equal, else 1, also if the run was stopped."""
+        del strict
         return int(any(verdict.verdict != EQUAL for verdict in self.verdicts))
 
     def as_json(self) -> dict[str, Any]:
@@ -38,38 +40,52 @@ class Reconciled:
         return {
             "pipeline": self.pipeline,
             "run": self.run_id,
-            "ok": self.exit_code == 0,
+            "ok": self.exit_code(strict=False) == 0,
             "tables": [_json(verdict, self.repairs.get(verdict.name)) for verdict in self.verdicts],
             "run_of_repair": self.run and self.run.as_json(),
         }
 
     def print(self, console: Console) -> None:
-        """Print one row a table, and what was not compared."""
-        shown = Table(title=escape(f"{self.pipeline}: silver and its source"), title_justify="left")
-        for heading in ("table", "verdict", "at"):
-            shown.add_column(heading, overflow="fold")
-        for heading in ("rows in source", "rows in silver"):
-            shown.add_column(heading, justify="right")
-        shown.add_column("what differs", overflow="fold")
-        for found in self.verdicts:
-            verdict = f"[{_COLOURS.get(found.verdict, 'yellow')}]{found.verdict}[/]"
-            rows = (f"{found.source_rows:,}", f"{found.silver_rows:,}") if found.lsn else ("", "")
-            cells = (str(found.lsn) if found.lsn else "", *rows, what_differs(found))
-            shown.add_row(escape(str(found.name)), verdict, *map(escape, cells))
-        console.print(shown)
-        for found in self.verdicts:
-            for column, reason in found.left_out.items():
-                console.print(escape(f"not compared: {found.name}.{column}: {reason}"))
-        for name, sentence in self.repairs.items():
-            console.print(escape(f"{name}: {sentence}"))
+        """Print one line a table, differences first, then each sentence, and what was not compared."""
+        counts = Counter(verdict.verdict for verdict in self.verdicts)
+        words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _ORDER if counts[verdict])
+        print_paragraph(console, f"{self.pipeline}: silver compared with the source: {words}")
+        console.print()
+        ordered = sorted(self.verdicts, key=lambda found: (_ORDER.index(found.verdict), found.name))
+        is_wide = console.width >= WIDE
+        headings = ("table", "verdict", *(("LSN",) if is_wide else ()), "source", "silver", "differences")
+        rows = [
+            (
+                str(found.name),
+                Text(found.verdict, _COLOURS[found.verdict]),
+                *((_lsn(found.lsn) or "",) if is_wide else ()),
+                *((f"{found.source_rows:,}", f"{found.silver_rows:,}") if found.lsn else ("", "")),
+                what_differs(found),
+            )
+            for found in ordered
+        ]
+        print_list(console, headings, rows, right=("source", "silver"))
+        notes = list(self._notes(ordered))
+        if notes:
+            console.print()
+            print_lines(console, notes)
         for line in self.run.lines() if self.run else ():
-            console.print(escape(line))
+            print_paragraph(console, line)
+
+    def _notes(self, ordered: Sequence[Reconciliation]) -> Iterator[str]:
+        for found in ordered:
+            if found.verdict != EQUAL:
+                repair = self.repairs.get(found.name)
+                yield f"{found.name}: {what_differs(found)}" + (f"; {repair}" if repair else "")
+        for found in ordered:
+            for column, reason in found.left_out.items():
+                yield f"not compared: {found.name}.{column}: {reason}"
         if any(verdict.rows for verdict in self.verdicts):
-            console.print(f"the keys of differing rows are in _pgdelta/differences, run {self.run_id}")
+            yield f"The keys of rows that differ are in _pgdelta/differences, run {self.run_id}."
 
 
 def what_differs(found: Reconciliation) -> str:
-    """Return in words what differs, or why nothing is proven."""
+    """Return in words what differs, or why the table was not compared."""
     if found.verdict != DIFFERENT:
         return found.sentence or ""
     counts = {"missing": found.missing, "too many": found.surplus, "with other values": found.changed}

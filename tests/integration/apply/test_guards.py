@@ -10,9 +10,10 @@ import pytest
 from pipeline.config.tables import Guards, TableRule
 from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange
+from pipeline.operate.apply_tables import apply_tables
 from pipeline.operate.plan import make_plan
+from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
-from pipeline.operate.retry import run_retry
 from pipeline.progress import ApplySummary
 from pipeline.report.status import read_status
 from pipeline.table_name import TableName
@@ -48,9 +49,12 @@ def rows(pipeline: Pipeline, table: str) -> int:
     return pipeline.frame("silver", "public", table).count()
 
 
-def retry(pipeline: Pipeline, *tables: str, rewrites: bool = False, confirms: bool = True) -> ApplySummary:
+def apply_or_rebuild(
+    pipeline: Pipeline, *tables: str, rebuilds: bool = False, confirms: bool = True
+) -> ApplySummary:
     globs = [f"public.{table}" for table in tables]
-    return run_retry(pipeline.config, globs, rewrites=rewrites, confirms=confirms, spark=pipeline.spark)
+    run = run_rebuild if rebuilds else apply_tables
+    return run(pipeline.config, globs, confirms=confirms, spark=pipeline.spark)
 
 
 def test_too_many_deletes_hold_a_table_and_no_other_until_somebody_confirms(pipeline: Pipeline) -> None:
@@ -61,12 +65,14 @@ def test_too_many_deletes_hold_a_table_and_no_other_until_somebody_confirms(pipe
     pipeline.ingest()
     steps = {table.name[1]: table.steps for table in make_plan(pipeline.config, spark=pipeline.spark).tables}
     [step] = steps.pop("guarded")
+    assert step.holds
     assert step.sentence == (
         "public.guarded is held by its guards: what waits for it has 6 deletes (guards.deletes is 5); bronze "
         "keeps the changes: where they are meant, apply them with "
-        "pgdelta retry --confirm --table public.guarded"
+        "pgdelta apply --confirm --table public.guarded"
     )
-    assert steps == {"free": ()}
+    assert list(steps) == ["free"]
+    assert [(step.is_write, step.sentence) for step in steps["free"]] == [(True, "merge by key")]
     summary = pipeline.apply()
     assert held(summary) == {"guarded"}
     assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
@@ -74,10 +80,10 @@ def test_too_many_deletes_hold_a_table_and_no_other_until_somebody_confirms(pipe
     assert pipeline.events("guarded") == [("held", step.sentence)]
     pipeline.assert_equal("free")
     with pytest.raises(ConfigError, match="--table"):
-        run_retry(pipeline.config, confirms=True, spark=pipeline.spark)
+        apply_tables(pipeline.config, confirms=True, spark=pipeline.spark)
     with pytest.raises(ConfigError, match="no table of the lake"):
-        retry(pipeline, "gaurded")
-    assert held(retry(pipeline, "guarded")) == set()
+        apply_or_rebuild(pipeline, "gaurded")
+    assert held(apply_or_rebuild(pipeline, "guarded")) == set()
     pipeline.assert_equal("guarded", "free")
 
 
@@ -94,15 +100,15 @@ def test_a_confirmation_is_for_the_tables_that_it_names_and_once(pipeline: Pipel
     assert states == {"free": "current", "guarded": "held", "whole": "held"}
     pipeline.run("INSERT INTO guarded VALUES (21, 'new')", "DELETE FROM free")
     pipeline.ingest()
-    assert held(retry(pipeline, "guarded", rewrites=True, confirms=False)) == {"guarded", "whole"}
+    assert held(apply_or_rebuild(pipeline, "guarded", rebuilds=True, confirms=False)) == {"guarded", "whole"}
     assert (rows(pipeline, "guarded"), rows(pipeline, "whole")) == (20, 20)
-    assert held(retry(pipeline, "guarded")) == {"whole"}
+    assert held(apply_or_rebuild(pipeline, "guarded")) == {"whole"}
     pipeline.assert_equal("guarded", "free")
     pipeline.run("UPDATE guarded SET id = id + 100", "DELETE FROM guarded WHERE id < 112")  # 5 deletes
     pipeline.ingest()
     assert held(pipeline.apply()) == {"whole"}
     assert rows(pipeline, "whole") == 20
-    assert held(retry(pipeline, "wh*", rewrites=True)) == set()
+    assert held(apply_or_rebuild(pipeline, "wh*", rebuilds=True)) == set()
     pipeline.assert_equal(*TABLES)
     pipeline.run("DELETE FROM guarded", "TRUNCATE whole")
     pipeline.ingest()
@@ -115,12 +121,12 @@ def test_a_table_that_fails_otherwise_is_guarded_all_the_same(pipeline: Pipeline
     pipeline.spark.sql(f"DELETE FROM delta.`{pipeline.path('silver', 'public', 'guarded')}` WHERE id = 20")
     pipeline.run("DELETE FROM guarded WHERE id <= 6")
     pipeline.ingest()
-    summary = retry(pipeline, "guarded", rewrites=True, confirms=False)
+    summary = apply_or_rebuild(pipeline, "guarded", rebuilds=True, confirms=False)
     [state] = summary.tables.values()
     assert state.failure is not None
     assert "somebody else" in state.failure
     assert rows(pipeline, "guarded") == 19
-    assert held(retry(pipeline, "guarded", rewrites=True)) == set()
+    assert held(apply_or_rebuild(pipeline, "guarded", rebuilds=True)) == set()
     pipeline.assert_equal("guarded")
 
 
@@ -163,7 +169,7 @@ def test_changes_around_copied_keys_are_guarded(make_pipeline: MakePipeline) -> 
     assert "6 deletes (guards.deletes is 5)" in plan.steps[0].sentence
     assert held(pipeline.apply()) == {"guarded"}
     assert rows(pipeline, "guarded") == 20
-    assert held(retry(pipeline, "guarded")) == set()
+    assert held(apply_or_rebuild(pipeline, "guarded")) == set()
     pipeline.assert_equal(*TABLES)
 
 

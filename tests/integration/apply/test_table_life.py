@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import LakeError, SourceError
+from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
-from pipeline.operate.retry import run_retry
 from pipeline.report.status import read_status
 from pipeline.silver.as_of import as_of
 from pipeline.table_copy.planner import CopyPlanner
@@ -149,7 +149,7 @@ def test_a_table_that_came_back_between_two_passes_is_behind_until_its_new_copy(
     life.apply()
     silver = as_of(life.spark, life.root)
     assert ([*silver], [*silver.behind]) == ([TableName("public", "a")], [TableName("public", "b")])
-    rewritten = run_retry(life.config, ["public.b"], rewrites=True, spark=life.spark)
+    rewritten = run_rebuild(life.config, ["public.b"], spark=life.spark)
     assert "waits for its copy" in (rewritten.tables[TableName("public", "b")].held or "")
     assert [*as_of(life.spark, life.root).behind] == [TableName("public", "b")]
     life.catch_up()

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +121,7 @@ def test_the_load_counts_what_the_server_says_it_changed(database: Database) -> 
 def test_a_folder_that_no_demo_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     with pytest.raises(ConfigError, match="not the folder of an earlier demo"):
-        run_demo(Namespace(root=str(tmp_path), seconds=1, json=True, stop=threading.Event()))
+        run_demo(str(tmp_path), 1, as_json=True, stop=threading.Event())
     assert (tmp_path / "lake").exists()
 
 
@@ -130,7 +129,7 @@ def test_a_folder_where_a_demo_runs_is_refused(tmp_path: Path) -> None:
     with (tmp_path / ".pgdelta-demo").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match="Another demo is running"):
-            run_demo(Namespace(root=str(tmp_path), seconds=1, json=True, stop=threading.Event()))
+            run_demo(str(tmp_path), 1, as_json=True, stop=threading.Event())
 
 
 def test_rows_and_position_are_read_from_the_log_of_a_table(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from pipeline.bronze import copies
 from pipeline.config.tables import TableRule
 from pipeline.delta.timestamps import now
-from pipeline.operate.retry import run_retry
+from pipeline.operate.rebuild import run_rebuild
 from tests.support.orders_load import change
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 
@@ -83,7 +83,7 @@ def test_a_table_is_rewritten_again_while_the_clock_goes_back(
     for number, types in enumerate(({"n": "STRING"}, {}, {"n": "STRING"}, {})):
         monkeypatch.setattr(time, "time_ns", lambda number=number: now - number * 10**15)
         other = with_rules(pipeline, TableRule("*.*", types=types, type_changes="rebuild"))
-        summary = run_retry(other.config, ["public.t"], rewrites=True, spark=other.spark)
+        summary = run_rebuild(other.config, ["public.t"], spark=other.spark)
         assert summary.exit_code(strict=True) == 0
         found.append(dict(other.frame("silver", "public", "t").dtypes)["n"])
         assert other.frame("silver", "public", "t").count() == 5

@@ -9,7 +9,7 @@ import pytest
 from pipeline.config.config import Protocol
 from pipeline.config.tables import Guards, TableRule
 from pipeline.errors import GapError
-from pipeline.operate.retry import run_retry
+from pipeline.operate.rebuild import run_rebuild
 from pipeline.table_name import TableName
 from tests.support.lives import FILL, TABLE, forbid_copies
 from tests.support.pipelines import MakePipeline, Pipeline
@@ -102,7 +102,7 @@ def test_silver_stands_still_at_a_gap_until_its_copy_is_there(
     rows = {row.id for row in life.frame("silver", "public", "a").collect()}
     assert rows == {*range(1, 51), 100}
     assert any("gap" in sentence for kind, sentence in life.events("a") if kind == "resync")
-    rewritten = run_retry(healed.config, ["public.a"], rewrites=True, spark=life.spark)
+    rewritten = run_rebuild(healed.config, ["public.a"], spark=life.spark)
     assert "gap" in (rewritten.tables[TableName("public", "a")].held or "")
     assert {row.id for row in life.frame("silver", "public", "a").collect()} == rows
     healed.catch_up()

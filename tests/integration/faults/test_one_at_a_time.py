@@ -17,9 +17,9 @@ import pytest
 from pipeline.delta.locks import lock_apply
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError, SlotBusyError
+from pipeline.operate.apply_tables import apply_tables
 from pipeline.operate.plan import make_plan
 from pipeline.operate.resync import run_resync
-from pipeline.operate.retry import run_retry
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.slot_lock import lock_slot
@@ -64,7 +64,7 @@ def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: py
     with applying(pipeline):
         for second in (
             pipeline.apply,
-            lambda: run_retry(config, spark=spark),
+            lambda: apply_tables(config, spark=spark),
             lambda: run_both(config, spark=spark),
             lambda: run_both(config, trigger="continuous", spark=spark),
             lambda: run_resync(config, None, runs=True, spark=spark),
@@ -76,7 +76,7 @@ def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: py
         read_status(config, spark=spark)
         wait_until(lambda: pipeline.path("silver", "public", "items").exists())
     assert not pipeline.path("_pgdelta", "requests").exists(), "nothing was asked for"
-    assert run_retry(config, spark=spark).exit_code(strict=True) == 0
+    assert apply_tables(config, spark=spark).exit_code(strict=True) == 0
     pipeline.assert_equal("items")
 
 
@@ -192,6 +192,6 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
             pipeline.apply()
         patch.setattr("pipeline.apply.applier.Applier._run_batch", crash)
         with pytest.raises(Crash):
-            run_retry(pipeline.config, spark=pipeline.spark)
+            apply_tables(pipeline.config, spark=pipeline.spark)
     pipeline.catch_up()
     pipeline.assert_equal("items")

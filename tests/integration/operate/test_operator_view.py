@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pipeline.bronze.activity import Mark, read_activity
 from pipeline.bronze.log import Bronze
-from pipeline.cli.metrics_options import Address
+from pipeline.cli.options import Address
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError

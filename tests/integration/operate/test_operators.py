@@ -11,8 +11,10 @@ from rich.console import Console
 
 from pipeline.config.tables import TableRule
 from pipeline.errors import ConfigError
-from pipeline.operate.plan import Plan, make_plan
-from pipeline.operate.retry import run_retry
+from pipeline.operate.apply_tables import apply_tables
+from pipeline.operate.plan import make_plan
+from pipeline.operate.plan_report import Plan
+from pipeline.operate.rebuild import run_rebuild
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status
 from pipeline.silver.as_of import as_of
@@ -82,13 +84,16 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
         ("Column v was widened from INT to BIGINT", "no data is written; readers need type widening", None),
         ("Column n was added with a default.", "5 rows get the default", None),
     ]
-    assert [step.cost for step in other.steps] == ["nothing is applied from there on"]
+    assert [(step.is_write, step.holds, step.cost) for step in other.steps] == [
+        (True, False, "one write"),
+        (False, True, "nothing is applied from there on"),
+    ]
     shown = printed(planned)
     assert "public.t" in shown
     assert "1 U, 1 D" in shown
     assert planned.as_json()["tables"][1]["changes"] == {"I": 0, "U": 1, "D": 1, "T": 0}
     rewriting = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
-    [step] = plan(rewriting).tables[0].steps
+    [step] = [step for step in plan(rewriting).tables[0].steps if not step.is_write]
     assert step.cost == "3 changes are read again, 1 rows are replaced"
     rewriting.catch_up()
     rewriting.assert_equal("t", "other")
@@ -97,7 +102,7 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
         + str(plan(rewriting).upto) + ")")  # fmt: skip
 
 
-def test_status_says_why_a_table_does_not_go_on_and_retry_frees_it(pipeline: Pipeline) -> None:
+def test_status_says_why_a_table_does_not_go_on_and_a_rebuild_frees_it(pipeline: Pipeline) -> None:
     assert read_status(pipeline.config, spark=pipeline.spark).tables == ()
     pipeline.run(
         "CREATE TABLE held (id int PRIMARY KEY, v int)",
@@ -128,13 +133,15 @@ def test_status_says_why_a_table_does_not_go_on_and_retry_frees_it(pipeline: Pip
     assert "a value of column day" in printed(found)
     assert [table["state"] for table in found.as_json()["tables"]] == ["current", "held", "refused"]
 
-    with pytest.raises(ConfigError, match="add --rewrite"):
-        run_retry(strict.config, ["public.held"], spark=strict.spark)
+    for run in (apply_tables, run_rebuild):
+        with pytest.raises(ConfigError, match="no table of the lake"):
+            run(strict.config, ["public.heal"], spark=strict.spark)
+    assert apply_tables(strict.config, ["public.held"], spark=strict.spark).exit_code(strict=False) == 0
     with pytest.raises(ConfigError, match=r"write schema\.table"):
-        run_retry(strict.config, ["held"], rewrites=True, spark=strict.spark)
-    assert run_retry(strict.config, spark=strict.spark).exit_code(strict=True) == 1
+        run_rebuild(strict.config, ["held"], spark=strict.spark)
+    assert apply_tables(strict.config, spark=strict.spark).exit_code(strict=True) == 1
     fixed = with_rules(pipeline, TableRule("public.refused", misfit="text"), TableRule("*.*"))
-    summary = run_retry(fixed.config, ["public.[hr]*", "public.held"], rewrites=True, spark=fixed.spark)
+    summary = run_rebuild(fixed.config, ["public.[hr]*", "public.held"], spark=fixed.spark)
     assert summary.exit_code(strict=True) == 0, summary.lines()
     assert status(fixed) == {"held": "current", "refused": "current", "fine": "current"}
     fixed.assert_equal("held")
@@ -153,7 +160,7 @@ def test_a_table_is_written_anew_under_another_policy_without_any_change(pipelin
     pipeline.catch_up()
     for _ in range(2):
         clamped = with_rules(pipeline, TableRule("*.*", misfit="clamp"))
-        assert run_retry(clamped.config, rewrites=True, spark=pipeline.spark).exit_code(strict=True) == 0
+        assert run_rebuild(clamped.config, spark=pipeline.spark).exit_code(strict=True) == 0
         rows = pipeline.frame("silver", "public", "t").orderBy("id").select("day").collect()
         assert [str(row.day) for row in rows] == ["9999-12-31", "2024-01-01"]
     pipeline.run("DELETE FROM t WHERE id = 1")

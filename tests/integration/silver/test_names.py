@@ -14,7 +14,7 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.config.tables import TableRule
 from pipeline.operate.plan import make_plan
-from pipeline.operate.retry import run_retry
+from pipeline.operate.rebuild import run_rebuild
 from pipeline.postgres.embedded.server import EmbeddedServer
 from pipeline.silver.as_of import as_of
 from pipeline.table_name import TableName
@@ -286,7 +286,7 @@ def test_a_folder_that_another_table_filled_is_not_gone_on_with(pipeline: Pipeli
     assert "are those of public.orders;" in held
     assert pipeline.events("orders_v2") == [("held", held)]
     assert {*as_of(pipeline.spark, pipeline.root).behind} == {TableName("public", "orders_v2")}
-    rewritten = run_retry(after.config, ["public.orders_v2"], rewrites=True, spark=pipeline.spark)
+    rewritten = run_rebuild(after.config, ["public.orders_v2"], spark=pipeline.spark)
     assert rewritten.tables[TableName("public", "orders_v2")].held == held
     assert {row.id for row in pipeline.frame("silver", "orders").collect()} == {1}
     shutil.move(pipeline.path("silver", "orders"), tmp_path / "orders")

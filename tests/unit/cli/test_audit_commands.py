@@ -1,17 +1,15 @@
-"""`pgdelta status --prove` and `pgdelta as-of`: what they call, what they print, how they end."""
+"""`pgdelta audit` and `pgdelta as-of`: what they call, what they print, how they end."""
 
 from __future__ import annotations
 
 import json
 import sys
 from datetime import datetime, timezone
-from io import StringIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rich.console import Console
 
 from pipeline.cli import main
 from pipeline.delta.table import Lake
@@ -22,7 +20,8 @@ from pipeline.silver.as_of import AsOf
 from pipeline.table_name import TableName
 from pipeline.verify.audit import Audit
 from pipeline.verify.commit_chain import read_chain
-from tests.support.commit_chains import APP, CREATED, WHOLE, chain, link
+from tests.support.commit_chains import APP, WHOLE
+from tests.support.pages import AUDIT, BROKEN, CROSSED, render
 
 
 @pytest.fixture
@@ -46,49 +45,43 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, function: str, found:
     return calls
 
 
-def printed(found: Any) -> str:
-    text = StringIO()
-    found.print(Console(file=text, width=160))
-    return text.getvalue()
-
-
-BROKEN = Audit("shop", read_chain([CREATED, *chain(100, 100, 130), link(3, 150, 160)], APP))
-WHOLE_PROOF = Audit("shop", read_chain(WHOLE, APP, LSN(190)), counted=90, prepared_rows=3, copies=1)
-CROSSED = Audit("shop", read_chain([*WHOLE, link(5, 190, 900, gap="[the] slot was lost")], APP), counted=90)
+def printed(found: Audit) -> str:
+    return render(found.print, 160)
 
 
 @pytest.mark.parametrize(
-    ("proof", "options", "code"),
+    ("audit", "options", "code"),
     [
-        (WHOLE_PROOF, ["--strict"], 0),
+        (AUDIT, ["--strict"], 0),
         (BROKEN, [], 1),
         (CROSSED, [], 0),
         (CROSSED, ["--strict"], 1),
     ],
 )
 def test_a_broken_chain_ends_with_1(
-    proof: Audit,
+    audit: Audit,
     options: list[str],
     code: int,
     config: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stand_in(monkeypatch, "pipeline.verify.audit", "run_audit", proof)
-    assert main.main(["status", "--prove", "--config", config, "--json", *options]) == code
-    assert json.loads(capsys.readouterr().out) == proof.as_json()
-    assert proof.as_json()["whole"] == (not proof.findings)
+    stand_in(monkeypatch, "pipeline.verify.audit", "run_audit", audit)
+    assert main.main(["audit", "--config", config, "--json", *options]) == code
+    assert json.loads(capsys.readouterr().out) == audit.as_json()
+    assert audit.as_json()["whole"] == (not audit.findings)
 
 
-def test_a_proof_is_printed_by_stretches_with_what_breaks_it() -> None:
-    text = printed(WHOLE_PROOF)
-    assert "shop: the chain from 0/64 to 0/BE is whole" in text
-    assert "90 changes and 1 complete copies were compared; 3 changes of prepared" in text
+def test_an_audit_is_printed_by_segments_with_what_breaks_it() -> None:
+    text = printed(AUDIT)
+    assert "shop: bronze is complete from 0/64 to 0/BE" in text
+    assert "90 changes and 1 complete table copy were compared" in text
+    assert "not compared: 3 changes of prepared transactions" in text
     assert "the log begins at version" not in text
     text = printed(BROKEN)
-    assert "is BROKEN" in text
-    assert "gap: Changes committed from 0/82 to 0/96 are missing: version 2 ends" in text
-    assert "gap from 0/BE to 0/384, crossed at version 5: [the] slot was lost" in printed(CROSSED)
+    assert "shop: bronze is NOT complete from 0/64" in text
+    assert "gap: nothing says that bronze has what was committed from 0/82 to 0/96: version 2 ends" in text
+    assert "gap from 0/BE to 0/384, crossed at version 5: [the] slot was" in printed(CROSSED)
     text = printed(Audit("shop", read_chain(WHOLE[3:], APP)))
     assert "the log begins at version 3, with what was committed after 0/82" in text
     assert "rows were not counted" in text
@@ -112,13 +105,13 @@ def test_versions_are_printed_as_queries(
     versions = SilverVersions(found, (("current", current), ("behind", behind)))
     calls = stand_in(monkeypatch, "pipeline.operate.as_of", "read_silver", versions)
     assert main.main(["as-of", "--config", config, "--lsn", "0/64"]) == 0
-    assert calls == [{"lsn": "0/64", "timestamp": None}]
+    assert calls == [{"lsn": "0/64", "timestamp": None, "globs": ()}]
     assert capsys.readouterr().out.splitlines() == [
         "-- silver as of 0/64, committed 2026-01-31 12:00:00.000000Z",
-        "-- public.[a]: version 7 of file:/lake/silver/public/[a]",
-        "SELECT * FROM delta.`file:/lake/silver/public/[a]` VERSION AS OF 7;",
         "-- public.b was as of 0/32 when the others were as of 0/64: its rows would be those of "
         "another commit; ask for a manifest in which it caught up",
+        "-- public.[a]: version 7",
+        "SELECT * FROM delta.`file:/lake/silver/public/[a]` VERSION AS OF 7;",
     ]
     data = versions.as_json()
     assert (data["lsn"], data["commit_time"]) == ("0/64", "2026-01-31T12:00:00+00:00")
@@ -126,7 +119,7 @@ def test_versions_are_printed_as_queries(
         ("current", False),
         ("behind", True),
     ]
-    assert SilverVersions(found, (("gone", behind),)).exit_code == 1
+    assert SilverVersions(found, (("gone", behind),)).exit_code(strict=False) == 1
 
 
 def test_a_name_with_a_line_end_stays_in_its_comment(
@@ -140,8 +133,8 @@ def test_a_name_with_a_line_end_stays_in_its_comment(
     stand_in(monkeypatch, "pipeline.operate.as_of", "read_silver", versions)
     assert main.main(["as-of", "--config", config]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.startswith("-- ") for line in lines] == [True, True, False, True]
-    assert lines[2].startswith("SELECT * FROM delta.")
+    assert [line.startswith("-- ") for line in lines] == [True, True, True, False]
+    assert lines[3].startswith("SELECT * FROM delta.")
     assert not any("\x1b" in line for line in lines)
 
 
@@ -159,7 +152,5 @@ def test_a_mapping_leaves_out_what_is_behind() -> None:
 
 
 def test_an_lsn_and_a_time_cannot_both_be_asked_for(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(["as-of", "--config", config, "--lsn", "0/1", "--timestamp", "2026-01-31"])
-    assert ended.value.code == 2
-    assert "not allowed with argument" in capsys.readouterr().err
+    assert main.main(["as-of", "--config", config, "--lsn", "0/1", "--timestamp", "2026-01-31"]) == 2
+    assert "--lsn and --timestamp exclude each other." in capsys.readouterr().err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,11 +22,16 @@ import pytest
 
 from pipeline import __version__
 from pipeline.cli import main
-from pipeline.cli.signals import describe_error, main_guard
-from pipeline.errors import ConfigError, GapError, LakeError, report_error
+from pipeline.cli.command import PipelineCommand
+from pipeline.cli.options import parse_address
+from pipeline.cli.signals import main_guard
+from pipeline.errors import ConfigError, GapError, LakeError, describe_error, report_error
 from tests.support.paths import ROOT
 
-COMMANDS = ("check", "ingest", "apply", "run", "status", "plan", "retry", "as-of", "tail", "demo")
+COMMANDS = (
+    *("check", "ingest", "apply", "run", "status", "plan", "as-of", "tail", "reconcile", "audit"),
+    *("resync", "rebuild", "optimize", "demo"),
+)
 
 
 @dataclass
@@ -81,31 +88,56 @@ def start(code: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
     )
 
 
+def shown_help(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main.main([*arguments, "--help"]) == 0
+    return capsys.readouterr().out
+
+
 def test_help_teaches_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(["--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert all(f"\n    {command} " in text for command in COMMANDS)
-    assert "exit codes: 0 done; 1 failed; 2 a mistake" in text
+    text = shown_help(capsys)
+    assert all(f"\n  {command} " in text for command in (*COMMANDS, "schema", "completion"))
+    for section in ("Set up:", "Replicate:", "Observe:", "Verify:", "Repair:", "Exit codes:"):
+        assert f"\n{section}\n" in text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_json_and_debug(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main([command, "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
+    text = shown_help(capsys, command)
     assert "--json" in text
     assert "--debug" in text
 
 
+@pytest.mark.parametrize("command", sorted(main.cli.commands))
+def test_help_of_a_command_has_examples_that_parse_and_exit_codes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown_help(capsys, command)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\nExamples:\n  # " in text
+    assert re.search(r"\nExit codes:\n  0 +\S.*\n +1 +\S", text)
+    chosen = main.cli.commands[command]
+    assert isinstance(chosen, PipelineCommand)
+    lines = [shlex.split(line.replace("\\\n", " "), comments=True) for _, line in chosen.examples]
+    for program, *arguments in filter(None, (line for line in lines if line)):
+        if program == "pgdelta" and ">" not in arguments:
+            assert arguments[0] == command
+            main.cli.commands[command].make_context(command, arguments[1:])
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_both_names_of_help_end_with_0(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["ingest", flag]) == 0
+    assert capsys.readouterr().out.startswith("Usage: pgdelta ingest ")
+
+
 def test_help_loads_neither_spark_nor_psycopg() -> None:
     code = (
-        "import sys; from pipeline.cli.main import make_parser; make_parser().format_help();"
-        "print(sorted({'pyspark', 'psycopg', 'pyarrow', 'yaml', 'rich'} & set(sys.modules)))"
+        "import sys; from pipeline.cli.main import main;"
+        "codes = [main([*command, '--help']) for command in ([], ['ingest'], ['tail'], ['check'])];"
+        "heavy = {'pyspark', 'psycopg', 'pyarrow', 'yaml', 'rich', 'pydantic', 'numpy'};"
+        "print(codes, sorted(heavy & set(sys.modules)))"
     )
-    assert start(code).communicate()[0] == "[]\n"
+    assert start(code).communicate()[0].splitlines()[-1] == "[0, 0, 0, 0] []"
 
 
 def test_tail_needs_no_spark() -> None:
@@ -120,24 +152,22 @@ def test_tail_needs_no_spark() -> None:
 
 
 def test_a_flag_that_changes_a_slot_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(["tail", "--slot", "shop", "--ack"])
-    assert ended.value.code == 2
-    assert "unrecognized arguments: --ack" in capsys.readouterr().err
+    assert main.main(["tail", "--slot", "shop", "--ack"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("pgdelta: No such option '--ack'.")
+    assert said.endswith(" See pgdelta tail --help.\n")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     "arguments", [["--limit", "0"], ["--limit", "x"], ["--until-lsn", "12"], ["--value-length", "-1"]]
 )
 def test_a_number_or_position_that_is_none_ends_with_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(["tail", "--slot", "shop", *arguments])
-    assert ended.value.code == 2
+    assert main.main(["tail", "--slot", "shop", *arguments]) == 2
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main.main(["--version"])
+    assert main.main(["--version"]) == 0
     assert capsys.readouterr().out == f"pgdelta {__version__}\n"
 
 
@@ -145,9 +175,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     "arguments", [[], ["ingst"], ["ingest"], ["run", "--config", "x", "--trigger", "no"]]
 )
 def test_a_mistake_in_the_command_line_ends_with_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(arguments)
-    assert ended.value.code == 2
+    assert main.main(arguments) == 2
 
 
 def test_a_mistake_in_the_configuration_is_one_sentence_and_ends_with_2(
@@ -213,9 +241,28 @@ def test_a_failed_run_has_one_last_line_in_its_log(
 
 @pytest.mark.parametrize("arguments", [["--metrics", "0"], ["--metrics", ":9187"], ["--log", "xml"]])
 def test_a_way_to_watch_that_is_none_ends_with_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(["run", "--config", "x", *arguments])
-    assert ended.value.code == 2
+    assert main.main(["run", "--config", "x", *arguments]) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9187", ("127.0.0.1", 9187)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+        ("db-1.local:65535", ("db-1.local", 65535)),
+        ("[::1]:9187", ("::1", 9187)),
+    ],
+)
+def test_an_address_is_a_port_or_host_and_port(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", ":9187", "x", "host:", "host:0", "-1", "1.5", "٣"])
+def test_anything_else_is_no_address(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="Write a port from 1 to 65535"):
+        parse_address(text)
+    assert main.main(["run", "--config", "x", f"--metrics={text}"]) == 2
+    assert "Write a port from 1 to 65535" in capsys.readouterr().err
 
 
 def test_check_prints_passes_and_fixes(
@@ -408,7 +455,7 @@ def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
-    assert err.startswith("pgdelta: stopped before the commit under way had ended; nothing is lost")
+    assert err.startswith("pgdelta: Stopped before the commit in progress had ended. Nothing is lost")
 
 
 def test_what_nobody_repeats_is_cut_off_with_1() -> None:
@@ -418,7 +465,7 @@ def test_what_nobody_repeats_is_cut_off_with_1() -> None:
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert err.endswith("nothing is lost, run the same command again\n")
+    assert err.endswith("Nothing is lost: run the same command again.\n")
 
 
 def test_a_second_signal_ends_at_once() -> None:
@@ -430,7 +477,7 @@ def test_a_second_signal_ends_at_once() -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err.startswith("pgdelta: stopped at once; nothing is lost")
+    assert err.startswith("pgdelta: Stopped at once. Nothing is lost")
 
 
 @pytest.mark.parametrize("job", ["ingest", "apply"])
@@ -439,7 +486,7 @@ def test_a_job_is_its_command_from_any_folder(job: str, tmp_path: Path) -> None:
         command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    assert run("--help").stdout.startswith(f"usage: pgdelta {job} ")
+    assert run("--help").stdout.startswith(f"Usage: pgdelta {job} ")
     assert run().returncode == 2
     done = run("--config", "none.yaml")
     assert (done.returncode, done.stdout) == (2, "")

@@ -23,7 +23,7 @@ def test_the_lake_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     new = checked("./lake")["lake"]
     assert new.ok
-    assert f"A new lake will be made in {tmp_path / 'lake'}." == new.sentence
+    assert f"A new lake will be created in {tmp_path / 'lake'}." == new.sentence
     assert "relative" in new.fix
     assert not checked(str(tmp_path / "lake"))["lake"].fix
     (tmp_path / "lake" / "bronze" / "changes").mkdir(parents=True)
@@ -56,7 +56,8 @@ def test_a_folder_without_hard_links_is_refused_and_the_probe_leaves_nothing(
 
 
 def test_where_nobody_can_look_nothing_is_promised() -> None:
-    assert "seen by the jobs" in checked("s3a://bucket/lake")["lake"].sentence
+    sentence = checked("s3a://bucket/lake")["lake"].sentence
+    assert sentence == "The lake is at s3a://bucket/lake. The jobs verify that it can be written."
 
 
 def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

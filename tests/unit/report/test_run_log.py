@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import logging
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline import __version__
-from pipeline.cli.metrics_options import Address, address_of
+from pipeline.cli.options import Address
 from pipeline.config.config import Config, Silver, Source, Storage
 from pipeline.errors import ConfigError, EndpointError, LakeError
 from pipeline.metadata.manifests import Manifest
@@ -246,22 +245,3 @@ def test_a_port_that_is_taken_ends_the_run_before_it_begins() -> None:
             Observers(CONFIG, options("text", address), "run"),
         ):
             pytest.fail("it began")
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("9187", ("127.0.0.1", 9187)),
-        ("0.0.0.0:80", ("0.0.0.0", 80)),
-        ("db-1.local:65535", ("db-1.local", 65535)),
-        ("[::1]:9187", ("::1", 9187)),
-    ],
-)
-def test_an_address_is_a_port_or_host_and_port(text: str, address: tuple[str, int]) -> None:
-    assert address_of(text) == address
-
-
-@pytest.mark.parametrize("text", ["", "0", "65536", ":9187", "x", "host:", "host:0", "-1", "1.5", "٣"])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="write a port from 1 to 65535"):
-        address_of(text)

@@ -43,7 +43,7 @@ def test_what_is_within_the_limits_goes_on(guards: Guards, counts: dict[str, int
 def test_more_than_a_limit_holds_the_table(guards: Guards, counts: dict[str, int], excess: str) -> None:
     assert find_excess(NAME, counts, guards) == (
         f"public.orders is held by its guards: what waits for it has {excess}; bronze keeps the changes: "
-        "where they are meant, apply them with pgdelta retry --confirm --table public.orders"
+        "where they are meant, apply them with pgdelta apply --confirm --table public.orders"
     )
 
 
@@ -59,6 +59,6 @@ def test_more_than_a_limit_holds_the_table(guards: Guards, counts: dict[str, int
 def test_the_command_names_that_table_and_no_other(name: TableName, glob: str) -> None:
     assert name.glob == glob
     words = shlex.split(confirmation(name))
-    assert words == ["pgdelta", "retry", "--confirm", "--table", glob]
+    assert words == ["pgdelta", "apply", "--confirm", "--table", glob]
     assert TableRule(words[-1]).matches(name)
     assert not TableRule(words[-1]).matches(TableName(name.schema, name.table + "x"))

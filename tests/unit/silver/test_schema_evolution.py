@@ -47,7 +47,7 @@ def held(
     assert len(sentence) < len(operation.sentence)
     name = f"{to.schema_name}.{to.table_name}"
     is_of_types = " changed from " in sentence
-    told = f": set type_changes to rebuild, or run pgdelta retry --rewrite --table {name}"
+    told = f": set type_changes to rebuild, or run pgdelta rebuild --table {name}"
     assert way_out == (told if is_of_types else "")
     return sentence
 

@@ -1,4 +1,9 @@
-"""Apply once more what was held, or write tables anew from bronze."""
+"""Build silver tables again from bronze, under the types and policies that the configuration has now.
+
+What is pending is applied first. Then each table is written from all that bronze holds of it, up to the LSN
+of the newest manifest, and a new manifest records the version that shows it. Readers see the previous rows
+until the commit of a table.
+"""
 
 from __future__ import annotations
 
@@ -14,55 +19,38 @@ from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.locks import lock_apply
 from pipeline.delta.spark.session import start_session
-from pipeline.errors import ConfigError, report_error
+from pipeline.errors import report_error
+from pipeline.operate.apply_tables import prepare
 from pipeline.progress import ApplySummary, TableState
 from pipeline.table_name import TableName, match_tables
 
 
-def run_retry(
+def run_rebuild(
     config: Config,
     globs: Sequence[str] | None = None,
     *,
-    rewrites: bool = False,
     confirms: bool = False,
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
 ) -> ApplySummary:
-    """Apply all that bronze holds; with `rewrites` write the tables that globs name anew, or all of them.
+    """Apply what is pending, then rebuild the tables that globs name, or all of them.
 
-    With `confirms` what waits for the tables that globs name is applied whatever their guards say. After
-    `stop` no other table is written anew.
+    With `confirms` the guards of the tables that globs name are lifted; without, a table that its guards hold
+    is left as it is. After `stop` no other table is begun. Raise ConfigError if a glob is not valid or no
+    table matches.
     """
     stop = stop or threading.Event()
-    if globs and not (rewrites or confirms):
-        raise ConfigError(
-            "--table says which tables to write anew, or to confirm: add --rewrite or --confirm, or leave "
-            "it out"
-        )
-    if confirms and not globs:
-        raise ConfigError("--confirm lifts the guards of the tables that --table names: add it")
-    matches = match_tables(globs)
-    applier = Applier(spark or start_session(f"pgdelta retry {config.pipeline}"), config)
+    applier = Applier(spark or start_session(f"pgdelta rebuild {config.pipeline}"), config)
+    prepare(applier, globs, confirms=confirms)
     if applier.bronze.changes.exists():
         with lock_apply(applier.lake):
-            if confirms:
-                _confirm(applier, matches)
             applier.apply_pending()
-            if rewrites:
-                _rewrite(applier, matches, stop)
+            _rebuild(applier, match_tables(globs), stop)
             StatusWriter(applier, config).write(always=True)
     return applier.summary
 
 
-def _confirm(applier: Applier, matches: Callable[[TableName], bool]) -> None:
-    """Lift the guards of the tables that match."""
-    if not any(map(matches, applier.records.registered())):
-        raise applier.lake.no_match()
-    applier.confirm(matches)
-
-
-def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threading.Event) -> None:
-    """Write the tables that match anew, each up to the newest manifest, and record which version shows it."""
+def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threading.Event) -> None:
     if (manifest := applier.manifest) is None:
         return
     registered = applier.records.registered()
@@ -73,7 +61,7 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         if stop.is_set():
             break
         if name not in registered or not matches(name) or name in applier.guarded:
-            continue  # bronze's history has what the guards hold back
+            continue  # bronze also holds the changes that the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
         decision = applier.decisions.get(name)
         if decision is not None and decision.blocks_rebuild:
@@ -85,7 +73,7 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
             written = writer.rebuild(applier.relations, registered[name], manifest.lsn)
             if not written.held:
                 entries[name] = found.shown(name, manifest.lsn, since)
-        except Exception as error:  # the others are written all the same
+        except Exception as error:  # the other tables are rebuilt
             state.failure = report_error(error)
             continue
         state.held, state.failure, state.misfits = written.held, None, written.misfits

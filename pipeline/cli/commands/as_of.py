@@ -1,0 +1,56 @@
+"""`pgdelta as-of`: which version of each silver table shows one commit."""
+
+import threading
+
+from pipeline.cli.command import command, option
+from pipeline.cli.options import config_option, output_options, tables_option
+from pipeline.cli.output import finish, load_config
+from pipeline.errors import ConfigError
+
+_POINT = "Point in time"
+
+
+@command(
+    "as-of",
+    section="Observe",
+    short_help="Show which table versions show one commit.",
+    examples=[
+        ("queries of the newest state that all tables share", "pgdelta as-of --config conf/pipeline.yaml"),
+        (
+            "the end of January",
+            "pgdelta as-of --config conf/pipeline.yaml --timestamp 2026-01-31T23:59:59Z",
+        ),
+    ],
+    exit_codes={1: "failed, or the version of a table is gone"},
+)
+@config_option
+@option("--lsn", group=_POINT, metavar="X/Y", help="Use the newest manifest at or before this LSN.")
+@option(
+    "--timestamp",
+    group=_POINT,
+    metavar="TIME",
+    help="Use the newest manifest committed at or before this time, such as 2026-01-31T12:00:00Z. Without a "
+    "zone it is UTC.",
+)
+@tables_option("Show these tables only.")
+@output_options
+def as_of(
+    config: str,
+    lsn: str | None,
+    timestamp: str | None,
+    tables: tuple[str, ...],
+    as_json: bool,
+    debug: bool,
+    stop: threading.Event,
+) -> int:
+    """Print the LSN and commit time of a manifest, and for each silver table the version that shows it, with
+    a query to paste. Tables that are read so agree: a transaction is visible in all of them or in none.
+
+    A table that was behind at that LSN is named without a query.
+    """
+    if lsn is not None and timestamp is not None:
+        raise ConfigError("--lsn and --timestamp exclude each other. Give one of them.")
+    loaded = load_config(config)
+    from pipeline.operate.as_of import read_silver
+
+    return finish(read_silver(loaded, lsn=lsn, timestamp=timestamp, globs=tables), as_json=as_json)

@@ -1,0 +1,34 @@
+"""`pgdelta check`: is everything ready for a start, and what to do where it is not."""
+
+import threading
+
+from pipeline.cli.command import command
+from pipeline.cli.options import config_option, output_options
+from pipeline.cli.output import finish, load_config
+
+
+@command(
+    "check",
+    section="Set up",
+    short_help="Check machine, server, publication and slot.",
+    examples=[
+        (
+            "before the first run, and after a change of settings",
+            "pgdelta check --config conf/pipeline.yaml",
+        )
+    ],
+    exit_codes={0: "every check passed", 1: "a check failed, or could not be made"},
+)
+@config_option
+@output_options
+def check(config: str, as_json: bool, debug: bool, stop: threading.Event) -> int:
+    """Run every check that a start would meet, on this machine and at the source, and print what to do about
+    those that fail. Nothing is changed.
+    """
+    loaded = load_config(config)
+    from pipeline.operate.check_report import CheckReport
+    from pipeline.operate.machine_checks import check_machine
+    from pipeline.postgres.checks.start import run_checks
+
+    checks = (*check_machine(loaded), *run_checks(loaded))
+    return finish(CheckReport(loaded.pipeline, str(loaded.path), checks), as_json=as_json)

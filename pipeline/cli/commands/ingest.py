@@ -1,0 +1,50 @@
+"""`pgdelta ingest`: PostgreSQL to bronze."""
+
+import threading
+
+from pipeline.cli.command import command
+from pipeline.cli.options import Address, config_option, output_options, run_options
+from pipeline.cli.output import finish, load_config
+from pipeline.cli.signals import Kind
+
+
+@command(
+    "ingest",
+    section="Replicate",
+    short_help="Capture committed changes into bronze.",
+    examples=[
+        ("capture what is committed now, then end", "pgdelta ingest --config conf/pipeline.yaml"),
+        (
+            "go on until a signal, with metrics for Prometheus",
+            "pgdelta ingest --config conf/pipeline.yaml --trigger continuous \\\n    --metrics 9187",
+        ),
+        ("the same job under spark-submit", "spark-submit jobs/ingest.py --config conf/pipeline.yaml"),
+    ],
+    kind=Kind.JOB,
+)
+@config_option
+@run_options
+@output_options
+def ingest(
+    config: str,
+    trigger: str,
+    strict: bool,
+    metrics: Address | None,
+    log: str,
+    as_json: bool,
+    debug: bool,
+    stop: threading.Event,
+) -> int:
+    """Capture every committed change into {root}/bronze. A missing publication and slot are created where the
+    configuration allows it.
+
+    Changes are acknowledged to the slot only after bronze holds them.
+    """
+    loaded = load_config(config)
+    from pipeline.ingest.job import run_ingest
+    from pipeline.report.observers import Observers, WatchOptions
+
+    options = WatchOptions(trigger=trigger, metrics=metrics, log=log, json=as_json, debug=debug)
+    with Observers(loaded, options, "ingest") as watch:
+        summary = run_ingest(loaded, trigger=trigger, stop=stop, progress=watch.on_ingest)
+    return watch.end(finish(summary, as_json=as_json, strict=strict))

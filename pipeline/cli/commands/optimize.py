@@ -1,0 +1,58 @@
+"""`pgdelta optimize`: small files merged."""
+
+import contextlib
+import sys
+import threading
+
+from pipeline.cli.command import command, option
+from pipeline.cli.options import config_option, output_options, tables_option
+from pipeline.cli.output import finish, load_config, unless_stopped
+from pipeline.cli.signals import Kind
+
+
+@command(
+    "optimize",
+    section="Repair",
+    short_help="Merge the small files of all tables.",
+    examples=[
+        ("every night, while the jobs run", "pgdelta optimize --config conf/pipeline.yaml"),
+        ("also remove files of old versions", "pgdelta optimize --config conf/pipeline.yaml --vacuum"),
+    ],
+    exit_codes={1: "failed, or a table could not be optimized; the others are"},
+    kind=Kind.ONCE,
+)
+@config_option
+@tables_option("Optimize these silver tables only (default: all tables of the lake).")
+@option(
+    "--vacuum",
+    group="Run",
+    is_flag=True,
+    help="Also remove the files that left a table longer ago than delta.deletedFileRetentionDuration, a week "
+    "unless set. as-of cannot read versions that need them any more.",
+)
+@output_options
+def optimize(
+    config: str,
+    tables: tuple[str, ...],
+    vacuum: bool,
+    as_json: bool,
+    debug: bool,
+    stop: threading.Event,
+) -> int:
+    """Merge the small files of bronze, of the pipeline's own tables and of silver. No row changes, and ingest
+    and apply may go on meanwhile.
+    """
+    loaded = load_config(config)
+    from pipeline.operate.optimize import OptimizedTable, run_optimize
+    from pipeline.terminal import make_console, plain
+
+    with contextlib.ExitStack() as stack:
+        progress = None
+        if sys.stderr.isatty() and not as_json:
+            status = stack.enter_context(make_console(stderr=True).status("optimizing"))
+
+            def progress(table: OptimizedTable) -> None:
+                status.update(plain(f"optimized {table.table}"))
+
+        summary = run_optimize(loaded, tables, vacuums=vacuum, stop=stop, progress=progress)
+    return unless_stopped(finish(summary, as_json=as_json), stop)

@@ -1,0 +1,43 @@
+"""`pgdelta plan`: what the next apply would do."""
+
+import threading
+
+import click
+
+from pipeline.cli.command import command, option
+from pipeline.cli.options import config_option, output_options
+from pipeline.cli.output import finish, load_config
+
+
+@command(
+    "plan",
+    section="Observe",
+    short_help="Show what the next apply would do, and its cost.",
+    examples=[
+        ("one line for each table with pending changes", "pgdelta plan --config conf/pipeline.yaml"),
+        ("each step of some tables", "pgdelta plan --config conf/pipeline.yaml 'public.ord*'"),
+        ("the statements of one", "pgdelta plan --config conf/pipeline.yaml public.orders --sql"),
+    ],
+)
+@click.argument("tables", metavar="[TABLE]...", nargs=-1)
+@config_option
+@option(
+    "--sql",
+    group="Output",
+    is_flag=True,
+    help="Show the SQL statements of each step. Conditions may hold values of keys.",
+)
+@output_options
+def plan(
+    config: str, tables: tuple[str, ...], sql: bool, as_json: bool, debug: bool, stop: threading.Event
+) -> int:
+    """Show what waits in bronze for each silver table: changes by operation, and the steps by which its
+    columns change. Nothing is changed.
+
+    With TABLE, a glob such as public.orders or 'sales.*', each step is shown with its LSN, its cost, and the
+    values that it loses.
+    """
+    loaded = load_config(config)
+    from pipeline.operate.plan import make_plan
+
+    return finish(make_plan(loaded, tables, shows_sql=sql), as_json=as_json)

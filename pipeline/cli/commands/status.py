@@ -1,0 +1,64 @@
+"""`pgdelta status`: how far each table is, and why not further."""
+
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.cli.command import command, option
+from pipeline.cli.options import config_option, output_options
+from pipeline.cli.output import load_config, show
+
+if TYPE_CHECKING:
+    from pipeline.report.status_page import Status
+    from pipeline.report.table_details import StatusDetails
+
+
+@command(
+    "status",
+    section="Observe",
+    short_help="Show how far each table is, and why not further.",
+    examples=[
+        ("how far are the tables, and the slot?", "pgdelta status --config conf/pipeline.yaml"),
+        ("what does one table look like, column by column?", "pgdelta status public.orders"),
+        ("fail a scheduled check if a table is held", "pgdelta status --config conf/pipeline.yaml --strict"),
+    ],
+    exit_codes={1: "failed; with --strict also if a table is held, refused or failed"},
+)
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@config_option
+@option(
+    "--offline",
+    group="Source",
+    is_flag=True,
+    help="Do not connect to the source: lags are relative to bronze, and the slot is not shown.",
+)
+@option("--strict", group="Run", is_flag=True, help="Exit with 1 if a table is held, refused or failed.")
+@output_options
+def status(
+    tables: tuple[str, ...],
+    config: str,
+    offline: bool,
+    strict: bool,
+    as_json: bool,
+    debug: bool,
+    stop: threading.Event,
+) -> int:
+    """Show each silver table as of the newest manifest: how far it is applied, how far it is behind, values
+    that did not fit their type, and what holds it. The source's slot is shown with the WAL that it retains.
+
+    TABLE, a schema.table with * and ?, shows the tables that match in detail, with their columns.
+
+    The lag in seconds counts from the newest commit that silver shows, and is 0 if it shows all of them. The
+    lag in bytes is WAL. A source that does not answer within seconds is left out.
+    """
+    loaded = load_config(config)
+    from pipeline.report.status import read_details, read_status
+
+    found: Status | StatusDetails
+    if tables:
+        found = read_details(loaded, tables, is_offline=offline)
+    else:
+        found = read_status(loaded, is_offline=offline)
+    show(found, as_json=as_json)
+    return int(strict and found.is_held)

@@ -1,0 +1,190 @@
+"""The plan of the next apply: one line a table, or each step of the tables that a person names.
+
+Tables that need attention come first: those that cannot be planned, are held, or lose values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.progress import NO_BRONZE
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
+from pipeline.terminal import plain, print_list, print_pairs, print_paragraph
+
+_OPERATIONS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate", "R": "copied row"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One step of a table: at which LSN, what it does, what it costs, and what it loses, if anything.
+
+    A step that `holds` stops the table: nothing is applied from there on. One that `is_write` writes rows,
+    the others change columns; `sql` are its statements.
+    """
+
+    lsn: LSN
+    sentence: str
+    cost: str
+    loses: str | None = None
+    sql: tuple[str, ...] = ()
+    is_write: bool = False
+    holds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What is pending for one table: changes by operation after an LSN, and steps in order."""
+
+    name: TableName
+    after: LSN
+    counts: dict[str, int]
+    steps: tuple[PlanStep, ...] = ()
+    failure: str | None = None
+
+    @property
+    def attention(self) -> int:
+        """How soon a person should look at the table; 0 is first."""
+        if self.failure is not None:
+            return 0
+        if any(step.holds for step in self.steps):
+            return 1
+        if any(step.loses for step in self.steps):
+            return 2
+        return 3 if self.column_steps else 4
+
+    @property
+    def column_steps(self) -> tuple[PlanStep, ...]:
+        """The steps that do not write rows of the stream."""
+        return tuple(step for step in self.steps if not step.is_write)
+
+    @property
+    def summary(self) -> Text:
+        """What happens to the table, for one line."""
+        if self.failure is not None:
+            return Text.assemble(("fails: ", "red"), plain(self.failure))
+        for step in self.steps:
+            if step.holds:
+                reason = step.sentence.removeprefix(f"{self.name} is held ")
+                colon = "" if reason != step.sentence else ":"
+                return Text.assemble((f"held{colon} ", "red"), plain(reason))
+        steps = self.column_steps
+        losses = [step for step in steps if step.loses]
+        if len(steps) == 1:
+            loss = ("loses values: ", "yellow") if losses else ""
+            return Text.assemble(loss, plain(steps[0].sentence))
+        if losses:
+            count = f"{len(losses)} of {len(steps)} steps "
+            return Text.assemble((f"{count}{'lose' if len(losses) > 1 else 'loses'} values", "yellow"))
+        return Text(f"{len(steps)} steps" if steps else "rows only")
+
+    def as_json(self, *, has_sql: bool = False) -> dict[str, Any]:
+        """Return the plan of the table as data."""
+        return {
+            "schema": self.name.schema,
+            "table": self.name.table,
+            "after": str(self.after),
+            "changes": self.counts,
+            "steps": [
+                {"lsn": str(s.lsn), "sentence": s.sentence, "cost": s.cost, "loses": s.loses}
+                | ({"sql": list(s.sql)} if has_sql else {})
+                for s in self.steps
+            ],
+            "failure": self.failure,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next apply does up to an LSN; `has_details` and `has_sql` choose what is shown."""
+
+    pipeline: str
+    upto: LSN
+    tables: tuple[TablePlan, ...]
+    has_details: bool = False
+    has_sql: bool = False
+
+    def exit_code(self, strict: bool) -> int:
+        """Return 0: a plan that holds a table is a plan."""
+        del strict
+        return 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan as data."""
+        return {
+            "pipeline": self.pipeline,
+            "upto": str(self.upto),
+            "tables": [table.as_json(has_sql=self.has_sql) for table in self.tables],
+        }
+
+    def print(self, console: Console) -> None:
+        """Print one line a table; with details, or for a single table, every step."""
+        if not self.tables:
+            print_paragraph(console, f"{self.pipeline}: {self._nothing}")
+            return
+        count = len(self.tables)
+        what = "1 table has changes" if count == 1 else f"{count} tables have changes"
+        print_paragraph(console, f"{self.pipeline}: {what} to apply, up to {self.upto}")
+        tables = sorted(self.tables, key=lambda table: (table.attention, table.name))
+        console.print()
+        if self.has_details or count == 1:
+            for number, table in enumerate(tables):
+                if number:
+                    console.print()
+                _print_steps(console, table, has_sql=self.has_sql)
+            return
+        rows = [(str(table.name), _letters(table.counts), table.summary) for table in tables]
+        print_list(console, ("table", "changes", "what happens"), rows)
+        if any(table.attention < 4 for table in tables):
+            console.print()
+            print_paragraph(console, "pgdelta plan TABLE shows the steps of a table, with their cost.")
+
+    @property
+    def _nothing(self) -> str:
+        if self.upto == INVALID:
+            return NO_BRONZE
+        if self.has_details:
+            return f"nothing is pending for a table that matches (up to {self.upto})"
+        return f"silver shows all that bronze holds (up to {self.upto})"
+
+
+def _print_steps(console: Console, table: TablePlan, *, has_sql: bool) -> None:
+    title = Text.assemble(plain(str(table.name), "bold"), f": {_words(table.counts)} after {table.after}")
+    print_paragraph(console, title)
+    if table.failure is not None:
+        print_pairs(console, [(Text("fails", "red"), table.failure)], indent=2)
+    elif not table.steps:
+        print_paragraph(console, "rows only", indent=2)
+    if not has_sql:
+        print_pairs(console, [pair for step in table.steps for pair in _pairs(step)], indent=2)
+        return
+    for step in table.steps:
+        print_pairs(console, _pairs(step), indent=2)
+        for statement in step.sql:
+            for line in f"{statement};".splitlines():
+                # never broken, so that it can be copied
+                console.print(plain(f"    {line}"), soft_wrap=True)
+
+
+def _pairs(step: PlanStep) -> Iterator[tuple[str | Text, str | Text]]:
+    if step.is_write:
+        yield str(step.lsn), f"write: {step.sentence}"
+        return
+    yield str(step.lsn), plain(step.sentence, "red" if step.holds else "")
+    yield "", f"cost: {step.cost}"
+    if step.loses:
+        yield "", Text.assemble(("loses: ", "yellow"), plain(step.loses))
+
+
+def _letters(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {op}" for op, count in counts.items() if count)
+
+
+def _words(counts: dict[str, int]) -> str:
+    known = ((count, _OPERATIONS.get(op, op)) for op, count in counts.items() if count)
+    return ", ".join(f"{count:,} {word}{'s' * (count > 1)}" for count, word in known) or "no changes"
