@@ -14,7 +14,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
 from pipeline.postgres.publication import Publication
 from pipeline.postgres.published_tables import IS_SENT
-from pipeline.protocol.binary.types import CatalogType, Types
+from pipeline.protocol.binary.converters import CatalogType, Types
 from pipeline.table_name import TableName
 
 _BINARY_SINCE = 140000
@@ -103,7 +103,7 @@ def unreadable_sentence(columns: Collection[str]) -> str:
 
 def _describe_unreadable(types: Types, rows: list[tuple[str, str, str, int]]) -> Iterator[str]:
     for schema, table, column, oid in rows:
-        part = types.unreadable(oid)
+        part = types.find_unreadable(oid)
         if part is not None:
             name = types.name_of(oid)
             yield f"{schema}.{table}.{column} ({name if part == name else f'{part} in {name}'})"

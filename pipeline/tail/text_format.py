@@ -37,7 +37,7 @@ from pipeline.protocol.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Tuple,
+    TupleData,
     Type,
     Update,
 )
@@ -148,7 +148,7 @@ class TextFormat:
         type_name = escape(self._type_name(column.type_oid, column.type_modifier))
         return f"{_name(column.name)} {type_name}{' key' if column.is_key else ''}"
 
-    def _old(self, kind: str | None, cells: Tuple | None, relations: tuple[Relation, ...]) -> str:
+    def _old(self, kind: str | None, cells: TupleData | None, relations: tuple[Relation, ...]) -> str:
         if cells is None:
             return ""
         if kind != "K":
@@ -160,7 +160,7 @@ class TextFormat:
         )
 
     def _row(
-        self, title: str, cells: Tuple, relations: tuple[Relation, ...], chosen: list[bool] | None = None
+        self, title: str, cells: TupleData, relations: tuple[Relation, ...], chosen: list[bool] | None = None
     ) -> str:
         if not self._has_values:
             count = sum(chosen) if chosen else len(cells)

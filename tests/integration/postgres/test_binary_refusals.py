@@ -98,8 +98,8 @@ def test_a_type_that_appears_later_is_refused_when_its_first_value_arrives(
     sentence = str(caught.value)
     assert sentence.startswith("Insert for public.item in the transaction committed at ")
     assert sentence.endswith(
-        "column 2 of the new tuple (c0) is in binary format, and nothing is known of the binary format of the"
-        " type regclass: set source.protocol.binary to false"
+        "column 2 of the new tuple (c0) is in binary format, and the binary format of the type regclass"
+        " is not supported: set source.protocol.binary to false"
     )
 
 

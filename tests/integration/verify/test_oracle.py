@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.protocol.decode import decode
 from pipeline.protocol.events import Change, Truncation
-from pipeline.protocol.messages import UNCHANGED_TOAST, Delete, Insert, Relation, Tuple, Update
+from pipeline.protocol.messages import UNCHANGED_TOAST, Delete, Insert, Relation, TupleData, Update
 from pipeline.protocol.transactions import Assembler
 from pipeline.table_name import TableName
 from tests.support import oracle
@@ -66,7 +66,7 @@ def shape_of(relation: Relation, primary_key: tuple[str, ...]) -> Shape:
     )
 
 
-def texts(cells: Tuple) -> tuple[Text, ...]:
+def texts(cells: TupleData) -> tuple[Text, ...]:
     return tuple(cell.decode() if isinstance(cell, bytes) else None for cell in cells)
 
 
@@ -83,7 +83,7 @@ def model_change(shape: Shape, data: bytes) -> ModelChange:
     raise AssertionError("not a row change")
 
 
-def unsent_in(cells: Tuple) -> frozenset[int]:
+def unsent_in(cells: TupleData) -> frozenset[int]:
     return frozenset(position for position, cell in enumerate(cells) if cell is UNCHANGED_TOAST)
 
 

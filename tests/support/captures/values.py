@@ -20,7 +20,7 @@ if __name__ == "__main__":
 from pipeline.postgres.connection import Connection, connect  # noqa: E402
 from pipeline.postgres.embedded.server import binaries_of, start_server  # noqa: E402
 from pipeline.postgres.types import read_type  # noqa: E402
-from pipeline.protocol.binary.types import CatalogType, Types  # noqa: E402
+from pipeline.protocol.binary.converters import CatalogType, Types  # noqa: E402
 from tests.support.captures.typed import install, values_of  # noqa: E402
 
 
@@ -55,7 +55,7 @@ def capture(name: str) -> None:
                 for literal in literals:
                     query = sql.SQL("SELECT {}::{}").format(sql.Literal(literal), sql.SQL(of_type))
                     oid, binary = fetch(connection, query.as_bytes(connection), 1)
-                    assert types.unreadable(oid) is None, of_type
+                    assert types.find_unreadable(oid) is None, of_type
                     _, text = fetch(connection, query.as_bytes(connection), 0)
                     values.append([oid, binary.hex(), text.hex()])
         server.stop()
