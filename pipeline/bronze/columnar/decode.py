@@ -94,7 +94,7 @@ def _first_fault(
             decoded = decode(message, in_stream=in_stream)
             fault = _fault(decoded, row, None if widths is None else int(widths[row]), place, row_types)
         except ProtocolError as error:
-            fault = f"{error} (the message is{place})" if place else str(error)
+            fault = f"{error} The message is{place}." if place else str(error)
         if fault:
             return ProtocolError(fault)
     raise AssertionError("a row was refused that the scalar decoder accepts")
