@@ -28,11 +28,6 @@ class TableName(NamedTuple):
         return f"{self.schema}.{self.table}"
 
     @property
-    def sql(self) -> str:
-        """The name as PostgreSQL's SQL has it, quoted."""
-        return ".".join('"' + part.replace('"', '""') + '"' for part in self)
-
-    @property
     def glob(self) -> str:
         """The glob that matches this table and no other, unless its name holds `*` or `?`."""
         return ".".join(

@@ -231,7 +231,7 @@ def check(options: argparse.Namespace, stop: threading.Event) -> int:
     del stop
     config = _load(options)
     from pipeline.operate.machine_checks import check_machine
-    from pipeline.postgres.checks.start import run_checks
+    from pipeline.postgres.checks.source_checks import run_checks
 
     checks = [*check_machine(config), *run_checks(config)]
     is_ready = all(check.ok for check in checks)

@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import LakeTable
 from pipeline.postgres.connection import Connection
+from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
 
 Text = str | None
@@ -53,7 +54,7 @@ def compare_table(connection: Connection, table: LakeTable, name: TableName) -> 
 
     A column that silver lacks counts as NULL in every row; columns that the source has not are left out.
     """
-    relation = ".".join('"' + part.replace('"', '""') + '"' for part in name)
+    relation = quote_identifier(*name)
     columns = [column for (column,) in connection.execute(_COLUMNS, [relation])]
     source = _source_texts(connection, relation, columns)
     silver = _silver_texts(table, columns) if table.exists() else [[] for _ in columns]
@@ -74,7 +75,7 @@ def _fingerprints(columns: Sequence[Sequence[Text]]) -> Counter[int]:
 
 
 def _source_texts(connection: Connection, relation: str, columns: Sequence[str]) -> list[list[Text]]:
-    names = ", ".join('"' + column.replace('"', '""') + '"' for column in columns)
+    names = ", ".join(map(quote_identifier, columns))
     result = connection.execute(f"SELECT {names} FROM ONLY {relation}".encode()).pgresult
     assert result is not None
     rows = range(result.ntuples)

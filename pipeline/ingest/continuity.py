@@ -12,14 +12,17 @@ from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.errors import GapError
 from pipeline.ingest.loop import offset_commit
-from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
+from pipeline.postgres.connection import Connection, ServerIdentity, read_timeline_ends
+from pipeline.postgres.open_transactions import read_prepared_transactions
 from pipeline.postgres.published_tables import list_published
 from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot, renew_slot
-from pipeline.postgres.replication.slot_errors import moved_slot
+from pipeline.postgres.replication.slot_errors import moved_slot_error
 from pipeline.protocol.lsn import LSN
 
 
-def refuse_other_source(recorded: dict[str, Any], identity: Identity, key: str = "source.conninfo") -> None:
+def refuse_other_source(
+    recorded: dict[str, Any], identity: ServerIdentity, key: str = "source.conninfo"
+) -> None:
     """Raise GapError where this is not the database that bronze was filled from; `key` names it."""
     for name, now in (("system_identifier", identity.system_identifier), ("database", identity.database)):
         if name in recorded and recorded[name] != now:
@@ -29,12 +32,12 @@ def refuse_other_source(recorded: dict[str, Any], identity: Identity, key: str =
             )
 
 
-def check_server(config: Config, recorded: dict[str, Any], identity: Identity, offset: LSN) -> None:
+def check_server(config: Config, recorded: dict[str, Any], identity: ServerIdentity, offset: LSN) -> None:
     """Raise GapError where this is not the server, or not the state of it, that bronze was filled from."""
     refuse_other_source(recorded, identity)
     timeline = recorded.get("timeline", identity.timeline)
     if timeline != identity.timeline:
-        end = read_switches(config.source.conninfo, identity.timeline).get(timeline)
+        end = read_timeline_ends(config.source.conninfo, identity.timeline).get(timeline)
         if end is None or offset > end:
             told = "does not come from" if end is None else f"left at {end}"
             raise GapError(
@@ -52,7 +55,7 @@ def check_server(config: Config, recorded: dict[str, Any], identity: Identity, o
 def check_slot(slot: Slot, offset: LSN) -> None:
     """Raise SlotGapError where the slot stands beyond the position."""
     if slot.confirmed_flush_lsn > offset:
-        raise moved_slot(slot.name, slot.confirmed_flush_lsn, offset)
+        raise moved_slot_error(slot.name, slot.confirmed_flush_lsn, offset)
 
 
 def check_prepared(bronze: Bronze, recorded: dict[str, Any]) -> int:
@@ -88,7 +91,7 @@ def first_slot(connection: Connection, config: Config) -> Slot:
         slot = renew_slot(connection, config)
     else:
         slot = ensure_slot(connection, config, may_create=True)[0]
-    if _skips_prepared(before) and (count := len(read_prepared(connection))):
+    if _skips_prepared(before) and (count := len(read_prepared_transactions(connection))):
         raise GapError(
             f"The slot {slot.name} is older than this lake and may stand beyond what is prepared at the "
             f"source (transactions: {count}), of which it sends the end alone then: COMMIT or ROLLBACK "
@@ -99,7 +102,12 @@ def first_slot(connection: Connection, config: Config) -> Slot:
 
 
 def cross_gap(
-    connection: Connection, config: Config, bronze: Bronze, identity: Identity, offset: LSN, sentence: str
+    connection: Connection,
+    config: Config,
+    bronze: Bronze,
+    identity: ServerIdentity,
+    offset: LSN,
+    sentence: str,
 ) -> LSN:
     """Record a gap behind the position, ask for every table to be copied beyond it, return where it ends.
 
@@ -109,7 +117,7 @@ def cross_gap(
     """
     before = read_slot(connection, config.source.slot)
     is_moved = _skips_prepared(before)
-    if is_moved and (unknown := len(read_prepared(connection) - bronze.prepared.open())):
+    if is_moved and (unknown := len(read_prepared_transactions(connection) - bronze.prepared.open())):
         raise GapError(
             f"Bronze never got what is prepared at the source (transactions: {unknown}), and the slot "
             f"{config.source.slot} may not send it any more: COMMIT or ROLLBACK PREPARED it "

@@ -23,7 +23,8 @@ from pipeline.ingest.continuity import (
     force_logs,
 )
 from pipeline.ingest.loop import Capture, offset_commit
-from pipeline.postgres.connection import Identity, connect, identify
+from pipeline.postgres.binary_format import refuse_unreadable
+from pipeline.postgres.connection import ServerIdentity, connect, identify
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
@@ -31,7 +32,6 @@ from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.walsender import start_walsender
-from pipeline.postgres.types import refuse_unreadable
 from pipeline.progress import IngestProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.coordinator import CopyCoordinator
@@ -104,7 +104,9 @@ def run_ingest(
             stream.close()
 
 
-def _start_stream(config: Config, identity: Identity, offset: LSN, stop: threading.Event) -> ChangeStream:
+def _start_stream(
+    config: Config, identity: ServerIdentity, offset: LSN, stop: threading.Event
+) -> ChangeStream:
     source = config.source
     options = pgoutput_options(identity.server_version, source.protocol, source.publication, source.route)
     if source.route == "sql":

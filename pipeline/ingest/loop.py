@@ -21,9 +21,9 @@ from pipeline.config.config import Config
 from pipeline.delta.txn import TableCommit
 from pipeline.errors import SourceError
 from pipeline.ingest.decoder import Decoder
-from pipeline.postgres.connection import Connection, Identity
+from pipeline.postgres.connection import Connection, ServerIdentity
 from pipeline.postgres.replication.change_stream import ChangeStream
-from pipeline.postgres.replication.slot_lock import open_locked
+from pipeline.postgres.replication.slot_lock import connect_with_lock
 from pipeline.progress import IngestProgress, IngestSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.coordinator import CopyCoordinator
@@ -38,7 +38,7 @@ _CONFIRM_TIMEOUT = 30.0
 
 
 def offset_commit(
-    bronze: Bronze, config: Config, identity: Identity, start: LSN, end: LSN, **facts: object
+    bronze: Bronze, config: Config, identity: ServerIdentity, start: LSN, end: LSN, **facts: object
 ) -> TableCommit:
     """Return the commit that records bronze as complete up to `end`, and which source it came from.
 
@@ -65,7 +65,7 @@ class Capture:
         config: Config,
         bronze: Bronze,
         connection: Connection,
-        identity: Identity,
+        identity: ServerIdentity,
         stream: ChangeStream,
         summary: IngestSummary,
         copier: CopyCoordinator,
@@ -89,7 +89,7 @@ class Capture:
         self._staging = Staging(bronze.lake)
         self._spool = Spool(self._staging.directory)
         conninfo = config.source.conninfo
-        known, opens = bronze.relation_version_ids(), partial(open_locked, slot=config.source.slot)
+        known, opens = bronze.relation_version_ids(), partial(connect_with_lock, slot=config.source.slot)
         bronze.relations.force_log()  # what is known is not recorded again
         self._intake = Decoder(self._spool, connection, conninfo, known, position, opens=opens)
         self._prepared_count = prepared_count

@@ -13,7 +13,7 @@ from pipeline.report.progress import duration_text, size_text
 
 if TYPE_CHECKING:
     from pipeline.bronze.activity import Mark
-    from pipeline.postgres.replication.slot_status import SourceState
+    from pipeline.postgres.replication.slot_status import SourceStatus
 
 _DAY = 86400.0
 
@@ -33,7 +33,7 @@ def lag_seconds(applied: LSN, end: LSN, commit_time: datetime | None, now: datet
     return None if commit_time is None else max(0.0, (now - commit_time).total_seconds())
 
 
-def wal_rate(since: Mark | None, source: SourceState) -> float | None:
+def wal_rate(since: Mark | None, source: SourceStatus) -> float | None:
     """Return the bytes a second by which the source's log has grown since a mark."""
     if since is None:
         return None
@@ -41,16 +41,16 @@ def wal_rate(since: Mark | None, source: SourceState) -> float | None:
     return max(0, source.wal_lsn - since.lsn) / seconds if seconds >= 1.0 else None
 
 
-def seconds_remaining(source: SourceState, rate: float | None) -> float | None:
+def seconds_remaining(source: SourceStatus, rate: float | None) -> float | None:
     """Return how long until the slot may lose WAL, if it stays where it is and the rate holds."""
-    if source.keep_size is None or source.slot is None or source.slot.safe is None or source.slot.is_lost:
+    if source.keep_size is None or source.slot is None or source.safe_size is None or source.slot.is_lost:
         return None
-    if source.slot.safe <= 0:
+    if source.safe_size <= 0:
         return 0.0
-    return source.slot.safe / rate if rate else None
+    return source.safe_size / rate if rate else None
 
 
-def source_lines(source: SourceState, slot_name: str, rate: float | None) -> list[str]:
+def source_lines(source: SourceStatus, slot_name: str, rate: float | None) -> list[str]:
     """Return what there is to say of the slot and of the WAL that it keeps."""
     slot = source.slot
     if slot is None:
@@ -66,16 +66,16 @@ def source_lines(source: SourceState, slot_name: str, rate: float | None) -> lis
     if slot.is_lost:
         reason = f" ({slot.invalidation_reason})" if slot.invalidation_reason else ""
         return [", ".join(facts), f"the slot is lost{reason}: what it kept is gone; see source.lost_slot"]
-    retained = "unknown" if slot.retained is None else size_text(slot.retained)
+    retained = "unknown" if source.retained_size is None else size_text(source.retained_size)
     grows = "" if rate is None else f", {size_text(round(rate))} a second are written"
     return [", ".join(facts), f"WAL kept for it: {retained}{grows}; {_limit(source, rate)}"]
 
 
-def _limit(source: SourceState, rate: float | None) -> str:
+def _limit(source: SourceStatus, rate: float | None) -> str:
     if source.keep_size is None:
         return "max_slot_wal_keep_size is unlimited: a slot that stands still fills the disk"
     limit = f"max_slot_wal_keep_size {size_text(source.keep_size)}"
-    safe = source.slot.safe if source.slot else None
+    safe = source.safe_size
     if safe is None:
         return f"{limit}; how much more the server does not say"
     if safe <= 0:

@@ -24,7 +24,7 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.registry import Records
 from pipeline.metadata.status import FAILED, Failure, Statuses
-from pipeline.postgres.replication.slot_status import query_source
+from pipeline.postgres.replication.slot_status import read_source_status
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
 from pipeline.report.status_page import HOLDING, Status, TableStatus
@@ -36,7 +36,7 @@ def read_status(config: Config, *, spark: SparkSession | None = None, is_offline
     source, unreachable = None, None
     if not is_offline:
         try:
-            source = query_source(config)
+            source = read_source_status(config)
         except SourceError as error:
             unreachable = str(error)
     lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)

@@ -15,7 +15,7 @@ from rich.text import Text
 from pipeline.delta.timestamps import utc_text
 from pipeline.errors import one_line
 from pipeline.metadata.status import FAILED
-from pipeline.postgres.replication.slot_status import SourceState
+from pipeline.postgres.replication.slot_status import SourceStatus
 from pipeline.protocol.lsn import LSN
 from pipeline.report.lag import long_text, seconds_remaining, source_lines
 from pipeline.report.progress import size_text
@@ -86,7 +86,7 @@ class Status:
     commit_time: datetime | None
     tables: tuple[TableStatus, ...]
     slot_name: str = ""
-    source: SourceState | None = None
+    source: SourceStatus | None = None
     unreachable: str | None = None
     rate: float | None = None
 
@@ -123,12 +123,12 @@ class Status:
             and {
                 "name": slot.name,
                 "active": slot.is_active,
-                "restart_lsn": slot.restart_lsn and str(slot.restart_lsn),
-                "confirmed_flush_lsn": slot.confirmed_flush_lsn and str(slot.confirmed_flush_lsn),
+                "restart_lsn": str(slot.restart_lsn) if slot.restart_lsn else None,
+                "confirmed_flush_lsn": str(slot.confirmed_flush_lsn) if slot.confirmed_flush_lsn else None,
                 "wal_status": slot.wal_status,
                 "invalidation_reason": slot.invalidation_reason,
-                "retained_bytes": slot.retained,
-                "safe_wal_size": slot.safe,
+                "retained_bytes": self.source.retained_size,
+                "safe_wal_size": self.source.safe_size,
             },
         }
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PgdeltaError, describe_error, one_line
-from pipeline.postgres.replication.wal_end import LogEnd
+from pipeline.postgres.replication.wal_end import WalEnd
 from pipeline.report.alerts import Alerts
 from pipeline.report.metrics import RunMetrics
 from pipeline.report.metrics_endpoint import MetricsEndpoint
@@ -44,7 +44,7 @@ class Observers:
             endpoint = MetricsEndpoint(host, port, self._metrics.families)
             self._open.callback(endpoint.close)
             if self._captures:
-                log_end = LogEnd(self._conninfo)
+                log_end = WalEnd(self._conninfo)
                 self._open.callback(log_end.close)
                 self._metrics.on_source(lambda: log_end.lsn)
         if self._log is None:

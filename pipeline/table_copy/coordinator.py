@@ -19,9 +19,8 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.staging import Staging
 from pipeline.config.config import Config
 from pipeline.errors import SourceError, report_error
-from pipeline.postgres.connection import Identity, break_off, identify
-from pipeline.postgres.snapshot.export import COPY_SESSIONS, Snapshot, SnapshotKeeper
-from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
+from pipeline.postgres.connection import ServerIdentity, identify, shut_down_sessions
+from pipeline.postgres.snapshot.export import COPY_SESSIONS, RowsMoved, Snapshot, SnapshotKeeper, SnapshotLost
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.candidates import CopyCandidates, CopyEvents
@@ -53,7 +52,7 @@ class CopyCoordinator:
         self,
         config: Config,
         bronze: Bronze,
-        identity: Identity,
+        identity: ServerIdentity,
         summary: IngestSummary,
         *,
         is_continuous: bool,
@@ -110,7 +109,7 @@ class CopyCoordinator:
             self._moved.notify_all()
         self._thread.join(PATIENCE)
         while self._thread.is_alive():  # it may be about to open one more
-            break_off(COPY_SESSIONS)
+            shut_down_sessions(COPY_SESSIONS)
             self._thread.join(1)
 
     def _run(self) -> None:

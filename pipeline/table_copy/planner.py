@@ -80,7 +80,7 @@ class CopyPlanner:
         progress.ranges = len(reading.ranges)
         progress.pages = sum(pages.end_page - pages.first_page for pages in reading.ranges)
         progress.landed(0, state.row_count)
-        place = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.taken_at)
+        place = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.exported_at)
         return TableCopy(state, table, place, reading, progress)
 
     def _rest(

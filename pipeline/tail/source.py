@@ -20,10 +20,10 @@ from pipeline.errors import ConfigError, SlotBusyError, SourceError
 from pipeline.postgres.connection import Connection, is_synchronous_standby
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import Negotiated, negotiate
-from pipeline.postgres.replication.slot import check_publication, check_source, read_slot
+from pipeline.postgres.replication.slot import read_slot, require_publication, require_slot
 from pipeline.postgres.replication.sql_follow import start_sql_follow
 from pipeline.postgres.replication.sql_stream import start_sql_stream
-from pipeline.postgres.replication.temporary_slot import start_temporary
+from pipeline.postgres.replication.temporary_slot import start_temporary_slot
 from pipeline.postgres.replication.walsender import start_walsender
 from pipeline.table_name import TableGlob
 from pipeline.tail.request import TailOptions
@@ -78,7 +78,7 @@ def start_stream(
         )
     if request.temporary:
         return _start_temporary(source, catalog, negotiated, stop, say)
-    slot = check_source(catalog, source.slot, source.publication)
+    slot = require_slot(catalog, source.slot, source.publication)
     read = negotiated if not slot.two_phase else replace(negotiated, two_phase=True)
     try:
         stream: ChangeStream
@@ -123,7 +123,7 @@ def explain_busy(catalog: Connection, name: str) -> SourceError:
 def _start_temporary(
     source: Source, catalog: Connection, negotiated: Negotiated, stop: threading.Event, say: Say
 ) -> ChangeStream | None:
-    check_publication(catalog, source.publication)
+    require_publication(catalog, source.publication)
     began = time.monotonic()
     has_said = False
 
@@ -134,7 +134,7 @@ def _start_temporary(
             say("waiting for the transactions that are open now to end: a slot begins after them")
         return stop.is_set()
 
-    stream = start_temporary(
+    stream = start_temporary_slot(
         source.conninfo,
         options=negotiated.options(source.publication),
         two_phase=negotiated.two_phase,

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.config.config import Config, load_config
 from pipeline.ingest.job import run_ingest
-from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.postgres.embedded import EmbeddedServer
 
 SCRIPT = """\
 \\set id random(1, 100000)

@@ -10,10 +10,10 @@ import pytest
 from pipeline.config.config import Config, Protocol
 from pipeline.errors import ProtocolError, SourceError
 from pipeline.ingest import job
-from pipeline.postgres.checks.start import Check, run_checks
+from pipeline.postgres.binary_format import refuse_unreadable
+from pipeline.postgres.checks.source_checks import Check, run_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.publication import ensure_publication
-from pipeline.postgres.types import refuse_unreadable
 from tests.support.postgres.pairs import Pair
 from tests.support.servers import Database
 

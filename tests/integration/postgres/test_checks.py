@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.config.config import Config, Protocol
 from pipeline.config.tables import TableRule
-from pipeline.postgres.checks.start import Check, run_checks
+from pipeline.postgres.checks.source_checks import Check, run_checks
 from tests.support.postgres.streams import prepare
 from tests.support.servers import Database, MakeServer
 

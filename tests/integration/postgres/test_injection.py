@@ -16,17 +16,17 @@ from pipeline.config.config import Config
 from pipeline.key_ranges import TEXT as TEXT_OID
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.catalog import read_relation
-from pipeline.postgres.checks.start import run_checks
+from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.published_tables import describe_published
-from pipeline.postgres.replication.options import quote_identifier
 from pipeline.postgres.replication.slot import ensure_slot
-from pipeline.postgres.snapshot.comparable_text import TEXT
+from pipeline.postgres.snapshot.comparable_forms import TEXT
 from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns, SourceRows, SourceTable
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
-from pipeline.postgres.snapshot.row_hashes import HashedColumns, SourceRows, SourceTable
+from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
@@ -78,7 +78,7 @@ def make_table(database: Database, name: str) -> None:
 def config_of(database: Database, name: str, **source: Any) -> Config:
     """Return a configuration of the table alone, whose publication has that name too."""
     # of a glob `*` and `?` mean themselves as well
-    glob = f"{quote_identifier(name)}.{quote_identifier(name)}"
+    glob = quote_identifier(name, name)
     return database.config(glob, publication=name, **source)
 
 

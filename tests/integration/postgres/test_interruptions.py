@@ -16,7 +16,7 @@ import pytest
 from pipeline.errors import GapError, SourceError
 from pipeline.ingest.continuity import first_slot
 from pipeline.postgres.connection import connect
-from pipeline.postgres.replication.slot_errors import lost_sentence
+from pipeline.postgres.replication.slot_errors import describe_lost_slot
 from tests.support.postgres.streams import (
     both_routes,
     end_lsns,
@@ -155,7 +155,7 @@ def test_a_lost_connection_is_one_sentence_and_loses_nothing(make_server: MakeSe
     database.run("INSERT INTO item (id) VALUES (1)")
     stream = start(config, route)
     messages = read_through(stream, database.flush_lsn())
-    server.kill_immediate()
+    server.stop(mode="immediate")
     with pytest.raises(SourceError, match=r"Lost the .*run again"):
         read_for(stream, 10)
     with pytest.raises(SourceError):
@@ -203,7 +203,7 @@ def test_a_new_lake_says_how_to_be_rid_of_a_lost_slot_or_makes_it_anew(make_serv
     ],
 )
 def test_what_lost_a_slot_is_told_with_what_keeps_the_next_one(reason: str | None, remedy: str) -> None:
-    assert remedy in lost_sentence("shop", reason)
+    assert remedy in describe_lost_slot("shop", reason)
 
 
 @both_routes

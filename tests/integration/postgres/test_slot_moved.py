@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import GapError, SlotGapError
 from pipeline.postgres.connection import Connection, connect_replication
-from pipeline.postgres.replication.sql_peek import Peek
+from pipeline.postgres.replication.sql_polling import Peek
 from pipeline.protocol.lsn import LSN
 from tests.support.postgres.streams import (
     both_routes,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.postgres.checks.start import run_checks
+from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.connection import connect, connect_replication
 from pipeline.protocol.lsn import LSN
 from tests.support.postgres.streams import kinds, read_through, start

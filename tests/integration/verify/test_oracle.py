@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.decode import decode
 from pipeline.protocol.events import Change, Truncation
 from pipeline.protocol.messages import UNCHANGED_TOAST, Delete, Insert, Relation, TupleData, Update
@@ -24,7 +25,6 @@ from tests.support.comparable.source import (
     Connection,
     Rows,
     parse_array,
-    quote,
     snapshot,
     source_columns,
     source_rows,
@@ -211,9 +211,9 @@ def write_silver(spark: SparkSession, conn: Connection, root: str, schema: str, 
     from pyspark.sql import functions
 
     columns = source_columns(conn, schema, table)
-    names = ", ".join(quote(column.name) for column in columns)
+    names = ", ".join(quote_identifier(column.name) for column in columns)
     with snapshot(conn):
-        result = conn.execute(f"SELECT {names} FROM {quote(schema)}.{quote(table)}").pgresult
+        result = conn.execute(f"SELECT {names} FROM {quote_identifier(schema, table)}").pgresult
     assert result is not None
     rows: list[tuple[Any, ...]] = []
     for at in range(result.ntuples):

@@ -17,11 +17,12 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path.insert(0, str(HERE.parents[2]))
 
+from pipeline.postgres.binary_format import read_type  # noqa: E402
 from pipeline.postgres.connection import Connection, connect  # noqa: E402
-from pipeline.postgres.embedded.server import binaries_of, start_server  # noqa: E402
-from pipeline.postgres.types import read_type  # noqa: E402
+from pipeline.postgres.embedded import start_server  # noqa: E402
 from pipeline.protocol.binary.converters import CatalogType, Types  # noqa: E402
 from tests.support.captures.typed import install, values_of  # noqa: E402
+from tests.support.postgres.binaries import binaries_of  # noqa: E402
 
 
 def fetch(connection: Connection, query: bytes, result_format: int) -> tuple[int, bytes]:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash
+from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
 from pipeline.verify import key_ranges
 from pipeline.verify.key_ranges import DifferingRow, compare_rows, find_differences
 
