@@ -73,7 +73,7 @@ class BusyRetry:
             self._deadline = now + self._busy_timeout
         if self._should_stop() or now >= self._deadline:
             raise SlotBusyError(
-                f"The slot {self._slot} stayed in use for {self._busy_timeout:.0f} seconds ({message}). Stop"
+                f"The slot {self._slot} stayed busy for {self._busy_timeout:.0f} seconds ({message}). Stop"
                 " the other reader, or end its process with pg_terminate_backend."
             )
         pause = min(self._pause, self._deadline - now)

@@ -172,7 +172,7 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
             ("apply", f"pgdelta: Another apply writes the silver tables of file:{pipeline.root} (process "),
             (
                 "ingest",
-                f"pgdelta: The slot {pipeline.config.source.slot} is busy and stayed so for 60 seconds",
+                f"pgdelta: The slot {pipeline.config.source.slot} stayed busy for 60 seconds",
             ),
         ):
             done = run(name)

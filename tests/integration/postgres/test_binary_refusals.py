@@ -54,7 +54,7 @@ def test_types_that_cannot_be_read_are_refused_by_name_before_anything_starts(an
     config = database.config(protocol=BINARY, create_publication="all")
     named = [f"public.item.c{i} ({shown})" for i, shown in enumerate(REFUSED.values())]
     sentence = (
-        "The binary values of 6 published columns cannot be turned into text: "
+        "The binary values of 6 published columns cannot be converted to text: "
         + ", ".join(named[:5])
         + " and 1 more."
     )
@@ -66,7 +66,7 @@ def test_types_that_cannot_be_read_are_refused_by_name_before_anything_starts(an
     with connect(database.conninfo) as connection, pytest.raises(SourceError) as caught:
         refuse_unreadable(connection, publication)
     assert str(caught.value) == (
-        f"{sentence} Set source.protocol.binary to false: then the server sends text."
+        f"{sentence} Set source.protocol.binary to false, so that the server sends text."
     )
     database.run("DROP TABLE item")
     assert find_check(config).ok
@@ -110,6 +110,6 @@ def test_a_run_does_not_start_where_a_type_cannot_be_read(
         monkeypatch.setattr(job, name, Mock())
     make_refused(any_database)
     config = any_database.config(protocol=BINARY, create_publication="all")
-    with pytest.raises(SourceError, match="6 published columns cannot be turned into text"):
+    with pytest.raises(SourceError, match="6 published columns cannot be converted to text"):
         job.run_ingest(config, spark=Mock())
     assert any_database.run("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
