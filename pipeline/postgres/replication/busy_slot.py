@@ -73,8 +73,8 @@ class BusyRetry:
             self._deadline = now + self._busy_timeout
         if self._should_stop() or now >= self._deadline:
             raise SlotBusyError(
-                f"The slot {self._slot} stayed busy for {self._busy_timeout:.0f} seconds ({message}). Stop"
-                " the other reader, or end its process with pg_terminate_backend."
+                f"The slot {self._slot} is still busy after {self._busy_timeout:.0f} seconds ({message})."
+                " Stop the other reader, or end its process with pg_terminate_backend."
             )
         pause = min(self._pause, self._deadline - now)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -129,7 +129,7 @@ def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_check_tells_to_run_can_be_run_as_it_is(database: Database, name: str) -> None:
+def test_the_statement_of_a_check_can_be_run(database: Database, name: str) -> None:
     role = f"{name[:40]} {database.name}"
     make_table(database, name)
     with database.connect() as connection:
@@ -143,11 +143,11 @@ def test_what_a_check_tells_to_run_can_be_run_as_it_is(database: Database, name:
         config = config_of(database, name, conninfo=conninfo, copy="initial")
         for check in ("replication right", "published tables", "SELECT right"):
             found = {check.name: check for check in run_checks(config) if not check.ok}
-            told = found[check].fix
-            for ending in (" as a superuser.", " (the rows that", ", or set source.copy"):
-                told = told.partition(ending)[0]
+            fix = found[check].fix
+            for ending in (" as a superuser", " (their existing rows", ", or set source.copy"):
+                fix = fix.partition(ending)[0]
             with database.connect() as connection:
-                connection.execute(told.removeprefix("Run ").encode())
+                connection.execute(fix.removeprefix("Run ").encode())
             assert check not in {check.name for check in run_checks(config) if not check.ok}
     finally:
         with database.connect() as connection:
@@ -155,7 +155,7 @@ def test_what_a_check_tells_to_run_can_be_run_as_it_is(database: Database, name:
             connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-def test_a_row_filter_is_taken_as_the_server_writes_it(database: Database) -> None:
+def test_a_row_filter_is_used_as_the_server_writes_it(database: Database) -> None:
     database.run(
         "CREATE TABLE item (id int PRIMARY KEY, name text)",
         "INSERT INTO item VALUES (1, 'shown'), (2, '{0} %s ''; -- $$ \\')",

@@ -105,7 +105,7 @@ def test_a_busy_slot_is_tried_again_and_then_named(database: Database, route: st
     database.run("INSERT INTO item (id) VALUES (1)")
     with closing(start(config)):
         pid = database.run(f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{database.name}'")
-        with pytest.raises(SourceError, match=f"The slot {database.name} is busy.*PID {pid[0][0]}"):
+        with pytest.raises(SourceError, match=f"The slot {database.name} is still busy.*PID {pid[0][0]}"):
             start(config, route, busy_timeout=1.0).read(10.0)
 
 

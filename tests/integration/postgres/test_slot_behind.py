@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pipeline.config.config import Config, Protocol
+from pipeline.delta.txn import TxnId
 from pipeline.postgres.connection import connect, identify
 from pipeline.protocol.lsn import INVALID, LSN
 from tests.support.postgres.streams import both_routes, confirmed_lsn, end_lsns, prepare, read_all, start
@@ -36,7 +37,7 @@ class Landed:
     """Bronze as far as capture knows it: what was landed up to where, and how much was parked."""
 
     def __init__(self, root: Path) -> None:
-        self.app_id = "pgdelta"
+        self.txn = TxnId("pgdelta")
         self.lake = SimpleNamespace(local_root=str(root))
         self.changes = self.table = SimpleNamespace(path=str(root / "changes"))
         self.relations = SimpleNamespace(force_log=lambda: None)
@@ -45,7 +46,7 @@ class Landed:
         self.ends: list[LSN] = []
         (root / "changes").mkdir()
 
-    def known_versions(self) -> set[int]:
+    def relation_version_ids(self) -> set[int]:
         return set()
 
     def record_relations(self, versions: Sequence[object]) -> None:

@@ -40,7 +40,7 @@ def test_a_second_session_is_refused_with_the_holder(fixture: str, request: pyte
             lock_slot(one, slot)
         for slot in SLOTS:
             began = time.monotonic()
-            sentence = rf"slot {slot} stayed busy for 1 seconds .*PID {one.info.backend_pid}\)"
+            sentence = rf"slot {slot} is still busy after 1 seconds .*PID {one.info.backend_pid}\)"
             with pytest.raises(SlotBusyError, match=sentence):
                 lock_slot(two, slot, busy_timeout=0.6)
             assert time.monotonic() - began < 5

@@ -84,7 +84,7 @@ def test_another_authority_is_refused(guarded: GuardedServer, other: str, said: 
     for mode in ("require", "verify-ca", "verify-full"):
         sentence = refusal(guarded.trusting(getattr(guarded, other), mode))
         assert said in sentence
-        assert "name the CA that signed the server's certificate" in sentence
+        assert "to the CA that signed the server's certificate" in sentence
 
 
 def test_another_name_is_refused_where_names_count(guarded: GuardedServer) -> None:
@@ -115,7 +115,7 @@ def test_a_server_without_tls_is_refused(database: Database, mode: str, tmp_path
     (tmp_path / "any.pem").write_text("")
     sentence = refusal(f"{database.conninfo} sslmode={mode} sslrootcert={tmp_path / 'any.pem'}")
     assert "does not support SSL" in sentence
-    assert "Turn on ssl at the server" in sentence
+    assert "Set ssl = on at the server" in sentence
     for opened in OPEN:
         opened(f"{database.conninfo} sslmode=disable").close()
 
@@ -150,7 +150,7 @@ def test_a_password_is_taken_or_refused_unnamed(
     wrong = conninfo_with(f"{PASSWORD} not")
     sentence = refusal(wrong)
     assert f'password authentication failed for user "{ROLE}"' in sentence
-    assert "Correct the password in PGPASSWORD, in PGPASSFILE or behind source.conninfo" in sentence
+    assert "Correct the password in PGPASSWORD, PGPASSFILE or the variable in source.conninfo" in sentence
 
 
 def test_a_missing_password_is_said(guarded: GuardedServer) -> None:
