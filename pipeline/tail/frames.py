@@ -66,12 +66,10 @@ class TailReader:
         self._session = 0
         self._frame: Frame | None = None
         self._is_repeated = False  # the frame was returned in an earlier session
-        # What was returned up to now, and what in earlier sessions: the end of transactions, ...
-        self._end_lsn = self._earlier_end_lsn = INVALID
-        # ... messages outside transactions, ...
-        self._emitted_lsn = self._earlier_emitted_lsn = INVALID
-        # ... and the xids of ended streams and prepared transactions.
-        self._ended_xids: set[int] = set()
+        # What was returned: in all sessions, and in earlier ones.
+        self._end_lsn = self._earlier_end_lsn = INVALID  # of transactions
+        self._emitted_lsn = self._earlier_emitted_lsn = INVALID  # of messages outside transactions
+        self._ended_xids: set[int] = set()  # of streams and prepared transactions
         self._earlier_xids: frozenset[int] = frozenset()
 
     def read(self, data: bytes, session: int) -> TailMessage | None:

@@ -125,7 +125,9 @@ def require_slot(connection: Connection, name: str, publication: str) -> Slot:
     """Return the slot if it can be read and its publication exists; otherwise raise the reason."""
     slot = read_slot(connection, name)
     if slot is None:
-        raise GapError(f"The slot {name} does not exist: it was never created, or it was dropped.")
+        raise GapError(
+            f"The slot {name} does not exist: it was never created, or it was dropped. Check source.slot."
+        )
     fault = find_slot_fault(slot, connection.info.dbname)
     if fault is not None:
         raise fault

@@ -1,7 +1,7 @@
 """Stream a temporary slot, which shows the changes committed from now on and ends with its session.
 
 The server creates it once every transaction that was open at that moment has ended. That wait can be
-cancelled; the server is told, because it would otherwise keep the unfinished slot until the wait is over.
+cancelled, at the server too, which would otherwise keep the unfinished slot until the wait is over.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ def start_walsender(
                 if is_in_use(result):
                     raise SlotInUse(message)
                 raise slot_error(slot, message, Diagnostic(result))
-            # Read the slot again: its last reader may have moved it, and nobody else can do so from here on.
+            # Read the slot again: its last reader may have moved it, which no other session can do from now
+            # on.
             with connect(conninfo) as connection:
                 confirmed_lsn = require_slot(connection, slot, publication).confirmed_flush_lsn
             if INVALID < start_lsn < confirmed_lsn:
