@@ -28,11 +28,6 @@ class TableName(NamedTuple):
         return f"{self.schema}.{self.table}"
 
     @property
-    def sql(self) -> str:
-        """The name quoted for PostgreSQL's SQL."""
-        return ".".join('"' + part.replace('"', '""') + '"' for part in self)
-
-    @property
     def glob(self) -> str:
         """The glob that matches this table, and only this one unless its name contains `*` or `?`."""
         return ".".join(

@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 
 from pipeline.delta.spark.session import start_session
-from pipeline.postgres.embedded.server import start_server
+from pipeline.postgres.embedded import start_server
 from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.paths import ROOT

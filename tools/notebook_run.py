@@ -22,7 +22,7 @@ from nbclient.exceptions import CellExecutionError
 from pipeline.config.load import load_config
 from pipeline.delta.spark.session import start_session
 from pipeline.operate.run import run_both
-from pipeline.postgres.embedded.server import start_server
+from pipeline.postgres.embedded import start_server
 from tests.support.paths import ROOT
 
 DEMO = ROOT / ".demo" / "lake"

@@ -28,7 +28,7 @@ from random import Random
 import psycopg
 
 from pipeline.delta.spark.session import start_session
-from pipeline.postgres.embedded.server import EmbeddedServer, start_server
+from pipeline.postgres.embedded import EmbeddedServer, start_server
 from pipeline.table_name import TableName
 from tests.support import oracle
 from tests.support.jobs import RICH, RICH_LINE, Job, Load
@@ -144,7 +144,7 @@ class Soak:
         self._link.flow()
 
     def _crash_server(self) -> None:
-        self._server.kill_immediate()
+        self._server.stop(mode="immediate")
         self._server.start()
 
     def _optimize(self) -> None:

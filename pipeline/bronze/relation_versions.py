@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.bronze.schema import RELATIONS, storable
 from pipeline.postgres.catalog import CatalogRelation
-from pipeline.protocol.binary.types import Types
+from pipeline.protocol.binary.converters import Types
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Relation
 

@@ -35,7 +35,7 @@ from pipeline.demo.shop import SCHEMA_NAME, TABLES, create_shop
 from pipeline.errors import ConfigError
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import Connection, connect
-from pipeline.postgres.embedded.server import EmbeddedServer, start_server
+from pipeline.postgres.embedded import EmbeddedServer, start_server
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.private_files import make_private_folder, open_private

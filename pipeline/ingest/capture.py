@@ -23,7 +23,7 @@ from pipeline.errors import SourceError
 from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.replication.change_stream import ChangeStream
-from pipeline.postgres.replication.slot_lock import open_locked
+from pipeline.postgres.replication.slot_lock import connect_with_lock
 from pipeline.progress import IngestProgress, IngestSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.capture_state import CaptureState
@@ -71,7 +71,7 @@ class Capture:
             connection,
             config.source.conninfo,
             state,
-            connect=partial(open_locked, slot=config.source.slot),
+            connect=partial(connect_with_lock, slot=config.source.slot),
         )
         self._sealed_at = time.monotonic()
         self._landing: tuple[StagedTransactions, Future[None]] | None = None

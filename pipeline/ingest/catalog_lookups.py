@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pipeline.errors import SlotBusyError, SourceError
+from pipeline.postgres.binary_format import read_type
 from pipeline.postgres.catalog import CatalogRelation, is_visible, read_relation
 from pipeline.postgres.connection import Connection
-from pipeline.postgres.types import read_type
-from pipeline.protocol.binary.types import CatalogType
+from pipeline.protocol.binary.converters import CatalogType
 from pipeline.protocol.messages import Relation
 
 Key = TypeVar("Key")

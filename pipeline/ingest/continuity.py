@@ -12,14 +12,17 @@ from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.errors import GapError
-from pipeline.postgres.connection import Connection, Identity, read_prepared, read_switches
+from pipeline.postgres.connection import Connection, ServerIdentity, read_timeline_ends
+from pipeline.postgres.open_transactions import read_prepared_transactions
 from pipeline.postgres.published_tables import list_published
 from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot, renew_slot
-from pipeline.postgres.replication.slot_errors import moved_slot
+from pipeline.postgres.replication.slot_errors import moved_slot_error
 from pipeline.protocol.lsn import LSN
 
 
-def refuse_other_source(recorded: dict[str, Any], identity: Identity, key: str = "source.conninfo") -> None:
+def refuse_other_source(
+    recorded: dict[str, Any], identity: ServerIdentity, key: str = "source.conninfo"
+) -> None:
     """Raise GapError if this is not the database that bronze was filled from; `key` names it."""
     for name, now in (("system_identifier", identity.system_identifier), ("database", identity.database)):
         if name in recorded and recorded[name] != now:
@@ -29,12 +32,12 @@ def refuse_other_source(recorded: dict[str, Any], identity: Identity, key: str =
             )
 
 
-def check_server(config: Config, recorded: dict[str, Any], identity: Identity, offset: LSN) -> None:
+def check_server(config: Config, recorded: dict[str, Any], identity: ServerIdentity, offset: LSN) -> None:
     """Raise GapError if bronze was filled from another server, or from a state that this one never had."""
     refuse_other_source(recorded, identity)
     timeline = recorded.get("timeline", identity.timeline)
     if timeline != identity.timeline:
-        end = read_switches(config.source.conninfo, identity.timeline).get(timeline)
+        end = read_timeline_ends(config.source.conninfo, identity.timeline).get(timeline)
         if end is None or offset > end:
             history = "is not in its history" if end is None else f"ended at {end} in its history"
             raise GapError(
@@ -52,7 +55,7 @@ def check_server(config: Config, recorded: dict[str, Any], identity: Identity, o
 def check_slot(slot: Slot, offset: LSN) -> None:
     """Raise SlotGapError if the slot is ahead of the offset."""
     if slot.confirmed_flush_lsn > offset:
-        raise moved_slot(slot.name, slot.confirmed_flush_lsn, offset)
+        raise moved_slot_error(slot.name, slot.confirmed_flush_lsn, offset)
 
 
 def first_slot(connection: Connection, config: Config) -> Slot:
@@ -67,7 +70,7 @@ def first_slot(connection: Connection, config: Config) -> Slot:
         slot = renew_slot(connection, config)
     else:
         slot = ensure_slot(connection, config, may_create=True)[0]
-    if _may_skip_prepared(before) and (count := len(read_prepared(connection))):
+    if _may_skip_prepared(before) and (count := len(read_prepared_transactions(connection))):
         raise GapError(
             f"The slot {slot.name} is older than this lake and may be ahead of the PREPARE of open "
             f"transactions (there are {count}), whose end alone it would send. COMMIT or ROLLBACK PREPARED "
@@ -89,7 +92,7 @@ def cross_gap(
     before = read_slot(connection, config.source.slot)
     is_moved = _may_skip_prepared(before)
     prepared, bronze = writer.prepared, writer.bronze
-    if is_moved and (unknown := len(read_prepared(connection) - prepared.open())):
+    if is_moved and (unknown := len(read_prepared_transactions(connection) - prepared.open())):
         raise GapError(
             f"Bronze never got what is prepared at the source (transactions: {unknown}), and the slot "
             f"{config.source.slot} may not send it again. COMMIT or ROLLBACK PREPARED it "

@@ -13,7 +13,7 @@ from pipeline.bronze.spool import Spool
 from pipeline.ingest.catalog_lookups import CatalogLookups
 from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.connection import Connection, connect
-from pipeline.protocol.binary.types import Types
+from pipeline.protocol.binary.converters import Types
 from pipeline.protocol.events import (
     Began,
     BeganPrepare,

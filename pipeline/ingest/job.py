@@ -16,7 +16,8 @@ from pipeline.delta.table import Lake
 from pipeline.errors import SlotGapError
 from pipeline.ingest.capture import Capture
 from pipeline.ingest.continuity import check_server, check_slot, cross_gap, first_slot
-from pipeline.postgres.connection import Identity, connect, identify
+from pipeline.postgres.binary_format import refuse_unreadable
+from pipeline.postgres.connection import ServerIdentity, connect, identify
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import pgoutput_options
@@ -24,7 +25,6 @@ from pipeline.postgres.replication.slot import ensure_slot
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.postgres.replication.sql_stream import start_sql_stream
 from pipeline.postgres.replication.walsender import start_walsender
-from pipeline.postgres.types import refuse_unreadable
 from pipeline.progress import IngestProgress, IngestSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.capture_state import CaptureState
@@ -99,7 +99,9 @@ def run_ingest(
             stream.close()
 
 
-def _start_stream(config: Config, identity: Identity, offset: LSN, stop: threading.Event) -> ChangeStream:
+def _start_stream(
+    config: Config, identity: ServerIdentity, offset: LSN, stop: threading.Event
+) -> ChangeStream:
     source = config.source
     options = pgoutput_options(identity.server_version, source.protocol, source.publication, source.route)
     if source.route == "sql":

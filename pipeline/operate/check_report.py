@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.postgres.checks.tables import Check
+from pipeline.postgres.checks.table_checks import Check
 from pipeline.terminal import plain, print_pairs, print_paragraph
 
 

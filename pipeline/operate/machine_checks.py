@@ -11,7 +11,7 @@ from urllib.parse import urlparse
 from pipeline.config.config import Config
 from pipeline.delta.spark.jars import check_java
 from pipeline.errors import LakeError
-from pipeline.postgres.checks.tables import Check
+from pipeline.postgres.checks.table_checks import Check
 
 _RELATIVE = (
     "storage.root is relative to the working directory. An absolute path means the same lake from any folder."

@@ -1,7 +1,6 @@
-"""The source: connections, catalog, publication, slot, rows, and the two routes by which changes come.
+"""The source: connections, catalog, publication, slot, rows, and the two routes by which changes are read.
 
-The only room that talks to PostgreSQL. It hands on raw pgoutput messages and facts about the catalog, and
-raises `SourceError` (or `GapError`, where WAL is lost) with one sentence that says what to do. Its parts, of
-which each imports those before it: `embedded` (a server of our own), what stands here (connections and
-catalog), `rows` (copies and sums), `stream` (slot and routes), `checks`.
+The only room that talks to PostgreSQL. It returns raw pgoutput messages and facts from the catalog, and
+raises `SourceError`, or `GapError` if WAL is lost, with what to do. `replication` has the slot and the two
+routes, `snapshot` reads and hashes rows, `checks` is `pgdelta check`, and `embedded` is a server of our own.
 """

@@ -1,9 +1,9 @@
-"""What the stream does not carry about a relation's columns, looked up in the catalog as it is NOW.
+"""Read what the stream does not carry about a relation's columns from the catalog, as it is NOW.
 
-The catalog may be ahead of the stream. Facts are returned only where every column of the Relation message
-still stands there under its name, type and modifier and in the same order; else, or when the table is gone,
-there are none (None), and nothing is guessed. The message may lack columns: column lists and generated
-columns leave some out.
+The catalog may be ahead of the stream. A result is returned only if every column of the Relation message is
+in the catalog with its name, type and modifier, in the same order; otherwise, or if the table does not exist
+any more, the result is None, and nothing is guessed. The catalog may have more columns than the message,
+which lacks generated columns and those that a column list leaves out.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pipeline.protocol.messages import Relation
 
 @dataclass(frozen=True, slots=True)
 class CatalogColumn:
-    """One column: its type, the type beneath its domains, the element of an array, the fast default.
+    """One column: its type, the base type of its domains, the element of an array, the fast default.
 
     `base_modifier` is that of an array's element. `type_kind` and `element_kind` are pg_type.typtype.
-    `output` is the function in the server's source that writes a value, or an array's element, as text: types
-    of extensions are known by it. `missing_value` is the text that rows from before the column read for it,
-    None when `has_missing` is false or, before 11, cannot be known. An identity column has a default
-    too, and one whose type has.
+    `output` is the name, in the server's source, of the output function of a value or an array's element: it
+    identifies types of extensions. `missing_value` is the text of the column in rows older than the column,
+    None if `has_missing` is false, which it always is before PostgreSQL 11. Identity columns, and columns
+    whose type has a default, count as `has_default`.
     """
 
     attribute_number: int
@@ -48,7 +48,7 @@ class CatalogColumn:
 
 @dataclass(frozen=True, slots=True)
 class CatalogRelation:
-    """The columns of a Relation message in its order, the table's primary key, and when that was seen."""
+    """The columns of a Relation message in its order, the table's primary key, and when they were read."""
 
     columns: tuple[CatalogColumn, ...]
     primary_key: tuple[str, ...]
@@ -56,12 +56,12 @@ class CatalogRelation:
 
     @property
     def attribute_numbers(self) -> tuple[int, ...]:
-        """Return which columns they are, whatever their names."""
+        """The attribute numbers of the columns, which renaming does not change."""
         return tuple(column.attribute_number for column in self.columns)
 
 
-# Whether no row has NULL in a column. From 18 on attnotnull is also true where the constraint is NOT VALID:
-# rows from before it may have NULL.
+#: Whether no row has NULL in a column. From 18 on, attnotnull is also true for a constraint that is NOT
+#: VALID: older rows may have NULL.
 NOT_NULL = {
     18: "(a.attnotnull AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint c"
     " WHERE c.conrelid = a.attrelid AND c.contype = 'n' AND NOT c.convalidated"
@@ -69,8 +69,8 @@ NOT_NULL = {
     10: "a.attnotnull",
 }
 
-# A domain is followed down to its base type; a modifier stands on the innermost domain at most, or on the
-# column. A true array is what array_out writes: int2vector and oidvector have elements but no braces.
+# Domains are resolved to their base type; only the innermost domain, or the column, has a modifier. A true
+# array has the output function array_out: int2vector and oidvector have elements but no braces.
 _COLUMNS = """
 WITH RECURSIVE attribute AS (
     SELECT attnum, attname, atttypid, atttypmod, {not_null} AS not_null,
@@ -122,29 +122,29 @@ _MISSING = {
 _PRIMARY_KEY = """
 SELECT a.attname::text
 FROM pg_catalog.pg_index i
-CROSS JOIN LATERAL pg_catalog.unnest(i.indkey::pg_catalog.int2[]) WITH ORDINALITY AS k (attnum, place)
+CROSS JOIN LATERAL pg_catalog.unnest(i.indkey::pg_catalog.int2[]) WITH ORDINALITY AS k (attnum, number)
 JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 WHERE i.indrelid = %(oid)s AND i.indisprimary
-ORDER BY k.place
+ORDER BY k.number
 """
 
 
 def read_relation(connection: Connection, relation: Relation) -> CatalogRelation | None:
-    """Return the facts about the columns of a Relation message, None where the catalog contradicts it.
+    """Return the catalog's columns of a Relation message, None if the catalog contradicts the message.
 
-    A query that the server refuses gives None as well; a lost connection is a SourceError.
+    Returns None if the server refuses the query, too; a lost connection is a SourceError.
     """
-    if connection.closed:  # it could not even tell its version
-        raise SourceError("Lost the connection to the source: run again.")
+    if connection.closed:  # for_server() needs the server's version
+        raise SourceError("Lost the connection to the source. Run again.")
     missing = for_server(connection, _MISSING)
     not_null = for_server(connection, NOT_NULL)
     parameters = {"oid": relation.oid}
-    looked_up_at = datetime.now(timezone.utc)
+    read_at = datetime.now(timezone.utc)
     try:
-        # One snapshot for both, so that the key is that of the same shape; a session in one keeps it.
-        is_own = connection.info.transaction_status == TransactionStatus.IDLE
+        # One snapshot for both queries; a session that is in a transaction already keeps its own.
+        is_new = connection.info.transaction_status == TransactionStatus.IDLE
         with connection.transaction():
-            if is_own:
+            if is_new:
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             rows = connection.execute(
                 _COLUMNS.format(missing=missing, not_null=not_null), parameters
@@ -152,41 +152,41 @@ def read_relation(connection: Connection, relation: Relation) -> CatalogRelation
             key = connection.execute(_PRIMARY_KEY, parameters).fetchall()
     except psycopg.Error as error:
         if connection.broken:
-            raise SourceError(f"Lost the connection to the source: {describe(error)}; run again.") from None
+            raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None
         return None
-    live = {row[0]: (place, row) for place, row in enumerate(rows)}
+    found = {row[0]: (index, row) for index, row in enumerate(rows)}
     columns: list[CatalogColumn] = []
-    last_place = -1
+    last_index = -1
     for column in relation.columns:
-        place, row = live.get(column.name, (-1, ()))
-        if place <= last_place or (row[1], row[2]) != (column.type_oid, column.type_modifier):
+        index, row = found.get(column.name, (-1, ()))
+        if index <= last_index or (row[1], row[2]) != (column.type_oid, column.type_modifier):
             return None
-        last_place = place
+        last_index = index
         columns.append(CatalogColumn(*row[3:]))
     if not rows and not _exists(connection, relation.oid):
         return None
-    return CatalogRelation(tuple(columns), tuple(name for (name,) in key), looked_up_at)
+    return CatalogRelation(tuple(columns), tuple(name for (name,) in key), read_at)
 
 
 def is_visible(connection: Connection, xid: int) -> bool:
-    """Say whether other sessions see what a transaction did, by its xid of 32 bits, if it is committed.
+    """Return whether a committed transaction, by its 32-bit xid, is visible to other sessions.
 
-    A lost connection is a SourceError; where the server refuses to say, nothing is worth waiting for.
+    Returns True if the server refuses the query; a lost connection is a SourceError.
     """
     try:
         row = connection.execute("SELECT pg_catalog.txid_current_snapshot()::text").fetchone()
     except psycopg.Error as error:
         if connection.closed:
-            raise SourceError(f"Lost the connection to the source: {describe(error)}; run again.") from None
+            raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None
         return True
     assert row is not None
     _, end, running = row[0].split(":")
-    is_later = (xid - int(end)) & _XID_MASK < 1 << 31  # as the server compares them
+    is_later = (xid - int(end)) & _XID_MASK < 1 << 31  # xids wrap around
     return not is_later and xid not in {int(each) & _XID_MASK for each in running.split(",") if each}
 
 
 def read_type_name(connection: Connection, oid: int, modifier: int) -> str | None:
-    """Return what SQL calls a type, None where there is none (any more) or nobody can be asked."""
+    """Return the SQL name of a type, None if it does not exist (any more) or cannot be read."""
     try:
         query = "SELECT pg_catalog.format_type(oid, %s) FROM pg_catalog.pg_type WHERE oid = %s::bigint::oid"
         row = connection.execute(query, (modifier, oid)).fetchone()
@@ -200,4 +200,4 @@ def _exists(connection: Connection, oid: int) -> bool:
         query = "SELECT 1 FROM pg_catalog.pg_class WHERE oid = %s"
         return connection.execute(query, (oid,)).fetchone() is not None
     except psycopg.Error as error:
-        raise SourceError(f"Lost the connection to the source: {describe(error)}; run again.") from None
+        raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None

@@ -1,11 +1,11 @@
-"""Connections to the source, and what a failed one says.
+"""Open connections to the source, and read what the server is.
 
-Every session pins the settings that shape a value's text (dates, floats, bytea, money): the server's own
-walsender sets none of them, and a role or database may carry others. They are set by a query after the
-connection stands, which also works behind a session pooler.
+Every session pins the settings that determine a value's text (dates, floats, bytea, money): a walsender sets
+none of them, and a role or database may have others. A query sets them after the connection is open, which
+also works behind a session pooler.
 
-Errors come out as SourceError: one sentence, without passwords. libpq never prints one, except from a
-conninfo that it could not parse; such a text is not repeated.
+Errors are raised as SourceError, without passwords. libpq never prints a password, except from a conninfo
+that it cannot parse; such a message is not repeated.
 """
 
 from __future__ import annotations
@@ -26,35 +26,14 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection_errors import connection_sentence, is_torn
+from pipeline.postgres.connection_errors import describe_refusal, splits_password
 from pipeline.protocol.lsn import LSN
-
-# Sessions that are ended while another thread waits on them.
-_OPEN: weakref.WeakKeyDictionary[psycopg.Connection[Any], str] = weakref.WeakKeyDictionary()
-_LOCK = threading.Lock()
-
-
-def remember(connection: psycopg.Connection[Any], application_name: str) -> None:
-    """Note a session of this process, as long as it lives."""
-    with _LOCK:
-        _OPEN[connection] = application_name
-
-
-def break_off(application_name: str) -> int:
-    """Shut down all open sessions of this process that have a name; return how many there were."""
-    with _LOCK:
-        found = [c for c, name in _OPEN.items() if name == application_name and not c.closed]
-    for connection in found:
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as link:
-            link.shutdown(socket.SHUT_RDWR)
-    return len(found)
-
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 OLDEST_SERVER_VERSION = 100000
 
-#: Settings of every session, by their lower-case names; one that the server does not know is left out.
+#: Settings of every session, by their lower-case names; one that the server does not have is skipped.
 SESSION_OPTIONS: Mapping[str, str] = {
     "datestyle": "ISO",
     "intervalstyle": "postgres",
@@ -64,12 +43,12 @@ SESSION_OPTIONS: Mapping[str, str] = {
     "lc_monetary": "C",
     "search_path": "",
     "quote_all_identifiers": "off",
-    # Whatever the role is limited to must not cut a long decoding short.
+    # Limits of the role must not end a long decoding.
     "statement_timeout": "0",
     "lock_timeout": "0",
     "transaction_timeout": "0",
     "idle_session_timeout": "0",
-    # PostgreSQL 18 reports a publication that it cannot find as a warning only.
+    # PostgreSQL 18 reports a missing publication as a warning only.
     "client_min_messages": "warning",
 }
 
@@ -84,8 +63,8 @@ _SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Which server this is, and how far its log reaches."""
+class ServerIdentity:
+    """Which server and database this is, and the end of its WAL."""
 
     system_identifier: str
     timeline: int
@@ -98,7 +77,7 @@ class Identity:
 def connect(conninfo: str, *, application_name: str = "pgdelta", key: str = "source.conninfo") -> Connection:
     """Open a session with pinned settings, in autocommit mode and client encoding UTF8.
 
-    `key` is where the configuration has the conninfo: what goes wrong is said of it.
+    `key` is the configuration's key of the conninfo, for errors.
     """
     try:
         return _open(conninfo, {"application_name": application_name})
@@ -107,9 +86,9 @@ def connect(conninfo: str, *, application_name: str = "pgdelta", key: str = "sou
 
 
 def connect_replication(conninfo: str, *, application_name: str = "pgdelta") -> Connection:
-    """Open a walsender session of the conninfo's database; it takes replication commands and simple queries.
+    """Open a walsender session of the conninfo's database, for replication commands and simple queries.
 
-    The client encoding is that of `use_raw_encoding`.
+    Its client encoding is that of `use_raw_encoding`.
     """
     connection = _open(conninfo, {"application_name": application_name, "replication": "database"})
     use_raw_encoding(connection)
@@ -117,20 +96,20 @@ def connect_replication(conninfo: str, *, application_name: str = "pgdelta") -> 
 
 
 def use_raw_encoding(connection: Connection) -> None:
-    """Let an SQL_ASCII database send its bytes as they are; any other goes on converting to UTF8.
+    """Set the client encoding of an SQL_ASCII database to SQL_ASCII, so that it sends its bytes unchanged.
 
-    With client encoding UTF8 such a database fails on the first byte that is not UTF-8, for ever.
+    With client encoding UTF8, it would fail on the first byte that is not UTF-8. All others convert to UTF8.
     """
     if connection.pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII":
         try:
             connection.pgconn.exec_(b"SET client_encoding TO 'SQL_ASCII'")
         except psycopg.Error as error:
             connection.close()
-            raise SourceError(f"The session settings were refused: {describe(error)}.") from None
+            raise SourceError(f"Cannot set the session's settings: {describe(error)}.") from None
 
 
-def identify(connection: Connection) -> Identity:
-    """Return the server's identity; the flush LSN is that of the moment (on a standby: replayed so far)."""
+def identify(connection: Connection) -> ServerIdentity:
+    """Return the server's identity and its current flush LSN (on a standby, the replay LSN)."""
     try:
         row = connection.execute(
             "SELECT (pg_catalog.pg_control_system()).system_identifier::text,"
@@ -144,7 +123,7 @@ def identify(connection: Connection) -> Identity:
         raise SourceError(f"Cannot read the identity of the server: {describe(error)}.") from None
     assert row is not None
     system_identifier, timeline, database, encoding = row
-    return Identity(
+    return ServerIdentity(
         system_identifier=system_identifier,
         timeline=int(timeline),
         database=database,
@@ -155,7 +134,7 @@ def identify(connection: Connection) -> Identity:
 
 
 def read_flush_lsn(connection: Connection) -> LSN:
-    """Return how far the server's log can be decoded now."""
+    """Return the LSN up to which the server can decode its WAL now."""
     try:
         row = connection.execute(
             "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()"
@@ -163,14 +142,14 @@ def read_flush_lsn(connection: Connection) -> LSN:
         ).fetchone()
     except psycopg.Error as error:
         if connection.broken:
-            raise SourceError(f"Lost the connection to the source: {describe(error)}; run again.") from None
-        raise SourceError(f"Cannot read the server's WAL position: {describe(error)}.") from None
+            raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None
+        raise SourceError(f"Cannot read the server's WAL location: {describe(error)}.") from None
     assert row is not None
     return LSN.parse(row[0])
 
 
-def read_switches(conninfo: str, timeline: int) -> dict[int, LSN]:
-    """Return where the timelines before this one ended, from the server's own history file."""
+def read_timeline_ends(conninfo: str, timeline: int) -> dict[int, LSN]:
+    """Return the LSNs at which the timelines before this one ended, from the server's history file."""
     with connect_replication(conninfo) as connection:
         result = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
         if result.status != ExecStatus.TUPLES_OK:
@@ -181,26 +160,14 @@ def read_switches(conninfo: str, timeline: int) -> dict[int, LSN]:
     return {int(line[0]): LSN.parse(line[1]) for line in lines}
 
 
-def read_prepared(connection: Connection) -> set[tuple[str, int]]:
-    """Return gid and xid of the transactions of this database that are prepared and not decided."""
-    try:
-        rows = connection.execute(
-            "SELECT gid::text, transaction::text::bigint FROM pg_catalog.pg_prepared_xacts"
-            " WHERE database = pg_catalog.current_database()"
-        ).fetchall()
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot read what is prepared at the source: {describe(error)}.") from None
-    return {(gid, xid) for gid, xid in rows}
-
-
 def for_server(connection: Connection, since: Mapping[int, str]) -> str:
-    """Return the text for the server's version; `since` has texts by the first major, the newest first."""
+    """Return the SQL for the server's major; `since` has SQL by first major, newest first."""
     major = connection.info.server_version // 10000
     return next(text for first, text in since.items() if major >= first)
 
 
 def is_synchronous_standby(connection: Connection, application_name: str) -> bool:
-    """Tell whether synchronous_standby_names may make commits wait for a walsender of that name."""
+    """Return whether synchronous_standby_names may make commits wait for a walsender of that name."""
     try:
         row = connection.execute(
             "SELECT pg_catalog.lower(pg_catalog.current_setting('synchronous_standby_names'))"
@@ -212,7 +179,7 @@ def is_synchronous_standby(connection: Connection, application_name: str) -> boo
 
 
 def describe(error: psycopg.Error | str, conninfo: str = "") -> str:
-    """Return the server's or libpq's text on one line, without a full stop and without secrets."""
+    """Return the message of the server or libpq on one line, without a full stop and without secrets."""
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         text = error.diag.message_primary
     else:
@@ -223,18 +190,52 @@ def describe(error: psycopg.Error | str, conninfo: str = "") -> str:
     return re.sub(r"^(?:ERROR|FATAL|PANIC): +", "", text)
 
 
+def limit_connect_time(conninfo: str, seconds: float) -> str:
+    """Return the conninfo with a connect_timeout; one that cannot be parsed is returned as it is."""
+    try:
+        # libpq accepts whole seconds, at least two.
+        return conninfo_syntax.make_conninfo(conninfo, connect_timeout=max(2, round(seconds)))
+    except psycopg.Error:
+        return conninfo
+
+
+def limit_statement_time(connection: Connection, seconds: float) -> None:
+    """Set the session's statement_timeout; raise psycopg.Error if that fails."""
+    limit = f"{seconds * 1000:.0f}"
+    connection.execute("SELECT pg_catalog.set_config('statement_timeout', %s, false)", (limit,))
+
+
+_open_connections: weakref.WeakKeyDictionary[psycopg.Connection[Any], str] = weakref.WeakKeyDictionary()
+_open_connections_lock = threading.Lock()
+
+
+def shut_down_sessions(application_name: str) -> int:
+    """Shut down this process's sessions of a name, even if threads wait on them; return their number."""
+    with _open_connections_lock:
+        found = [c for c, name in _open_connections.items() if name == application_name and not c.closed]
+    for connection in found:
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as link:
+            link.shutdown(socket.SHUT_RDWR)
+    return len(found)
+
+
+def _register(connection: psycopg.Connection[Any], application_name: str) -> None:
+    with _open_connections_lock:
+        _open_connections[connection] = application_name
+
+
 def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
     try:
         given = conninfo_syntax.conninfo_to_dict(conninfo)
         for number in ("port", "connect_timeout"):
             if not re.fullmatch(r"[\d,\s]*", str(given.get(number) or "")):
                 raise psycopg.ProgrammingError(number)
-        if is_torn(conninfo, given):
+        if splits_password(conninfo, given):
             raise psycopg.ProgrammingError("host")
     except psycopg.ProgrammingError:
         raise SourceError(
-            "source.conninfo cannot be parsed: write libpq keywords (host=… dbname=…) or a URI"
-            " (postgresql://user@host/database), with special characters quoted (in a URI: percent-encoded)."
+            "source.conninfo cannot be parsed. Write libpq keywords (host=… dbname=…) or a URI"
+            " (postgresql://user@host/database), with special characters quoted (in a URI, percent-encoded)."
         ) from None
     named = {k: v for k, v in given.items() if v is not None}
     settings = {**_CONNECTION_DEFAULTS, **named, **keywords, "client_encoding": "UTF8"}
@@ -244,19 +245,19 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
             autocommit=True,
             prepare_threshold=None,
         )
-        remember(connection, keywords["application_name"])
+        _register(connection, keywords["application_name"])
     except psycopg.Error as error:
-        raise SourceError(connection_sentence(describe(error, conninfo), given)) from None
+        raise SourceError(describe_refusal(describe(error, conninfo), given)) from None
     try:
         if connection.info.server_version < OLDEST_SERVER_VERSION:
             raise SourceError(
                 f"The source runs PostgreSQL {connection.info.server_version / 10000:.1f}, which has no"
-                " pgoutput: use a server of version 10 or newer."
+                " pgoutput. Use PostgreSQL 10 or newer."
             )
         _pin_settings(connection)
     except psycopg.Error as error:
         connection.close()
-        raise SourceError(f"The session settings were refused: {describe(error, conninfo)}.") from None
+        raise SourceError(f"Cannot set the session's settings: {describe(error, conninfo)}.") from None
     except SourceError:
         connection.close()
         raise
@@ -264,7 +265,7 @@ def _open(conninfo: str, keywords: Mapping[str, str]) -> Connection:
 
 
 def _pin_settings(connection: Connection) -> None:
-    # One statement without parameters: a walsender takes neither several nor the extended protocol.
+    # One statement without parameters: a walsender accepts neither several nor the extended protocol.
     values = sql.SQL(", ").join(
         sql.SQL("({}, {})").format(sql.Literal(name), sql.Literal(value))
         for name, value in SESSION_OPTIONS.items()

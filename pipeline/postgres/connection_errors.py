@@ -1,6 +1,7 @@
-"""What a refused connection says, and what to do about it.
+"""Errors of a refused connection or a missing privilege, with what to do.
 
-The texts are libpq's and the server's, of several majors; none of them has an SQLSTATE on the client's side.
+They are found by the messages of libpq and of several majors of the server; a failed connection has no
+SQLSTATE on the client's side.
 """
 
 from __future__ import annotations
@@ -8,78 +9,81 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Signs of a text, and what to do; the first that fits counts.
+from pipeline.postgres.sql_text import quote_identifier
+
+# Parts of a message, and what to do; the first match counts.
 _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("does not match host name", "could not get server's host name"),
-        "Let host in source.conninfo be a name that the certificate is for (hostaddr may give the address),"
-        " or have the server's certificate issued for this one.",
+        "Set host in source.conninfo to a name in the server's certificate (hostaddr may have the address),"
+        " or have a certificate issued for this host.",
     ),
     (
         ("root certificate file",),
-        "Let sslrootcert in source.conninfo, or PGSSLROOTCERT, name the file of the CA's certificate.",
+        "Set sslrootcert in source.conninfo, or PGSSLROOTCERT, to the file of the CA's certificate.",
     ),
     (
-        # the second where a CA has the right name and another key
+        # The second message is for a CA with the right name and another key.
         ("certificate verify failed", "signature failure"),
-        "Let sslrootcert in source.conninfo, or PGSSLROOTCERT, name the CA that signed the server's"
-        " certificate; where that is the right one, something else answers under the server's name.",
+        "Set sslrootcert in source.conninfo, or PGSSLROOTCERT, to the CA that signed the server's"
+        " certificate. If it is that already, another machine answers under the server's name.",
     ),
     (
         ("does not support SSL",),
-        "Turn on ssl at the server; sslmode=disable in source.conninfo would send everything in the clear.",
+        "Set ssl = on at the server. With sslmode=disable in source.conninfo, nothing would be encrypted.",
     ),
     (
         ("no pg_hba.conf entry", "pg_hba.conf rejects"),
-        "Let the server's pg_hba.conf take this role from this host; where it asks for TLS (hostssl), set"
+        "Add an entry for this role and this host to the server's pg_hba.conf. If the entry is hostssl, set"
         " sslmode=verify-full in source.conninfo.",
     ),
     (
         ("no password supplied",),
-        "Give the password by PGPASSWORD, PGPASSFILE (a file that nobody else can read) or a ${VARIABLE} in"
-        " source.conninfo.",
+        "Set PGPASSWORD, PGPASSFILE (a file that only you can read), or a ${VARIABLE} in source.conninfo.",
     ),
     (
         ("password authentication failed", "empty password returned"),
-        "Correct the password in PGPASSWORD, in PGPASSFILE or behind source.conninfo, or set another with"
-        " ALTER ROLE.",
+        "Correct the password in PGPASSWORD, PGPASSFILE or the variable in source.conninfo, or set a new one"
+        " with ALTER ROLE.",
     ),
     (("is not permitted to log in",), "Run ALTER ROLE … LOGIN as a superuser."),
     (("permission denied for database",), "Run GRANT CONNECT ON DATABASE … TO … as its owner."),
 )
 
 
-def connection_sentence(text: str, given: Mapping[str, Any]) -> str:
-    """Return one sentence for a connection that was refused with a text; `given` are the conninfo's words."""
-    if "replication role to start walsender" in text or "permission denied to start WAL sender" in text:
-        user = given.get("user") or "in use"
+def describe_refusal(message: str, keywords: Mapping[str, Any]) -> str:
+    """Return the error for a connection that was refused with `message`; `keywords` are the conninfo's."""
+    if "replication role to start walsender" in message or "permission denied to start WAL sender" in message:
+        user = keywords.get("user")
+        role = quote_identifier(str(user)) if user else "…"
         return (
-            f"The role {user} may not replicate: run ALTER ROLE … REPLICATION as a superuser"
-            " (on RDS: GRANT rds_replication TO …); the route sql needs the same right."
+            f"The role {user or 'in use'} may not replicate. Run ALTER ROLE {role} REPLICATION as a superuser"
+            f" (on RDS: GRANT rds_replication TO {role}). The route sql needs the same privilege."
         )
-    if "max_wal_senders" in text:
-        return "All walsenders of the source are in use: raise max_wal_senders, or end another one."
-    otherwise = "Check source.conninfo, and that the server is up."
-    fix = next((fix for signs, fix in _ADVICE if any(sign in text for sign in signs)), otherwise)
-    return f"Cannot connect to the source: {text}. {fix}"
+    if "max_wal_senders" in message:
+        return "All walsenders of the source are in use. Raise max_wal_senders, or end another one."
+    default = "Check source.conninfo, and that the server is running."
+    advice = next((advice for parts, advice in _ADVICE if any(part in message for part in parts)), default)
+    return f"Cannot connect to the source: {message}. {advice}"
 
 
-def is_torn(conninfo: str, given: Mapping[str, Any]) -> bool:
-    """Tell whether libpq took the rest of a password that was not percent-encoded for host or database.
+def splits_password(conninfo: str, keywords: Mapping[str, Any]) -> bool:
+    """Return whether libpq parsed part of a password as host or database, and would print it in a message.
 
-    It would repeat that rest: `postgresql://me:se@cret@host/db` is the host `cret@host`.
+    A password that is not percent-encoded does that: `postgresql://me:se@cret@host/db` has the host
+    `cret@host`.
     """
     if "://" not in conninfo:
         return False
-    host, database = str(given.get("host") or ""), str(given.get("dbname") or "")
-    return "@" in host[1:] or ("@" in database and given.get("user") is None)
+    host, database = str(keywords.get("host") or ""), str(keywords.get("dbname") or "")
+    return "@" in host[1:] or ("@" in database and keywords.get("user") is None)
 
 
-def missing_right(text: str, user: str) -> str:
-    """Return what to run where the server denies a role the rows of a table with a text."""
-    role = '"' + user.replace('"', '""') + '"'
-    if "row-level security" in text:
-        return f"run ALTER ROLE {role} BYPASSRLS as a superuser"
-    if "for schema" in text:
-        return f"run GRANT USAGE ON SCHEMA … TO {role} as its owner"
-    return f"run GRANT SELECT ON … TO {role} as its owner"
+def privilege_advice(message: str, user: str) -> str:
+    """Return what to run if the server denied a role the rows of a table with `message`."""
+    role = quote_identifier(user)
+    if "row-level security" in message:
+        return f"Run ALTER ROLE {role} BYPASSRLS as a superuser."
+    if "for schema" in message:
+        return f"Run GRANT USAGE ON SCHEMA … TO {role} as its owner."
+    return f"Run GRANT SELECT ON … TO {role} as its owner."

@@ -1,4 +1,4 @@
-"""The rows of some keys at the source: a condition that PostgreSQL evaluates."""
+"""Conditions on keys: the SQL that selects the rows of key ranges at the source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KeyCondition = sql.Composed
 def key_condition(names: Sequence[str], types: Sequence[int], ranges: Sequence[KeyRange]) -> KeyCondition:
     """Return SQL that is true for the rows of the ranges; `names` and `types` are those of the key's columns.
 
-    Single keys are compared as the table's indexes do, so that they are found by them.
+    Single keys are compared in the columns' own collation, so that the table's indexes find them.
     """
     columns = [sql.Identifier(name) for name in names]
     ordered = [
@@ -43,11 +43,10 @@ def key_condition(names: Sequence[str], types: Sequence[int], ranges: Sequence[K
 
 
 def accepts_keys(connection: Connection, name: TableName, condition: KeyCondition) -> bool:
-    """Say whether the values that ranges name are values of their columns' types.
+    """Return whether the values in the condition are valid for the types of their columns.
 
-    The statement is parsed only, so that no right to read the table is needed, and the caller's transaction
-    goes on whatever comes, without the lock on the table that parsing takes. Raise SourceError
-    where there is no such table or column.
+    The statement is only parsed, which needs no privilege on the table. The caller's transaction continues in
+    any case, without the lock that parsing acquires. Raises SourceError if a table or column does not exist.
     """
     query = sql.SQL("PREPARE pgdelta_keys AS SELECT FROM {} WHERE {}").format(
         sql.Identifier(*name), condition
@@ -59,12 +58,12 @@ def accepts_keys(connection: Connection, name: TableName, condition: KeyConditio
     except psycopg.DataError:
         return False
     except psycopg.Error as error:
-        raise SourceError(f"{name} cannot be asked by its key: {describe(error)}.") from None
+        raise SourceError(f"The table {name} cannot be read by its key: {describe(error)}.") from None
     return True
 
 
 def orders_by_bytes(connection: Connection) -> bool:
-    """Say whether the server's encoding orders texts, under the collation C, as UTF-8 does."""
+    """Return whether the database's encoding orders text, in the collation C, as UTF-8 does."""
     return connection.info.parameter_status("server_encoding") in ("UTF8", "LATIN1")
 
 

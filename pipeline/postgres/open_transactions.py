@@ -1,7 +1,7 @@
-"""Which transactions are writing to tables; and servers whose sessions keep what they knew of a publication.
+"""The transactions of the source that have not ended: those that write to tables, and the prepared ones.
 
-A transaction that has written to a table holds a lock on it until it ends, be it prepared or not. A standby
-lists neither locks of the primary nor transactions; there all that were open on the server stand for them.
+A transaction that has written to a table, prepared or not, holds a lock on it until it ends. A standby lists
+neither the primary's locks nor its transactions; there, every transaction that was open counts as a writer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe, read_flush_lsn
 from pipeline.protocol.lsn import LSN
 
-# Of a partitioned table with all that lies below it: who writes to a leaf has a lock on the leaf alone.
+# With all partitions: a transaction that writes to a leaf has a lock on the leaf only.
 _WRITERS = """
 WITH RECURSIVE family(root, member) AS (
     SELECT oid, oid FROM pg_catalog.unnest(%s::oid[]) oid
@@ -35,66 +35,78 @@ _ON_STANDBY = """
 SELECT pg_catalog.txid_snapshot_xmin(s), pg_catalog.txid_snapshot_xmax(s)
 FROM pg_catalog.txid_current_snapshot() s
 """
-# From which minor release on an open transaction learns that a table has joined meanwhile.
-_TELLS_OPEN_TRANSACTIONS = {13: 21, 14: 18, 15: 13, 16: 9, 17: 5}
-_PAUSE = 0.05
+# Major → the first minor release in which an open transaction notices that a table was published.
+_NOTICES_NEW_TABLES_SINCE = {13: 21, 14: 18, 15: 13, 16: 9, 17: 5}
+_POLL_INTERVAL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactions:
-    """The transactions that were writing to tables, by oid; of a standby the range of what may be open."""
+    """The transactions that write to tables, by the table's OID; for a standby, the range of open xids."""
 
     by_relation: Mapping[int, frozenset[str]]
-    open_xids: tuple[int, int] | None = None  # the oldest, and the next that will be given
+    open_xids: tuple[int, int] | None = None  # the oldest, and the next to be assigned
 
-    def of(self, relation_id: int) -> frozenset[str]:
-        """Return what stands for the transactions that write to a table now."""
+    def writers_of(self, relation_id: int) -> frozenset[str]:
+        """Return identifiers of the transactions that write to a table; for a standby, the next xid."""
         if self.open_xids is not None:
             oldest, following = self.open_xids
             return frozenset({str(following)} if oldest < following else ())
         return self.by_relation.get(relation_id, frozenset())
 
-    def left(self, before: frozenset[str], relation_id: int) -> frozenset[str]:
-        """Return which of those that were writing before are open still."""
+    def still_open(self, before: frozenset[str], relation_id: int) -> frozenset[str]:
+        """Return those of the earlier `writers_of` a table that have not ended."""
         if self.open_xids is not None:
             return frozenset(following for following in before if self.open_xids[0] < int(following))
-        return before & self.of(relation_id)
+        return before & self.writers_of(relation_id)
 
 
-def list_writers(connection: Connection, relation_ids: Sequence[int]) -> OpenTransactions:
-    """Return which transactions write to tables now."""
+def read_writers(connection: Connection, relation_ids: Sequence[int]) -> OpenTransactions:
+    """Return the transactions that write to the tables now."""
     try:
         row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
         if row is not None and row[0]:
             return OpenTransactions({}, connection.execute(_ON_STANDBY).fetchone())
         rows = connection.execute(_WRITERS, (list(relation_ids),)).fetchall()
     except psycopg.Error as error:
-        raise SourceError(f"Cannot read who writes to the source's tables: {describe(error)}.") from None
+        raise SourceError(f"Cannot read the transactions that write to tables: {describe(error)}.") from None
     return OpenTransactions({relation_id: frozenset(writers) for relation_id, writers in rows})
 
 
 def keeps_stale_entries(server_version: int) -> bool:
-    """Say whether a session may go on leaving out a table that joined while a transaction wrote to it.
+    """Return whether a session may keep skipping a table that was published while a transaction wrote to it.
 
-    Mended in 13.21, 14.18, 15.13, 16.9 and 17.5, in no release of 10 to 12.
+    Fixed in 13.21, 14.18, 15.13, 16.9 and 17.5, and in no release of 10 to 12.
     """
     major, minor = divmod(server_version, 10000)
-    return major < 18 and minor < _TELLS_OPEN_TRANSACTIONS.get(major, minor + 1)
+    return major < 18 and minor < _NOTICES_NEW_TABLES_SINCE.get(major, minor + 1)
 
 
 def write_wal_past_now(connection: Connection, should_stop: Callable[[], bool]) -> LSN:
-    """Return a position beyond all that has ended, once it can be decoded."""
+    """Return an LSN after the end of every transaction that has ended, once the server can decode to it."""
     try:
         row = connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
         if row is None or row[0]:
             return read_flush_lsn(connection)
         row = connection.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None
-        # The end of a transaction of our own: the log goes on beyond all that has ended.
+        # This transaction's own end writes WAL after theirs.
         connection.execute("SELECT pg_catalog.txid_current()")
     except psycopg.Error as error:
-        raise SourceError(f"Cannot read the server's WAL position: {describe(error)}.") from None
-    beyond = LSN.parse(row[0])
-    while read_flush_lsn(connection) <= beyond and not should_stop():
-        time.sleep(_PAUSE)
-    return beyond
+        raise SourceError(f"Cannot read the server's WAL location: {describe(error)}.") from None
+    insert_lsn = LSN.parse(row[0])
+    while read_flush_lsn(connection) <= insert_lsn and not should_stop():
+        time.sleep(_POLL_INTERVAL)
+    return insert_lsn
+
+
+def read_prepared_transactions(connection: Connection) -> set[tuple[str, int]]:
+    """Return GID and xid of this database's prepared transactions."""
+    try:
+        rows = connection.execute(
+            "SELECT gid::text, transaction::text::bigint FROM pg_catalog.pg_prepared_xacts"
+            " WHERE database = pg_catalog.current_database()"
+        ).fetchall()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's prepared transactions: {describe(error)}.") from None
+    return {(gid, xid) for gid, xid in rows}

@@ -1,8 +1,7 @@
-"""The publication: what it publishes, which tables the configuration asks for, and its creation.
+"""The publication: what it publishes, which tables the configuration matches, its creation.
 
-An existing publication is used as it is and never altered: a table added to it later is published from that
-moment on only, and whether its earlier rows matter is for its owner to decide. `checks` reports what is
-missing.
+An existing publication is used as it is and never altered here: a table that is added to it is published from
+that moment on only, and its owner decides whether the earlier rows matter. `checks` reports missing tables.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from psycopg import sql
 from pipeline.config.config import Config
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One row of pg_publication, and the tables it covers at this moment."""
+    """One row of pg_publication, and the tables that it publishes now."""
 
     name: str
     all_tables: bool
@@ -33,7 +33,7 @@ class Publication:
 
 
 def read_publication(connection: Connection, name: str) -> Publication | None:
-    """Return the publication of that name as it is now, or None."""
+    """Return the current state of a publication, None if it does not exist."""
     major = connection.info.server_version // 10000
     truncate = "pubtruncate" if major >= 11 else "false"
     via_root = "pubviaroot" if major >= 13 else "false"
@@ -66,8 +66,8 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
 def list_configured(connection: Connection, config: Config) -> list[TableName]:
     """Return the tables that can be published and that a rule of the configuration matches, sorted.
 
-    Temporary, unlogged and foreign tables, views and sequences never reach the log; partitioned tables can be
-    named from 13 on.
+    Temporary, unlogged and foreign tables, views and sequences have no changes in the WAL; partitioned tables
+    can be published from 13 on.
     """
     kinds = "'r', 'p'" if connection.info.server_version >= 130000 else "'r'"
     rows = _fetch(
@@ -86,10 +86,10 @@ def list_configured(connection: Connection, config: Config) -> list[TableName]:
 
 
 def ensure_publication(connection: Connection, config: Config) -> tuple[Publication, bool]:
-    """Return the publication and whether it was created now; create it only where that loses nothing.
+    """Return the publication, and whether this call created it; create it only if no change can be lost.
 
-    With a slot already there, a publication made now would not exist at the positions that the slot still
-    decodes: PostgreSQL up to 17 then fails, 18 leaves the rows out.
+    If the slot exists already, it would decode changes from before the publication: PostgreSQL up to 17 fails
+    then, and 18 skips the rows.
     """
     name = config.source.publication
     publication = read_publication(connection, name)
@@ -98,32 +98,32 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
     plan = config.source.create.publication
     if plan == "never":
         raise SourceError(
-            f"The publication {name} does not exist and source.create.publication is never:"
-            f" run CREATE PUBLICATION {_quote(connection, name)} FOR TABLE …, before the slot is created."
+            f"The publication {name} does not exist, and source.create.publication is never. Run"
+            f" CREATE PUBLICATION {quote_identifier(name)} FOR TABLE …, before the slot is created."
         )
     slot = config.source.slot
     if _fetch(connection, "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", slot):
         raise SourceError(
-            f"The publication {name} does not exist but the slot {slot} does, and cannot decode what came"
-            " before a publication: name the right one in source.publication, or, if nothing in the slot is"
-            f" needed, run SELECT pg_drop_replication_slot('{slot}') and start again."
+            f"The publication {name} does not exist, but the slot {slot} does and cannot decode changes from"
+            " before a publication. Name an existing one in source.publication or, if no change in the slot"
+            f" is needed, run SELECT pg_drop_replication_slot({quote_literal(slot)}) and start again."
         )
     tables = [] if plan == "all" else list_configured(connection, config)
     if plan == "configured" and not tables:
         raise SourceError(
             f"The publication {name} would be empty: no table in the database {connection.info.dbname}"
-            f" matches tables in {config.path}; create the tables first, correct their names, or set"
+            f" matches tables in {config.path}. Create the tables, correct their names, or set"
             " source.create.publication to all."
         )
     _create_publication(connection, name, None if plan == "all" else tables)
     publication = read_publication(connection, name)
     if publication is None:
-        raise SourceError(f"The publication {name} was dropped by somebody else just now: run again.")
+        raise SourceError(f"The publication {name} was dropped just after its creation. Run again.")
     return publication, True
 
 
 def plan_publication(name: str, tables: list[TableName] | None) -> sql.Composed:
-    """Return the statement that creates the publication, for these tables or (None) for all."""
+    """Return the statement that creates the publication for the tables, or for all tables (None)."""
     if tables is None:
         return sql.SQL("CREATE PUBLICATION {} FOR ALL TABLES").format(sql.Identifier(name))
     targets = sql.SQL(", ").join(sql.Identifier(schema, table) for schema, table in tables)
@@ -131,7 +131,7 @@ def plan_publication(name: str, tables: list[TableName] | None) -> sql.Composed:
 
 
 def is_covered(connection: Connection, publication: Publication, table: TableName) -> bool:
-    """Tell whether a table is published by itself, by its root, or through all of its partitions."""
+    """Return whether a table is published itself, by its partitioned table, or by all of its partitions."""
     if table in publication.tables:
         return True
     if connection.info.server_version < 130000:
@@ -155,7 +155,7 @@ def is_covered(connection: Connection, publication: Publication, table: TableNam
 
 
 def list_without_identity(connection: Connection) -> list[TableName]:
-    """Return the tables of the database on which a published UPDATE or DELETE fails."""
+    """Return the tables without a replica identity, on which UPDATE and DELETE fail if published."""
     rows = _fetch(
         connection,
         "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
@@ -169,10 +169,10 @@ def list_without_identity(connection: Connection) -> list[TableName]:
     return [TableName(schema, table) for schema, table in rows]
 
 
-def list_blind_leaves(connection: Connection) -> list[tuple[str, str, str, str]]:
-    """Return schema and name of partitioned tables, and of each leaf that logs less than they say.
+def list_mismatched_leaves(connection: Connection) -> list[tuple[TableName, TableName]]:
+    """Return partitioned tables, each with a leaf whose replica identity lacks columns of the table's.
 
-    The message of a root names the root's identity; what is logged of an old row follows the leaf's.
+    Messages published via the root have the root's identity, but the old tuple in the WAL is the leaf's.
     """
     if connection.info.server_version < 130000:
         return []
@@ -182,29 +182,32 @@ def list_blind_leaves(connection: Connection) -> list[tuple[str, str, str, str]]
         " SELECT c.oid, c.relreplident = 'f', ARRAY("
         "  SELECT a.attname FROM pg_catalog.pg_index i"
         "  CROSS JOIN LATERAL pg_catalog.unnest(i.indkey::pg_catalog.int2[])"
-        "  WITH ORDINALITY AS k (number, place)"
+        "  WITH ORDINALITY AS k (number, rank)"
         "  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number"
-        "  WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts AND i.indimmediate AND i.indisvalid"
+        "  WHERE i.indrelid = c.oid AND k.rank <= i.indnkeyatts AND i.indimmediate AND i.indisvalid"
         "  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)"
         " FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p') AND (c.relkind = 'p' OR c.relispartition))"
         " SELECT n.nspname::text, c.relname::text, s.nspname::text, leaf.relname::text"
         " FROM pg_catalog.pg_class c"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " JOIN identity wanted ON wanted.oid = c.oid"
+        " JOIN identity declared ON declared.oid = c.oid"
         " CROSS JOIN LATERAL pg_catalog.pg_partition_tree(c.oid) AS t"
         " JOIN pg_catalog.pg_class leaf ON leaf.oid = t.relid AND t.isleaf AND leaf.relkind = 'r'"
         " JOIN pg_catalog.pg_namespace s ON s.oid = leaf.relnamespace"
         " JOIN identity logged ON logged.oid = leaf.oid"
         " WHERE c.relkind = 'p' AND NOT logged.is_full"
-        " AND (wanted.is_full OR NOT wanted.columns <@ logged.columns)",
+        " AND (declared.is_full OR NOT declared.columns <@ logged.columns)",
     )
-    return [(schema, root, leaf_schema, leaf) for schema, root, leaf_schema, leaf in rows]
+    return [
+        (TableName(schema, root), TableName(leaf_schema, leaf)) for schema, root, leaf_schema, leaf in rows
+    ]
 
 
-def list_unpublished_generated(connection: Connection, has_stored: bool) -> list[TableName]:
-    """Return the tables with REPLICA IDENTITY FULL on which, from 18 on, UPDATE and DELETE fail.
+def list_unpublished_generated(connection: Connection, publishes_stored: bool) -> list[TableName]:
+    """Return the tables whose REPLICA IDENTITY FULL has unpublished generated columns.
 
-    `has_stored` says whether stored generated columns are published; virtual ones never are.
+    From 18 on, UPDATE and DELETE fail on them. `publishes_stored` is whether the publication has stored
+    generated columns; virtual ones are never published.
     """
     rows = _fetch(
         connection,
@@ -213,7 +216,7 @@ def list_unpublished_generated(connection: Connection, has_stored: bool) -> list
         " JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped"
         " WHERE c.relkind IN ('r', 'p') AND c.relreplident = 'f'"
         " AND (a.attgenerated = 'v' OR a.attgenerated = 's' AND NOT %s)",
-        has_stored,
+        publishes_stored,
     )
     return [TableName(schema, table) for schema, table in rows]
 
@@ -222,14 +225,13 @@ def _create_publication(connection: Connection, name: str, tables: list[TableNam
     try:
         connection.execute(plan_publication(name, tables))
     except sqlstate.DuplicateObject:
-        # Another run was faster; its publication is as good.
-        return
+        return  # Another run created it at the same time.
     except sqlstate.InsufficientPrivilege as error:
-        need = "a superuser" if tables is None else "a role that owns the tables"
+        owner = "a superuser" if tables is None else "a role that owns the tables"
         hint = plan_publication(name, tables if tables is None else tables[:1]).as_string(connection)
         raise SourceError(
-            f"The role {connection.info.user} may not create the publication {name} ({describe(error)}):"
-            f" let {need} with CREATE on the database run {hint}{', …' if tables and tables[1:] else ''}"
+            f"The role {connection.info.user} may not create the publication {name} ({describe(error)})."
+            f" Run {hint}{', …' if tables and tables[1:] else ''} as {owner} with CREATE on the database."
         ) from None
     except psycopg.Error as error:
         raise SourceError(f"The publication {name} cannot be created: {describe(error)}.") from None
@@ -240,7 +242,3 @@ def _fetch(connection: Connection, query: str, *parameters: object) -> list[tupl
         return connection.execute(query, parameters).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
-
-
-def _quote(connection: Connection, name: str) -> str:
-    return sql.Identifier(name).as_string(connection)

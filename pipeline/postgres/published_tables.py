@@ -1,8 +1,7 @@
-"""What a publication sends of a table, as a copy of its rows has to bring it: columns, row filter, leaves.
+"""The part of a table that a publication sends, and a table copy must read: columns, row filter, leaves.
 
-The relation is described as pgoutput would describe it in the stream, so that rows that are copied and rows
-that are streamed belong to the same relation version. Of a partitioned table that is published by its root
-the rows lie in its leaves.
+The relation is described as pgoutput describes it in the stream, so that copied and streamed rows have the
+same relation version. The rows of a partitioned table that is published by its root are in its leaves.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pipeline.table_name import TableName
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A table that holds rows; a file node that changes means that they were written anew."""
+    """A table that has rows; a new file node means that its rows were rewritten."""
 
     schema_name: str
     table_name: str
@@ -32,9 +31,9 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """One name of the publication; `row_filter` is SQL over its columns, `nullable` says it of each.
+    """One table of the publication; `row_filter` is SQL over its columns, `nullable` has a flag for each.
 
-    `keys` is a condition where only some of its rows are wanted.
+    `keys` is a condition that selects rows by their keys, None for all rows.
     """
 
     relation: Relation
@@ -45,21 +44,21 @@ class PublishedTable:
 
     @property
     def name(self) -> TableName:
-        """Return schema and table."""
+        """Schema and table."""
         return TableName(self.relation.namespace, self.relation.name)
 
     @property
     def pages(self) -> int:
-        """Return how many pages all leaves have."""
+        """The number of pages of all leaves."""
         return sum(leaf.pages for leaf in self.leaves)
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A table in a publication: its oid, and that of the entry, which is another once it is added again.
+    """A table in a publication: its OID and the OID of its entry, which changes when it is added again.
 
-    The entry may be that of its schema, or of a table that it is a partition of. What is published with all
-    tables of the database has none (0).
+    The entry may be that of its schema or of its partitioned table. A table of a FOR ALL TABLES publication
+    has none (0).
     """
 
     relation_id: int
@@ -78,7 +77,7 @@ _ENTRY = """(
     SELECT r.oid::bigint FROM pg_catalog.pg_publication_rel r
     WHERE r.prpubid = owner.oid AND r.prrelid = c.oid
 )"""
-# Of several the newest: it is another one where any of them was taken away and added again.
+# The newest of several: it changes when any of them was removed and added again.
 _ENTRY_OF_FAMILY = """(
     SELECT max(r.oid::bigint) FROM pg_catalog.pg_publication_rel r
     WHERE r.prpubid = owner.oid
@@ -91,8 +90,8 @@ _ENTRY_OF_SCHEMA = """(
         JOIN pg_catalog.pg_class a ON a.oid = t.relid))
 )"""
 _ENTRIES = {15: f"{_ENTRY_OF_FAMILY}, {_ENTRY_OF_SCHEMA}", 13: _ENTRY_OF_FAMILY, 10: _ENTRY}
-# Which columns are sent: from 15 on the view names them, from 18 on also generated ones.
-IS_SENT = {
+#: Whether a column is published: from 15 on, the view lists columns, from 18 on, generated ones too.
+IS_PUBLISHED = {
     18: "CASE WHEN p.attnames IS NULL THEN a.attgenerated = '' ELSE a.attname = ANY (p.attnames) END",
     15: "a.attgenerated = '' AND (p.attnames IS NULL OR a.attname = ANY (p.attnames))",
     12: "a.attgenerated = ''",
@@ -114,16 +113,16 @@ JOIN pg_catalog.pg_publication_tables p
     ON p.pubname = %(publication)s AND p.schemaname = %(schema)s AND p.tablename = %(table)s
 LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
     AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
-WHERE c.oid = %(oid)s::bigint::oid AND {is_sent}
+WHERE c.oid = %(oid)s::bigint::oid AND {is_published}
 ORDER BY a.attnum
 """
-# The columns of an index, without those that it only includes.
+# The key columns of an index, without INCLUDE columns.
 _KEY_COLUMNS = {
     11: "(i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1]",
     10: "i.indkey::pg_catalog.int2[]",
 }
-# Sizes are those of now, whatever snapshot the session has; file nodes are those that the snapshot sees, so
-# that a table which was written anew since is found.
+# Sizes are current, but file nodes are those of the session's snapshot: a table that was rewritten since has
+# another one now.
 _LEAVES = """
 WITH RECURSIVE family (oid) AS (
     SELECT %(oid)s::bigint::oid
@@ -140,35 +139,37 @@ ORDER BY c.oid
 
 
 def describe_published(connection: Connection, publication: str, name: TableName) -> PublishedTable:
-    """Return what the publication sends of a table, as the session's snapshot has it."""
+    """Return the part of a table that the publication sends, in the session's snapshot."""
     version = connection.info.server_version
-    parameters: dict[str, object] = {"publication": publication, "schema": name[0], "table": name[1]}
-    is_sent, key, not_null = (for_server(connection, each) for each in (IS_SENT, _KEY_COLUMNS, NOT_NULL))
+    parameters: dict[str, object] = {"publication": publication, "schema": name.schema, "table": name.table}
+    is_published, key, not_null = (
+        for_server(connection, each) for each in (IS_PUBLISHED, _KEY_COLUMNS, NOT_NULL)
+    )
     row_filter = "p.rowfilter::text" if version >= 150000 else "NULL::text"
     try:
         with connection.transaction():
             found = connection.execute(_TABLE.format(row_filter=row_filter), parameters).fetchone()
             if found is None:
-                raise SourceError(f"{name} is not published by {publication} any more.")
+                raise SourceError(f"The table {name} is not published by {publication} any more.")
             oid, identity, row_filter = found
             parameters["oid"] = oid
-            columns = connection.execute(
-                _COLUMNS.format(is_sent=is_sent, key=key, not_null=not_null), parameters
+            rows = connection.execute(
+                _COLUMNS.format(is_published=is_published, key=key, not_null=not_null), parameters
             ).fetchall()
             leaves = connection.execute(_LEAVES, parameters).fetchall()
     except psycopg.Error as error:
-        raise SourceError(f"Cannot read what {name} is: {describe(error)}.") from None
-    sent = tuple(Column(is_key, column, kind, modifier) for column, kind, modifier, _, is_key in columns)
+        raise SourceError(f"Cannot read the table {name} in the catalog: {describe(error)}.") from None
+    columns = tuple(Column(is_key, column, kind, modifier) for column, kind, modifier, _, is_key in rows)
     return PublishedTable(
-        Relation(oid, name[0], name[1], identity, sent),
-        tuple(row[3] for row in columns),
+        Relation(oid, name.schema, name.table, identity, columns),
+        tuple(is_nullable for _, _, _, is_nullable, _ in rows),
         row_filter,
         tuple(Leaf(*leaf) for leaf in leaves),
     )
 
 
 def list_published(connection: Connection, publication: str) -> dict[TableName, Membership]:
-    """Return what is published, by schema and table."""
+    """Return the published tables, each with its membership."""
     entries = for_server(connection, _ENTRIES)
     try:
         rows = connection.execute(_PUBLISHED.format(entries=entries), (publication,)).fetchall()

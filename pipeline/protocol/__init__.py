@@ -1,5 +1,6 @@
-"""The pgoutput protocol without I/O: bytes → messages → whole transactions. Standard library only.
+"""The pgoutput protocol without I/O: bytes in, whole transactions out. Needs the standard library only.
 
-`messages` names what the wire carries, `decode` reads one message, `transactions` holds the legal order of
-messages. Whatever is malformed has one outcome, `ProtocolError`.
+`messages` defines the messages, `decode` decodes one, and `transactions` assembles them into the `events` of
+transactions. `binary` converts values in binary format to text. Malformed input raises `ProtocolError` and
+nothing else.
 """

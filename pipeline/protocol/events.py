@@ -1,14 +1,14 @@
-"""What the assembler tells of a replication session: the events of its transactions.
+"""The events of a replication session: what the assembler makes of its messages.
 
-Three kinds of transactions come: whole ones (Began … Committed), prepared ones (BeganPrepare … Prepared, and
-later CommittedPrepared or RolledBackPrepared), and streamed ones, whose changes come before it is known
-whether they will be committed (StreamStarted … StreamStopped, many times and between those of others, then
-StreamCommitted, StreamPrepared or StreamAborted). The changes of the first two are Change, Truncation and
-Emitted; of the last StreamedChange, StreamedTruncation and StreamedEmitted, which say their subtransaction
-and have no ordinals: who keeps them numbers what is left of them when they are committed.
+There are three kinds of transactions. Committed ones are Began … Committed. Prepared ones are BeganPrepare …
+Prepared and, later, CommittedPrepared or RolledBackPrepared. Streamed ones are sent before their commit:
+StreamStarted … StreamStopped, any number of times and between other transactions, then StreamCommitted,
+StreamPrepared or StreamAborted. The changes of the first two kinds are Change, Truncation and Emitted. Those
+of streams are StreamedChange, StreamedTruncation and StreamedEmitted, which name their subtransaction and
+have no ordinals: the consumer numbers those that are left when the stream is committed.
 
-Messages are handed on undecoded, as `data`. One from a stream has its xid behind the type byte: without it,
-`data[:1] + data[5:]`, it is what would have come outside of a stream.
+Changes carry their message undecoded, as `data`. A message of a stream has its xid after the type byte;
+`data[:1] + data[5:]` is the same message outside a stream.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ from pipeline.protocol.messages import LogicalMessage, Origin, Relation
 
 
 class Began(NamedTuple):
-    """A transaction begins that was committed at `commit_lsn`."""
+    """Start of a transaction that was committed at `commit_lsn`."""
 
     xid: int
     commit_lsn: LSN
@@ -26,10 +26,10 @@ class Began(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A Relation message came; an equal one gives the very object that was in force before.
+    """A Relation message; one equal to the relation described before has the same `relation` object.
 
-    With an `xid` it came in the stream of that transaction and holds there only, until StreamCommitted says
-    that it holds for all.
+    With an `xid` it was sent in the stream of that transaction and is valid there only, until StreamCommitted
+    names it.
     """
 
     relation: Relation
@@ -46,7 +46,7 @@ class Change(NamedTuple):
 
 
 class Truncation(NamedTuple):
-    """A Truncate; `relations` have the ordinals from `ordinal` on, in their order."""
+    """A Truncate; the relations have the ordinals `ordinal`, `ordinal` + 1 and so on."""
 
     ordinal: int
     relations: tuple[Relation, ...]
@@ -63,7 +63,7 @@ class Emitted(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The transaction that began is whole; `change_count` is how many ordinals it used."""
+    """End of the transaction, which is now whole; `change_count` is the number of its ordinals."""
 
     xid: int
     commit_lsn: LSN
@@ -73,7 +73,7 @@ class Committed(NamedTuple):
 
 
 class StreamStarted(NamedTuple):
-    """A segment of the transaction `xid` begins; where `is_first`, whatever was kept of `xid` is void."""
+    """Start of a segment of the transaction `xid`; if `is_first`, discard what was received of it before."""
 
     xid: int
     is_first: bool
@@ -102,8 +102,8 @@ class StreamedTruncation(NamedTuple):
 class StreamedEmitted(NamedTuple):
     """A transactional logical message.
 
-    Servers up to 18 name the transaction itself as its `subxid`, also where a subtransaction emitted it: it
-    stays when that one is rolled back.
+    Servers up to 18 send the top-level xid as `subxid` even if a subtransaction emitted the message, so that
+    the message is kept when that subtransaction is rolled back.
     """
 
     xid: int
@@ -112,16 +112,16 @@ class StreamedEmitted(NamedTuple):
 
 
 class StreamStopped(NamedTuple):
-    """The segment ends; nothing is decided yet."""
+    """End of the segment; the transaction is still open."""
 
     xid: int
 
 
 class StreamAborted(NamedTuple):
-    """What subtransaction `subxid` did is void; where it is `xid` itself, the whole transaction is.
+    """Subtransaction `subxid` was rolled back: discard it or, if `subxid` is `xid`, the whole transaction.
 
-    Only what is kept of an open stream is meant, never what was committed: 14 and 15 stream a transaction
-    again that was confirmed before, and end it so. Neither transaction nor subtransaction need be known.
+    Discard only what was received in an open stream, nothing that was committed: 14 and 15 stream a
+    transaction again that was confirmed before, and end it so. Neither xid need have been received before.
     """
 
     xid: int
@@ -131,7 +131,7 @@ class StreamAborted(NamedTuple):
 
 
 class StreamCommitted(NamedTuple):
-    """The streamed transaction is whole; `relations`, described in it, hold for all from here on."""
+    """The streamed transaction was committed; its `relations` are valid in the session from here on."""
 
     xid: int
     commit_lsn: LSN
@@ -141,7 +141,7 @@ class StreamCommitted(NamedTuple):
 
 
 class BeganPrepare(NamedTuple):
-    """A transaction begins that was prepared at `prepare_lsn`; its changes follow as those of others do."""
+    """Start of a transaction that was prepared at `prepare_lsn`; its changes follow."""
 
     gid: str
     xid: int
@@ -151,9 +151,9 @@ class BeganPrepare(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """The prepared transaction that began is all there; `change_count` is how many ordinals it used.
+    """End of the prepared transaction, which is now whole; `change_count` is the number of its ordinals.
 
-    Once `end_lsn` is acknowledged, the server sends nothing more of it than what became of it.
+    Once `end_lsn` is acknowledged, the server sends Commit Prepared or Rollback Prepared only.
     """
 
     gid: str
@@ -165,7 +165,7 @@ class Prepared(NamedTuple):
 
 
 class StreamPrepared(NamedTuple):
-    """The streamed transaction is prepared: what is kept of it is to be kept for good, as with Prepared."""
+    """The streamed transaction was prepared; as with Prepared, its changes are not sent again."""
 
     gid: str
     xid: int
@@ -175,9 +175,9 @@ class StreamPrepared(NamedTuple):
 
 
 class CommittedPrepared(NamedTuple):
-    """The prepared transaction is committed.
+    """The prepared transaction was committed.
 
-    It changed nothing if neither Prepared nor StreamPrepared ever came, in this or an earlier session.
+    It had no changes if neither this nor an earlier session had its Prepared or StreamPrepared.
     """
 
     gid: str
@@ -188,7 +188,7 @@ class CommittedPrepared(NamedTuple):
 
 
 class RolledBackPrepared(NamedTuple):
-    """The transaction whose PREPARE ended at `prepare_end_lsn` is rolled back; it need not be known."""
+    """The transaction whose PREPARE ended at `prepare_end_lsn` was rolled back; it may be unknown."""
 
     gid: str
     xid: int

@@ -1,7 +1,7 @@
-"""Positions in the write-ahead log: a 64-bit integer with PostgreSQL's text form.
+"""Log sequence numbers (LSN): 64-bit integers with the text form of PostgreSQL's `pg_lsn`.
 
-An `LSN` compares, sorts and stores as the integer it is, and prints as `pg_lsn` does. The text form is for
-people and for SQL; it does not sort (`0/9` is before `0/10`).
+An `LSN` is stored, compared and sorted as an integer and printed as `pg_lsn` is. The text form is for people
+and for SQL; it does not sort (`0/9` is before `0/10`).
 """
 
 import re
@@ -12,20 +12,22 @@ _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 class LSN(int):
-    """A position in the write-ahead log, in bytes from its beginning."""
+    """A byte offset in the write-ahead log, counted from its beginning."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> "LSN":
-        """Return the position that PostgreSQL writes as `text`; raise ProtocolError for anything else."""
+        """Return the LSN that PostgreSQL writes as `text`; raise ProtocolError for any other text."""
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise ProtocolError(f"{text!r} is not an LSN: two hexadecimal numbers like 16/B374D848")
+            raise ProtocolError(
+                f"{text!r} is not an LSN. Write two hexadecimal numbers, such as 16/B374D848."
+            )
         return cls(int(match[1], 16) << 32 | int(match[2], 16))
 
     def __str__(self) -> str:
-        """Return the text form of `pg_lsn`, like `16/B374D848`."""
+        """Return the text form of `pg_lsn`, such as `16/B374D848`."""
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
 
     def __repr__(self) -> str:
@@ -34,4 +36,4 @@ class LSN(int):
 
 
 INVALID = LSN(0)
-"""`InvalidXLogRecPtr`: no position."""
+"""`InvalidXLogRecPtr`: no LSN."""

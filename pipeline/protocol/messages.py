@@ -1,10 +1,10 @@
-"""Every message of pgoutput, in the order and with the field names of PostgreSQL's own page.
+"""The messages of pgoutput, in the order and with the field names of PostgreSQL's documentation.
 
-"Logical Replication Message Formats" can be read beside this file. Positions are `LSN`; times are integers,
-microseconds since 2000-01-01 UTC (`POSTGRES_EPOCH`). Strings are UTF-8 where they can be, and keep other
-bytes as lone surrogates: `encode("utf-8", "surrogateescape")` gives back what was sent. Values stay bytes:
-what they mean depends on the relation. Where `xid` is None by default, the message has one only inside a
-streamed transaction (protocol 2 and later), where it names the subtransaction that the message belongs to.
+Follows the page "Logical Replication Message Formats". LSNs are `LSN`; times are integers, microseconds since
+2000-01-01 UTC (`POSTGRES_EPOCH`). Strings are decoded as UTF-8 and keep other bytes as lone surrogates:
+`encode("utf-8", "surrogateescape")` returns the original bytes. Values stay bytes, because their meaning
+depends on the relation. Where `xid` defaults to None, the message has one only inside a streamed transaction
+(protocol version 2 and later): the xid of the subtransaction that the message belongs to.
 """
 
 import enum
@@ -23,16 +23,16 @@ RESTART_IDENTITY: Final = 2
 
 
 class UnchangedToast(enum.Enum):
-    """What stands where a value was not sent, because it is stored out of line (TOAST) and did not change."""
+    """The type of UNCHANGED_TOAST: a value stored out of line (TOAST) that was not sent, being unchanged."""
 
-    UNSENT = "u"
+    UNCHANGED_TOAST = "u"
 
     def __repr__(self) -> str:
-        """Return the name the value goes by."""
+        """Return `UNCHANGED_TOAST`."""
         return self.name
 
 
-UNCHANGED_TOAST: Final = UnchangedToast.UNSENT
+UNCHANGED_TOAST: Final = UnchangedToast.UNCHANGED_TOAST
 
 
 class Binary(bytes):
@@ -41,11 +41,11 @@ class Binary(bytes):
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether `other` is the same value in binary format."""
+        """Return whether `other` is the same value in binary format."""
         return isinstance(other, Binary) and bytes.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
-        """Tell whether `other` is anything but the same value in binary format."""
+        """Return whether `other` is not the same value in binary format."""
         return not self == other
 
     __hash__ = bytes.__hash__
@@ -55,19 +55,19 @@ class Binary(bytes):
         return f"Binary({bytes.__repr__(self)})"
 
 
-Cell: TypeAlias = bytes | Literal[UnchangedToast.UNSENT] | None
-"""A value as text (`bytes`) or in binary format (`Binary`), NULL (`None`), or not sent (`UNSENT`)."""
+Cell: TypeAlias = bytes | Literal[UnchangedToast.UNCHANGED_TOAST] | None
+"""One column of a tuple: text (`bytes`), binary format (`Binary`), NULL (`None`) or `UNCHANGED_TOAST`."""
 
-Tuple: TypeAlias = tuple[Cell, ...]
-"""TupleData: one cell for each column of the relation, in its order."""
+TupleData: TypeAlias = tuple[Cell, ...]
+"""One cell for each column of the relation, in the relation's order."""
 
 OldKind: TypeAlias = Literal["K", "O"]
-"""`K`: only the columns of the replica identity were sent, the others read NULL; `O`: the whole old row."""
+"""`K`: a key, in which only columns of the replica identity have values; `O`: the whole old tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """`B`: a transaction begins; its changes follow, all of them committed at `final_lsn`."""
+    """`B`: start of a transaction that was committed at `final_lsn`; its changes follow."""
 
     final_lsn: LSN
     commit_time: int
@@ -76,7 +76,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """`M`: what `pg_logical_emit_message` wrote; if not transactional, it stands outside transactions."""
+    """`M` (Message): from `pg_logical_emit_message`; if non-transactional, sent between transactions."""
 
     transactional: bool
     lsn: LSN
@@ -87,7 +87,7 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`C`: the transaction ends; `end_lsn` is what to acknowledge once all of it is kept."""
+    """`C`: end of the transaction; acknowledge `end_lsn` once all of its changes are durable."""
 
     flags: int
     commit_lsn: LSN
@@ -97,7 +97,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """`O`: the changes that follow came from the replication origin `name`."""
+    """`O`: the replication origin `name` of the changes that follow."""
 
     commit_lsn: LSN
     name: str
@@ -105,7 +105,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a Relation; `is_key` marks the replica identity (every column where that is FULL)."""
+    """One column of a Relation; `is_key` marks the replica identity (under FULL, every column)."""
 
     is_key: bool
     name: str
@@ -115,7 +115,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """`R`: the shape of the rows of table `oid` from here on; `replica_identity` is `d`, `n`, `f` or `i`."""
+    """`R`: the columns of relation `oid` from here on; `replica_identity` is `d`, `n`, `f` or `i`."""
 
     oid: int
     namespace: str
@@ -126,13 +126,13 @@ class Relation:
 
     @property
     def qualified_name(self) -> str:
-        """Return `schema.table`, unquoted; the wire leaves `pg_catalog` empty."""
+        """The name as `schema.table`, unquoted; the namespace of `pg_catalog` is sent as an empty string."""
         return f"{self.namespace or 'pg_catalog'}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """`Y`: a type that is not built in; of a domain, the oid is its own but the name is its base type's."""
+    """`Y`: a type that is not built in; for a domain, `oid` is the domain's, `name` that of its base type."""
 
     oid: int
     namespace: str
@@ -142,43 +142,43 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """`I`: a row appears; one that a row filter lets in late may hold cells that were not sent."""
+    """`I`: a new row; when an UPDATE moved it into a row filter, `new` may contain UNCHANGED_TOAST."""
 
     oid: int
-    new: Tuple
+    new: TupleData
     xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """`U`: a row changes.
+    """`U`: a changed row.
 
-    Replica identity FULL sends the old row (`O`). DEFAULT and USING INDEX send its key (`K`) when a key
-    column changed *or* is stored out of line, so a `K` does not mean that the key changed; otherwise
-    nothing old is sent, and `new` holds the key. A cell of `new` that was not sent is in `old` under `O`,
-    and under `K` for a key column.
+    Replica identity FULL sends the old tuple (`O`). DEFAULT and USING INDEX send a key (`K`) if a key column
+    changed *or* is stored out of line, so `K` does not imply that the key changed; otherwise no old tuple is
+    sent, and the key is that in `new`. For a cell of `new` that is UNCHANGED_TOAST, `old` has the value under
+    `O`, and under `K` if it is a key column.
     """
 
     oid: int
     old_kind: OldKind | None
-    old: Tuple | None
-    new: Tuple
+    old: TupleData | None
+    new: TupleData
     xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """`D`: a row disappears; `old` is its key (`K`) or, under replica identity FULL, all of it (`O`)."""
+    """`D`: a deleted row; `old` is its key (`K`) or, under replica identity FULL, the whole tuple (`O`)."""
 
     oid: int
     old_kind: OldKind
-    old: Tuple
+    old: TupleData
     xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """`T`: tables `oids` are emptied together; `options` is a sum of CASCADE and RESTART_IDENTITY."""
+    """`T`: relations `oids` were truncated together; `options` has the bits CASCADE and RESTART_IDENTITY."""
 
     oids: tuple[int, ...]
     options: int
@@ -187,7 +187,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """`S`: a segment of the transaction `xid`, which is not committed yet, begins."""
+    """`S`: start of a segment of the streamed transaction `xid`, which has not been committed yet."""
 
     xid: int
     is_first_segment: bool
@@ -195,12 +195,12 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True)
 class StreamStop:
-    """`E`: the segment ends; more of the same transaction may follow in another."""
+    """`E`: end of the segment; more segments of the transaction may follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCommit:
-    """`c`: the transaction that was streamed is committed."""
+    """`c`: the streamed transaction was committed."""
 
     xid: int
     flags: int
@@ -211,9 +211,9 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """`A`: subtransaction `subxid` of `xid` is rolled back, or all of it where the two are the same.
+    """`A`: subtransaction `subxid` of `xid` was rolled back, or, if they are equal, the whole transaction.
 
-    The position and the time come with `streaming = parallel` only; the length of the message tells.
+    LSN and time are sent with `streaming = parallel` only; the length of the message shows whether they were.
     """
 
     xid: int
@@ -224,7 +224,7 @@ class StreamAbort:
 
 @dataclass(frozen=True, slots=True)
 class BeginPrepare:
-    """`b`: a transaction that was prepared, and not streamed, begins."""
+    """`b`: start of a prepared transaction that was not streamed."""
 
     prepare_lsn: LSN
     end_lsn: LSN
@@ -235,7 +235,7 @@ class BeginPrepare:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """`P`: the prepared transaction ends; whether it is committed, another message will say."""
+    """`P`: end of the prepared transaction; Commit Prepared or Rollback Prepared follows, perhaps later."""
 
     flags: int
     prepare_lsn: LSN
@@ -247,7 +247,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class CommitPrepared:
-    """`K`: the prepared transaction `gid` is committed, at `commit_lsn`."""
+    """`K`: the prepared transaction `gid` was committed, at `commit_lsn`."""
 
     flags: int
     commit_lsn: LSN
@@ -259,7 +259,7 @@ class CommitPrepared:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPrepared:
-    """`r`: the prepared transaction `gid`, whose PREPARE ended at `prepare_end_lsn`, is rolled back."""
+    """`r`: the prepared transaction `gid`, whose PREPARE ended at `prepare_end_lsn`, was rolled back."""
 
     flags: int
     prepare_end_lsn: LSN
@@ -272,7 +272,7 @@ class RollbackPrepared:
 
 @dataclass(frozen=True, slots=True)
 class StreamPrepare:
-    """`p`: the transaction that was streamed is prepared."""
+    """`p`: the streamed transaction was prepared."""
 
     flags: int
     prepare_lsn: LSN
@@ -285,12 +285,12 @@ class StreamPrepare:
 TransactionMessage: TypeAlias = (
     Begin | LogicalMessage | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate
 )
-"""What there is since protocol 1."""
+"""The messages of protocol version 1."""
 
 StreamMessage: TypeAlias = StreamStart | StreamStop | StreamCommit | StreamAbort
-"""What came with protocol 2."""
+"""The messages added by protocol version 2."""
 
 PrepareMessage: TypeAlias = BeginPrepare | Prepare | CommitPrepared | RollbackPrepared | StreamPrepare
-"""What came with protocol 3."""
+"""The messages added by protocol version 3."""
 
 Message: TypeAlias = TransactionMessage | StreamMessage | PrepareMessage

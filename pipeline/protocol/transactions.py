@@ -1,26 +1,30 @@
-"""The messages of one replication session in, the events of its transactions out, in order.
+"""Assemble the messages of one replication session into the events of its transactions, in order.
 
-Rules of the session:
+Rules of a session:
 
-1. A transaction is Begin, then any Relation, Type, Origin, Insert, Update, Delete, Truncate and transactional
-   Message, then Commit. A prepared one is the same between Begin Prepare and Prepare; Commit Prepared or
-   Rollback Prepared comes later, perhaps in another session. Of one that only locked rows, 18 sends
-   Prepare without Begin Prepare, and 15 to 17 send neither. Transactions never nest. A Message that is not
-   transactional stands between them.
-2. A streamed transaction comes in segments, each between Stream Start and Stream Stop, and ends with Stream
-   Commit, Stream Prepare or Stream Abort. Segments stand where whole transactions stand and never nest, but
-   many streams may be open. The first segment of a transaction is marked; it comes once more where the server
-   begins anew, as each look by SQL makes it do, and voids what came before.
-3. Stream Abort also ends single subtransactions. It may name what this session never streamed: 18 does so
-   for a subtransaction that was streamed to an earlier one.
-4. A relation is described before the first change that names it, and again whenever its shape changes; in
-   every stream anew (`streams` says for how long). What one session described holds for that session only: a
-   new session needs a new Assembler.
+1. A transaction is Begin, then any number of Relation, Type, Origin, Insert, Update, Delete, Truncate and
+   transactional Message, then Commit. A prepared transaction is the same between Begin Prepare and Prepare;
+   Commit Prepared or Rollback Prepared follows later, perhaps in another session. For one that only locked
+   rows, PostgreSQL 18 sends Prepare without Begin Prepare, and 15 to 17 send neither. Transactions never
+   nest. A Message that is not transactional comes between transactions.
+2. A streamed transaction is sent in segments, each between Stream Start and Stream Stop, and ends with Stream
+   Commit, Stream Prepare or Stream Abort. Segments come between transactions and never nest, but many streams
+   may be open at once. The first segment of a transaction is marked. It is repeated when the server decodes
+   the transaction again, as each poll by SQL does, and then replaces what was sent before.
+3. Stream Abort also ends single subtransactions. It may name one that this session never streamed: 18 does so
+   for a subtransaction that was streamed to an earlier session.
+4. A relation is described before the first change that names it, and again after each change of its columns;
+   each stream describes its relations itself (`_Stream`). What one session described is valid in that session
+   only: a new session needs a new Assembler.
 5. Changes are numbered from 0 within their transaction: Insert, Update, Delete, and Truncate once for each
-   relation. Relation, Type, Origin and Message do not count, as their number differs between sessions.
-   Streamed changes are not numbered, as some may yet be rolled back.
-6. An illegal move or a malformed message breaks the session for good: BROKEN has no moves.
+   relation. Relation, Type, Origin and Message are not, because their number differs between sessions.
+   Streamed changes are not numbered either, because some may still be rolled back.
+6. An illegal transition or a malformed message breaks the session for good: no transition leaves BROKEN.
+
+`TRANSITIONS` is the table of rules 1 and 2, `Assembler` the machine.
 """
+
+from __future__ import annotations
 
 import enum
 from dataclasses import replace
@@ -72,10 +76,13 @@ from pipeline.protocol.messages import (
     Update,
 )
 
+_ROW_TYPES = frozenset((b"I", b"U", b"D"))
+_NO_TYPES: frozenset[bytes] = frozenset()
+_new = tuple.__new__
 
-# Where a replication session can stand, and every legal move from there, by the type byte that makes it.
+
 class State(enum.Enum):
-    """Where a replication session stands between two messages."""
+    """The state of a replication session between two messages."""
 
     IDLE = "between transactions"
     IN_TRANSACTION = "in a transaction"
@@ -83,11 +90,12 @@ class State(enum.Enum):
     IN_STREAM = "in a segment of a stream"
     BROKEN = "in a broken session"
 
-    # The hash of enum.Enum is a Python function, and states are looked up twice in every transaction.
+    # enum.Enum hashes in Python code, and each transaction looks up two states.
     __hash__ = object.__hash__
 
 
-MOVES: dict[State, dict[str, State]] = {
+#: State → type byte of a message → next state. A message that is missing is illegal in that state.
+TRANSITIONS: dict[State, dict[str, State]] = {
     State.IDLE: {
         "B": State.IN_TRANSACTION,
         "M": State.IDLE,
@@ -107,85 +115,34 @@ MOVES: dict[State, dict[str, State]] = {
 }
 
 
-# The relations in force in a session, and what is remembered of its open streams.
-class Relations:
-    """Relations by oid, as the four bytes that changes carry, each with a number that grows as they come."""
-
-    __slots__ = ("by_oid", "numbers")
-
-    def __init__(self) -> None:
-        """Hold none."""
-        self.by_oid: dict[bytes, Relation] = {}
-        self.numbers: dict[bytes, int] = {}
-
-    def put(self, oid: bytes, relation: Relation, number: int) -> Relation:
-        """Hold the relation as the latest of its oid; return it, or the equal one held before."""
-        known = self.by_oid.get(oid)
-        if known is None or known != relation:
-            self.by_oid[oid] = known = relation
-        self.numbers[oid] = number
-        return known
-
-    def put_newer(self, others: "Relations") -> tuple[Relation, ...]:
-        """Hold those of the others that came later than what is held, and return them."""
-        return tuple(
-            self.put(oid, relation, others.numbers[oid])
-            for oid, relation in others.by_oid.items()
-            if others.numbers[oid] > self.numbers.get(oid, -1)
-        )
-
-    def clear(self) -> None:
-        """Hold none."""
-        self.by_oid.clear()
-        self.numbers.clear()
-
-
-class Stream:
-    """A transaction that is streamed: between its first Stream Start and its end."""
-
-    __slots__ = ("origin", "relations", "xid")
-
-    def __init__(self, xid: int) -> None:
-        """Begin with nothing described."""
-        self.xid = xid
-        self.relations = Relations()
-        self.origin: Origin | None = None  # comes in the first segment, and is meant for all
-
-
-# The assembler: the messages of one replication session in, the events of its transactions out, in order.
-_ROW_TYPES = frozenset((b"I", b"U", b"D"))
-_NO_TYPES: frozenset[bytes] = frozenset()
-_new = tuple.__new__
-
-
 class Assembler:
-    """The state of one replication session."""
+    """Assemble the messages of one replication session; `receive` takes each message in order."""
 
     __slots__ = (
         "_begin",
         "_description_count",
         "_end_lsn",
-        "_lasting",
         "_message_count",
-        "_moves",
         "_ordinal",
         "_origin",
         "_relations",
         "_row_types",
+        "_session_relations",
         "_state",
         "_stream",
         "_streamed_row_types",
         "_streams",
         "_subxid",
         "_subxid_bytes",
+        "_transitions",
     )
 
     def __init__(self) -> None:
-        """Stand between transactions, with no relation described and no stream open."""
-        self._lasting = Relations()  # those outside of streams
+        """Start between transactions, with no relation described and no stream open."""
+        self._session_relations = _Relations()  # described outside streams
         self._description_count = 0
-        self._streams: dict[int, Stream] = {}
-        self._stream = Stream(0)  # that of the segment, or of the last one
+        self._streams: dict[int, _Stream] = {}
+        self._stream = _Stream(0)  # of the current segment, or of the last one
         self._begin: Begin | BeginPrepare = Begin(INVALID, 0, 0)
         self._end_lsn = INVALID
         self._origin: Origin | None = None
@@ -195,21 +152,24 @@ class Assembler:
 
     @property
     def state(self) -> State:
-        """Tell where the session stands."""
+        """The state of the session."""
         return self._state
 
     @property
     def in_transaction(self) -> bool:
-        """Tell whether a transaction, prepared or not, has begun and is not yet whole."""
+        """Whether a transaction, prepared or not, has begun and not ended."""
         return self._state is State.IN_TRANSACTION or self._state is State.IN_PREPARED
 
     @property
     def open_streams(self) -> tuple[int, ...]:
-        """Return the xids of the transactions that are streamed and have not ended."""
+        """The xids of the streamed transactions that have not ended."""
         return tuple(self._streams)
 
     def receive(self, data: bytes) -> Event | None:
-        """Return what the next message means, None where nothing follows; once it raised, raise for ever."""
+        """Return the event of the next message, None for one without an event.
+
+        Raises ProtocolError for a malformed or illegal message, and for every message after it.
+        """
         kind = data[:1]
         if kind in self._row_types:
             if (relation := self._relations.get(data[1:5])) is not None:
@@ -224,61 +184,64 @@ class Assembler:
         try:
             return self._receive(data)
         except ProtocolError as error:
-            sentence = f"{error} ({self._place()}); this replication session is broken, start a new one"
+            where = self._describe_state()
             self._enter(State.BROKEN)
-            raise ProtocolError(sentence) from None
+            raise ProtocolError(
+                f"{error} The replication session is broken ({where}). Start a new one."
+            ) from None
 
     def _receive(self, data: bytes) -> Event | None:
         if self._state is State.BROKEN:
-            raise ProtocolError("a message came after one that was malformed or illegal")
+            raise ProtocolError("A message follows one that was malformed or illegal.")
         message = decode(data, in_stream=self._state is State.IN_STREAM)
-        state = self._moves.get(chr(data[0]))
+        state = self._transitions.get(chr(data[0]))
         if state is None:
-            raise ProtocolError(f"{type(message).__name__} is not legal {self._state.value}")
-        event = self._take(message)
+            raise ProtocolError(f"{type(message).__name__} is illegal {self._state.value}.")
+        event = self._handle(message)
         if state is not self._state:
             self._enter(state)
         return event
 
-    def _take(self, message: Message) -> Event | None:
+    def _handle(self, message: Message) -> Event | None:
+        """Return the event of a message that is legal in the current state."""
         match message:
             case Begin():
-                self._start(message)
+                self._begin_transaction(message)
                 return Began(message.xid, message.final_lsn, message.commit_time)
             case Commit():
                 return self._commit(message)
             case BeginPrepare(lsn, end_lsn, time, xid, gid):
-                self._start(message)
+                self._begin_transaction(message)
                 return BeganPrepare(gid, xid, lsn, end_lsn, time)
             case Prepare(_, lsn, end_lsn, time, xid, gid):
-                self._end(lsn, end_lsn, "Prepare")
+                self._record_end(lsn, end_lsn, "Prepare")
                 if self._state is State.IDLE:
                     return None
                 if self._begin != BeginPrepare(lsn, end_lsn, time, xid, gid):
-                    raise ProtocolError(f"Prepare of {xid} at {lsn} is not what its Begin Prepare said")
+                    raise ProtocolError(f"Prepare of {xid} at {lsn} differs from its Begin Prepare.")
                 return Prepared(gid, xid, lsn, end_lsn, time, self._ordinal)
             case CommitPrepared(_, lsn, end_lsn, time, xid, gid):
-                self._end(lsn, end_lsn, "Commit Prepared")
+                self._record_end(lsn, end_lsn, "Commit Prepared")
                 return CommittedPrepared(gid, xid, lsn, end_lsn, time)
             case RollbackPrepared(_, prepare_end_lsn, end_lsn, time, rollback_time, xid, gid):
-                self._end(prepare_end_lsn, end_lsn, "Rollback Prepared")
+                self._record_end(prepare_end_lsn, end_lsn, "Rollback Prepared")
                 return RolledBackPrepared(gid, xid, prepare_end_lsn, end_lsn, time, rollback_time)
             case StreamStart():
                 return self._start_stream(message)
             case StreamStop():
                 return StreamStopped(self._stream.xid)
             case StreamCommit(xid, _, lsn, end_lsn, time):
-                described = self._end_stream(xid, "Stream Commit").relations
-                self._end(lsn, end_lsn, "Stream Commit")
-                return StreamCommitted(xid, lsn, end_lsn, time, self._lasting.put_newer(described))
+                relations = self._end_stream(xid, "Stream Commit").relations
+                self._record_end(lsn, end_lsn, "Stream Commit")
+                return StreamCommitted(xid, lsn, end_lsn, time, self._session_relations.put_newer(relations))
             case StreamPrepare(_, lsn, end_lsn, time, xid, gid):
                 self._end_stream(xid, "Stream Prepare")
-                self._end(lsn, end_lsn, "Stream Prepare")
+                self._record_end(lsn, end_lsn, "Stream Prepare")
                 return StreamPrepared(gid, xid, lsn, end_lsn, time)
             case StreamAbort():
-                return self._abort(message)
+                return self._abort_stream(message)
             case Relation():
-                return self._describe(message)
+                return self._describe_relation(message)
             case Origin():
                 self._origin = message
                 if self._state is State.IN_STREAM:
@@ -290,84 +253,84 @@ class Assembler:
             case LogicalMessage():
                 return self._emit(message)
             case Insert() | Update() | Delete():
-                # Those of a relation that is known never come this far.
-                self._relation(message.oid, type(message).__name__)
-                raise AssertionError("a change of a known relation was not handed on")
+                # receive() returns the changes of described relations itself.
+                self._find_relation(message.oid, type(message).__name__)
+                raise AssertionError("receive() did not return a change of a described relation")
         return None
 
-    def _start(self, begin: Begin | BeginPrepare) -> None:
+    def _begin_transaction(self, begin: Begin | BeginPrepare) -> None:
         self._begin = begin
         self._origin = None
         self._ordinal = self._message_count = 0
 
-    def _end(self, lsn: LSN, end_lsn: LSN, message_name: str) -> None:
+    def _record_end(self, lsn: LSN, end_lsn: LSN, message_name: str) -> None:
         if end_lsn < lsn:
-            raise ProtocolError(f"{message_name} at {lsn} ends before that, at {end_lsn}")
+            raise ProtocolError(f"{message_name} at {lsn} has an earlier end LSN, {end_lsn}.")
         self._end_lsn = end_lsn
 
     def _commit(self, commit: Commit) -> Committed:
         begin = self._begin
         assert isinstance(begin, Begin)
         if commit.commit_lsn != begin.final_lsn:
-            raise ProtocolError(f"Commit is at {commit.commit_lsn}, its Begin said {begin.final_lsn}")
-        self._end(commit.commit_lsn, commit.end_lsn, "Commit")
+            raise ProtocolError(f"Commit at {commit.commit_lsn} differs from its Begin, {begin.final_lsn}.")
+        self._record_end(commit.commit_lsn, commit.end_lsn, "Commit")
         return Committed(begin.xid, commit.commit_lsn, commit.end_lsn, commit.commit_time, self._ordinal)
 
     def _start_stream(self, start: StreamStart) -> StreamStarted:
         if start.is_first_segment:
-            # One that is open begins anew: the server has sent all of it again from here on.
-            self._streams[start.xid] = Stream(start.xid)
-        self._stream = self._open_stream(start.xid, "Stream Start")
+            # Replaces one that is open: the server sends the whole transaction again.
+            self._streams[start.xid] = _Stream(start.xid)
+        self._stream = self._find_stream(start.xid, "Stream Start")
         self._origin = self._stream.origin
         return StreamStarted(start.xid, start.is_first_segment)
 
-    def _end_stream(self, xid: int, message_name: str) -> Stream:
-        self._open_stream(xid, message_name)
+    def _end_stream(self, xid: int, message_name: str) -> _Stream:
+        self._find_stream(xid, message_name)
         return self._streams.pop(xid)
 
-    def _open_stream(self, xid: int, message_name: str) -> Stream:
+    def _find_stream(self, xid: int, message_name: str) -> _Stream:
         stream = self._streams.get(xid)
         if stream is None:
-            raise ProtocolError(f"{message_name} names transaction {xid}, which no first segment began")
+            raise ProtocolError(f"{message_name} names transaction {xid}, which has no first segment.")
         return stream
 
-    def _abort(self, abort: StreamAbort) -> StreamAborted:
+    def _abort_stream(self, abort: StreamAbort) -> StreamAborted:
         if abort.subxid == abort.xid:
             self._streams.pop(abort.xid, None)
         elif abort.xid in self._streams:
             self._streams[abort.xid].relations.clear()
         return StreamAborted(abort.xid, abort.subxid, abort.abort_lsn, abort.abort_time)
 
-    def _describe(self, relation: Relation) -> Described:
+    def _describe_relation(self, relation: Relation) -> Described:
         oid = relation.oid.to_bytes(4, "big")
         self._description_count += 1
         if relation.xid is None:
-            return Described(self._lasting.put(oid, relation, self._description_count))
+            return Described(self._session_relations.put(oid, relation, self._description_count))
         stream = self._stream
         relation = replace(relation, xid=None)
-        lasting = self._lasting.by_oid.get(oid)
-        if lasting is not None and lasting == relation:
-            relation = lasting
+        described = self._session_relations.by_oid.get(oid)
+        if described is not None and described == relation:
+            relation = described
         return Described(stream.relations.put(oid, relation, self._description_count), stream.xid)
 
     def _truncate(self, truncate: Truncate) -> Truncation | StreamedTruncation:
-        relations = tuple([self._relation(oid, "Truncate") for oid in truncate.oids])
+        relations = tuple([self._find_relation(oid, "Truncate") for oid in truncate.oids])
         options, origin = truncate.options, self._origin
         if truncate.xid is not None:
             return StreamedTruncation(self._stream.xid, truncate.xid, relations, options, origin)
         self._ordinal += len(relations)
         return Truncation(self._ordinal - len(relations), relations, options, origin)
 
-    def _relation(self, oid: int, message_name: str) -> Relation:
+    def _find_relation(self, oid: int, message_name: str) -> Relation:
         relation = self._relations.get(oid.to_bytes(4, "big"))
         if relation is None:
-            raise ProtocolError(f"{message_name} names relation {oid}, which no Relation message described")
+            raise ProtocolError(f"{message_name} names relation {oid}, which no Relation message described.")
         return relation
 
     def _emit(self, message: LogicalMessage) -> Emitted | StreamedEmitted:
         if message.transactional is (self._state is State.IDLE):
-            kind = "transactional" if message.transactional else "non-transactional"
-            raise ProtocolError(f"a {kind} LogicalMessage is not legal {self._state.value}")
+            kind = "Transactional" if message.transactional else "Non-transactional"
+            raise ProtocolError(f"{kind} LogicalMessage is illegal {self._state.value}.")
         if message.xid is not None:
             return StreamedEmitted(self._stream.xid, message.xid, message)
         sequence = self._message_count if message.transactional else 0
@@ -376,13 +339,13 @@ class Assembler:
 
     def _enter(self, state: State) -> None:
         self._state = state
-        self._moves = MOVES[state]
+        self._transitions = TRANSITIONS[state]
         is_streaming = state is State.IN_STREAM
         self._row_types = _ROW_TYPES if self.in_transaction else _NO_TYPES
         self._streamed_row_types = _ROW_TYPES if is_streaming else _NO_TYPES
-        self._relations = self._stream.relations.by_oid if is_streaming else self._lasting.by_oid
+        self._relations = self._stream.relations.by_oid if is_streaming else self._session_relations.by_oid
 
-    def _place(self) -> str:
+    def _describe_state(self) -> str:
         match self._state:
             case State.IN_TRANSACTION | State.IN_PREPARED:
                 begin = self._begin
@@ -397,27 +360,46 @@ class Assembler:
                 return "before the first transaction"
 
 
-__all__ = [
-    "MOVES",
-    "Assembler",
-    "Began",
-    "BeganPrepare",
-    "Change",
-    "Committed",
-    "CommittedPrepared",
-    "Described",
-    "Emitted",
-    "Event",
-    "Prepared",
-    "RolledBackPrepared",
-    "State",
-    "StreamAborted",
-    "StreamCommitted",
-    "StreamPrepared",
-    "StreamStarted",
-    "StreamStopped",
-    "StreamedChange",
-    "StreamedEmitted",
-    "StreamedTruncation",
-    "Truncation",
-]
+class _Relations:
+    """Relation messages by OID (four bytes, as in changes), each with the number of its message."""
+
+    __slots__ = ("by_oid", "numbers")
+
+    def __init__(self) -> None:
+        self.by_oid: dict[bytes, Relation] = {}
+        self.numbers: dict[bytes, int] = {}
+
+    def put(self, oid: bytes, relation: Relation, number: int) -> Relation:
+        """Store the relation as the latest of its OID; return it, or the equal object stored before."""
+        stored = self.by_oid.get(oid)
+        if stored is None or stored != relation:
+            self.by_oid[oid] = stored = relation
+        self.numbers[oid] = number
+        return stored
+
+    def put_newer(self, others: _Relations) -> tuple[Relation, ...]:
+        """Store, and return, the relations of `others` that were described later than the stored ones."""
+        return tuple(
+            self.put(oid, relation, others.numbers[oid])
+            for oid, relation in others.by_oid.items()
+            if others.numbers[oid] > self.numbers.get(oid, -1)
+        )
+
+    def clear(self) -> None:
+        """Remove all."""
+        self.by_oid.clear()
+        self.numbers.clear()
+
+
+class _Stream:
+    """A streamed transaction from its first Stream Start to its end.
+
+    Its relations are valid in the stream; once it is committed, they are valid in the session.
+    """
+
+    __slots__ = ("origin", "relations", "xid")
+
+    def __init__(self, xid: int) -> None:
+        self.xid = xid
+        self.relations = _Relations()
+        self.origin: Origin | None = None  # sent in the first segment, valid in all

@@ -13,7 +13,7 @@ from pipeline.units import format_byte_rate, format_duration, format_size
 
 if TYPE_CHECKING:
     from pipeline.bronze.activity import Mark
-    from pipeline.postgres.replication.slot_status import SlotState, SourceState
+    from pipeline.postgres.replication.slot_status import SourceStatus
 
 
 def lag_bytes(applied: LSN, end: LSN) -> int:
@@ -31,7 +31,7 @@ def lag_seconds(applied: LSN, end: LSN, commit_time: datetime | None, now: datet
     return None if commit_time is None else max(0.0, (now - commit_time).total_seconds())
 
 
-def wal_rate(since: Mark | None, source: SourceState) -> float | None:
+def wal_rate(since: Mark | None, source: SourceStatus) -> float | None:
     """Return the bytes of WAL that the source wrote per second since a mark."""
     if since is None:
         return None
@@ -39,16 +39,16 @@ def wal_rate(since: Mark | None, source: SourceState) -> float | None:
     return max(0, source.wal_lsn - since.lsn) / seconds if seconds >= 1.0 else None
 
 
-def seconds_until_limit(source: SourceState, rate: float | None) -> float | None:
+def seconds_until_limit(source: SourceStatus, rate: float | None) -> float | None:
     """Return how long until the slot may lose WAL if no job reads it and the rate stays."""
-    if source.keep_size is None or source.slot is None or source.slot.safe is None or source.slot.is_lost:
+    if source.keep_size is None or source.slot is None or source.safe_size is None or source.slot.is_lost:
         return None
-    if source.slot.safe <= 0:
+    if source.safe_size <= 0:
         return 0.0
-    return source.slot.safe / rate if rate else None
+    return source.safe_size / rate if rate else None
 
 
-def slot_lines(source: SourceState, slot_name: str, rate: float | None) -> list[str]:
+def slot_lines(source: SourceStatus, slot_name: str, rate: float | None) -> list[str]:
     """Return two or three lines about the slot, the WAL retained for it, and its limit."""
     slot = source.slot
     if slot is None:
@@ -65,27 +65,27 @@ def slot_lines(source: SourceState, slot_name: str, rate: float | None) -> list[
             f"WAL ends at {source.wal_lsn}. The slot is lost{reason}, and the WAL it retained is gone. "
             "See source.lost_slot.",
         ]
-    return [", ".join(facts), _wal_line(source, slot, rate), f"limit: {_limit(source, slot, rate)}"]
+    return [", ".join(facts), _wal_line(source, slot.wal_status, rate), f"limit: {_limit(source, rate)}"]
 
 
-def _wal_line(source: SourceState, slot: SlotState, rate: float | None) -> str:
-    retained = "unknown" if slot.retained is None else format_size(slot.retained)
-    status = f" ({slot.wal_status})" if slot.wal_status else ""
+def _wal_line(source: SourceStatus, wal_status: str | None, rate: float | None) -> str:
+    retained = "unknown" if source.retained_size is None else format_size(source.retained_size)
+    status = f" ({wal_status})" if wal_status else ""
     written = "" if rate is None else f", {format_byte_rate(rate)}"
     return f"WAL: {retained} retained for the slot{status}, ends at {source.wal_lsn}{written}"
 
 
-def _limit(source: SourceState, slot: SlotState, rate: float | None) -> str:
+def _limit(source: SourceStatus, rate: float | None) -> str:
     if source.keep_size is None:
         return "max_slot_wal_keep_size is unlimited. A slot that no job reads fills the disk."
     limit = f"max_slot_wal_keep_size {format_size(source.keep_size)}"
-    if slot.safe is None:
+    if source.safe_size is None:
         return f"{limit}; the server does not report how much is left"
-    if slot.safe <= 0:
+    if source.safe_size <= 0:
         return f"{limit} is reached. The slot can be lost at the next checkpoint."
     seconds = seconds_until_limit(source, rate)
     if seconds is not None:
         forecast = f"{format_duration(seconds)} at this rate"
     else:
         forecast = "time remaining unknown (no recent WAL rate)" if rate is None else "no WAL is written"
-    return f"{limit}; {format_size(slot.safe)} left; {forecast}"
+    return f"{limit}; {format_size(source.safe_size)} left; {forecast}"

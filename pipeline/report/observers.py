@@ -96,7 +96,7 @@ class Observers:
         return exit_code
 
     def _serve_metrics(self, host: str, port: int) -> RunMetrics:
-        from pipeline.postgres.replication.wal_end import LogEnd
+        from pipeline.postgres.replication.wal_end import WalEnd
         from pipeline.report.metrics import RunMetrics
         from pipeline.report.metrics_endpoint import MetricsEndpoint
 
@@ -104,7 +104,7 @@ class Observers:
         endpoint = MetricsEndpoint(host, port, metrics.registry)
         self._open.callback(endpoint.close)
         if self._command != "apply":
-            log_end = LogEnd(self._config.source.conninfo)
+            log_end = WalEnd(self._config.source.conninfo)
             self._open.callback(log_end.close)
             metrics.on_source(lambda: log_end.lsn)
         return metrics

@@ -25,7 +25,7 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.registry import Records, Registered
 from pipeline.metadata.status import FAILED, Failure, Statuses
-from pipeline.postgres.replication.slot_status import query_source
+from pipeline.postgres.replication.slot_status import read_source_status
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
 from pipeline.report.status_page import (
@@ -73,7 +73,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     source, unreachable = None, None
     if not is_offline:
         try:
-            source = query_source(config)
+            source = read_source_status(config)
         except SourceError as error:
             unreachable = str(error)
     point = bronze.captured_offset() if bronze.changes.exists() else None

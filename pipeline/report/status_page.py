@@ -20,7 +20,7 @@ from pipeline.delta.timestamps import utc_text
 from pipeline.errors import one_line
 from pipeline.metadata.events import ONLY_A_COPY_HELPS, Event
 from pipeline.metadata.status import FAILED
-from pipeline.postgres.replication.slot_status import SourceState
+from pipeline.postgres.replication.slot_status import SourceStatus
 from pipeline.protocol.lsn import LSN
 from pipeline.report.lag import seconds_until_limit, slot_lines
 from pipeline.table_name import TableName
@@ -129,7 +129,7 @@ class Status:
     commit_time: datetime | None
     tables: tuple[TableStatus, ...]
     slot_name: str = ""
-    source: SourceState | None = None
+    source: SourceStatus | None = None
     unreachable: str | None = None
     rate: float | None = None
 
@@ -166,12 +166,12 @@ class Status:
             and {
                 "name": slot.name,
                 "active": slot.is_active,
-                "restart_lsn": slot.restart_lsn and str(slot.restart_lsn),
-                "confirmed_flush_lsn": slot.confirmed_flush_lsn and str(slot.confirmed_flush_lsn),
+                "restart_lsn": str(slot.restart_lsn) if slot.restart_lsn else None,
+                "confirmed_flush_lsn": str(slot.confirmed_flush_lsn) if slot.confirmed_flush_lsn else None,
                 "wal_status": slot.wal_status,
                 "invalidation_reason": slot.invalidation_reason,
-                "retained_bytes": slot.retained,
-                "safe_wal_size": slot.safe,
+                "retained_bytes": self.source.retained_size,
+                "safe_wal_size": self.source.safe_size,
             },
         }
 

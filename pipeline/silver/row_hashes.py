@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.delta.sql import quoted
-from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash
+from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
 from pipeline.silver.comparable_text import written
 
 

@@ -20,9 +20,8 @@ from pipeline.bronze.staged_files import StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.errors import SourceError, report_error
-from pipeline.postgres.connection import Identity, break_off, identify
-from pipeline.postgres.snapshot.export import COPY_SESSIONS, Snapshot, SnapshotKeeper
-from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
+from pipeline.postgres.connection import ServerIdentity, identify, shut_down_sessions
+from pipeline.postgres.snapshot.export import COPY_SESSIONS, RowsMoved, Snapshot, SnapshotKeeper, SnapshotLost
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.candidates import Candidate, CopyCandidates
@@ -46,7 +45,7 @@ class CopyCoordinator:
         self,
         config: Config,
         writer: BronzeWriter,
-        identity: Identity,
+        identity: ServerIdentity,
         summary: IngestSummary,
         state: CaptureState,
         *,
@@ -78,7 +77,7 @@ class CopyCoordinator:
         self._state.stop()
         self._thread.join(PATIENCE)
         while self._thread.is_alive():  # it may be about to open one more session
-            break_off(COPY_SESSIONS)
+            shut_down_sessions(COPY_SESSIONS)
             self._thread.join(1)
 
     def _run(self) -> None:

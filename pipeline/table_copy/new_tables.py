@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pipeline.bronze.copy_states import CopyState
 from pipeline.postgres.connection import Connection
-from pipeline.postgres.open_transactions import OpenTransactions, list_writers
+from pipeline.postgres.open_transactions import OpenTransactions, read_writers
 from pipeline.postgres.published_tables import Membership
 from pipeline.table_name import TableName
 
@@ -56,7 +56,7 @@ class NewTables:
         """Read who writes to tables that joined, and return each as it is now."""
         if not joined:
             return {}
-        writers = list_writers(connection, [now.relation_id for now in joined.values()])
+        writers = read_writers(connection, [now.relation_id for now in joined.values()])
         return self.update(joined, writers, time.monotonic())
 
     def update(
@@ -66,8 +66,8 @@ class NewTables:
         found = {}
         for name, membership in joined.items():
             relation_id = membership.relation_id
-            seen = self.tables.setdefault((name, membership), NewTable(writers.of(relation_id), now))
-            seen.writers = writers.left(seen.writers, relation_id)
+            seen = self.tables.setdefault((name, membership), NewTable(writers.writers_of(relation_id), now))
+            seen.writers = writers.still_open(seen.writers, relation_id)
             found[name] = seen
         return found
 

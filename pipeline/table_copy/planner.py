@@ -73,7 +73,7 @@ class CopyPlanner:
         progress.chunks = len(snapshot.chunks)
         progress.pages = sum(chunk.end_page - chunk.first_page for chunk in snapshot.chunks)
         progress.landed(0, state.row_count)
-        header = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.taken_at)
+        header = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.exported_at)
         return TableCopy(state, table, header, snapshot, progress)
 
     def _plan_rest(

@@ -21,8 +21,8 @@ from pipeline.bronze.writer import BronzeWriter
 from pipeline.delta.txn import TableCommit
 from pipeline.errors import SourceError
 from pipeline.postgres.published_tables import PublishedTable
-from pipeline.postgres.snapshot.export import Snapshot
-from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages, SnapshotLost
+from pipeline.postgres.snapshot.export import Snapshot, SnapshotLost
+from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.progress import CopyProgress
 from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.rows import CopyHeader, CopySpool

@@ -1,7 +1,7 @@
-"""What a slot says, live: the loop of `pgdelta tail`.
+"""Print the messages of a slot as they are received: the loop of `pgdelta tail`.
 
-Messages are read, chosen and printed; nothing is acknowledged unless that was asked for, and then only whole
-transactions, after they were printed. This is the one command that prints values of rows. It needs no Spark.
+Messages are read, selected and printed. Nothing is acknowledged without --acknowledge, and then only whole
+transactions after they were printed. This is the only command that prints values of rows. It needs no Spark.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pipeline.postgres.catalog import read_type_name
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.postgres.replication.change_stream import ChangeStream, last_end_lsn
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.tail.frames import TailMessage, TailReader, is_past
+from pipeline.tail.frames import TailReader, is_after
 from pipeline.tail.json_format import JsonFormat
 from pipeline.tail.request import TailOptions
 from pipeline.tail.selection import Selection
-from pipeline.tail.source import APPLICATION_NAME, explain_busy, resolve, start_stream
+from pipeline.tail.source import APPLICATION_NAME, busy_error, resolve, start_stream
 from pipeline.tail.text_format import TextFormat
 
 _READ_TIMEOUT = 0.25
@@ -33,29 +33,29 @@ _STOP_TIMEOUT = 0.5
 
 
 def run_tail(request: TailOptions, stop: threading.Event) -> int:
-    """Print what the slot says until the end that was asked for, or until `stop`."""
+    """Print the slot's messages until the requested end, or until `stop`."""
     source = resolve(request)
     out = sys.stdout
     with closing(connect(source.conninfo, application_name=APPLICATION_NAME)) as catalog:
-        until_lsn = request.until_lsn
+        end_lsn = request.until_lsn
         if not request.follow:
             flush_lsn = read_flush_lsn(catalog)
-            until_lsn = flush_lsn if until_lsn is None else min(until_lsn, flush_lsn)
-        stream = start_stream(request, source, catalog, stop, _say)
+            end_lsn = flush_lsn if end_lsn is None else min(end_lsn, flush_lsn)
+        stream = start_stream(request, source, catalog, stop, _report)
         if stream is None:
             return 0
         with closing(stream):
             try:
-                Tail(request, stream, _writer(request, catalog, out), out, until_lsn).run(stop)
+                Tail(request, stream, _make_writer(request, catalog, out), out, end_lsn).run(stop)
             except BrokenPipeError:
-                _forget(out)
+                _discard_output(out)
             except SlotBusyError:
-                raise explain_busy(catalog, source.slot) from None
+                raise busy_error(catalog, source.slot) from None
     return 0
 
 
 class Tail:
-    """The loop of one command."""
+    """The loop of one command; it ends after the transactions that ended up to `end_lsn` (inclusive)."""
 
     def __init__(
         self,
@@ -63,87 +63,84 @@ class Tail:
         stream: ChangeStream,
         writer: TextFormat | JsonFormat,
         out: TextIO,
-        until_lsn: LSN | None,
+        end_lsn: LSN | None,
     ) -> None:
         self._request = request
         self._stream = stream
         self._writer = writer
         self._out = out
-        self._until_lsn = until_lsn
-        self._reading = TailReader()
+        self._end_lsn = end_lsn
+        self._reader = TailReader()
         self._selection = Selection(request.tables, committed_only=request.committed_only)
         self._count = 0
         self._is_done = False
-        self._end_lsn = INVALID  # of the last transaction that was shown whole
+        self._printed_lsn = INVALID  # end of the last transaction that was printed whole
 
     def run(self, stop: threading.Event) -> None:
-        """Go on until there is nothing more to show, nobody reads, or `stop`."""
+        """Print messages until the end, until the reader of the output is gone, or until `stop`."""
         stream = self._stream
         while not (stop.is_set() or self._is_done or self._is_at_end()):
             messages = stream.read(_READ_TIMEOUT)
-            self._show(messages, stop)
+            self._print(messages, stop)
             if self._request.acknowledge:
                 self._acknowledge(stop)
             if not messages:
                 stream.ping()
-                if _is_abandoned(self._out):
+                if _is_closed(self._out):
                     return
-        if self._request.acknowledge and self._end_lsn != INVALID:
-            is_kept = stream.confirm(_STOP_TIMEOUT if stop.is_set() else _CONFIRM_TIMEOUT)
-            if not is_kept and not stop.is_set():
+        if self._request.acknowledge and self._printed_lsn != INVALID:
+            is_confirmed = stream.confirm(_STOP_TIMEOUT if stop.is_set() else _CONFIRM_TIMEOUT)
+            if not is_confirmed and not stop.is_set():
                 raise SourceError(
-                    f"{self._end_lsn} was acknowledged, and the slot does not stand there yet: it moves with"
-                    " a whole look (PostgreSQL 10), or the server is slow; ask pg_replication_slots."
+                    f"{self._printed_lsn} was acknowledged, but the slot is not there yet: PostgreSQL 10"
+                    " moves it after a whole poll only, or the server is slow. Check pg_replication_slots."
                 )
 
     def _is_at_end(self) -> bool:
-        return self._until_lsn is not None and self._stream.received_lsn >= self._until_lsn
+        return self._end_lsn is not None and self._stream.received_lsn >= self._end_lsn
 
-    def _show(self, messages: Iterable[bytes], stop: threading.Event) -> None:
+    def _print(self, messages: Iterable[bytes], stop: threading.Event) -> None:
         lines: list[str] = []
         try:
             for data in messages:
                 if self._is_done or stop.is_set():
                     break
-                for line in self._take(data):
-                    lines.append(line)  # what comes before a broken message is printed before it
+                for line in self._format(data):
+                    lines.append(line)  # one by one: those before a malformed message are printed, too
         finally:
             if lines:
                 self._out.write("\n".join([*lines, ""]))
                 self._out.flush()
 
-    def _take(self, data: bytes) -> Iterable[str]:
+    def _format(self, data: bytes) -> Iterable[str]:
         try:
-            seen = self._reading.read(data, self._stream.session)
+            tail_message = self._reader.read(data, self._stream.session)
         except ProtocolError:
-            yield self._writer.write_unknown(data)
+            yield self._writer.write_malformed(data)
             raise
-        if seen is None:
+        if tail_message is None:
             return
-        if self._until_lsn is not None and is_past(seen.message, self._until_lsn):
+        if self._end_lsn is not None and is_after(tail_message.message, self._end_lsn):
             self._is_done = True
             return
-        for chosen in self._selection.select(seen):
+        for selected in self._selection.select(tail_message):
             if self._is_done:
                 return
-            yield self._write(chosen)
-        self._end_lsn = max(self._end_lsn, last_end_lsn([data]))
-
-    def _write(self, seen: TailMessage) -> str:
-        self._count += 1
-        self._is_done = self._count == self._request.limit
-        return self._writer.write(seen)
+            self._count += 1
+            self._is_done = self._count == self._request.limit
+            yield self._writer.write(selected)
+        self._printed_lsn = max(self._printed_lsn, last_end_lsn([data]))
 
     def _acknowledge(self, stop: threading.Event) -> None:
-        """Let the slot forget the transactions that were shown whole."""
-        is_all_shown = not (self._is_done or stop.is_set())
-        if is_all_shown and self._stream.needs_acknowledgement:
-            self._end_lsn = max(self._end_lsn, self._stream.received_lsn)
-        if self._end_lsn != INVALID:
-            self._stream.acknowledge(self._end_lsn)
+        """Acknowledge the transactions that were printed whole."""
+        is_all_printed = not (self._is_done or stop.is_set())
+        if is_all_printed and self._stream.needs_acknowledgement:
+            self._printed_lsn = max(self._printed_lsn, self._stream.received_lsn)
+        if self._printed_lsn != INVALID:
+            self._stream.acknowledge(self._printed_lsn)
 
 
-def _writer(request: TailOptions, catalog: Connection, out: TextIO) -> TextFormat | JsonFormat:
+def _make_writer(request: TailOptions, catalog: Connection, out: TextIO) -> TextFormat | JsonFormat:
     @cache
     def type_name(oid: int, modifier: int) -> str:
         return read_type_name(catalog, oid, modifier) or f"type {oid}"
@@ -153,7 +150,7 @@ def _writer(request: TailOptions, catalog: Connection, out: TextIO) -> TextForma
     has_colour = out.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     reconfigure = getattr(out, "reconfigure", None)
     if reconfigure is not None:
-        # A terminal that knows less than UTF-8 gets escapes for the rest.
+        # A terminal without UTF-8 shows escapes for what it cannot print.
         reconfigure(errors="backslashreplace")
     return TextFormat(
         type_name,
@@ -163,8 +160,8 @@ def _writer(request: TailOptions, catalog: Connection, out: TextIO) -> TextForma
     )
 
 
-def _is_abandoned(out: TextIO) -> bool:
-    """Tell whether stdout is a pipe or terminal whose other side is gone."""
+def _is_closed(out: TextIO) -> bool:
+    """Return whether the output is a pipe or terminal whose other end is closed."""
     try:
         poll = select.poll()
         poll.register(out.fileno(), 0)
@@ -173,14 +170,14 @@ def _is_abandoned(out: TextIO) -> bool:
         return False
 
 
-def _forget(out: TextIO) -> None:
-    """Let what is still to be written go nowhere, so that the end of the process does not fail on it."""
+def _discard_output(out: TextIO) -> None:
+    """Discard buffered output, so that flushing it at the end of the process does not fail."""
     with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, out.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, out.fileno())
+        os.close(null)
 
 
-def _say(sentence: str) -> None:
+def _report(sentence: str) -> None:
     with suppress(OSError, ValueError):
         print(f"pgdelta: {sentence}", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""Raw messages of a slot in, what a person is to be shown of them out: each with its place and its tables.
+"""Read a slot for people: raw messages in, each with its transaction and its relations out.
 
-Pure: no server, no output. A slot that is looked at by SQL tells everything anew with each look; what an
-earlier one has told is passed over here. Transactions are known again by their positions, streams and
-prepared transactions by their xids. A stream that is still open is shown anew, as the server sends it.
+No I/O. A slot that is polled by SQL sends the same messages with every poll; those that were returned for an
+earlier poll are skipped here. Transactions are recognized by their LSNs, streamed and prepared ones by their
+xids. A stream that is still open is returned again, as the server sends it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pipeline.protocol.transactions import Assembler, State
 
 BEGINNINGS = (Begin, BeginPrepare, StreamStart)
 ENDINGS = (Commit, Prepare, StreamStop)
-"""What closes a frame; a Prepare may come without one."""
+"""The messages that close a frame; a Prepare may be sent without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a message stands in: a transaction, or a segment of a stream, of which no LSN is known yet."""
+    """The transaction that a message belongs to; a segment of a stream has no LSN and no time yet."""
 
     xid: int
     lsn: LSN | None = None
@@ -46,7 +46,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class TailMessage:
-    """One message, the frame that it stands in, opens or closes, and the tables that it speaks of."""
+    """One message, the frame that it opens, closes or is inside of, and the relations that it names."""
 
     message: Message
     frame: Frame | None
@@ -54,80 +54,80 @@ class TailMessage:
 
     @property
     def is_inside(self) -> bool:
-        """Tell whether the message stands between the beginning and the end of its frame."""
+        """Whether the message is between the beginning and the end of its frame."""
         return self.frame is not None and not isinstance(self.message, BEGINNINGS + ENDINGS)
 
 
 class TailReader:
-    """Reads the messages of one slot, through one session of the server or many."""
+    """Read the messages of one slot, through any number of the server's decoding sessions."""
 
     def __init__(self) -> None:
-        """Begin before everything."""
         self._assembler = Assembler()
         self._session = 0
         self._frame: Frame | None = None
-        self._is_known = False  # what stands in the frame was told by an earlier session
-        self._through = self._known_through = INVALID  # the end of what was told; of that by earlier sessions
-        self._emitted = self._known_emitted = INVALID  # the same for messages outside transactions
-        self._ended: set[int] = set()  # xids of streams and prepared transactions
-        self._known_ended: frozenset[int] = frozenset()
+        self._is_repeated = False  # the frame was returned in an earlier session
+        # What was returned: in all sessions, and in earlier ones.
+        self._end_lsn = self._earlier_end_lsn = INVALID  # of transactions
+        self._emitted_lsn = self._earlier_emitted_lsn = INVALID  # of messages outside transactions
+        self._ended_xids: set[int] = set()  # of streams and prepared transactions
+        self._earlier_xids: frozenset[int] = frozenset()
 
     def read(self, data: bytes, session: int) -> TailMessage | None:
-        """Return what the next message says, None where it was told before; raise ProtocolError if broken."""
+        """Return the next message, None if it was returned before; raise ProtocolError if it is malformed."""
         if session != self._session:
-            self._begin_session(session)
+            self._start_session(session)
         is_streaming = self._assembler.state is State.IN_STREAM
         event = self._assembler.receive(data)
         message = decode(data, in_stream=is_streaming)
-        self._open(message)
-        frame, is_known = self._frame, self._is_known
+        self._open_frame(message)
+        frame, is_repeated = self._frame, self._is_repeated
         if frame is None:
-            is_known = self._is_outside_known(message)
-        self._close(message)
-        return None if is_known else TailMessage(message, frame, _relations(event))
+            is_repeated = self._is_repeated_outside(message)
+        self._close_frame(message)
+        return None if is_repeated else TailMessage(message, frame, _relations(event))
 
-    def _begin_session(self, session: int) -> None:
+    def _start_session(self, session: int) -> None:
         self._session = session
         self._assembler = Assembler()
-        self._frame, self._is_known = None, False
-        self._known_through, self._known_emitted = self._through, self._emitted
-        self._known_ended = frozenset(self._ended)
+        self._frame, self._is_repeated = None, False
+        self._earlier_end_lsn, self._earlier_emitted_lsn = self._end_lsn, self._emitted_lsn
+        self._earlier_xids = frozenset(self._ended_xids)
 
-    def _open(self, message: Message) -> None:
+    def _open_frame(self, message: Message) -> None:
         match message:
             case Begin(lsn, time, xid):
                 self._frame = Frame(xid, lsn, time)
-                self._is_known = lsn < self._known_through
+                self._is_repeated = lsn < self._earlier_end_lsn
             case BeginPrepare(lsn, _, time, xid):
                 self._frame = Frame(xid, lsn, time)
-                self._is_known = xid in self._known_ended
+                self._is_repeated = xid in self._earlier_xids
             case StreamStart(xid):
                 self._frame = Frame(xid)
-                self._is_known = xid in self._known_ended
+                self._is_repeated = xid in self._earlier_xids
 
-    def _is_outside_known(self, message: Message) -> bool:
+    def _is_repeated_outside(self, message: Message) -> bool:
         match message:
             case LogicalMessage():
-                return message.lsn <= self._known_emitted
+                return message.lsn <= self._earlier_emitted_lsn
             case StreamAbort():
-                return message.xid in self._known_ended
-        return end_of(message) <= self._known_through
+                return message.xid in self._earlier_xids
+        return end_lsn_of(message) <= self._earlier_end_lsn
 
-    def _close(self, message: Message) -> None:
-        self._through = max(self._through, end_of(message))
+    def _close_frame(self, message: Message) -> None:
+        self._end_lsn = max(self._end_lsn, end_lsn_of(message))
         match message:
             case LogicalMessage() if self._frame is None:
-                self._emitted = max(self._emitted, message.lsn)
+                self._emitted_lsn = max(self._emitted_lsn, message.lsn)
             case StreamCommit() | StreamPrepare() | Prepare():
-                self._ended.add(message.xid)
+                self._ended_xids.add(message.xid)
             case StreamAbort() if message.xid == message.subxid:
-                self._ended.add(message.xid)
+                self._ended_xids.add(message.xid)
         if isinstance(message, ENDINGS):
-            self._frame, self._is_known = None, False
+            self._frame, self._is_repeated = None, False
 
 
-def end_of(message: Message) -> LSN:
-    """Return where the transaction that the message ends is at its end, INVALID where it ends none."""
+def end_lsn_of(message: Message) -> LSN:
+    """Return the end LSN of the transaction that the message ends, INVALID if it ends none."""
     match message:
         case Commit() | StreamCommit() | Prepare() | StreamPrepare() | CommitPrepared():
             return message.end_lsn
@@ -136,10 +136,10 @@ def end_of(message: Message) -> LSN:
     return INVALID
 
 
-def place_of(message: Message) -> LSN:
-    """Return where the record that the message tells of begins, INVALID where it does not say.
+def lsn_of(message: Message) -> LSN:
+    """Return the LSN of the WAL record of the message, INVALID if the message does not have it.
 
-    Of what is rolled back that is the end: where it begins is not sent.
+    For a rollback it is the end of the record: its start is not sent.
     """
     match message:
         case Begin():
@@ -157,11 +157,11 @@ def place_of(message: Message) -> LSN:
     return INVALID
 
 
-def is_past(message: Message, lsn: LSN) -> bool:
-    """Tell whether the record that the message tells of stands behind what ends at or before `lsn`."""
+def is_after(message: Message, end_lsn: LSN) -> bool:
+    """Return whether the WAL record of the message is after everything that ended up to `end_lsn`."""
     if isinstance(message, RollbackPrepared):
-        return message.rollback_end_lsn > lsn
-    return place_of(message) >= lsn
+        return message.rollback_end_lsn > end_lsn
+    return lsn_of(message) >= end_lsn
 
 
 def _relations(event: Event | None) -> tuple[Relation, ...]:

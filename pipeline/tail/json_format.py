@@ -1,9 +1,9 @@
-"""A message as one JSON object: every field under its name in the protocol, every value whole.
+"""Write a message as one JSON object, with all fields under their names in the protocol and whole values.
 
-Pure. Positions and times are text. A cell is a string, null, `{"sent": false}`, or `{"base64": …, "format":
-"binary"}`; a text value that is not UTF-8 has the format "text". Names that are not UTF-8 keep their other
-bytes as lone surrogates, which JSON escapes. `transaction` is what the message stands in; `xid` beside it is
-the message's own field, which only those of a stream have.
+No I/O. LSNs and times are text. A cell is a string, null, `{"sent": false}` for unchanged TOAST, or
+`{"base64": …, "format": "binary"}`; a text value that is not UTF-8 has the format "text". Names that are not
+UTF-8 keep their other bytes as lone surrogates, which JSON escapes. `transaction` is the message's
+transaction; `xid` is the message's own field, which messages of streams have.
 """
 
 from __future__ import annotations
@@ -29,44 +29,43 @@ from pipeline.tail.text_format import TypeName, kind_of, time_text
 
 
 class JsonFormat:
-    """Writes messages as JSON objects."""
+    """Write messages as JSON objects."""
 
     def __init__(self, type_name: TypeName, *, has_values: bool = True) -> None:
-        """Leave values of rows and contents of messages out where `has_values` is false."""
+        """Leave out the values of rows and the contents of messages unless `has_values`."""
         self._type_name = type_name
         self._has_values = has_values
 
-    def write(self, seen: TailMessage) -> str:
+    def write(self, tail_message: TailMessage) -> str:
         """Return the object of a message on one line, in ASCII."""
-        return json.dumps(self.fields_of(seen))
+        return json.dumps(self._fields_of(tail_message))
 
-    def write_unknown(self, data: bytes) -> str:
-        """Return the object of bytes that are no message, or none that may come here."""
+    def write_malformed(self, data: bytes) -> str:
+        """Return the object of a malformed or illegal message."""
         content = {"base64": b64encode(data).decode()} if self._has_values else {}
         return json.dumps({"message": "Undecodable", "length": len(data), **content})
 
-    def fields_of(self, seen: TailMessage) -> dict[str, Any]:
-        """Return the message's kind, what it stands in, its tables and all its fields."""
-        message = seen.message
+    def _fields_of(self, tail_message: TailMessage) -> dict[str, Any]:
+        """Return the message's kind, its transaction, its tables and all its fields."""
+        message, frame, relations = tail_message.message, tail_message.frame, tail_message.relations
         found: dict[str, Any] = {"message": kind_of(message)}
-        if seen.frame is not None:
-            lsn, time = seen.frame.lsn, seen.frame.time
+        if frame is not None:
             found["transaction"] = {
-                "xid": seen.frame.xid,
-                "lsn": None if lsn is None else str(lsn),
-                "time": None if time is None else _time(time),
+                "xid": frame.xid,
+                "lsn": None if frame.lsn is None else str(frame.lsn),
+                "time": None if frame.time is None else _time(frame.time),
             }
         if isinstance(message, Truncate):
-            found["tables"] = [{**_table(relation), "oid": relation.oid} for relation in seen.relations]
+            found["tables"] = [{**_table(relation), "oid": relation.oid} for relation in relations]
             found["cascade"] = bool(message.options & CASCADE)
             found["restart_identity"] = bool(message.options & RESTART_IDENTITY)
-        elif seen.relations and not isinstance(message, Relation):
-            found.update(_table(seen.relations[0]))
+        elif relations and not isinstance(message, Relation):
+            found.update(_table(relations[0]))
         for field in fields(message):
             value = getattr(message, field.name)
             if field.name in ("old", "new"):
                 if self._has_values:
-                    found[field.name] = None if value is None else _row(seen.relations[0], value)
+                    found[field.name] = None if value is None else _row(relations[0], value)
             elif field.name == "content":
                 found["length"] = len(value)
                 if self._has_values:

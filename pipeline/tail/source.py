@@ -1,9 +1,9 @@
-"""Which slot `pgdelta tail` looks at, and the stream that shows it without moving it.
+"""Find the slot that `pgdelta tail` shows, and start the stream that reads it without moving it.
 
-A slot of the configuration or the command line is read from where it stands, by a replication session or by
-looks with SQL; a temporary one is made for the session. Nothing makes a slot two-phase that is not: pgoutput
-is never asked for it, because even a look would change the slot for good; a slot that is so already sends
-prepared transactions unasked.
+A slot of the configuration or the command line is read from its confirmed LSN, by a replication session or by
+SQL polls; a temporary one is created for the session. The option two_phase is never passed for an existing
+slot, because even a peek would change the slot permanently; a two-phase slot sends prepared transactions
+without it.
 """
 
 from __future__ import annotations
@@ -21,36 +21,37 @@ from pipeline.errors import ConfigError, SlotBusyError, SourceError
 from pipeline.postgres.connection import Connection, is_synchronous_standby
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import Negotiated, negotiate
-from pipeline.postgres.replication.slot import check_publication, check_source, read_slot
+from pipeline.postgres.replication.slot import read_slot, require_publication, require_slot
 from pipeline.postgres.replication.sql_follow import start_sql_follow
 from pipeline.postgres.replication.sql_stream import start_sql_stream
-from pipeline.postgres.replication.temporary_slot import start_temporary
+from pipeline.postgres.replication.temporary_slot import start_temporary_slot
 from pipeline.postgres.replication.walsender import start_walsender
 from pipeline.table_name import TableGlob
 from pipeline.tail.request import TailOptions
 
 APPLICATION_NAME = "pgdelta tail"
-_BUSY_SECONDS = 2.0  # a reader that just ended may hold the slot a moment longer
-_PATIENCE = 2.0
+_BUSY_SECONDS = 2.0  # a reader that has just ended may hold the slot for a moment
+_REPORT_SECONDS = 2.0
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
+"""Prints a sentence about the stream to stderr."""
 
 
 def resolve(request: TailOptions) -> Source:
-    """Return the source to look at; refuse what the command line cannot mean, with a ConfigError."""
+    """Return the source to read; raise ConfigError for options that contradict each other."""
     _check_combinations(request)
     if request.conninfo is not None and holds_secret(request.conninfo):
         raise ConfigError(
-            "--conninfo: every user of this machine can read a password on the command line; take it out and"
-            " use PGPASSWORD or PGPASSFILE"
+            "--conninfo has a password, which every user of this machine can read. Remove it, and set"
+            " PGPASSWORD or PGPASSFILE."
         )
     config = request.config
     slot = request.slot or (config.source.slot if config else "")
     publication = request.publication or (config.source.publication if config else slot)
     if not slot and not request.temporary:
-        raise ConfigError("no slot to look at: give --config FILE, or --slot NAME, or --temporary")
+        raise ConfigError("No slot is named. Add --config FILE, --slot NAME or --temporary.")
     if not publication:
-        raise ConfigError("no publication to look at: give --config FILE, or --publication NAME")
+        raise ConfigError("No publication is named. Add --config FILE or --publication NAME.")
     base = config.source if config else Source(conninfo="", publication=publication, slot=slot)
     return replace(
         base,
@@ -58,14 +59,14 @@ def resolve(request: TailOptions) -> Source:
         slot=slot,
         publication=publication,
         route="walsender" if request.temporary else request.route or base.route,
-        protocol=_protocol(request, base.protocol),
+        protocol=_override_protocol(request, base.protocol),
     )
 
 
 def start_stream(
-    request: TailOptions, source: Source, catalog: Connection, stop: threading.Event, say: Say
+    request: TailOptions, source: Source, catalog: Connection, stop: threading.Event, report: Report
 ) -> ChangeStream | None:
-    """Return the running stream, None where it was to stop before there was one; say what it is."""
+    """Return the running stream, None if `stop` was set before it started; report what it reads."""
     server_version = catalog.info.server_version
     protocol = source.protocol
     if not request.temporary:
@@ -74,13 +75,14 @@ def start_stream(
     options = replace(negotiated, two_phase=False).options(source.publication)
     if source.route == "walsender" and is_synchronous_standby(catalog, APPLICATION_NAME):
         raise SourceError(
-            "The server's synchronous_standby_names takes in every walsender, so that commits would wait for"
-            " this command, which acknowledges nothing: look with --route sql, or name the standbys there."
+            "The server's synchronous_standby_names includes every walsender, so that commits would wait for"
+            " this command, which acknowledges nothing. Add --route sql, or list the standbys there by name."
         )
     if request.temporary:
-        return _start_temporary(source, catalog, negotiated, stop, say)
-    slot = check_source(catalog, source.slot, source.publication)
-    read = negotiated if not slot.two_phase else replace(negotiated, two_phase=True)
+        return _start_temporary(source, catalog, negotiated, stop, report)
+    slot = require_slot(catalog, source.slot, source.publication)
+    if slot.two_phase:
+        negotiated = replace(negotiated, two_phase=True)
     try:
         stream: ChangeStream
         if source.route == "walsender":
@@ -103,39 +105,39 @@ def start_stream(
                 busy_timeout=_BUSY_SECONDS,
             )
     except SlotBusyError:
-        raise explain_busy(catalog, source.slot) from None
-    promise = "ACKNOWLEDGES WHAT IT SHOWS" if request.acknowledge else "acknowledges nothing"
-    holds = "; a pipeline cannot read the slot meanwhile" if source.route == "walsender" else ""
-    place = f"the slot {source.slot} from {stream.received_lsn} by {source.route}"
-    say(f"{place}, {read}; {promise}{holds}")
+        raise busy_error(catalog, source.slot) from None
+    effect = "ACKNOWLEDGES WHAT IT SHOWS" if request.acknowledge else "acknowledges nothing"
+    exclusion = "; the pipeline cannot read the slot meanwhile" if source.route == "walsender" else ""
+    start_text = f"the slot {source.slot} from {stream.received_lsn} by {source.route}"
+    report(f"{start_text}, {negotiated}; {effect}{exclusion}")
     return stream
 
 
-def explain_busy(catalog: Connection, name: str) -> SourceError:
-    """Return the sentence for a slot that another session reads."""
+def busy_error(catalog: Connection, name: str) -> SourceError:
+    """Return the error for a slot that another session reads."""
     slot = read_slot(catalog, name)
     process = f" (process {slot.active_pid})" if slot is not None and slot.active_pid else ""
     return SlotBusyError(
-        f"The slot {name} is being read by another session{process}, and only one can: add --temporary, which"
-        " makes a slot of its own and shows what is committed from now on."
+        f"Another session{process} reads the slot {name}, and only one can. Add --temporary to show what is"
+        " committed from now on through a slot of its own."
     )
 
 
 def _start_temporary(
-    source: Source, catalog: Connection, negotiated: Negotiated, stop: threading.Event, say: Say
+    source: Source, catalog: Connection, negotiated: Negotiated, stop: threading.Event, report: Report
 ) -> ChangeStream | None:
-    check_publication(catalog, source.publication)
-    began = time.monotonic()
-    has_said = False
+    require_publication(catalog, source.publication)
+    started_at = time.monotonic()
+    has_reported = False
 
     def should_stop() -> bool:
-        nonlocal has_said
-        if not has_said and time.monotonic() - began > _PATIENCE:
-            has_said = True
-            say("waiting for the transactions that are open now to end: a slot begins after them")
+        nonlocal has_reported
+        if not has_reported and time.monotonic() - started_at > _REPORT_SECONDS:
+            has_reported = True
+            report("waiting for the open transactions to end: the slot starts after them")
         return stop.is_set()
 
-    stream = start_temporary(
+    stream = start_temporary_slot(
         source.conninfo,
         options=negotiated.options(source.publication),
         two_phase=negotiated.two_phase,
@@ -143,19 +145,19 @@ def _start_temporary(
         application_name=APPLICATION_NAME,
     )
     if stream is not None:
-        say(f"a temporary slot from {stream.received_lsn}, {negotiated}; it ends with this command")
+        report(f"a temporary slot from {stream.received_lsn}, {negotiated}; it ends with this command")
     return stream
 
 
-def _protocol(request: TailOptions, written: Protocol) -> Protocol:
-    """Return what to ask for: what the command line says takes the place of all that it contradicts."""
+def _override_protocol(request: TailOptions, written: Protocol) -> Protocol:
+    """Return the protocol options, in which those of the command line replace all that they contradict."""
     version, streaming = request.protocol_version, request.streaming
     found = written
     if version is not None or streaming is not None:
         names = written.written - {"version", "streaming"}
         found = replace(found, version=version or "auto", streaming=streaming or "auto", written=names)
     if request.committed_only:
-        # Of a stream it is not known whether it will be committed; without one the server waits for it.
+        # A stream may still be rolled back; without streaming, the server sends committed transactions only.
         found = replace(found, streaming="off")
     return replace(found, two_phase=found.two_phase or request.two_phase)
 
@@ -163,46 +165,44 @@ def _protocol(request: TailOptions, written: Protocol) -> Protocol:
 def _check_combinations(request: TailOptions) -> None:
     if request.temporary:
         if request.slot is not None:
-            raise ConfigError("--temporary makes a slot of its own: leave --slot out")
+            raise ConfigError("--temporary creates a slot of its own. Remove --slot.")
         if request.route == "sql":
-            raise ConfigError("--temporary needs a replication connection: leave --route sql out")
+            raise ConfigError("--temporary needs a replication connection. Remove --route sql.")
         if request.acknowledge:
-            raise ConfigError("a temporary slot ends with the command: leave --acknowledge out")
+            raise ConfigError("A temporary slot ends with the command. Remove --acknowledge.")
         if not request.follow:
-            raise ConfigError("--temporary shows what is committed from now on: leave --no-follow out")
+            raise ConfigError("--temporary shows what is committed from now on. Remove --no-follow.")
     elif request.two_phase:
-        raise ConfigError("--two-phase would change the slot for good: it goes with --temporary only")
+        raise ConfigError("--two-phase would change the slot permanently. Add --temporary, or remove it.")
     if request.committed_only and request.streaming not in (None, "off"):
-        raise ConfigError("--transactions shows what is committed: leave --streaming out")
+        raise ConfigError("--transactions shows committed transactions only. Remove --streaming.")
     if request.acknowledge:
         if request.tables or request.committed_only:
             raise ConfigError(
-                "--acknowledge lets the slot forget everything up to the last transaction: leave --table and"
-                " --transactions out, which do not show everything"
+                "--acknowledge discards everything up to the last transaction, but --table and"
+                " --transactions do not show everything. Remove them."
             )
         _check_bronze(request)
     for glob in request.tables:
         if not TableGlob(glob).is_valid:
-            raise ConfigError(
-                f"--table {glob}: write schema.table, with a part that holds a dot in double quotes"
-            )
+            raise ConfigError(f"--table {glob} is not schema.table. Put a part with a dot in double quotes.")
 
 
 def _check_bronze(request: TailOptions) -> None:
-    """Raise ConfigError where the pipeline of the configuration has begun to fill bronze from this slot."""
+    """Raise ConfigError if the pipeline of the configuration fills, or may fill, bronze from this slot."""
     config = request.config
     if config is None or request.slot not in (None, config.source.slot):
         return
     root = urlparse(config.storage.root)
     if root.scheme not in ("", "file"):
         raise ConfigError(
-            f"--acknowledge is refused: whether bronze at {config.storage.root} needs what the slot would"
-            " forget cannot be told from here; leave the flag out"
+            f"--acknowledge is refused: bronze at {config.storage.root} may need the changes, which cannot be"
+            " checked from here. Remove it."
         )
     folder = Path(unquote(root.path) if root.scheme else config.storage.root)
     if (folder / "bronze" / "changes" / "_delta_log").exists():
         raise ConfigError(
             f"--acknowledge is refused: the pipeline {config.pipeline} fills bronze at {config.storage.root}"
-            f" from the slot {config.source.slot}: what the slot forgets would be missing there; leave the"
-            " flag out"
+            f" from the slot {config.source.slot}, and the acknowledged changes would be missing there."
+            " Remove it."
         )

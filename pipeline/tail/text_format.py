@@ -1,8 +1,9 @@
-"""A message as one line for people: time, position, transaction, kind, table, values.
+"""Write a message as one line for people: time, LSN, xid, kind, table, values.
 
-Pure. Values are written as SQL writes them: numbers and booleans bare, other text in quotes, with E'…' where
-it holds what cannot be printed; a value in binary format is x'…'. NULL is bare, so is what was not sent. What
-could move a terminal's cursor or hide text is always escaped. Long values end early and say their length.
+No I/O. Values are written as in SQL: numbers and booleans bare, other text in quotes, as E'…' if it has
+characters that cannot be printed; a value in binary format is x'…'. NULL and unchanged TOAST are bare.
+Characters that could move a terminal's cursor or hide text are always escaped. Long values are shortened and
+followed by their length.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.messages import (
     CASCADE,
     POSTGRES_EPOCH,
@@ -37,14 +39,14 @@ from pipeline.protocol.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Tuple,
+    TupleData,
     Type,
     Update,
 )
-from pipeline.tail.frames import TailMessage, place_of
+from pipeline.tail.frames import TailMessage, lsn_of
 
 TypeName = Callable[[int, int], str]
-"""The name of a type by its oid and modifier."""
+"""Return the name of a type by its OID and modifier."""
 
 VALUE_LENGTH = 60
 
@@ -65,7 +67,7 @@ _COLOURS = {
 
 
 class TextFormat:
-    """Writes messages as lines."""
+    """Write messages as lines."""
 
     def __init__(
         self,
@@ -75,45 +77,45 @@ class TextFormat:
         has_values: bool = True,
         has_colour: bool = False,
     ) -> None:
-        """Shorten values to so many characters, 0 for none; leave them out where `has_values` is false."""
+        """Shorten values to `value_length` characters (0: never); leave them out unless `has_values`."""
         self._type_name = type_name
         self._length = value_length
         self._has_values = has_values
         self._has_colour = has_colour
 
-    def write(self, seen: TailMessage) -> str:
-        """Return the line of a message, without a line end."""
-        message, frame = seen.message, seen.frame
+    def write(self, tail_message: TailMessage) -> str:
+        """Return the line of a message, without a newline."""
+        message, frame = tail_message.message, tail_message.frame
         kind = kind_of(message)
-        time, lsn, xid = _time_of(message), place_of(message) or None, getattr(message, "xid", None)
+        time, lsn, xid = _time_of(message), lsn_of(message) or None, getattr(message, "xid", None)
         if frame is not None:
             time = frame.time if time is None else time
             lsn = frame.lsn if lsn is None or isinstance(message, LogicalMessage) else lsn
             xid = frame.xid if xid is None else xid
         when = "-" if time is None else time_text(time, "milliseconds")
         head = f"{when:24} {'-' if lsn is None else lsn!s:>11} {'-' if xid is None else xid:>10}"
-        body = self._body(seen)
-        indent = "  " if seen.is_inside else ""
+        body = self._body(message, tail_message.relations)
+        indent = "  " if tail_message.is_inside else ""
         if self._has_colour:
             head = f"{_DIM}{head}{_PLAIN}"
             kind = f"{_COLOURS[kind]}{kind}{_PLAIN}" if kind in _COLOURS else kind
         return f"{head}  {indent}{kind}{' ' if body else ''}{body}"
 
-    def write_unknown(self, data: bytes) -> str:
-        """Return the line of bytes that are no message, or none that may come here."""
-        shown = f" {self._binary(data)}" if self._has_values else ""
-        return f"{'-':24} {'-':>11} {'-':>10}  Undecodable message of {len(data)} bytes{shown}"
+    def write_malformed(self, data: bytes) -> str:
+        """Return the line of a malformed or illegal message."""
+        values = f" {self._binary(data)}" if self._has_values else ""
+        return f"{'-':24} {'-':>11} {'-':>10}  Undecodable message of {len(data)} bytes{values}"
 
-    def _body(self, seen: TailMessage) -> str:
-        table = ", ".join(_table(relation) for relation in seen.relations)
-        match seen.message:
+    def _body(self, message: Message, relations: tuple[Relation, ...]) -> str:
+        table = ", ".join(_table(relation) for relation in relations)
+        match message:
             case Begin() | StreamStop():
                 return ""
             case Commit(end_lsn=end_lsn) | StreamCommit(end_lsn=end_lsn):
                 return f"end {end_lsn}"
-            case BeginPrepare() | Prepare() | StreamPrepare() | CommitPrepared() as message:
+            case BeginPrepare() | Prepare() | StreamPrepare() | CommitPrepared():
                 return f"{quote(message.gid)} end {message.end_lsn}"
-            case RollbackPrepared() as message:
+            case RollbackPrepared():
                 prepared = time_text(message.prepare_time, "milliseconds")
                 return f"{quote(message.gid)} prepared {prepared}, its end {message.prepare_end_lsn}"
             case StreamStart(is_first_segment=is_first):
@@ -128,17 +130,17 @@ class TextFormat:
                 columns = ", ".join(self._column(column) for column in relation.columns)
                 identity = _IDENTITIES.get(relation.replica_identity, relation.replica_identity)
                 return f"{table} ({columns}) identity {identity}"
-            case Insert() as message:
-                return f"{table}{self._row('', message.new, seen.relations)}"
-            case Update() as message:
-                old = self._old(message.old_kind, message.old, seen.relations)
-                return f"{table}{old}{self._row(' new' if old else '', message.new, seen.relations)}"
-            case Delete() as message:
-                return f"{table}{self._old(message.old_kind, message.old, seen.relations)}"
+            case Insert():
+                return f"{table}{self._row('', message.new, relations)}"
+            case Update():
+                old = self._old(message.old_kind, message.old, relations)
+                return f"{table}{old}{self._row(' new' if old else '', message.new, relations)}"
+            case Delete():
+                return f"{table}{self._old(message.old_kind, message.old, relations)}"
             case Truncate(options=options):
                 cascade = " cascade" if options & CASCADE else ""
                 return f"{table}{cascade}{' restart identity' if options & RESTART_IDENTITY else ''}"
-            case LogicalMessage() as message:
+            case LogicalMessage():
                 kind = "" if message.transactional else " not transactional"
                 size = len(message.content)
                 content = f": {self._text(message.content)}" if self._has_values else f": {size} bytes"
@@ -148,19 +150,19 @@ class TextFormat:
         type_name = escape(self._type_name(column.type_oid, column.type_modifier))
         return f"{_name(column.name)} {type_name}{' key' if column.is_key else ''}"
 
-    def _old(self, kind: str | None, cells: Tuple | None, relations: tuple[Relation, ...]) -> str:
+    def _old(self, kind: str | None, cells: TupleData | None, relations: tuple[Relation, ...]) -> str:
         if cells is None:
             return ""
         if kind != "K":
             return self._row(" old", cells, relations)
-        # What is no key reads NULL there; a partition's own key may be other columns than its root's.
+        # Other columns are NULL in a key. The key of a partition may have other columns than its root's.
         is_key = [column.is_key for column in relations[0].columns]
         return self._row(
             " key", cells, relations, [k or c is not None for k, c in zip(is_key, cells, strict=False)]
         )
 
     def _row(
-        self, title: str, cells: Tuple, relations: tuple[Relation, ...], chosen: list[bool] | None = None
+        self, title: str, cells: TupleData, relations: tuple[Relation, ...], chosen: list[bool] | None = None
     ) -> str:
         if not self._has_values:
             count = sum(chosen) if chosen else len(cells)
@@ -197,13 +199,13 @@ class TextFormat:
 
 
 def kind_of(message: Message) -> str:
-    """Return what the protocol's page calls the message."""
+    """Return the name of the message in PostgreSQL's documentation."""
     name = type(message).__name__
     return "Message" if name == "LogicalMessage" else re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
 
 
 def time_text(microseconds: int, precision: str = "microseconds") -> str:
-    """Return a time of the protocol as UTC; one that Python's calendar lacks as its number."""
+    """Return a time of the protocol in UTC; one that Python cannot represent as a number."""
     try:
         time: datetime = POSTGRES_EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
@@ -212,13 +214,12 @@ def time_text(microseconds: int, precision: str = "microseconds") -> str:
 
 
 def quote(text: str) -> str:
-    """Return the text as a string of SQL, an E'…' where something in it cannot be printed."""
-    doubled = text.replace("'", "''")
-    return f"'{doubled}'" if text.isprintable() else f"E'{escape(doubled, also=chr(92))}'"
+    """Return the text as a string of SQL, as E'…' if it has characters that cannot be printed."""
+    return quote_literal(text) if text.isprintable() else f"E{quote_literal(escape(text, also=chr(92)))}"
 
 
 def escape(text: str, *, also: str = "") -> str:
-    """Return the text with everything escaped that cannot be printed, and what is in `also`."""
+    """Return the text with unprintable characters, and those in `also`, escaped."""
     return "".join(c if c.isprintable() and c not in also else _escaped(c) for c in text)
 
 
@@ -234,7 +235,7 @@ def _escaped(character: str) -> str:
 def _name(name: str) -> str:
     if _SIMPLE_NAME.fullmatch(name):
         return name
-    return '"' + escape(name.replace('"', '""')) + '"'
+    return escape(quote_identifier(name))
 
 
 def _table(relation: Relation) -> str:

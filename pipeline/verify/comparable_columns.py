@@ -11,8 +11,8 @@ from pipeline.bronze.relations import SourceColumn
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogRelation
-from pipeline.postgres.snapshot.comparable_text import Form
-from pipeline.postgres.snapshot.row_hashes import HashedColumns
+from pipeline.postgres.snapshot.comparable_forms import Form
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns
 from pipeline.protocol.messages import Relation
 from pipeline.silver.comparable_text import delimiter_of, form_of
 from pipeline.silver.row_hashes import SilverColumn

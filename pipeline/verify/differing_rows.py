@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash
+from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
 
 FIRST_DIGITS = 3  # 4096 ranges
 MORE_DIGITS = 2

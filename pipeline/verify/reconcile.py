@@ -48,9 +48,8 @@ from pipeline.metadata.registry import Records
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.published_tables import list_published
-from pipeline.postgres.snapshot.comparable_text import Kind
-from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
+from pipeline.postgres.snapshot.comparable_forms import Kind
+from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.clone import Clones, Pinned, SnapshotSilver, Unsettled, pin, silver_fields
 from pipeline.silver.row_hashes import SilverRows

@@ -17,7 +17,7 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.registry import Registered, RegisteredColumn
 from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.export import Snapshot
-from pipeline.postgres.snapshot.row_hashes import HashedColumns, RangeSum, RowHash, SourceRows, SourceTable
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns, RangeSum, RowHash, SourceRows, SourceTable
 from pipeline.protocol.messages import Relation
 from pipeline.silver.clone import silver_fields
 from pipeline.table_name import TableName
@@ -81,7 +81,7 @@ class SourceReads:
     def _read(self, name: TableName, registered: Registered) -> SourceRead:
         fields = silver_fields(self._lake.table_at(registered.path))
         with self._open(name) as source:
-            relation, catalog = source.table.relation, source.facts()
+            relation, catalog = source.table.relation, source.read_catalog()
             shape = self._plan(name, relation, catalog, registered.columns, fields).shape
             rows = SourceRows(source, shape)
             sums = rows.sums(FIRST_DIGITS) if shape.columns else {}

@@ -21,7 +21,7 @@ from pipeline.operate.check_report import CheckReport
 from pipeline.operate.optimize import OptimizedTable, OptimizeSummary
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.operate.resync import ResyncSummary
-from pipeline.postgres.checks.tables import Check
+from pipeline.postgres.checks.table_checks import Check
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.as_of import AsOf, TableAsOf
 from pipeline.silver.policies import find_excess

@@ -19,8 +19,9 @@ from psycopg import sql
 
 from pipeline.config.config import Config, Create, Silver, Source, Storage
 from pipeline.config.tables import TableRule
-from pipeline.postgres.embedded.server import EmbeddedServer, binaries_of, start_server
+from pipeline.postgres.embedded import EmbeddedServer, start_server, write_settings
 from pipeline.protocol.lsn import LSN
+from tests.support.postgres.binaries import binaries_of
 
 _numbers = itertools.count(1)
 
@@ -82,6 +83,13 @@ class Database:
 
 
 MakeServer = Callable[..., EmbeddedServer]
+
+
+def restart(server: EmbeddedServer, settings: Mapping[str, str]) -> None:
+    """Stop the server and start it again with these settings."""
+    server.stop()
+    write_settings(server.data, settings)
+    server.start()
 
 
 @pytest.fixture(scope="session")

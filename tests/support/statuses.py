@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from pipeline.metadata.events import Event
-from pipeline.postgres.replication.slot_status import SlotState, SourceState
+from pipeline.postgres.replication.slot import Slot
+from pipeline.postgres.replication.slot_status import SourceStatus
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.status_page import Status, TableStatus
 from pipeline.table_name import TableName
@@ -25,10 +26,20 @@ COMMON = (
 LONG = "monthly_revenue_by_customer_segment_and_sales_channel_materialized_"[:63]
 
 
-def shop_source(safe: int | None = 9 * 1024 * MIB + 700 * MIB) -> SourceState:
+def shop_source(safe: int | None = 9 * 1024 * MIB + 700 * MIB) -> SourceStatus:
     """Return a source whose slot has a limit of 10 GiB."""
-    slot = SlotState("shop", True, APPLIED, LSN(APPLIED + 56), "reserved", None, 285 * MIB + 300_000, safe)
-    return SourceState(NOON, END, 10 * 1024 * MIB, slot)
+    slot = Slot(
+        "shop",
+        "pgoutput",
+        "shop",
+        False,
+        LSN(APPLIED + 56),
+        APPLIED,
+        17,
+        wal_status="reserved",
+        safe_wal_size=safe,
+    )
+    return SourceStatus(NOON, END, 10 * 1024 * MIB, slot)
 
 
 def current_table(name: TableName) -> TableStatus:

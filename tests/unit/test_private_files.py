@@ -16,8 +16,7 @@ from pipeline.bronze import staged_files
 from pipeline.bronze.staged_files import StagedFileWriter, StagingFolder
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
-from pipeline.postgres.embedded.binaries import copy_binaries
-from pipeline.postgres.embedded.server import find_binaries, start_server
+from pipeline.postgres.embedded import copy_binaries, find_binaries, start_server
 from pipeline.private_files import make_private_folder, open_private
 from tests.support.paths import ROOT
 
@@ -42,9 +41,8 @@ BY_UMASK = {
         "(folder / 'log4j2.properties').write_text(LOG4J_PROPERTIES)",
         "(folder / 'README.txt').write_text(text)",
     },
-    # in a data folder of mode 0700, and in a temporary one
-    "pipeline/postgres/embedded/server.py": {"(data / 'postgresql.conf').open('a', encoding='utf-8')"},
-    "pipeline/postgres/embedded/binaries.py": {"settings.write_text"},
+    # in a data folder of mode 0700
+    "pipeline/postgres/embedded.py": {"(data / 'postgresql.conf').open('a', encoding='utf-8')"},
 }
 
 
@@ -92,8 +90,7 @@ def test_a_server_of_ours_is_closed(tmp_path: Path, umask: int) -> None:
     server = start_server(folder)
     try:
         assert mode_of(server.data) == 0o700
-        sockets = Path(server.socket_conninfo.split()[0].removeprefix("host="))
-        assert mode_of(sockets) == 0o700
+        assert mode_of(server.socket_folder) == 0o700
         assert mode_of(folder) == (0o700 if os.geteuid() else 0o711) & ~umask
         # what others may enter, they may not look into
         assert not mode_of(server.data.parent) & 0o066
@@ -114,7 +111,7 @@ def test_binaries_are_not_taken_from_a_link(tmp_path: Path, monkeypatch: pytest.
         assert not mode_of(path) & 0o022
     installed.rename(tmp_path / "elsewhere")
     installed.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Exception, match="belongs to somebody else: remove it"):
+    with pytest.raises(Exception, match="is not a folder of the current user"):
         copy_binaries(find_binaries())
 
 

@@ -48,13 +48,12 @@ SAFE = {
     "pipeline/postgres/published_tables.py": {
         "_PUBLISHED.format(entries=entries)",
         "_TABLE.format(row_filter=row_filter)",
-        "_COLUMNS.format(is_sent=is_sent, key=key, not_null=not_null)",
+        "_COLUMNS.format(is_published=is_published, key=key, not_null=not_null)",
     },
-    "pipeline/postgres/replication/slot_status.py": {"newer"},
     "pipeline/postgres/replication/slot.py": {"newer", "arguments"},
-    "pipeline/postgres/snapshot/export.py": {"position"},
+    "pipeline/postgres/snapshot/export.py": {"lsn_function"},
     "pipeline/postgres/replication/temporary_slot.py": {"create", "kind"},
-    "pipeline/postgres/types.py": {"_COLUMNS.format(published=published)"},
+    "pipeline/postgres/binary_format.py": {"_COLUMNS.format(published=published)"},
 }
 
 

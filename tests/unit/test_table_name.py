@@ -22,8 +22,7 @@ def test_the_glob_of_a_name_matches_it_and_no_other(name: TableName) -> None:
     assert [each for each in NAMES if TableGlob(name.glob).matches(each)] == [name]
 
 
-def test_a_name_is_quoted_for_sql_and_for_a_shell() -> None:
-    assert NAMES[1].sql == '"My schema"."odd""na.me"'
+def test_a_name_is_quoted_for_a_shell() -> None:
     assert NAMES[0].command("resync") == "pgdelta resync --table public.orders"
     assert NAMES[3].command("resync") == "pgdelta resync --table 's.x'\"'\"'y'"
 

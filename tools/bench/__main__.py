@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 
 from pipeline.delta.spark.session import start_session
-from pipeline.postgres.embedded.server import EmbeddedServer, start_server
+from pipeline.postgres.embedded import EmbeddedServer, start_server
 from tools.bench.apply import measure_apply
 from tools.bench.capture import create_schema, measure_capture, measure_sync
 from tools.bench.copy import measure_copy

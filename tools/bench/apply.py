@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
 from pipeline.ingest.job import run_ingest
-from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.postgres.embedded import EmbeddedServer
 from tools.bench.capture import pipeline_config
 
 

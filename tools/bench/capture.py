@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pipeline.config.config import Config
 from pipeline.config.load import load_config
 from pipeline.ingest.job import run_ingest
-from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.postgres.embedded import EmbeddedServer
 
 SCRIPT = """\
 \\set id random(1, 100000)

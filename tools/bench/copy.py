@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pipeline.apply.job import run_apply
 from pipeline.config.load import load_config
 from pipeline.ingest.job import run_ingest
-from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.postgres.embedded import EmbeddedServer
 from tools.bench.memory import JOB, Watch
 
 TABLES = 10

@@ -21,7 +21,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from pipeline.delta.table import Lake
-from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.postgres.embedded import EmbeddedServer
 from tools.bench.copy import CREATE, FILL, TABLES, Load, is_equal, running
 
 PGDELTA = Path(sys.executable).parent / "pgdelta"

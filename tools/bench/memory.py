@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 
 from pipeline.config.config import Config
-from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.postgres.embedded import EmbeddedServer
 from tests.support.paths import ROOT
 from tools.bench.capture import pipeline_config
 

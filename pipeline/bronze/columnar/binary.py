@@ -14,9 +14,9 @@ import numpy.typing as npt
 from pipeline.bronze.columnar.binary_types import COLUMN_READERS
 from pipeline.bronze.columnar.tuples import BINARY, TEXT, Bools, Ints, Malformed, Octets, Tuples, too_long
 from pipeline.bronze.schema import storable
+from pipeline.protocol.binary.converters import FAULTS, Types, UnknownType
 from pipeline.protocol.binary.nested import Converter
 from pipeline.protocol.binary.texts import read_text, read_versioned
-from pipeline.protocol.binary.types import FAULTS, Types, UnknownType
 from pipeline.protocol.messages import Relation
 
 _AT_ONCE = 4096

@@ -28,7 +28,7 @@ def check(config: str, as_json: bool, debug: bool, stop: threading.Event) -> int
     loaded = load_config(config)
     from pipeline.operate.check_report import CheckReport
     from pipeline.operate.machine_checks import check_machine
-    from pipeline.postgres.checks.start import run_checks
+    from pipeline.postgres.checks.source_checks import run_checks
 
     checks = (*check_machine(loaded), *run_checks(loaded))
     return finish(CheckReport(loaded.pipeline, str(loaded.path), checks), as_json=as_json)

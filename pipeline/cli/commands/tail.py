@@ -145,7 +145,7 @@ def tail(
     route: Literal["walsender", "sql"] | None,
     temporary: bool,
     two_phase: bool,
-    protocol_version: int | None,
+    protocol_version: Literal[1, 2, 3, 4] | None,
     streaming: Literal["off", "on", "parallel"] | None,
     acknowledge: bool,
     messages: bool,

@@ -1,1 +1,1 @@
-"""What a pipeline would meet at the source, looked at beforehand without changing anything."""
+"""Check the source for `pgdelta check`: find what a start would fail on, without changing anything."""

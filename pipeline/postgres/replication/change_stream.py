@@ -1,10 +1,10 @@
-"""The face that both delivery routes show to ingest: pgoutput messages in, acknowledgements out.
+"""The interface that both routes show to ingest: pgoutput messages in, acknowledgements out.
 
-A stream hands over the raw messages of one replication slot, in the order of the server. It never decodes
-them, but for the one field that says how far a transaction reaches: the end LSN in the message that ends it.
+A stream returns the raw messages of one replication slot, in the server's order. It decodes none of them but
+for one field, the end LSN in a message that ends a transaction.
 
-An acknowledgement tells the slot to forget. It is therefore refused beyond what was received: the server
-would accept it, and lose the rows between for good.
+An acknowledgement lets the server discard changes. It is refused for an LSN that was not received: the server
+would accept it, and the changes up to it would be lost.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Protocol
 from pipeline.errors import SourceError
 from pipeline.protocol.lsn import INVALID, LSN
 
-#: A batch of read() ends at the first of these two.
+#: A batch of read() ends at the first of these two limits.
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 16 * 1024 * 1024
 
-#: Message byte → offset of the end LSN in it: the messages after which the slot may be moved, once what they
-#: end is kept. After a Prepare (P, p) that is the transaction itself: the server does not send it again. A
-#: Stream Abort ends nothing that was to be kept.
+#: Type byte → offset of the end LSN in the message, for the messages after which the slot may be moved once
+#: the transaction is durable. After Prepare (P, p) too: the server does not send the transaction again.
+#: Stream Abort is not one of them, because it ends nothing durable.
 END_LSN_OFFSETS: dict[int, int] = {
     ord("C"): 10,
     ord("c"): 14,
@@ -40,48 +40,48 @@ class ChangeStream(Protocol):
 
     @property
     def received_lsn(self) -> LSN:
-        """Everything committed at or before this LSN has been returned by read() already."""
+        """The LSN up to which (inclusive) read() has returned everything that was committed."""
 
     @property
     def needs_acknowledgement(self) -> bool:
-        """Nothing more comes until what was read has been acknowledged (the SQL route only)."""
+        """Whether read() returns nothing more until what it returned is acknowledged (SQL route only)."""
 
     @property
     def session(self) -> int:
-        """The number of the server's session that the messages of the last read() came from.
+        """The number of the server's decoding session that the last read() belongs to.
 
-        With another one, relations are described anew, and what streams were left open is void.
+        In a new session, relations are described again and streams that were open are void.
         """
 
     def read(self, timeout: float) -> list[bytes]:
-        """Return the next messages in order; none once `timeout` seconds passed or received_lsn moved."""
+        """Return the next messages in order; none if `timeout` seconds passed or only received_lsn moved."""
 
     def acknowledge(self, lsn: LSN) -> None:
-        """Let the slot forget what was committed at or before `lsn`; refuse an LSN not yet received."""
+        """Let the server discard changes committed up to `lsn` (inclusive); refuse one not received yet."""
 
     def ping(self) -> None:
-        """Ask the server to say now how far it has read."""
+        """Request a keepalive with the LSN that the server has decoded to."""
 
     def confirm(self, timeout: float) -> bool:
-        """Wait until the slot stands at the last acknowledgement; False when `timeout` seconds passed."""
+        """Wait until the slot is at the last acknowledgement; return False after `timeout` seconds."""
 
     def close(self) -> None:
-        """End the session; what was not acknowledged is sent again to the next one."""
+        """End the session; changes that were not acknowledged are sent again to the next one."""
 
 
 def last_end_lsn(messages: Sequence[bytes]) -> LSN:
-    """Return the end LSN of the last transaction that ends in `messages`, INVALID when none does."""
+    """Return the end LSN of the last transaction that ends in `messages`, INVALID if none does."""
     for message in reversed(messages):
         offset = END_LSN_OFFSETS.get(message[0]) if message else None
-        # A short message is left for the decoder, which names the fault.
+        # A message that is too short is left to the decoder, which names the fault.
         if offset is not None and len(message) >= offset + 8:
             return LSN(_UINT64.unpack_from(message, offset)[0])
     return INVALID
 
 
 def refused_acknowledgement(slot: str, lsn: LSN, received_lsn: LSN) -> SourceError:
-    """Return the refusal of an acknowledgement that the server would take, and lose rows by."""
+    """Return the error for an acknowledgement of an LSN that was not received."""
     return SourceError(
-        f"Refused to acknowledge {lsn} to the slot {slot}: only {received_lsn} was received; the position"
-        " does not come from this stream."
+        f"Refused to acknowledge {lsn} to the slot {slot}: changes were received up to {received_lsn} only,"
+        " so that LSN is not of this stream."
     )

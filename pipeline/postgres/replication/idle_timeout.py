@@ -1,37 +1,37 @@
-"""How long a server may say nothing: it is asked halfway, and lost when nothing has come by the end.
+"""Detect a server that has stopped sending: a reply is requested halfway, and required by the end.
 
-TCP's keepalives end a link whose other end is gone. Behind something that goes on answering them, as a proxy
-or a server that stands still, nothing else would ever end the wait.
+TCP keepalives end a connection whose peer is gone. Behind a peer that still answers them, such as a proxy or
+a server that hangs, nothing else would ever end the wait.
 """
 
 from __future__ import annotations
 
 import time
 
-IDLE_TIMEOUT = 300.0  # seconds; a server that decodes a long transaction answers all the while
+IDLE_TIMEOUT = 300.0  # seconds; a server that decodes a long transaction still replies
 
 
 class IdleTimeout:
-    """Since when nothing came, and since when an answer is due; times are seconds of the monotonic clock."""
+    """The time since data was received, and since a reply was requested; by the monotonic clock."""
 
-    def __init__(self, longest: float = IDLE_TIMEOUT) -> None:
-        self.longest = longest
-        self._heard = time.monotonic()
-        self._asked: float | None = None
+    def __init__(self, seconds: float = IDLE_TIMEOUT) -> None:
+        self.seconds = seconds
+        self._received_at = time.monotonic()
+        self._requested_at: float | None = None
 
-    def end(self) -> None:
-        """Note that something came."""
-        self._heard, self._asked = time.monotonic(), None
+    def reset(self) -> None:
+        """Record that data was received."""
+        self._received_at, self._requested_at = time.monotonic(), None
 
-    def wants_answer(self) -> bool:
-        """Say whether the server is to be asked for an answer, and count from now on where it is."""
+    def needs_reply(self) -> bool:
+        """Return whether to request a reply now; if so, the wait for the reply starts."""
         now = time.monotonic()
-        if now - self._heard < self.longest / 2:
+        if now - self._received_at < self.seconds / 2:
             return False
-        self._asked = self._asked or now
+        self._requested_at = self._requested_at or now
         return True
 
     @property
-    def is_too_long(self) -> bool:
-        """Say whether no answer came; to be asked only when nothing waits to be read."""
-        return self._asked is not None and time.monotonic() - self._asked > self.longest / 2
+    def is_over(self) -> bool:
+        """Whether a requested reply is overdue; valid only after all received data was read."""
+        return self._requested_at is not None and time.monotonic() - self._requested_at > self.seconds / 2

@@ -1,7 +1,8 @@
-"""What the server says where a slot cannot be read, in one sentence with what to do.
+"""Errors about a slot: one for each reason for which it cannot be read, with what to do.
 
-The server speaks the language of its lc_messages, which a role may not change: where an SQLSTATE, or what no
-language translates, tells what is meant, that decides; English texts do so besides.
+The server writes its messages in the language of lc_messages, which a role may not be allowed to change. The
+reason is therefore taken from the SQLSTATE, or from a part of the message that is not translated, where one
+of them is specific enough; otherwise from the English text.
 """
 
 from __future__ import annotations
@@ -13,20 +14,27 @@ from psycopg.errors import Diagnostic
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
-from pipeline.errors import GapError, SlotBusyError, SlotGapError, SourceError
+from pipeline.errors import GapError, SlotGapError, SourceError
 from pipeline.postgres.connection import describe
 from pipeline.protocol.lsn import LSN
 
-OR_RESYNC = "Set source.lost_slot to resync to copy all tables anew, or start over with a new storage.root."
+RESYNC_ADVICE = (
+    "Set source.lost_slot to resync to copy all tables again, or start over with a new storage.root."
+)
+REPLICATION_ADVICE = "Run ALTER ROLE {} REPLICATION as a superuser (on RDS: GRANT rds_replication TO {})."
+WAL_LEVEL_ADVICE = (
+    "Run ALTER SYSTEM SET wal_level = logical and restart the server (on a managed server, set its parameter"
+    " for logical replication)."
+)
+SLOT_LIMIT_ADVICE = "Drop a slot that is not used, or raise max_replication_slots and restart the server."
 
-_BUSY = b"55006"
 _UNDEFINED_OBJECT, _NOT_IN_PREREQUISITE_STATE, _UNDEFINED_FILE = "42704", "55000", "58P01"
 _INSUFFICIENT_PRIVILEGE = "42501"
 _WAL_FILE = re.compile(r"\b[0-9A-F]{24}\b")
-# Texts of several majors; none of them has an SQLSTATE of its own. The next run asks the catalog besides.
+# Messages of several majors, none of which has an SQLSTATE of its own. The next run reads the catalog, too.
 _LOST = ("can no longer", "has been invalidated", "has already been removed", "cannot read from logical repl")
 _MISSING_PUBLICATION = ("does not exist", "skipped loading")
-# By what pg_replication_slots.invalidation_reason, or the server's detail, says; WAL that was removed else.
+# Part of pg_replication_slots.invalidation_reason, or of the server's message → what to do.
 _REMEDIES = (
     ("idle", "Raise idle_replication_slot_timeout above the longest pause between two runs."),
     ("rows_removed", "Set hot_standby_feedback = on at the standby."),
@@ -35,121 +43,103 @@ _REMEDIES = (
 )
 
 
-def lost_sentence(name: str, reason: str | None) -> str:
-    """Say that a slot is lost, and what keeps the next one from it; `reason` is in the server's words."""
-    told = (remedy for word, remedy in _REMEDIES if word in (reason or ""))
+def describe_lost_slot(name: str, reason: str | None) -> str:
+    """Return the sentences for a lost slot: the server's `reason`, and how to prevent it the next time."""
     because = f" ({reason})" if reason else ""
-    return f"The slot {name} is lost{because}: the server no longer keeps what was not read yet. " + next(
-        told, "Raise max_slot_wal_keep_size."
+    remedies = (remedy for word, remedy in _REMEDIES if word in (reason or ""))
+    return (
+        f"The slot {name} is lost{because}: the server removed WAL that had not been read."
+        f" {next(remedies, 'Raise max_slot_wal_keep_size.')}"
     )
 
 
-def missing_slot(name: str) -> SlotGapError:
-    """Return one sentence for a slot that is not there any more, and which bronze was filled from."""
+def missing_slot_error(name: str) -> SlotGapError:
+    """Return the error for a slot that does not exist, although bronze was filled from it."""
     return SlotGapError(
-        f"The slot {name} is gone, and bronze holds a position of it: what was committed since cannot"
-        f" be read any more. {OR_RESYNC}"
+        f"The slot {name} does not exist any more, so the changes committed after bronze's offset cannot be"
+        f" read. {RESYNC_ADVICE}"
     )
 
 
-def moved_slot(name: str, slot_lsn: LSN, offset: LSN) -> SlotGapError:
-    """Return one sentence for a slot that stands beyond bronze's position."""
+def moved_slot_error(name: str, slot_lsn: LSN, offset: LSN) -> SlotGapError:
+    """Return the error for a slot that is ahead of bronze's offset."""
     return SlotGapError(
-        f"The slot {name} stands at {slot_lsn}, ahead of bronze at {offset}: what was committed between was"
-        f" acknowledged by somebody else, or the slot was made anew. {OR_RESYNC}"
+        f"The slot {name} is at {slot_lsn}, ahead of bronze at {offset}. Another reader acknowledged the"
+        f" changes between them, or the slot was created again. {RESYNC_ADVICE}"
     )
 
 
-def moved_on(name: str, slot_lsn: LSN, shown: LSN) -> GapError:
-    """Return one sentence for a slot that another reader moved beyond what was shown of it."""
+def skipped_changes_error(name: str, slot_lsn: LSN, shown_lsn: LSN) -> GapError:
+    """Return the error for a slot that another reader moved past what was shown of it."""
     return GapError(
-        f"The slot {name} was moved on to {slot_lsn} by another reader, and only what was committed by"
-        f" {shown} had been shown: what lies between was not."
+        f"Another reader moved the slot {name} to {slot_lsn}, and only changes committed by {shown_lsn} were"
+        " shown: the changes between them are missing. Run the command again to continue after them."
     )
 
 
-def slot_failure(name: str, error: psycopg.Error | str, diagnostic: Diagnostic | None = None) -> SourceError:
-    """Return one sentence for what the server said when it could not read the slot."""
-    text = describe(error)
+def unpublished_error(name: str, message: str) -> SourceError:
+    """Return the error for a slot that holds changes from before its publication was created."""
+    return SourceError(
+        f"The slot {name} holds changes from before the publication existed ({message}), which cannot be"
+        " decoded. If none of them are needed, drop the slot and start over. Create a publication before its"
+        " slot."
+    )
+
+
+def notice_error(name: str, notice: Diagnostic) -> SourceError | None:
+    """Return an error if a notice means that rows were skipped, None for any other notice.
+
+    From PostgreSQL 18 on, a publication that is not found is only a warning.
+    """
+    text = notice.message_primary or ""
+    if notice.sqlstate == _NOT_IN_PREREQUISITE_STATE or "publication" in text:
+        return unpublished_error(name, describe(text))
+    return None
+
+
+def lost_session_error(name: str, message: str) -> SourceError:
+    """Return the error for a session that ended while it read the slot."""
+    return SourceError(
+        f"Lost the session that reads the slot {name}: {message}. No change is lost: only durable ones were"
+        " acknowledged. Run again to continue."
+    )
+
+
+def stream_end_error(name: str, result: PGresult | None) -> SourceError:
+    """Return the error for a stream that the server ended with `result`."""
+    if result is None or result.status != ExecStatus.FATAL_ERROR:
+        return lost_session_error(name, "the server ended the stream")
+    message = describe(result.get_error_message())
+    # Class 57P: the server shuts down, or the process was terminated.
+    if (result.error_field(DiagnosticField.SQLSTATE) or b"").startswith(b"57P"):
+        return lost_session_error(name, message)
+    return slot_error(name, message, Diagnostic(result))
+
+
+def slot_error(name: str, error: psycopg.Error | str, diagnostic: Diagnostic | None = None) -> SourceError:
+    """Return the error for a slot that the server could not read, create or move."""
+    message = describe(error)
     if isinstance(error, psycopg.Error):
         diagnostic = error.diag
     sqlstate = (diagnostic and diagnostic.sqlstate) or ""
     context = (diagnostic and diagnostic.context) or ""
-    if "wal_level" in text:
-        return SourceError(
-            f"The slot {name} cannot be used, the server's wal_level is too low: run ALTER SYSTEM SET"
-            " wal_level = logical (on a managed server, set its parameter for logical replication) and"
-            " restart the server."
-        )
-    # Another right than that to replicate names what it is for, a function.
-    lacks_right = sqlstate == _INSUFFICIENT_PRIVILEGE and "pg_" not in text
-    if lacks_right or "to use replication slots" in text:
-        return SourceError(
-            f"The role in use may not read the slot {name}: run ALTER ROLE … REPLICATION as a superuser"
-            " (on RDS: GRANT rds_replication TO …)."
-        )
-    # The plugin itself misses something: of what it is given there is nothing but publications.
+    if "wal_level" in message:
+        return SourceError(f"The slot {name} needs a higher wal_level. {WAL_LEVEL_ADVICE}")
+    # The message about any other privilege names its function.
+    lacks_privilege = sqlstate == _INSUFFICIENT_PRIVILEGE and "pg_" not in message
+    if lacks_privilege or "to use replication slots" in message:
+        return SourceError(f"The role may not read the slot {name}. {REPLICATION_ADVICE.format('…', '…')}")
+    # The only objects that pgoutput looks up are publications.
     lacks_publication = sqlstate == _UNDEFINED_OBJECT and "pgoutput" in context
-    if lacks_publication or ("publication" in text and any(sign in text for sign in _MISSING_PUBLICATION)):
-        return _came_too_late(name, text)
-    if sqlstate == _UNDEFINED_FILE and _WAL_FILE.search(text):
-        return GapError(f"{lost_sentence(name, text)} {OR_RESYNC}")
-    if any(sign in text for sign in _LOST):
-        return GapError(f"{lost_sentence(name, text)} {OR_RESYNC}")
-    if "could not map file" in text:
+    if lacks_publication or (
+        "publication" in message and any(part in message for part in _MISSING_PUBLICATION)
+    ):
+        return unpublished_error(name, message)
+    if (sqlstate == _UNDEFINED_FILE and _WAL_FILE.search(message)) or any(part in message for part in _LOST):
+        return GapError(f"{describe_lost_slot(name, message)} {RESYNC_ADVICE}")
+    if "could not map file" in message:
         return SourceError(
-            f"The slot {name} cannot be decoded ({text}): a transaction that was prepared, and rolled back"
-            " before it was read, made this file. docs/limits.md says how to go on without two_phase."
+            f"The slot {name} cannot be decoded ({message}), because of a transaction that was prepared and"
+            " rolled back before it was read. See docs/limits.md for how to continue without two_phase."
         )
-    return SourceError(f"The slot {name} cannot be read: {text}.")
-
-
-def left_out(name: str, notice: Diagnostic) -> SourceError | None:
-    """Return one sentence where a notice says that rows were left out, None where it says something else.
-
-    From 18 on a publication that is not found is a warning only.
-    """
-    text = notice.message_primary or ""
-    if notice.sqlstate == _NOT_IN_PREREQUISITE_STATE or "publication" in text:
-        return _came_too_late(name, describe(text))
-    return None
-
-
-def _came_too_late(name: str, text: str) -> SourceError:
-    return SourceError(
-        f"The slot {name} holds changes from before the publication existed ({text}): they cannot be"
-        " decoded. If nothing of them is needed, drop the slot and start over; create a publication"
-        " before its slot."
-    )
-
-
-def lost_session(name: str, text: str) -> SourceError:
-    """Return one sentence for a session that ended while it read the slot."""
-    return SourceError(
-        f"Lost the session that reads the slot {name}: {text}. Nothing was acknowledged that is not kept; run"
-        " again to go on from there."
-    )
-
-
-def is_busy(result: PGresult) -> bool:
-    """Tell whether the server refused because another session holds the slot."""
-    return result.error_field(DiagnosticField.SQLSTATE) == _BUSY
-
-
-def end_failure(name: str, result: PGresult | None) -> SourceError:
-    """Return one sentence for a stream that the server ended."""
-    if result is None or result.status != ExecStatus.FATAL_ERROR:
-        return lost_session(name, "the server ended the stream")
-    text = describe(result.get_error_message())
-    # Class 57P: a shutdown, or somebody ended the process.
-    if (result.error_field(DiagnosticField.SQLSTATE) or b"").startswith(b"57P"):
-        return lost_session(name, text)
-    return slot_failure(name, text, Diagnostic(result))
-
-
-def busy_failure(name: str, text: str, seconds: float) -> SlotBusyError:
-    """Return one sentence for a slot that another session kept; `text` names the process."""
-    return SlotBusyError(
-        f"The slot {name} is busy and stayed so for {seconds:.0f} seconds ({text}): stop the other reader,"
-        " or end its process with pg_terminate_backend."
-    )
+    return SourceError(f"The slot {name} cannot be read: {message}.")

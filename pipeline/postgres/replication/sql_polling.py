@@ -1,7 +1,17 @@
-"""A slot read by SQL, pass by pass: what ingest's route and a look that moves nothing have in common.
+"""Read a slot by SQL, poll by poll: the part that `sql_stream` (ingest) and `sql_follow` (tail) share.
 
-A pass is one `Peek` up to the server's flush LSN; between two passes the slot is free. Two sessions, because
-what is asked of the server meanwhile must not wait for the end of a pass.
+A poll reads the changes up to an LSN, the server's flush LSN when it starts, or up to a number of messages:
+
+1. `_may_start_poll` and the time of `_next_poll` decide whether a poll may start; `_prepare_poll` checks the
+   slot.
+2. A `Peek` runs pg_logical_slot_peek_binary_changes. `read` returns its messages as they arrive, after
+   `_receive` has filtered and recorded them.
+3. If the slot was in use, the poll is repeated after a pause; a slot that stays in use is a SlotBusyError.
+4. Otherwise `_finish_poll` decides what was received and when the next poll starts.
+
+Peeking moves nothing, so that a poll may be repeated; each one decodes the slot from the start, in a session
+of its own as far as the protocol is concerned. Between polls the slot is free. There are two connections, so
+that queries about the server do not wait for the end of a poll. After any failure both are closed.
 """
 
 from __future__ import annotations
@@ -14,50 +24,78 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import psycopg
+from psycopg import sql
 from psycopg.errors import Diagnostic
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe, read_flush_lsn, use_raw_encoding
-from pipeline.postgres.replication.change_stream import last_end_lsn
-from pipeline.postgres.replication.slot import check_source
-from pipeline.postgres.replication.slot_errors import busy_failure, left_out, lost_session, slot_failure
-from pipeline.postgres.replication.sql_peek import Peek
+from pipeline.postgres.replication.busy_slot import BusyRetry, is_in_use
+from pipeline.postgres.replication.change_stream import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn
+from pipeline.postgres.replication.options import options_array
+from pipeline.postgres.replication.slot import require_slot
+from pipeline.postgres.replication.slot_errors import lost_session_error, notice_error, slot_error
 from pipeline.protocol.lsn import LSN
+
+_NO_CHANGES_INTERVAL = 0.1  # seconds between two readings of the flush LSN
+_READ_INTERVAL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSessions:
-    """Two sessions for one slot, and where it stands; made by `open_sessions`."""
+    """Two connections for one slot, and its confirmed LSN; opened by `open_sessions`."""
 
     control: Connection
     peeking: Connection
     slot: str
     confirmed_lsn: LSN
 
+    def close(self) -> None:
+        """Close both connections."""
+        self.control.close()
+        self.peeking.close()
+
+
+def open_sessions(
+    conninfo: str, slot: str, publication: str, *, application_name: str = "pgdelta"
+) -> SlotSessions:
+    """Open the connections for a slot; raise the reason if it or its publication cannot be read."""
+    control = connect(conninfo, application_name=application_name)
+    try:
+        confirmed_lsn = require_slot(control, slot, publication).confirmed_flush_lsn
+        peeking = connect(conninfo, application_name=application_name)
+    except BaseException:
+        control.close()
+        raise
+    use_raw_encoding(peeking)
+    return SlotSessions(control, peeking, slot, confirmed_lsn)
+
 
 class SqlPolling:
-    """The reading half of a ChangeStream by SQL."""
+    """The reading half of a ChangeStream by SQL; subclasses decide what a poll means for the slot."""
 
     def __init__(
         self,
         sessions: SlotSessions,
         *,
         options: Mapping[str, str],
-        limit: int,
+        poll_messages: int,
         busy_timeout: float,
-        busy_interval: float,
         end_lsn: Callable[[], LSN] | None = None,
     ) -> None:
-        """Begin before the first pass; `limit` is how many messages it shall have at the most."""
+        """Prepare the first poll, of about `poll_messages` messages at most.
+
+        `end_lsn` returns the LSN up to which a poll reads, by default the server's flush LSN.
+        """
+        self._sessions = sessions
         self._control = sessions.control
         self._peeking = sessions.peeking
         self._slot = sessions.slot
         self._received_lsn = sessions.confirmed_lsn
         self._options = options
-        self._limit = limit
-        self._busy_timeout = busy_timeout
-        self._busy_interval = busy_interval
-        self._poll_end = end_lsn or (lambda: read_flush_lsn(self._control))
+        self._limit = poll_messages
+        self._read_end_lsn = end_lsn or (lambda: read_flush_lsn(self._control))
         self._lock = threading.RLock()
         self._failure: SourceError | None = None
         self._selector = selectors.DefaultSelector()
@@ -66,119 +104,116 @@ class SqlPolling:
         self._peek: Peek | None = None
         self._poll_count = 0
         self._next_poll = 0.0
-        self._busy_since: float | None = None
+        self._busy_retry = BusyRetry(sessions.slot, busy_timeout)
 
     @property
     def received_lsn(self) -> LSN:
-        """Everything committed at or before this LSN has been returned by read() already."""
+        """The LSN up to which (inclusive) read() has returned everything that was committed."""
         return self._received_lsn
 
     @property
     def session(self) -> int:
-        """The number of the pass that the messages of the last read() came from: each decodes anew."""
+        """The number of the poll that the messages of the last read() belong to."""
         return self._poll_count
 
     def read(self, timeout: float) -> list[bytes]:
-        """Return the next messages in order; none once `timeout` seconds passed or received_lsn moved."""
+        """Return the next messages in order; none if `timeout` seconds passed or only received_lsn moved."""
         deadline = time.monotonic() + timeout
         while True:
-            position = self._received_lsn
+            received_lsn = self._received_lsn
             with self._lock:
                 self._raise_failure()
-                if self._peek is None and self._may_start():
-                    self._peek = self._start()
-                messages = self._pull(self._peek) if self._peek is not None else []
-                is_peeking = self._peek is not None
-            if messages or self._received_lsn > position:
+                if self._peek is None and self._may_start_poll():
+                    self._peek = self._start_poll()
+                messages = self._continue_poll(self._peek) if self._peek is not None else []
+                is_polling = self._peek is not None
+            if messages or self._received_lsn > received_lsn:
                 return messages
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return messages
-            if is_peeking:
+            if is_polling:
                 self._selector.select(remaining)
             else:
-                time.sleep(min(0.05, remaining))
+                time.sleep(min(_READ_INTERVAL, remaining))
 
     def ping(self) -> None:
-        """Do nothing: a pass looks at the server's position itself."""
+        """Do nothing: each poll reads the server's flush LSN itself."""
 
     def close(self) -> None:
-        """End the sessions, and a pass under way; idempotent."""
+        """Cancel a poll that is running and close the connections; idempotent."""
         with self._lock:
             if self._peek is not None and not self._peeking.closed:
-                # A backend that decodes would keep the slot until it next writes to its client.
+                # A backend that decodes notices a closed connection only when it next sends data.
                 self._peeking.cancel_safe(timeout=5)
             self._failure = self._failure or SourceError(f"The stream of the slot {self._slot} is closed.")
             self._selector.close()
-            self._control.close()
-            self._peeking.close()
+            self._sessions.close()
 
-    def _may_start(self) -> bool:
-        """Tell whether the next pass need not wait for somebody."""
+    def _may_start_poll(self) -> bool:
+        """Return whether the next poll may start."""
         return True
 
     def _prepare_poll(self) -> None:
-        """Make ready for the pass that begins now, or fail."""
+        """Prepare for the poll that starts now; raise SourceError to end the stream."""
 
-    def _finish_poll(self, peek: Peek) -> None:
-        """Draw the conclusions from a pass that the server has let be made."""
-        raise NotImplementedError
-
-    def _take(self, messages: list[bytes]) -> list[bytes]:
-        """Return what of the messages is handed on, and note how far they reach."""
+    def _receive(self, messages: list[bytes]) -> list[bytes]:
+        """Return the messages that read() returns, and move received_lsn."""
         self._received_lsn = max(self._received_lsn, last_end_lsn(messages))
         return messages
 
-    def _start(self) -> Peek | None:
+    def _finish_poll(self, peek: Peek) -> None:
+        """Handle the end of a poll that the server has run."""
+        raise NotImplementedError
+
+    def _start_poll(self) -> Peek | None:
         if time.monotonic() < self._next_poll:
             return None
         try:
-            upto_lsn = self._poll_end()
-            if upto_lsn <= self._received_lsn:
-                self._next_poll = time.monotonic() + 0.1
+            end_lsn = self._read_end_lsn()
+            if end_lsn <= self._received_lsn:
+                self._next_poll = time.monotonic() + _NO_CHANGES_INTERVAL
                 return None
             self._prepare_poll()
             self._poll_count += 1
-            return Peek(self._peeking, self._slot, upto_lsn, self._limit, self._options)
+            return Peek(self._peeking, self._slot, end_lsn, self._limit, self._options)
         except SourceError as error:
             self._fail(error)
         except psycopg.Error as error:
-            self._fail(lost_session(self._slot, describe(error)))
+            self._fail(lost_session_error(self._slot, describe(error)))
 
-    def _pull(self, peek: Peek) -> list[bytes]:
+    def _continue_poll(self, peek: Peek) -> list[bytes]:
         try:
             messages = peek.pull()
         except psycopg.Error as error:
-            self._fail(lost_session(self._slot, describe(error)))
-        # A warning came in with these bytes: rows were left out, nothing after them may count.
+            self._fail(lost_session_error(self._slot, describe(error)))
+        # A notice that arrived with these bytes may mean that rows were skipped: return none of them.
         self._raise_failure()
-        messages = self._take(messages)
+        messages = self._receive(messages)
         if peek.is_done:
             self._peek = None
             if peek.refusal is not None:
-                self._wait_for_slot(peek, peek.refusal)
+                self._handle_refusal(peek, peek.refusal)
             else:
-                self._busy_since = None
+                self._busy_retry.reset()
                 self._finish_poll(peek)
         return messages
 
-    def _wait_for_slot(self, peek: Peek, refusal: str) -> None:
-        if not peek.is_busy:
-            self._fail(slot_failure(self._slot, refusal, peek.diagnostic))
-        now = time.monotonic()
-        self._busy_since = now if self._busy_since is None else self._busy_since
-        if now - self._busy_since >= self._busy_timeout:
-            self._fail(busy_failure(self._slot, refusal, self._busy_timeout))
-        self._next_poll = now + self._busy_interval
+    def _handle_refusal(self, peek: Peek, message: str) -> None:
+        if not peek.is_in_use:
+            self._fail(slot_error(self._slot, message, peek.diagnostic))
+        try:
+            self._next_poll = time.monotonic() + self._busy_retry.next_pause(message)
+        except SourceError as error:
+            self._fail(error)
 
     def _receive_notice(self, diagnostic: Diagnostic) -> None:
-        self._failure = left_out(self._slot, diagnostic) or self._failure
+        self._failure = notice_error(self._slot, diagnostic) or self._failure
 
     def _fail(self, failure: SourceError) -> NoReturn:
-        # After an error in decoding a session is not to be used again: drop it at once.
+        # Decoding must not continue in a session after an error in it.
         self._failure = failure
-        self._control.close()
-        self._peeking.close()
+        self._sessions.close()
         raise failure
 
     def _raise_failure(self) -> None:
@@ -186,16 +221,87 @@ class SqlPolling:
             raise self._failure
 
 
-def open_sessions(
-    conninfo: str, slot: str, publication: str, *, application_name: str = "pgdelta"
-) -> SlotSessions:
-    """Open the sessions for a slot; raise what is wrong with it or its publication."""
-    control = connect(conninfo, application_name=application_name)
-    try:
-        confirmed_lsn = check_source(control, slot, publication).confirmed_flush_lsn
-        peeking = connect(conninfo, application_name=application_name)
-    except BaseException:
-        control.close()
-        raise
-    use_raw_encoding(peeking)
-    return SlotSessions(control, peeking, slot, confirmed_lsn)
+_HEADER_SIZE = 19  # signature 11, flags 4, length of the extension 4 bytes
+_FIELD_HEADER_SIZE = 6  # number of fields 2, length of the field 4 bytes
+_ROW_BYTE, _SIGNATURE_BYTE, _TRAILER_BYTE = 0x00, ord("P"), 0xFF
+
+
+class Peek:
+    """One pg_logical_slot_peek_binary_changes: whole transactions up to `end_lsn`, or until `limit` messages.
+
+    It is a COPY in binary format (page "COPY"), not a cursor: its rows are sent through libpq's buffer, and
+    the server runs the function to its end before the first row, keeping the rows in temporary files, so that
+    the slot is free while they are sent.
+
+    `pull` raises psycopg.Error if the connection is lost. If the server refuses, `refusal` is its message and
+    `diagnostic` has the fields.
+    """
+
+    def __init__(
+        self, connection: Connection, slot: str, end_lsn: LSN, limit: int, options: Mapping[str, str]
+    ) -> None:
+        self.end_lsn = end_lsn
+        self.limit = limit
+        self.message_count = 0
+        self.is_done = False
+        self.is_in_use = False
+        self.refusal: str | None = None
+        self.diagnostic: Diagnostic | None = None
+        self._pgconn = connection.pgconn
+        self._is_copying = False
+        query = sql.SQL(
+            "COPY (SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes({}, {}, {}, VARIADIC {}))"
+            " TO STDOUT (FORMAT binary)"
+        ).format(sql.Literal(slot), sql.Literal(str(end_lsn)), sql.Literal(limit), options_array(options))
+        self._pgconn.send_query(query.as_bytes(connection))
+        self._pgconn.flush()
+
+    def pull(self) -> list[bytes]:
+        """Return the messages that have arrived, without waiting; `is_done` is set after the last one."""
+        messages: list[bytes] = []
+        if not self._is_copying:
+            self._pgconn.consume_input()
+            if self._pgconn.is_busy():
+                return messages
+            result = self._pgconn.get_result()
+            if result is None or result.status != ExecStatus.COPY_OUT:
+                self._finish(result)
+                return messages
+            self._is_copying = True
+        append = messages.append
+        get_copy_data = self._pgconn.get_copy_data
+        byte_count = 0
+        has_consumed = False
+        while len(messages) < BATCH_MESSAGES and byte_count < BATCH_BYTES:
+            size, data = get_copy_data(1)
+            if size > 0:
+                if data[0] == _SIGNATURE_BYTE:
+                    # The header is sent by itself or with the first row, depending on the major.
+                    data = data[_HEADER_SIZE:]
+                    if not data:
+                        continue
+                if data[0] == _ROW_BYTE:
+                    append(bytes(data[_FIELD_HEADER_SIZE:]))
+                    byte_count += size
+                    has_consumed = False
+                elif data[0] != _TRAILER_BYTE:
+                    raise psycopg.DatabaseError("COPY data of an unknown format")
+            elif size == 0:
+                if has_consumed:
+                    break
+                self._pgconn.consume_input()
+                has_consumed = True
+            else:
+                self._finish(self._pgconn.get_result())
+                break
+        self.message_count += len(messages)
+        return messages
+
+    def _finish(self, result: PGresult | None) -> None:
+        while self._pgconn.get_result() is not None:
+            pass
+        self.is_done = True
+        if result is not None and result.status == ExecStatus.FATAL_ERROR:
+            self.refusal = describe(result.get_error_message())
+            self.diagnostic = Diagnostic(result)
+            self.is_in_use = is_in_use(result)

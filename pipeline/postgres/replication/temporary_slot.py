@@ -1,7 +1,7 @@
-"""A slot for one session: made to look at what comes from now on, and gone with the session.
+"""Stream a temporary slot, which shows the changes committed from now on and ends with its session.
 
-The server makes it only when every transaction that was open at that moment has ended. That wait can be
-broken off; the server is then told, or it would keep the half-made slot until the wait is over.
+The server creates it once every transaction that was open at that moment has ended. That wait can be
+cancelled, at the server too, which would otherwise keep the unfinished slot until the wait is over.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from psycopg.pq.abc import PGresult
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect_replication, describe
-from pipeline.postgres.replication.options import quote_identifier, start_command
-from pipeline.postgres.replication.slot import PLUGIN, read_walsender_timeout
-from pipeline.postgres.replication.slot_errors import slot_failure
-from pipeline.postgres.replication.walsender import Walsender, closed_on_failure
+from pipeline.postgres.replication.options import PLUGIN, start_command
+from pipeline.postgres.replication.slot_errors import SLOT_LIMIT_ADVICE, slot_error
+from pipeline.postgres.replication.walsender import Walsender, closed_on_failure, read_walsender_timeout
+from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.lsn import LSN
 
-_LOOK_INTERVAL = 0.2
+_POLL_INTERVAL = 0.2
 _LIMIT_EXCEEDED = "53400"
 
 
-def start_temporary(
+def start_temporary_slot(
     conninfo: str,
     *,
     options: Mapping[str, str],
@@ -35,30 +35,30 @@ def start_temporary(
     should_stop: Callable[[], bool],
     application_name: str,
 ) -> Walsender | None:
-    """Return the running stream of a new temporary slot, None where it was to stop before there was one."""
+    """Return the running stream of a new temporary slot; None if `should_stop` was true before it existed."""
     name = f"pgdelta_{os.getpid()}_{secrets.token_hex(4)}"
     session = connect_replication(conninfo, application_name=application_name)
     with closed_on_failure(session, name, conninfo):
         timeout = read_walsender_timeout(session)
         kind = " TWO_PHASE" if two_phase else ""
-        # The form without parentheses is the one that every major takes.
+        # Every major accepts the syntax without parentheses.
         create = f"CREATE_REPLICATION_SLOT {quote_identifier(name)} TEMPORARY LOGICAL {PLUGIN}"
-        made = _run(session, f"{create} NOEXPORT_SNAPSHOT{kind}".encode(), should_stop)
-        if made is None:
+        created = _run(session, f"{create} NOEXPORT_SNAPSHOT{kind}".encode(), should_stop)
+        if created is None:
             session.close()
             return None
-        if made.status != ExecStatus.TUPLES_OK:
-            raise _refusal(describe(made.get_error_message(), conninfo), Diagnostic(made))
-        position = LSN.parse((made.get_value(0, 1) or b"").decode())
-        result = session.pgconn.exec_(start_command(name, position, options))
+        if created.status != ExecStatus.TUPLES_OK:
+            raise _creation_error(describe(created.get_error_message(), conninfo), Diagnostic(created))
+        start_lsn = LSN.parse((created.get_value(0, 1) or b"").decode())
+        result = session.pgconn.exec_(start_command(name, start_lsn, options))
         if result.status != ExecStatus.COPY_BOTH:
-            text = describe(result.get_error_message(), conninfo)
-            raise slot_failure(name, text, Diagnostic(result))
-    return Walsender(session, conninfo=conninfo, slot=name, start_lsn=position, timeout=timeout)
+            message = describe(result.get_error_message(), conninfo)
+            raise slot_error(name, message, Diagnostic(result))
+    return Walsender(session, conninfo=conninfo, slot=name, start_lsn=start_lsn, timeout=timeout)
 
 
 def _run(session: Connection, command: bytes, should_stop: Callable[[], bool]) -> PGresult | None:
-    """Run a replication command and return its result, None where it was broken off."""
+    """Run a replication command and return its result; None if `should_stop` cancelled it."""
     pgconn = session.pgconn
     pgconn.send_query(command)
     pgconn.flush()
@@ -71,17 +71,16 @@ def _run(session: Connection, command: bytes, should_stop: Callable[[], bool]) -
             if should_stop():
                 session.cancel_safe(timeout=5)
                 return None
-            selector.select(_LOOK_INTERVAL)
+            selector.select(_POLL_INTERVAL)
     result = pgconn.get_result()
     while pgconn.get_result() is not None:
         pass
     return result
 
 
-def _refusal(text: str, diagnostic: Diagnostic) -> SourceError:
-    if diagnostic.sqlstate == _LIMIT_EXCEEDED or "slots are in use" in text:
+def _creation_error(message: str, diagnostic: Diagnostic) -> SourceError:
+    if diagnostic.sqlstate == _LIMIT_EXCEEDED or "slots are in use" in message:
         return SourceError(
-            "A temporary slot cannot be created, all replication slots are in use: drop one that nobody"
-            " reads, or raise max_replication_slots and restart the server."
+            f"A temporary slot cannot be created: all replication slots are in use. {SLOT_LIMIT_ADVICE}"
         )
-    return slot_failure("of this session", text, diagnostic)
+    return slot_error("of this session", message, diagnostic)

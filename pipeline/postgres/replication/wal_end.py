@@ -1,7 +1,7 @@
-"""Where the source's log ends, asked every few seconds beside a run, to say how far bronze is behind it.
+"""The end of the source's WAL, polled every few seconds next to a run, to report how far bronze is behind.
 
-What a walsender says unasked is no substitute: its keepalives tell how far it has decoded, and that is far
-behind just where there is much to read. A source that does not answer ends no run: then it is not known.
+The keepalives of a walsender are no substitute: they name the LSN that the server has decoded to, which is
+far behind when there is much to decode. A source that does not answer ends no run; the end is unknown then.
 """
 
 from __future__ import annotations
@@ -13,51 +13,57 @@ from contextlib import closing, suppress
 import psycopg
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import break_off, connect, read_flush_lsn
-from pipeline.postgres.replication.slot_status import QUERY_SECONDS, bound_statements, hurried
+from pipeline.postgres.connection import (
+    connect,
+    limit_connect_time,
+    limit_statement_time,
+    read_flush_lsn,
+    shut_down_sessions,
+)
+from pipeline.postgres.replication.slot_status import QUERY_SECONDS
 from pipeline.protocol.lsn import LSN
 
-INTERVAL = 10.0  # seconds
+POLL_INTERVAL = 10.0  # seconds
 LONGEST_AGE = 60.0
-_SESSION = "pgdelta log end"
-_PATIENCE = 1.0
+_APPLICATION_NAME = "pgdelta wal end"
+_CLOSE_SECONDS = 1.0
 
 
-class LogEnd:
-    """Asks in a session of its own, from when it is made until `close`."""
+class WalEnd:
+    """Poll the end of the WAL in a session and a thread of its own, until `close`."""
 
     def __init__(
-        self, conninfo: str, *, interval: float = INTERVAL, longest_age: float = LONGEST_AGE
+        self, conninfo: str, *, interval: float = POLL_INTERVAL, longest_age: float = LONGEST_AGE
     ) -> None:
-        self._conninfo = hurried(conninfo, QUERY_SECONDS)
+        self._conninfo = limit_connect_time(conninfo, QUERY_SECONDS)
         self._interval = interval
         self._longest_age = longest_age
         self._answer: tuple[float, LSN] | None = None
         self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="log end", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="wal end", daemon=True)
         self._thread.start()
 
     @property
     def lsn(self) -> LSN | None:
-        """Return the newest answer, None where there was none for a while."""
+        """The newest answer, None if it is older than `longest_age` seconds."""
         answer = self._answer
         return answer[1] if answer and time.monotonic() - answer[0] <= self._longest_age else None
 
     def close(self) -> None:
-        """Ask no more, and wait for no answer."""
+        """End the thread; a query that hangs is abandoned."""
         self._is_closing.set()
-        self._thread.join(_PATIENCE)
+        self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
-            break_off(_SESSION)
-            self._thread.join(_PATIENCE)
+            shut_down_sessions(_APPLICATION_NAME)
+            self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         while not self._is_closing.is_set():
             with (
                 suppress(SourceError, psycopg.Error),
-                closing(connect(self._conninfo, application_name=_SESSION)) as connection,
+                closing(connect(self._conninfo, application_name=_APPLICATION_NAME)) as connection,
             ):
-                bound_statements(connection, QUERY_SECONDS)
+                limit_statement_time(connection, QUERY_SECONDS)
                 while not self._is_closing.is_set():
                     self._answer = time.monotonic(), read_flush_lsn(connection)
                     self._is_closing.wait(self._interval)

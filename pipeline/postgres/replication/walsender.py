@@ -1,8 +1,9 @@
 """The walsender route: one replication session, its messages, keepalives and standby status updates.
 
-`read` pulls CopyData from libpq in a tight loop; a thread of its own sends a status update every third of
-wal_sender_timeout, so that neither a long commit nor a long decoding on the reader's side makes the server
-give up. libpq is not thread-safe: every use of the connection holds one lock, and no wait happens under it.
+`read` pulls CopyData from libpq without waiting between messages. A thread sends a status update every third
+of wal_sender_timeout, so that the server does not give up while the caller decodes or commits. libpq is not
+thread-safe: the connection is used only under one lock, and nothing waits while it holds the lock. After any
+failure the connection is closed, and every call raises the failure again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
+from pipeline.postgres.replication.busy_slot import BUSY_SECONDS, SlotInUse, is_in_use, retry_while_busy
 from pipeline.postgres.replication.change_stream import (
     BATCH_BYTES,
     BATCH_MESSAGES,
@@ -30,25 +32,29 @@ from pipeline.postgres.replication.change_stream import (
 from pipeline.postgres.replication.copy_both import (
     XLOGDATA,
     XLOGDATA_HEADER_SIZE,
-    read_keepalive,
-    write_status,
+    decode_keepalive,
+    encode_status_update,
 )
 from pipeline.postgres.replication.idle_timeout import IDLE_TIMEOUT, IdleTimeout
 from pipeline.postgres.replication.options import start_command
-from pipeline.postgres.replication.slot import check_source, read_slot, read_walsender_timeout
+from pipeline.postgres.replication.slot import read_slot, require_slot
 from pipeline.postgres.replication.slot_errors import (
-    busy_failure,
-    end_failure,
-    is_busy,
-    left_out,
-    lost_session,
-    moved_slot,
-    slot_failure,
+    lost_session_error,
+    moved_slot_error,
+    notice_error,
+    slot_error,
+    stream_end_error,
 )
 from pipeline.protocol.lsn import INVALID, LSN
 
+_MAX_STATUS_INTERVAL = 10.0  # seconds
+# The server sends each message by itself; waiting a moment lets several arrive, which is faster on both
+# sides.
+_BATCH_DELAY = 0.003
+_MAX_PENDING_BYTES = 4 * BATCH_BYTES
+_CONFIRM_INTERVAL = 0.02
 
-# The walsender route begun: a slot that another session reads is tried again for some time.
+
 def start_walsender(
     conninfo: str,
     slot: str,
@@ -56,62 +62,76 @@ def start_walsender(
     *,
     options: Mapping[str, str],
     start_lsn: LSN = INVALID,
-    busy_timeout: float = 60.0,
+    busy_timeout: float = BUSY_SECONDS,
     should_stop: Callable[[], bool] = lambda: False,
     application_name: str = "pgdelta",
     idle_timeout: float = IDLE_TIMEOUT,
 ) -> Walsender:
-    """Return the running stream of the slot, from its confirmed position or a later `start_lsn`.
+    """Return the running stream of the slot, from its confirmed LSN or from a later `start_lsn`.
 
-    A slot that another session reads is tried again for `busy_timeout` seconds, or until `should_stop`. What
-    lies between the slot and a later `start_lsn` is left out: it is in bronze already. A slot that stands
-    beyond `start_lsn` is a SlotGapError: the server would begin there without a word. A server that was asked
-    and says nothing for `longest_silence` seconds is lost.
+    `start_lsn` is bronze's offset. The server skips what was committed up to it; a slot that is ahead of it
+    is a SlotGapError, because the server would start at the slot without an error. A slot in use is retried
+    for `busy_timeout` seconds, or until `should_stop`. A server that sends nothing for `idle_timeout`
+    seconds, although a reply was requested, is lost.
     """
     command = start_command(slot, LSN(start_lsn), options)
-    deadline = time.monotonic() + busy_timeout
-    pause = 0.1
-    while True:
+
+    def attempt() -> Walsender:
         with connect(conninfo) as connection:
-            check_source(connection, slot, publication)
+            require_slot(connection, slot, publication)
         session = connect_replication(conninfo, application_name=application_name)
         with closed_on_failure(session, slot, conninfo):
             timeout = read_walsender_timeout(session)
             result = session.pgconn.exec_(command)
-            if result.status == ExecStatus.COPY_BOTH:
-                # From here on the slot is ours: while it was busy its reader may have moved it.
-                with connect(conninfo) as connection:
-                    confirmed_lsn = check_source(connection, slot, publication).confirmed_flush_lsn
-                if INVALID < start_lsn < confirmed_lsn:
-                    raise moved_slot(slot, confirmed_lsn, LSN(start_lsn))
-                return Walsender(
-                    session,
-                    conninfo=conninfo,
-                    slot=slot,
-                    start_lsn=max(LSN(start_lsn), confirmed_lsn),
-                    timeout=timeout,
-                    idle_timeout=idle_timeout,
-                )
+            if result.status != ExecStatus.COPY_BOTH:
+                message = describe(result.get_error_message())
+                if is_in_use(result):
+                    raise SlotInUse(message)
+                raise slot_error(slot, message, Diagnostic(result))
+            # Read the slot again: its last reader may have moved it, which no other session can do from now
+            # on.
+            with connect(conninfo) as connection:
+                confirmed_lsn = require_slot(connection, slot, publication).confirmed_flush_lsn
+            if INVALID < start_lsn < confirmed_lsn:
+                raise moved_slot_error(slot, confirmed_lsn, LSN(start_lsn))
+            return Walsender(
+                session,
+                conninfo=conninfo,
+                slot=slot,
+                start_lsn=max(LSN(start_lsn), confirmed_lsn),
+                timeout=timeout,
+                idle_timeout=idle_timeout,
+            )
+
+    return retry_while_busy(attempt, slot, busy_timeout=busy_timeout, should_stop=should_stop)
+
+
+@contextmanager
+def closed_on_failure(session: Connection, slot: str, conninfo: str) -> Iterator[None]:
+    """Close the session if the start of its stream fails; convert psycopg's errors to those of the slot."""
+    try:
+        yield
+    except psycopg.Error as error:
         session.close()
-        text = describe(result.get_error_message())
-        if not is_busy(result):
-            raise slot_failure(slot, text, Diagnostic(result))
-        if should_stop() or time.monotonic() + pause > deadline:
-            raise busy_failure(slot, text, busy_timeout)
-        time.sleep(pause)
-        pause = min(2 * pause, 5.0)
+        raise slot_error(slot, describe(error, conninfo)) from None
+    except BaseException:
+        session.close()
+        raise
 
 
-_LONGEST_INTERVAL = 10.0
-# The server sends each message by itself: a reader that takes each by itself slows down both.
-_LINGER = 0.003
-_PENDING_BYTES = 4 * BATCH_BYTES
+def read_walsender_timeout(session: Connection) -> float:
+    """Return the wal_sender_timeout of a replication session in seconds, 0 if it is off."""
+    # The cast, because text from an SQL_ASCII database is bytes.
+    row = session.execute(
+        "SELECT setting::integer FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
+    ).fetchone()
+    return row[0] / 1000 if row else 0.0
 
 
 class Walsender:
-    """A running START_REPLICATION; a ChangeStream. Made by `start_walsender`."""
+    """A running START_REPLICATION; a ChangeStream, started by `start_walsender`."""
 
-    session = 1  # there is but one
+    session = 1  # there is only one
 
     def __init__(
         self,
@@ -127,86 +147,83 @@ class Walsender:
         self._pgconn = connection.pgconn
         self._conninfo = conninfo
         self._slot = slot
-        self._received_lsn = self._acknowledged = start_lsn
+        self._received_lsn = self._acknowledged_lsn = start_lsn
         self._failure: SourceError | None = None
         self._lock = threading.Lock()
         self._pending: deque[memoryview] = deque()
         self._pending_bytes = 0
-        self._interval = min(_LONGEST_INTERVAL, timeout / 3) if timeout else _LONGEST_INTERVAL
-        self._status_due = time.monotonic() + self._interval
+        self._status_interval = min(_MAX_STATUS_INTERVAL, timeout / 3) if timeout else _MAX_STATUS_INTERVAL
+        self._status_due = time.monotonic() + self._status_interval
         self._idle = IdleTimeout(idle_timeout)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pgconn.socket, selectors.EVENT_READ)
         self._is_closing = threading.Event()
         connection.add_notice_handler(self._receive_notice)
-        self._thread = threading.Thread(target=self._keep_alive, name="standby status", daemon=True)
+        self._thread = threading.Thread(target=self._send_updates, name="standby status", daemon=True)
         self._thread.start()
 
     @property
     def received_lsn(self) -> LSN:
-        """Everything committed at or before this LSN has been returned by read() already."""
+        """The LSN up to which (inclusive) read() has returned everything that was committed."""
         return self._received_lsn
 
     @property
     def needs_acknowledgement(self) -> bool:
-        """Never: the server sends on."""
+        """Always False: the server does not wait for acknowledgements."""
         return False
 
     def read(self, timeout: float) -> list[bytes]:
-        """Return the next messages in order; none once `timeout` seconds passed or received_lsn moved.
+        """Return the next messages in order; none if `timeout` seconds passed or only received_lsn moved.
 
-        However fast they come, there are at most BATCH_MESSAGES of some BATCH_BYTES, and reading ends with
-        the timeout.
+        A batch has at most BATCH_MESSAGES messages, of about BATCH_BYTES, and ends with the timeout even if
+        more messages are arriving.
         """
         deadline = time.monotonic() + timeout
         messages: list[bytes] = []
         byte_count = 0
-        position = self._received_lsn
+        received_lsn = self._received_lsn
         while True:
             count = len(messages)
             with self._lock:
                 self._raise_failure()
                 byte_count, wal_end = self._pull(messages, byte_count)
-                # A warning came in with these bytes: rows were left out, nothing after them may count.
+                # A notice that arrived with these bytes may mean that rows were skipped: return none of them.
                 self._raise_failure()
-                position = max(position, wal_end, last_end_lsn(messages[count:]))
-                self._listen(has_heard=len(messages) > count or wal_end > INVALID)
+                received_lsn = max(received_lsn, wal_end, last_end_lsn(messages[count:]))
+                self._check_idle(has_received=len(messages) > count or wal_end > INVALID)
                 self._send_status_if_due()
             remaining = deadline - time.monotonic()
             is_idle = len(messages) == count
             is_full = len(messages) >= BATCH_MESSAGES or byte_count >= BATCH_BYTES
-            if is_full or remaining <= 0 or (is_idle and (messages or position > self._received_lsn)):
-                self._received_lsn = position
+            if is_full or remaining <= 0 or (is_idle and (messages or received_lsn > self._received_lsn)):
+                self._received_lsn = received_lsn
                 return messages
             if is_idle:
                 self._selector.select(remaining)
             else:
-                time.sleep(min(_LINGER, remaining))
+                time.sleep(min(_BATCH_DELAY, remaining))
 
     def acknowledge(self, lsn: LSN) -> None:
-        """Report everything committed at or before `lsn` as flushed; refuse an LSN beyond received_lsn.
-
-        The server would take it, and never send what lies between.
-        """
+        """Report `lsn` as flushed; refuse an LSN not received yet."""
         with self._lock:
             self._raise_failure()
             if lsn > self._received_lsn:
                 raise refused_acknowledgement(self._slot, LSN(lsn), self._received_lsn)
-            if lsn > self._acknowledged:
-                self._acknowledged = LSN(lsn)
+            if lsn > self._acknowledged_lsn:
+                self._acknowledged_lsn = LSN(lsn)
                 self._send_status(reply=False)
 
     def ping(self) -> None:
-        """Ask for a keepalive, which says how far the server has read."""
+        """Request a keepalive with the LSN that the server has decoded to."""
         with self._lock:
             self._raise_failure()
             self._send_status(reply=True)
 
     def confirm(self, timeout: float) -> bool:
-        """Wait until the slot stands at the last acknowledgement; False when `timeout` seconds passed.
+        """Wait until the slot is at the last acknowledgement; return False after `timeout` seconds.
 
-        Messages that arrive meanwhile are kept for read(), up to a bound: a server that cannot send on
-        reads the status updates instead.
+        Messages that arrive in the meantime are kept for read(), up to a limit: a server that cannot send
+        more messages still reads the status updates.
         """
         deadline = time.monotonic() + timeout
         self.ping()
@@ -214,14 +231,14 @@ class Walsender:
             while True:
                 with self._lock:
                     self._raise_failure()
-                    self._keep_pending()
+                    self._receive_pending()
                 slot = read_slot(connection, self._slot)
-                if slot is not None and slot.confirmed_flush_lsn >= self._acknowledged:
+                if slot is not None and slot.confirmed_flush_lsn >= self._acknowledged_lsn:
                     return True
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return False
-                time.sleep(min(0.02, remaining))
+                time.sleep(min(_CONFIRM_INTERVAL, remaining))
 
     def close(self) -> None:
         """End the session; idempotent."""
@@ -234,7 +251,7 @@ class Walsender:
             self._connection.close()
 
     def _pull(self, messages: list[bytes], byte_count: int) -> tuple[int, LSN]:
-        """Append payloads without waiting until the batch is full; return its bytes and a keepalive's LSN."""
+        """Append payloads that have arrived, up to a full batch; return its bytes and the keepalive's LSN."""
         append = messages.append
         get_copy_data = self._pgconn.get_copy_data
         pending = self._pending
@@ -266,16 +283,16 @@ class Walsender:
             self._fail(self._lost(error))
         return byte_count, wal_end
 
-    def _listen(self, *, has_heard: bool) -> None:
-        if has_heard:
-            self._idle.end()
-        elif self._idle.is_too_long:
-            self._fail(self._lost(f"the server has not answered for {self._idle.longest:g} seconds"))
+    def _check_idle(self, *, has_received: bool) -> None:
+        if has_received:
+            self._idle.reset()
+        elif self._idle.is_over:
+            self._fail(self._lost(f"the server has not answered for {self._idle.seconds:g} seconds"))
 
-    def _keep_pending(self) -> None:
+    def _receive_pending(self) -> None:
         try:
             self._pgconn.consume_input()
-            while self._pending_bytes < _PENDING_BYTES:
+            while self._pending_bytes < _MAX_PENDING_BYTES:
                 size, data = self._pgconn.get_copy_data(1)
                 if size == 0:
                     return
@@ -287,51 +304,51 @@ class Walsender:
             self._fail(self._lost(error))
 
     def _receive_keepalive(self, data: memoryview) -> LSN:
-        keepalive = read_keepalive(data)
+        keepalive = decode_keepalive(data)
         if keepalive is None:
-            self._fail(self._lost(f"the server sent {len(data)} bytes that are no replication message"))
-        wal_end, wants_reply = keepalive
-        if wants_reply:
+            self._fail(self._lost(f"the server sent {len(data)} bytes that are not a replication message"))
+        wal_end, requests_reply = keepalive
+        if requests_reply:
             self._send_status(reply=False)
         return wal_end
 
     def _receive_end(self) -> NoReturn:
-        """Fail with what the server said when it ended the stream."""
-        self._fail(end_failure(self._slot, self._pgconn.get_result()))
+        """Fail with the result by which the server ended the stream."""
+        self._fail(stream_end_error(self._slot, self._pgconn.get_result()))
 
     def _send_status_if_due(self) -> None:
         if time.monotonic() >= self._status_due:
             self._send_status(reply=False)
 
     def _send_status(self, *, reply: bool) -> None:
-        """Send written, flushed and applied; the lock is held."""
-        written = max(self._received_lsn, self._acknowledged)
-        reply = self._idle.wants_answer() or reply
-        status = write_status(written, self._acknowledged, reply=reply)
+        """Send a status update; the caller holds the lock."""
+        written_lsn = max(self._received_lsn, self._acknowledged_lsn)
+        reply = self._idle.needs_reply() or reply
+        status = encode_status_update(written_lsn, self._acknowledged_lsn, reply=reply)
         try:
             self._pgconn.put_copy_data(status)
             self._pgconn.flush()
         except psycopg.Error as error:
             self._fail(self._lost(error))
-        self._status_due = time.monotonic() + self._interval
+        self._status_due = time.monotonic() + self._status_interval
 
-    def _keep_alive(self) -> None:
+    def _send_updates(self) -> None:
         while not self._is_closing.wait(max(0.05, self._status_due - time.monotonic())):
             with self._lock, suppress(SourceError):
-                # A failure stays in _failure, and the reader raises it.
+                # A failure is kept in _failure, for the reader to raise.
                 self._raise_failure()
                 self._send_status_if_due()
             if self._failure is not None:
                 return
 
     def _receive_notice(self, diagnostic: Diagnostic) -> None:
-        self._failure = left_out(self._slot, diagnostic) or self._failure
+        self._failure = notice_error(self._slot, diagnostic) or self._failure
 
     def _lost(self, error: psycopg.Error | str) -> SourceError:
-        return lost_session(self._slot, describe(error, self._conninfo))
+        return lost_session_error(self._slot, describe(error, self._conninfo))
 
     def _fail(self, failure: SourceError) -> NoReturn:
-        # After an error in decoding a session is not to be used again: drop it at once.
+        # Decoding must not continue in a session after an error in it.
         self._failure = failure
         self._connection.close()
         raise failure
@@ -339,16 +356,3 @@ class Walsender:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-
-@contextmanager
-def closed_on_failure(session: Connection, slot: str, conninfo: str) -> Iterator[None]:
-    """Close a session where what begins its stream fails; psycopg's errors come out as the slot's."""
-    try:
-        yield
-    except psycopg.Error as error:
-        session.close()
-        raise slot_failure(slot, describe(error, conninfo)) from None
-    except BaseException:
-        session.close()
-        raise

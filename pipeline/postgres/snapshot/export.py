@@ -1,9 +1,9 @@
-"""A snapshot of the source that sessions share, and which transactions it holds.
+"""Export a snapshot of the source for several sessions, with the transactions that it shows.
 
-A transaction is in a snapshot if it is neither listed as running nor later, whatever the order of their
-commit records in the log. On a standby, which lists none, transactions become visible in the order of the
-log, a little before the position that it says it has replayed: a moment is waited for in which all that it
-has received is replayed, and nothing more comes.
+A transaction is visible in a snapshot if it is neither listed as running nor later, regardless of the order
+of commit records in the WAL. A standby lists no running transactions: they become visible in WAL order,
+shortly before the replay LSN reports it. There, the export waits for a moment in which everything received
+has been replayed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
+from psycopg import errors as sqlstate
 from psycopg import sql
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe
+from pipeline.postgres.connection_errors import privilege_advice
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 
-COPY_SESSIONS = "pgdelta copy"  # what all sessions that copy are called
-_QUIET_SECONDS = 60.0
-_PAUSE = 0.02
+COPY_SESSIONS = "pgdelta copy"  # application_name of all sessions that copy
+_STANDBY_SECONDS = 60.0
+_POLL_INTERVAL = 0.02
 _XID_MASK = 0xFFFFFFFF
-# Rows that a policy of the table hides would be missing without a word: that is an error then.
+# row_security = off: rows that a policy hides are an error instead of missing silently.
 _SESSION = (
     "SET row_security = off",
     "SET idle_in_transaction_session_timeout = 0",
@@ -35,49 +38,54 @@ _SESSION = (
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Holds what was committed before `lsn`, but for the transactions with `running` xids (of 32 bits).
+    """Shows what was committed before `lsn`, except the transactions in `running` (32-bit xids).
 
-    `lsn` lies inside the last record before: no transaction has it for its own.
+    `lsn` is inside the last record before the snapshot, so that it is the LSN of no transaction.
     """
 
     name: str
     lsn: LSN
     running: tuple[int, ...]
-    taken_at: datetime
+    exported_at: datetime
+
+
+class SnapshotLost(SourceError):
+    """The snapshot ended, with its session or by a conflict: unread tables need another one."""
+
+
+class RowsMoved(SourceError):
+    """The table was altered or rewritten while it was read, so that its rows are inconsistent."""
 
 
 class SnapshotKeeper:
-    """A session that keeps a snapshot for others; its own queries see it too.
+    """A session that keeps a snapshot for others; its own queries see it, too.
 
-    A lock that a query takes is held as long as the transaction, which is as long as the snapshot. What looks
-    at tables or catalogs is therefore asked in a session of `reading`, and the keeper holds no lock on them.
+    The locks of a query are held until the end of the transaction, which is that of the snapshot. Tables and
+    catalogs are therefore read in a session of `reading`, so that the keeper holds no locks on them.
     """
 
-    def __init__(self, conninfo: str, after: LSN = INVALID, *, key: str = "source.conninfo") -> None:
-        """Take a snapshot beyond an LSN; `key` is where the configuration has the conninfo."""
+    def __init__(self, conninfo: str, after_lsn: LSN = INVALID, *, key: str = "source.conninfo") -> None:
+        """Export a snapshot later than `after_lsn`; `key` is the configuration's key of the conninfo."""
         self._conninfo, self._key = conninfo, key
         self.connection = connect_for_copy(conninfo, key)
         try:
-            with connect(conninfo, application_name=COPY_SESSIONS) as beside:
-                self.snapshot = _take(self.connection, beside, after)
+            with connect(conninfo, application_name=COPY_SESSIONS) as control:
+                self.snapshot = _export(self.connection, control, after_lsn)
         except psycopg.Error as error:
             self.connection.close()
-            raise SourceError(f"Cannot take a snapshot of the source: {describe(error)}.") from None
+            raise SourceError(f"Cannot export a snapshot of the source: {describe(error)}.") from None
         except BaseException:
             self.connection.close()
             raise
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Give another session under the snapshot, which ends with its locks long before the keeper does."""
+        """Open another session that sees the snapshot; its locks end with the block."""
         with closing(connect_for_copy(self._conninfo, self._key)) as connection:
             try:
-                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                name = sql.Literal(self.snapshot.name)
-                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(name))
+                begin_under(connection, self.snapshot)
             except psycopg.Error as error:
-                sentence = f"Cannot read under a snapshot of the source: {describe(error)}."
-                raise SourceError(sentence) from None
+                raise SourceError(f"Cannot use a snapshot of the source: {describe(error)}.") from None
             yield connection
 
     def close(self) -> None:
@@ -86,60 +94,83 @@ class SnapshotKeeper:
 
 
 def connect_for_copy(conninfo: str, key: str = "source.conninfo") -> Connection:
-    """Open a session that reads whole tables; `key` is where the configuration has the conninfo."""
+    """Open a session that reads whole tables; `key` is the configuration's key of the conninfo."""
     connection = connect(conninfo, application_name=COPY_SESSIONS, key=key)
     try:
         for statement in _SESSION:
             connection.execute(statement.encode())
     except psycopg.Error as error:
         connection.close()
-        raise SourceError(f"The session settings were refused: {describe(error)}.") from None
+        raise SourceError(f"Cannot set the session's settings: {describe(error)}.") from None
     return connection
 
 
-def _take(keeper: Connection, beside: Connection, after: LSN) -> Snapshot:
-    row = beside.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
+def begin_under(connection: Connection, snapshot: Snapshot) -> None:
+    """Begin a read-only transaction that sees the snapshot; raise SnapshotLost if the snapshot has ended."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.name)))
+    except (sqlstate.InvalidParameterValue, sqlstate.UndefinedObject, sqlstate.InvalidTextRepresentation):
+        raise SnapshotLost("The snapshot that the tables are read under has ended.") from None
+
+
+def reading_error(name: TableName, verb: str, error: psycopg.Error, user: str) -> SourceError:
+    """Return the error for a table that could not be read to be `verb` ("copied", "compared")."""
+    message = describe(error)
+    match error:
+        case sqlstate.UndefinedTable() | sqlstate.UndefinedColumn() | sqlstate.InvalidSchemaName():
+            return RowsMoved(f"The table {name} was dropped or altered while it was {verb}.")
+        case sqlstate.SerializationFailure() | sqlstate.QueryCanceled() | sqlstate.SnapshotTooOld():
+            return SnapshotLost(f"Lost the snapshot of the table {name}: {message}.")
+        case sqlstate.InsufficientPrivilege():
+            advice = privilege_advice(message, user)
+            return SourceError(f"The table {name} cannot be {verb}: {message}. {advice}")
+    return SourceError(f"The table {name} cannot be {verb}: {message}.")
+
+
+def _export(keeper: Connection, control: Connection, after_lsn: LSN) -> Snapshot:
+    row = control.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone()
     assert row is not None
-    return _take_on_standby(keeper, beside, after) if row[0] else _take_on_primary(keeper, beside)
+    return _export_on_standby(keeper, control, after_lsn) if row[0] else _export_on_primary(keeper, control)
 
 
-def _take_on_primary(keeper: Connection, beside: Connection) -> Snapshot:
-    # A transaction of our own: its commit record brings the log beyond any earlier snapshot.
-    beside.execute("SELECT pg_catalog.txid_current()")
-    name, visible, lsn, taken_at = _export(keeper, "pg_current_wal_insert_lsn")
-    # And it has the log flushed that far, of which the server sends nothing before.
-    row = beside.execute("SELECT pg_catalog.txid_current()").fetchone()
+def _export_on_primary(keeper: Connection, control: Connection) -> Snapshot:
+    # This transaction's commit record writes WAL after any earlier snapshot.
+    control.execute("SELECT pg_catalog.txid_current()")
+    name, visible, lsn, exported_at = _begin_exported(keeper, "pg_current_wal_insert_lsn")
+    # This one flushes the WAL to there; the server does not send it before.
+    row = control.execute("SELECT pg_catalog.txid_current()").fetchone()
     assert row is not None
     _, end, listed = visible.split(":")
     running = [int(xid) for xid in listed.split(",") if xid] + [*range(int(end), row[0])]
-    return Snapshot(name, LSN(lsn - 1), tuple(xid & _XID_MASK for xid in running), taken_at)
+    return Snapshot(name, LSN(lsn - 1), tuple(xid & _XID_MASK for xid in running), exported_at)
 
 
-def _take_on_standby(keeper: Connection, beside: Connection, after: LSN) -> Snapshot:
-    deadline = time.monotonic() + _QUIET_SECONDS
+def _export_on_standby(keeper: Connection, control: Connection, after_lsn: LSN) -> Snapshot:
+    deadline = time.monotonic() + _STANDBY_SECONDS
     while True:
-        row = beside.execute("SELECT pg_catalog.pg_last_wal_replay_lsn()::text").fetchone()
+        row = control.execute("SELECT pg_catalog.pg_last_wal_replay_lsn()::text").fetchone()
         assert row is not None
-        before = LSN.parse(row[0])
-        if before > after + 1:
-            # Whatever the snapshot could see beyond the position would have been received by now.
-            name, _, received, taken_at = _export(keeper, "pg_last_wal_receive_lsn")
-            if (lsn := received) == before:
-                return Snapshot(name, LSN(lsn - 1), (), taken_at)
+        replay_lsn = LSN.parse(row[0])
+        if replay_lsn > after_lsn + 1:
+            # Any later transaction that the snapshot shows would have been received by now.
+            name, _, receive_lsn, exported_at = _begin_exported(keeper, "pg_last_wal_receive_lsn")
+            if receive_lsn == replay_lsn:
+                return Snapshot(name, LSN(replay_lsn - 1), (), exported_at)
             keeper.execute("ROLLBACK")
         if time.monotonic() > deadline:
             raise SourceError(
-                "The standby that rows are copied from was never level with what it receives, stands still, "
-                "or does not stream: copy from the primary, or when there is less load."
+                "The standby that rows are copied from does not stream, or never replayed everything that it"
+                " had received. Copy from the primary, or when there is less load."
             )
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_INTERVAL)
 
 
-def _export(keeper: Connection, position: str) -> tuple[str, str, LSN, datetime]:
+def _begin_exported(keeper: Connection, lsn_function: str) -> tuple[str, str, LSN, datetime]:
     keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     row = keeper.execute(
         "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.txid_current_snapshot()::text,"
-        f" pg_catalog.{position}()::text, pg_catalog.clock_timestamp()".encode()
+        f" pg_catalog.{lsn_function}()::text, pg_catalog.clock_timestamp()".encode()
     ).fetchone()
     assert row is not None
     return row[0], row[1], LSN.parse(row[2] or "0/0"), row[3]

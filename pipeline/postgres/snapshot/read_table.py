@@ -1,9 +1,9 @@
-"""Rows that are in a table already, read as the stream would send them, under a shared snapshot.
+"""Read the rows of a table under a shared snapshot, in the text format in which the stream sends values.
 
-A reader takes pages of a leaf (ranges of ctid). The server makes one text of many rows, with a control
-character behind every value, which costs both sides less than a third of sending row by row; where a value
-holds such a character itself, which the counts tell, or the text grows too long, the rows come one by one.
-The rows of some keys do so, too.
+A reader reads pages of a leaf (ranges of ctid). The server concatenates many rows to one text, with a control
+character after every value, which takes less than a third of the time of single rows on both sides. If a
+value contains one of these characters, which the counts show, or the text is too long, rows are read one by
+one, and so are rows that are selected by key.
 """
 
 from __future__ import annotations
@@ -16,26 +16,23 @@ import psycopg
 from psycopg import errors as sqlstate
 from psycopg import sql
 
-from pipeline.errors import SourceError
 from pipeline.postgres.connection import describe, use_raw_encoding
-from pipeline.postgres.connection_errors import missing_right
 from pipeline.postgres.published_tables import Leaf, PublishedTable
-from pipeline.postgres.snapshot.export import Snapshot, connect_for_copy
+from pipeline.postgres.snapshot.export import (
+    RowsMoved,
+    Snapshot,
+    SnapshotLost,
+    begin_under,
+    connect_for_copy,
+    reading_error,
+)
 
 VALUE_END, ROW_END, NULL_MARK = "\x1f", "\x1e", "\x1d"
-BLOCK_BYTES = 8 << 20  # about what one text shall have
+BLOCK_BYTES = 8 << 20  # approximate size of one text
 _FIRST_PAGES = 32
-_MOST_PAGES = 8192
-_CONCATENATED = 30  # values: of arguments, three for each, PostgreSQL takes 100
-_MOST_LINES = 291  # rows of a page of 8 KiB
-
-
-class SnapshotLost(SourceError):
-    """The snapshot is gone, with its session or by a conflict: what is not read yet needs another one."""
-
-
-class RowsMoved(SourceError):
-    """The table changed under way, so that what was read of it does not fit together."""
+_MAX_PAGES = 8192
+_CONCATENATED = 30  # values, three arguments each: PostgreSQL allows 100 arguments
+_MAX_PAGE_ROWS = 291  # in a page of 8 KiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,7 @@ class LeafPages:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows: as `text`, with VALUE_END behind each value and ROW_END behind each row; or as `rows`."""
+    """Some rows: as `text`, with VALUE_END after each value and ROW_END after each row, or as `rows`."""
 
     row_count: int
     text: bytes = b""
@@ -57,14 +54,14 @@ class Block:
 
     @property
     def byte_count(self) -> int:
-        """Return how many bytes came."""
+        """The size of the values in bytes."""
         if self.rows is None:
             return len(self.text)
         return sum(len(value) for row in self.rows for value in row if value is not None)
 
 
 class CopyReader:
-    """One session that reads ranges of pages; used by one thread."""
+    """One session that reads ranges of pages, for one thread."""
 
     def __init__(self, conninfo: str) -> None:
         self._connection = connect_for_copy(conninfo)
@@ -76,43 +73,26 @@ class CopyReader:
         self._connection.close()
 
     def read(self, snapshot: Snapshot, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
-        """Give the rows of the range; raise SnapshotLost or RowsMoved where they cannot be had."""
-        name = str(table.name)
+        """Yield the rows of the range; raise SnapshotLost, RowsMoved or SourceError if that fails."""
+        connection = self._connection
         try:
-            self._begin(snapshot)
+            begin_under(connection, snapshot)
             yield from self._blocks(table, pages)
-            self._connection.execute("ROLLBACK")
-        except (sqlstate.UndefinedTable, sqlstate.UndefinedColumn, sqlstate.InvalidSchemaName):
-            self._reset()
-            raise RowsMoved(f"{name} was dropped or altered while it was copied.") from None
-        except (sqlstate.SerializationFailure, sqlstate.QueryCanceled, sqlstate.SnapshotTooOld) as error:
-            self._reset()
-            raise SnapshotLost(f"{name}: {describe(error)}.") from None
-        except sqlstate.InsufficientPrivilege as error:
-            self._reset()
-            fix = missing_right(describe(error), self._connection.info.user)
-            raise SourceError(f"{name} cannot be copied: {describe(error)}; {fix}.") from None
+            connection.execute("ROLLBACK")
         except psycopg.Error as error:
-            if self._connection.broken or self._connection.closed:
-                raise SnapshotLost(f"Lost a session that copies {name}: {describe(error)}.") from None
+            if connection.broken or connection.closed:
+                raise SnapshotLost(
+                    f"Lost a session that copies the table {table.name}: {describe(error)}."
+                ) from None
             self._reset()
-            raise SourceError(f"{name} cannot be copied: {describe(error)}.") from None
-        except GeneratorExit:
+            raise reading_error(table.name, "copied", error, connection.info.user) from None
+        except BaseException:
             self._reset()
             raise
 
-    def _begin(self, snapshot: Snapshot) -> None:
-        connection = self._connection
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        try:
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot.name)))
-        except (sqlstate.InvalidParameterValue, sqlstate.UndefinedObject, sqlstate.InvalidTextRepresentation):
-            self._reset()
-            raise SnapshotLost("The snapshot that rows are copied under is gone.") from None
-
     def _reset(self) -> None:
         if not self._connection.closed:
-            with suppress(psycopg.Error):  # a session that was lost meanwhile says so at its next use
+            with suppress(psycopg.Error):  # the next use of a lost session raises its error
                 self._connection.execute("ROLLBACK")
 
     def _blocks(self, table: PublishedTable, pages: LeafPages) -> Iterator[Block]:
@@ -133,29 +113,29 @@ class CopyReader:
             if block is not None:
                 self._adapt(block.byte_count)
             first = stop
-        # The rows of a table that was written anew have other places, or are hidden from an older snapshot.
+        # The rows of a rewritten table are on other pages, or invisible in an older snapshot.
         self._check(table, leaf)
 
     def _adapt(self, byte_count: int) -> None:
         if byte_count > BLOCK_BYTES:
             self._pages = max(1, self._pages // 2)
         elif byte_count < BLOCK_BYTES // 2:
-            self._pages = min(_MOST_PAGES, self._pages * 2)
+            self._pages = min(_MAX_PAGES, self._pages * 2)
 
     def _check(self, table: PublishedTable, leaf: Leaf) -> None:
-        """Raise RowsMoved where the leaf's rows were written anew."""
+        """Raise RowsMoved if the leaf was rewritten."""
         query = "SELECT pg_catalog.pg_relation_filenode(%s::bigint::oid)::bigint"
         row = self._connection.execute(query, (leaf.oid,)).fetchone()
         if row is None or row[0] != leaf.filenode:
-            raise RowsMoved(f"{table.name} was written anew while it was copied.")
+            raise RowsMoved(f"The table {table.name} was rewritten while it was copied.")
 
     def _aggregate(self, table: PublishedTable, leaf: Leaf, first: int, stop: int) -> Block | None:
-        """Return the rows of pages as one text; None where that is ambiguous or too long."""
+        """Return the rows of pages as one text; None if that is ambiguous or too long."""
         width = len(table.relation.columns)
         query = aggregate_query(table, leaf, first, stop, self._connection.info.server_version)
         connection = self._connection
         try:
-            with connection.transaction():  # a savepoint: what is too long is read another way
+            with connection.transaction():  # a savepoint: the transaction continues after an error
                 result = connection.execute(query, binary=True).fetchone()
         except (sqlstate.ProgramLimitExceeded, sqlstate.OutOfMemory):
             return None
@@ -187,10 +167,10 @@ class CopyReader:
 def aggregate_query(
     table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int
 ) -> sql.Composed:
-    """Return the query for (rows, NULLs, text) of pages [first, stop).
+    """Return the query for (number of rows, number of NULLs, text) of pages [first, stop).
 
-    `concat` writes values as the stream does, by their output functions; a cast to text does not always. That
-    a composite of NULLs is no NULL, only DISTINCT knows.
+    `concat` uses the output functions, as the stream does; a cast to text does not always. IS DISTINCT FROM,
+    because a composite of NULLs IS NULL although it is not.
     """
     columns = [sql.Identifier(column.name) for column in table.relation.columns]
     parts: list[sql.Composable] = []
@@ -218,7 +198,7 @@ def aggregate_query(
 
 
 def rows_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> sql.Composed:
-    """Return the query for the rows of pages [first, stop), each value a text or NULL."""
+    """Return the query for the rows of pages [first, stop), each value as text or NULL."""
     values = [
         sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END").format(
             sql.Identifier(column.name)
@@ -233,17 +213,17 @@ def rows_query(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_
 def _from(table: PublishedTable, leaf: Leaf, first: int, stop: int, server_version: int) -> sql.Composed:
     source = sql.SQL("ONLY {} WHERE ").format(sql.Identifier(leaf.schema_name, leaf.table_name))
     if table.keys is not None:
-        places = table.keys
+        condition: sql.Composable = table.keys
     elif server_version >= 140000:
-        places = sql.SQL("ctid >= {} AND ctid < {}").format(
+        condition = sql.SQL("ctid >= {} AND ctid < {}").format(
             sql.Literal(f"({first},0)"), sql.Literal(f"({stop},0)")
         )
     else:
-        # Without a scan of a range of places, all places that there can be.
-        places = sql.SQL(
+        # Older servers cannot scan a range of ctid: list every possible ctid of the pages.
+        condition = sql.SQL(
             "ctid = ANY (ARRAY(SELECT ('(' || p || ',' || i || ')')::pg_catalog.tid"
             " FROM pg_catalog.generate_series({}, {}) p, pg_catalog.generate_series(1, {}) i))"
-        ).format(sql.Literal(first), sql.Literal(stop - 1), sql.Literal(_MOST_LINES))
+        ).format(sql.Literal(first), sql.Literal(stop - 1), sql.Literal(_MAX_PAGE_ROWS))
     if table.row_filter is None:
-        return source + places
-    return source + places + sql.SQL(f" AND ({table.row_filter})")
+        return source + condition
+    return source + condition + sql.SQL(f" AND ({table.row_filter})")

@@ -1,8 +1,8 @@
-"""Values in the binary formats of PostgreSQL's types, turned into PostgreSQL's own text.
+"""Convert values in the binary format of their type to PostgreSQL's text format.
 
-The text is what the server would have sent in text format under the settings that sessions pin (ISO dates,
-UTC, `postgres` intervals, shortest floats, hex bytea, the money of locale C). There is one short file for
-each family of types; which type is read by which function, `types` says. A function takes a value's bytes and
-returns its text in the encoding of the session; for bytes that are none of its type it raises one of
-`types.FAULTS`, never another exception, and asks for no memory that the bytes do not account for.
+The text is what the server would have sent in text format, under the settings that our sessions pin (ISO
+dates, UTC, `postgres` intervals, shortest floats, hex bytea, money of locale C). There is one short file for
+each family of types; `converters` maps a type to its function. A function takes the bytes of a value and
+returns its text in the session's encoding. For malformed bytes it raises one of `converters.FAULTS`, never
+another exception, and it never allocates more memory than the bytes account for.
 """

@@ -1,7 +1,7 @@
 """Types of extensions (hstore, pgvector) and of text search.
 
-Their oids differ from database to database, those of text search apart: `types` knows them by the names of
-the functions that write them.
+Except for text search, their OIDs differ from database to database: `converters` finds them by the names of
+their send and output functions.
 """
 
 import struct
@@ -20,15 +20,15 @@ _OPERAND_PRIORITY = 5
 
 
 def read_hstore(value: bytes) -> bytes:
-    """Return the text of an hstore; all is quoted but NULL."""
+    """Return the text of an hstore; everything but NULL is quoted."""
     cursor = Cursor(value)
     pairs = []
-    for _ in range(cursor.count(8)):
-        key, item = cursor.piece(), cursor.piece()
+    for _ in range(cursor.read_count(8)):
+        key, item = cursor.read_value(), cursor.read_value()
         if key is None:
             raise ValueError
         pairs.append(_quoted(key) + b"=>" + (b"NULL" if item is None else _quoted(item)))
-    cursor.end()
+    cursor.finish()
     return b", ".join(pairs)
 
 
@@ -43,7 +43,7 @@ def read_halfvec(value: bytes) -> bytes:
 
 
 def read_sparsevec(value: bytes) -> bytes:
-    """Return the text of pgvector's sparsevec, which counts from 1."""
+    """Return the text of pgvector's sparsevec, whose indexes count from 1."""
     width, count, _ = _SPARSE.unpack_from(value)
     if count < 0 or len(value) != _SPARSE.size + 8 * count:
         raise ValueError
@@ -57,24 +57,25 @@ def read_tsvector(value: bytes) -> bytes:
     """Return the text of a tsvector."""
     cursor = Cursor(value)
     lexemes = []
-    for _ in range(cursor.count(3)):
-        text = _lexeme(cursor.text())
-        (count,) = _POSITION_COUNT.unpack(cursor.take(_POSITION_COUNT.size))
-        places = struct.unpack(f">{count}H", cursor.take(2 * count))
-        shown = ",".join(f"{place & 0x3FFF}{_WEIGHTS[place >> 14]}" for place in places)
-        lexemes.append(text + b":" + shown.encode() if count else text)
-    cursor.end()
+    for _ in range(cursor.read_count(3)):
+        text = _lexeme(cursor.read_cstring())
+        (count,) = _POSITION_COUNT.unpack(cursor.read(_POSITION_COUNT.size))
+        positions = struct.unpack(f">{count}H", cursor.read(2 * count))
+        text_positions = ",".join(f"{position & 0x3FFF}{_WEIGHTS[position >> 14]}" for position in positions)
+        lexemes.append(text + b":" + text_positions.encode() if count else text)
+    cursor.finish()
     return b" ".join(lexemes)
 
 
 def read_tsquery(value: bytes) -> bytes:
-    """Return the text of a tsquery: each operator comes before its right operand, which is before its left.
+    """Return the text of a tsquery.
 
-    Read from the end that is operands first, so a stack of texts and their priorities will do.
+    The binary format has each operator before its right operand and that before its left one. Read from the
+    end, operands come first, so a stack of texts and their priorities is enough.
     """
     cursor = Cursor(value)
-    items = [_query_item(cursor) for _ in range(cursor.count(3))]
-    cursor.end()
+    items = [_query_item(cursor) for _ in range(cursor.read_count(3))]
+    cursor.finish()
     stack: list[tuple[int, bytes]] = []
     for operator, text in reversed(items):
         if operator == 0:
@@ -83,7 +84,7 @@ def read_tsquery(value: bytes) -> bytes:
         priority = _PRIORITY[operator]
         if len(stack) < (1 if operator == _NOT else 2):
             raise ValueError
-        # Phrases bind to the left: one to the right of another stands in parentheses.
+        # Phrases are left-associative: one to the right of another needs parentheses.
         right = _operand(*stack.pop(), priority + (operator == _PHRASE))
         if operator == _NOT:
             stack.append((priority, b"!" + right))
@@ -96,17 +97,17 @@ def read_tsquery(value: bytes) -> bytes:
 
 
 def _query_item(cursor: Cursor) -> tuple[int, bytes]:
-    """Return an operator and how it is written, or 0 and an operand."""
-    kind, first = cursor.take(2)
+    """Return an operator and its text, or 0 and the text of an operand."""
+    kind, first = cursor.read(2)
     if kind == _OPERATOR and first in _PRIORITY:
         if first != _PHRASE:
             return first, {_NOT: b"!", _AND: b"&", _OR: b"|"}[first]
-        (distance,) = _POSITION_COUNT.unpack(cursor.take(2))
+        (distance,) = _POSITION_COUNT.unpack(cursor.read(2))
         return first, b"<->" if distance == 1 else b"<%d>" % distance
     if kind != _OPERAND:
         raise ValueError
-    (is_prefix,) = cursor.take(1)
-    text = _lexeme(cursor.text())
+    (is_prefix,) = cursor.read(1)
+    text = _lexeme(cursor.read_cstring())
     marks = ["*"] if is_prefix else []
     marks += [name for bit, name in zip((8, 4, 2, 1), "ABCD", strict=True) if first & bit]
     return 0, text + b":" + "".join(marks).encode() if marks else text

@@ -39,7 +39,7 @@ def read_polygon(value: bytes) -> bytes:
 
 
 def read_path(value: bytes) -> bytes:
-    """Return the text of a path; an open one stands in brackets."""
+    """Return the text of a path; an open one is in brackets."""
     if value[:1] not in (b"\0", b"\1"):
         raise ValueError
     return (b"(%b)" if value[0] else b"[%b]") % _counted(value[1:])

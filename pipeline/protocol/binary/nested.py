@@ -1,6 +1,7 @@
-"""Values made of others: arrays, composites, ranges, multiranges; what is quoted in them, and how.
+"""Values made of other values: arrays, composites, ranges and multiranges, and how they quote.
 
-Arrays and composites carry the oids of what is in them, ranges do not: `Find` gives the function for an oid.
+Arrays and composites carry the type OIDs of their elements, ranges do not; `Find` returns the function for a
+type OID.
 """
 
 import re
@@ -25,53 +26,53 @@ _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _NO_LOWER, _NO_UPPER = 1, 2, 4, 8, 1
 
 
 class Cursor:
-    """Reads a value piece by piece; ValueError where it ends too early."""
+    """Reads the parts of a value in order; raises ValueError if the value is too short."""
 
-    def __init__(self, value: bytes, at: int = 0) -> None:
+    def __init__(self, value: bytes, offset: int = 0) -> None:
         self.value = value
-        self.at = at
+        self.offset = offset
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         """Return the next bytes."""
-        end = self.at + size
+        end = self.offset + size
         if size < 0 or end > len(self.value):
             raise ValueError
-        piece = self.value[self.at : end]
-        self.at = end
+        piece = self.value[self.offset : end]
+        self.offset = end
         return piece
 
-    def int4(self) -> int:
+    def read_int4(self) -> int:
         """Return the next int4."""
-        (number,) = _INT4.unpack(self.take(4))
+        (number,) = _INT4.unpack(self.read(4))
         return int(number)
 
-    def piece(self) -> bytes | None:
-        """Return the bytes behind their length, None for NULL."""
-        size = self.int4()
-        return None if size == -1 else self.take(size)
+    def read_value(self) -> bytes | None:
+        """Return the bytes after their length, None for NULL."""
+        size = self.read_int4()
+        return None if size == -1 else self.read(size)
 
-    def text(self) -> bytes:
-        """Return the bytes before the next byte 0."""
-        end = self.value.index(b"\0", self.at)
-        text = self.take(end - self.at)
-        self.at += 1
+    def read_cstring(self) -> bytes:
+        """Return the bytes up to the next NUL."""
+        end = self.value.index(b"\0", self.offset)
+        text = self.read(end - self.offset)
+        self.offset += 1
         return text
 
-    def count(self, least_size: int) -> int:
-        """Return how many pieces follow, each of so many bytes at least."""
-        count = self.int4()
-        if not 0 <= count <= (len(self.value) - self.at) // least_size:
+    def read_count(self, least_size: int) -> int:
+        """Return how many parts follow, each of at least `least_size` bytes."""
+        count = self.read_int4()
+        if not 0 <= count <= (len(self.value) - self.offset) // least_size:
             raise ValueError
         return count
 
-    def end(self) -> None:
-        """Raise ValueError unless all was read."""
-        if self.at != len(self.value):
+    def finish(self) -> None:
+        """Raise ValueError unless all bytes were read."""
+        if self.offset != len(self.value):
             raise ValueError
 
 
 def read_array(find: Find, delimiter_of: Callable[[int], bytes], value: bytes) -> bytes:
-    """Return the text of an array, with its bounds where one does not begin at 1."""
+    """Return the text of an array, with its bounds if one does not start at 1."""
     dimensions, texts, element = _read_elements(find, value)
     if not texts:
         return b"{}"
@@ -104,7 +105,7 @@ def read_vector(find: Find, value: bytes) -> bytes:
 
 
 def _read_elements(find: Find, value: bytes) -> tuple[list[tuple[int, int]], list[bytes | None], int]:
-    """Return the dimensions (size, lower bound), the texts of the elements, and the oid of their type."""
+    """Return the dimensions (size, lower bound), the texts of the elements, and the OID of their type."""
     dimension_count, _, element = _ARRAY.unpack_from(value)
     if not 0 <= dimension_count <= _MAX_DIMENSIONS:
         raise ValueError
@@ -112,15 +113,15 @@ def _read_elements(find: Find, value: bytes) -> tuple[list[tuple[int, int]], lis
     dimensions: list[tuple[int, int]] = []
     count = 1 if dimension_count else 0
     for _ in range(dimension_count):
-        size, lower = _DIMENSION.unpack(cursor.take(_DIMENSION.size))
+        size, lower = _DIMENSION.unpack(cursor.read(_DIMENSION.size))
         dimensions.append((size, lower))
         count *= size
-    # An element takes the four bytes of its length at least.
-    if min(dimensions, default=(0, 0))[0] < 0 or count > (len(value) - cursor.at) // 4:
+    # An element has at least the four bytes of its length.
+    if min(dimensions, default=(0, 0))[0] < 0 or count > (len(value) - cursor.offset) // 4:
         raise ValueError
     convert = find(element)
-    pieces = [cursor.piece() for _ in range(count)]
-    cursor.end()
+    pieces = [cursor.read_value() for _ in range(count)]
+    cursor.finish()
     return dimensions, [None if piece is None else convert(piece) for piece in pieces], element
 
 
@@ -128,29 +129,29 @@ def read_record(find: Find, value: bytes) -> bytes:
     """Return the text of a composite."""
     cursor = Cursor(value)
     fields = []
-    for _ in range(cursor.count(_FIELD.size)):
-        oid, size = _FIELD.unpack(cursor.take(_FIELD.size))
-        text = b"" if size == -1 else _quoted(find(oid)(cursor.take(size)), _NEEDS_QUOTES)
+    for _ in range(cursor.read_count(_FIELD.size)):
+        oid, size = _FIELD.unpack(cursor.read(_FIELD.size))
+        text = b"" if size == -1 else _quoted(find(oid)(cursor.read(size)), _NEEDS_QUOTES)
         fields.append(text)
-    cursor.end()
+    cursor.finish()
     return b"(%b)" % b",".join(fields)
 
 
 def read_range(convert: Converter, value: bytes) -> bytes:
-    """Return the text of a range whose bounds `convert` reads."""
+    """Return the text of a range whose bounds `convert` converts."""
     if not value or value[0] > 31:
         raise ValueError
     flags, cursor = value[0], Cursor(value, 1)
     bounds = []
-    for is_open in (flags & (_EMPTY | _NO_LOWER), flags & (_EMPTY | _NO_UPPER)):
-        if is_open:
+    for is_unbounded in (flags & (_EMPTY | _NO_LOWER), flags & (_EMPTY | _NO_UPPER)):
+        if is_unbounded:
             bounds.append(b"")
             continue
-        piece = cursor.piece()
+        piece = cursor.read_value()
         if piece is None:
             raise ValueError
         bounds.append(_quoted(convert(piece), _NEEDS_QUOTES_IN_RANGE))
-    cursor.end()
+    cursor.finish()
     if flags & _EMPTY:
         return b"empty"
     opening = b"[" if flags & _LOWER_INCLUSIVE else b"("
@@ -158,20 +159,20 @@ def read_range(convert: Converter, value: bytes) -> bytes:
 
 
 def read_multirange(convert: Converter, value: bytes) -> bytes:
-    """Return the text of a multirange whose ranges `convert` reads."""
+    """Return the text of a multirange whose ranges `convert` converts."""
     cursor = Cursor(value)
-    pieces = [cursor.take(cursor.int4()) for _ in range(cursor.count(5))]
-    cursor.end()
+    pieces = [cursor.read(cursor.read_int4()) for _ in range(cursor.read_count(5))]
+    cursor.finish()
     return b"{%b}" % b",".join([convert(piece) for piece in pieces])
 
 
 def range_of(convert: Converter) -> Converter:
-    """Return the function for ranges with bounds of one type."""
+    """Return the function for ranges whose bounds `convert` converts."""
     return partial(read_range, convert)
 
 
 def multirange_of(convert: Converter) -> Converter:
-    """Return the function for multiranges of one type of range."""
+    """Return the function for multiranges whose ranges `convert` converts."""
     return partial(read_multirange, convert)
 
 

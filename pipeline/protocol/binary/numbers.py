@@ -1,8 +1,8 @@
-"""Numbers: integers, floats in their shortest form, numeric, money, oid and its kin.
+"""Numbers: integers, floats, numeric, money, oid, xid, tid, pg_lsn.
 
-Floats follow PostgreSQL 12 and newer (extra_float_digits 1 or more): the fewest digits that no other float of
-the size is nearer to, and never a decimal that is exactly midway between two floats, which Python's `repr`
-allows itself. Money is that of locale C: two digits after the point.
+Floats are written as by PostgreSQL 12 and newer with extra_float_digits 1 or more: the fewest digits to which
+no other float is nearer, and never a decimal exactly midway between two floats, which `repr` of Python
+may return. Money is that of locale C: two digits after the point.
 """
 
 import math
@@ -19,9 +19,9 @@ _NUMERIC = struct.Struct(">HhHH")
 
 NUMERIC_POSITIVE, NUMERIC_NEGATIVE = 0x0000, 0x4000
 _SPECIAL_NUMERICS = {0xC000: b"NaN", 0xD000: b"Infinity", 0xF000: b"-Infinity"}
-#: Beyond so many digits before the point a float has an exponent.
+#: With more digits than these before the point, a float is written with an exponent.
 _FLOAT4_DIGITS, _FLOAT8_DIGITS = 6, 15
-_FLOAT8_EXACT = 2.0**53  # every smaller integer has a float, and no midpoint below it is short
+_FLOAT8_EXACT = 2.0**53  # every smaller integer is a float, and no midpoint below it is short
 _FLOAT4_NORMAL = 2.0**-126
 _CACHED = 1 << 15
 
@@ -67,14 +67,14 @@ def read_tid(value: bytes) -> bytes:
 
 
 def read_money(value: bytes) -> bytes:
-    """Return the text of a money value as locale C has it."""
+    """Return the text of a money value in locale C."""
     (cents,) = _INT8.unpack(value)
     whole, part = divmod(abs(cents), 100)
     return f"{'-' if cents < 0 else ''}${whole:,}.{part:02d}".encode()
 
 
 def read_numeric(value: bytes) -> bytes:
-    """Return the text of a numeric, with as many digits behind the point as its scale says."""
+    """Return the text of a numeric, with as many digits after the point as its scale."""
     count, weight, sign, scale = _NUMERIC.unpack_from(value)
     groups = struct.unpack_from(f">{count}H", value, _NUMERIC.size)
     if len(value) != _NUMERIC.size + 2 * count or max(groups, default=0) > 9999:
@@ -94,8 +94,8 @@ def read_numeric(value: bytes) -> bytes:
         text += b"".join([b"%04d" % group for group in groups[1:before]])
         text += b"0000" * (before - max(count, 1))
     if scale:
-        behind = b"".join([b"%04d" % group for group in groups[before : before + scale // 4 + 1]])
-        text += b"." + behind[:scale].ljust(scale, b"0")
+        fraction = b"".join([b"%04d" % group for group in groups[before : before + scale // 4 + 1]])
+        text += b"." + fraction[:scale].ljust(scale, b"0")
     return text
 
 
@@ -115,7 +115,7 @@ def read_float8(value: bytes) -> bytes:
     decimal = Decimal(repr(size))
     if size >= _FLOAT8_EXACT and not _is_nearest(decimal, size, below, above):
         decimal = _shortest(size, below, above, 17)
-    return _written(number, *_parts(decimal), _FLOAT8_DIGITS)
+    return _format_float(number, *_parts(decimal), _FLOAT8_DIGITS)
 
 
 @lru_cache(_CACHED)
@@ -135,15 +135,17 @@ def float4_text(number: float) -> bytes:
         above = math.ldexp(1.0, max(exponent - 24, -149))
         below = above / 2 if size > _FLOAT4_NORMAL else above
         decimal = _shortest(size, below, above, 9) if size else Decimal(0)
-        return _written(number, *_parts(decimal), _FLOAT4_DIGITS)
-    reach = math.ldexp(1.0, exponent - 25)
-    # Six digits survive any such float, so what has fewer is found with six.
-    for places in (5, 6, 7, 8):
-        text = f"{size:.{places}e}"
+        return _format_float(number, *_parts(decimal), _FLOAT4_DIGITS)
+    half_gap = math.ldexp(1.0, exponent - 25)
+    # A decimal of six digits is exact in any such float, so shorter ones are found with six, too.
+    for digits in (5, 6, 7, 8):
+        text = f"{size:.{digits}e}"
         distance = abs(float(text) - size)
-        if distance < reach or (distance == reach and _is_nearest(Decimal(text), size, 2 * reach, 2 * reach)):
+        if distance < half_gap or (
+            distance == half_gap and _is_nearest(Decimal(text), size, 2 * half_gap, 2 * half_gap)
+        ):
             break
-    return _written(number, text[0] + text[2 : places + 2], int(text[places + 3 :]), _FLOAT4_DIGITS)
+    return _format_float(number, text[0] + text[2 : digits + 2], int(text[digits + 3 :]), _FLOAT4_DIGITS)
 
 
 def _special(number: float) -> bytes:
@@ -157,13 +159,13 @@ _EXACT = Context(prec=1600)
 
 
 def _is_nearest(decimal: Decimal, size: float, below: float, above: float) -> bool:
-    """Say whether a decimal is nearer to a float than to its neighbours, which are so far away."""
+    """Return whether a decimal is nearer to `size` than to its neighbours `below` and `above` it."""
     twice = _EXACT.multiply(_EXACT.subtract(decimal, Decimal(size)), 2)
     return -Decimal(below) < twice < Decimal(above)
 
 
 def _shortest(size: float, below: float, above: float, most: int) -> Decimal:
-    """Return the decimal of the fewest digits that is nearest to this float alone."""
+    """Return the decimal of the fewest digits, at most `most`, to which no other float is nearer."""
     exact = Decimal(size)
     for digits in range(1, most):
         context = Context(prec=digits)
@@ -175,22 +177,22 @@ def _shortest(size: float, below: float, above: float, most: int) -> Decimal:
 
 
 def _parts(decimal: Decimal) -> tuple[str, int]:
-    """Return the digits, and the power of ten of the first one."""
+    """Return the digits, and the exponent of the first one."""
     _, digits, exponent = decimal.as_tuple()
     assert isinstance(exponent, int)
     return "".join(map(str, digits)), len(digits) + exponent - 1
 
 
-def _written(number: float, digits: str, place: int, digit_limit: int) -> bytes:
-    """Write digits as the server does: with an exponent where the point is far from them."""
+def _format_float(number: float, digits: str, exponent: int, digit_limit: int) -> bytes:
+    """Write digits as the server does: with an exponent if the point is far from them."""
     digits = digits.rstrip("0") or "0"
     sign = "-" if math.copysign(1.0, number) < 0 else ""
-    if not -4 <= place < digit_limit:
+    if not -4 <= exponent < digit_limit:
         point = "." if len(digits) > 1 else ""
-        written = f"{digits[0]}{point}{digits[1:]}e{'-' if place < 0 else '+'}{abs(place):02d}"
-    elif place < 0:
-        written = f"0.{'0' * (-place - 1)}{digits}"
+        text = f"{digits[0]}{point}{digits[1:]}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
+    elif exponent < 0:
+        text = f"0.{'0' * (-exponent - 1)}{digits}"
     else:
-        whole, part = digits[: place + 1].ljust(place + 1, "0"), digits[place + 1 :]
-        written = f"{whole}.{part}" if part else whole
-    return (sign + written).encode()
+        whole, part = digits[: exponent + 1].ljust(exponent + 1, "0"), digits[exponent + 1 :]
+        text = f"{whole}.{part}" if part else whole
+    return (sign + text).encode()

@@ -1,6 +1,6 @@
-"""What is text already, or bytes shown as text: strings, json, bytea, uuid, bits, addresses.
+"""Strings, json and xml, and bytes that are written as text: bytea, uuid, bits, addresses.
 
-Most text comes as it is; some types put a byte with the version of their format before it.
+Most strings are their own binary format; some types put a byte with the version of their format before it.
 """
 
 import struct
@@ -25,7 +25,7 @@ def read_text(value: bytes) -> bytes:
 
 
 def read_versioned(value: bytes) -> bytes:
-    """Return the text of jsonb, jsonpath, ltree and the like: it stands behind a version, which is 1."""
+    """Return the text of jsonb, jsonpath, ltree and the like: it follows a version, which is 1."""
     if value[:1] != b"\1":
         raise ValueError
     return value[1:]
@@ -81,7 +81,7 @@ def read_macaddr8(value: bytes) -> bytes:
 
 
 def read_inet(value: bytes) -> bytes:
-    """Return the text of an inet: the length of its prefix only where it is not the whole address."""
+    """Return the text of an inet: with the length of its prefix unless that is the whole address."""
     return _address(value, is_cidr=False)
 
 
@@ -115,7 +115,7 @@ def _ipv4(address: bytes) -> str:
 
 
 def _ipv6(address: bytes) -> str:
-    """Write an address with its first longest run of zeros, of two at least, left out."""
+    """Write an address with its first longest run of two or more zeros written as `::`."""
     words = struct.unpack(">8H", address)
     runs = [(is_zero, [i for i, _ in run]) for is_zero, run in groupby(enumerate(words), lambda w: not w[1])]
     zeros = max((run for is_zero, run in runs if is_zero), key=len, default=[])
@@ -123,6 +123,6 @@ def _ipv6(address: bytes) -> str:
         return ":".join(f"{word:x}" for word in words)
     start, end = zeros[0], zeros[-1] + 1
     if start == 0 and (end == 6 or (end == 5 and words[5] == 0xFFFF)):
-        # An IPv4 address in disguise.
+        # An IPv4 address embedded in IPv6.
         return f"::{'ffff:' if end == 5 else ''}{_ipv4(address[12:])}"
     return ":".join(f"{word:x}" for word in words[:start]) + "::" + ":".join(f"{w:x}" for w in words[end:])

@@ -1,7 +1,7 @@
 """Dates and times: style ISO, time zone UTC, intervals in style `postgres`.
 
-Days and microseconds count from 2000-01-01; the calendar is Gregorian for ever, and the year before 1 is
-1 BC. A value beyond what the server itself can hold is none of the type.
+Days and microseconds count from 2000-01-01 in the proleptic Gregorian calendar; the year before 1 is 1 BC.
+Values out of PostgreSQL's own range are malformed.
 """
 
 import struct
@@ -45,7 +45,7 @@ def read_time(value: bytes) -> bytes:
 
 
 def read_timetz(value: bytes) -> bytes:
-    """Return the text of a timetz; its offset comes in seconds west of UTC."""
+    """Return the text of a timetz; its offset is in seconds west of UTC."""
     micros, west = _TIMETZ.unpack(value)
     if abs(west) >= _ZONE_END:
         raise ValueError
@@ -70,7 +70,7 @@ def read_interval(value: bytes) -> bytes:
 
 
 def read_finite_interval(value: bytes) -> bytes:
-    """Return the text of an interval of a server that knows no infinite ones."""
+    """Return the text of an interval of PostgreSQL 16 and older, which is finite."""
     micros, days, months = _INTERVAL.unpack(value)
     years, months = divmod(months, 12) if months >= 0 else (-(-months // 12), -(-months % 12))
     parts = []
@@ -99,7 +99,7 @@ def _moment(value: bytes, zone: str) -> bytes:
 
 def _date(days: int) -> tuple[str, str]:
     """Return a date without its era, and the era."""
-    # Counted from the first of March a leap day is the last one of its year.
+    # In years that begin on 1 March, a leap day is the last day of its year.
     cycles, day = divmod(days + _EPOCH, _FOUR_CENTURIES)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year + year // 4 - year // 100
@@ -107,8 +107,8 @@ def _date(days: int) -> tuple[str, str]:
     day -= (153 * month + 2) // 5
     year += 400 * cycles + (month >= 10)
     month += -9 if month >= 10 else 3
-    shown = year if year > 0 else 1 - year
-    return f"{shown:04d}-{month:02d}-{day + 1:02d}", "" if year > 0 else " BC"
+    era_year = year if year > 0 else 1 - year
+    return f"{era_year:04d}-{month:02d}-{day + 1:02d}", "" if year > 0 else " BC"
 
 
 def _time(micros: int) -> str:

@@ -121,7 +121,7 @@ def test_a_server_that_crashes_mid_stream_loses_nothing(
         pipeline.run(FILL.format(1, 1000))
         wait_until(lambda: running.captured)
         pipeline.run(FILL.format(1001, 2000))
-        server.kill_immediate()
+        server.stop(mode="immediate")
         running.join()
     assert isinstance(running.error, SourceError)
     assert "\n" not in str(running.error)

@@ -90,7 +90,7 @@ def test_a_second_ingest_of_a_slot_is_refused(
     with closing(connect(pipeline.config.source.conninfo)) as first:
         lock_slot(first, pipeline.config.source.slot)
         for second in (pipeline.ingest, lambda: run_both(pipeline.config, spark=pipeline.spark)):
-            with pytest.raises(SlotBusyError, match=f"is busy .*PID {first.info.backend_pid}"):
+            with pytest.raises(SlotBusyError, match=f"is still busy .*PID {first.info.backend_pid}"):
                 second()
     query = "SELECT FROM pg_replication_slots WHERE database = current_database()"
     assert pipeline.source.execute(query).rowcount == 0, "nothing was made"
@@ -172,7 +172,7 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
             ("apply", f"pgdelta: Another apply writes the silver tables of file:{pipeline.root} (process "),
             (
                 "ingest",
-                f"pgdelta: The slot {pipeline.config.source.slot} is busy and stayed so for 60 seconds",
+                f"pgdelta: The slot {pipeline.config.source.slot} is still busy after 60 seconds",
             ),
         ):
             done = run(name)

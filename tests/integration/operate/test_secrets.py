@@ -155,7 +155,7 @@ def test_a_planted_secret_is_nowhere(make_server: MakeServer, tmp_path: Path) ->
             )
             wait_until(lambda: silver_says("canary-streamed"), process, "the changes in silver")
             assert silver_says("${env:SHOP_PASSWORD}")
-            server.kill_immediate()
+            server.stop(mode="immediate")
             assert process.wait(90) == 1
         finally:
             process.kill()

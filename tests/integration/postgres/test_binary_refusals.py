@@ -10,10 +10,10 @@ import pytest
 from pipeline.config.config import Config, Protocol
 from pipeline.errors import ProtocolError, SourceError
 from pipeline.ingest import job
-from pipeline.postgres.checks.start import Check, run_checks
+from pipeline.postgres.binary_format import refuse_unreadable
+from pipeline.postgres.checks.source_checks import Check, run_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.publication import ensure_publication
-from pipeline.postgres.types import refuse_unreadable
 from tests.support.postgres.pairs import Pair
 from tests.support.servers import Database
 
@@ -54,7 +54,7 @@ def test_types_that_cannot_be_read_are_refused_by_name_before_anything_starts(an
     config = database.config(protocol=BINARY, create_publication="all")
     named = [f"public.item.c{i} ({shown})" for i, shown in enumerate(REFUSED.values())]
     sentence = (
-        "The binary values of 6 published columns cannot be turned into text: "
+        "The binary values of 6 published columns cannot be converted to text: "
         + ", ".join(named[:5])
         + " and 1 more."
     )
@@ -66,7 +66,7 @@ def test_types_that_cannot_be_read_are_refused_by_name_before_anything_starts(an
     with connect(database.conninfo) as connection, pytest.raises(SourceError) as caught:
         refuse_unreadable(connection, publication)
     assert str(caught.value) == (
-        f"{sentence} Set source.protocol.binary to false: then the server sends text."
+        f"{sentence} Set source.protocol.binary to false, so that the server sends text."
     )
     database.run("DROP TABLE item")
     assert find_check(config).ok
@@ -98,8 +98,8 @@ def test_a_type_that_appears_later_is_refused_when_its_first_value_arrives(
     sentence = str(caught.value)
     assert sentence.startswith("Insert for public.item in the transaction committed at ")
     assert sentence.endswith(
-        "column 2 of the new tuple (c0) is in binary format, and nothing is known of the binary format of the"
-        " type regclass: set source.protocol.binary to false"
+        "column 2 of the new tuple (c0) is in binary format, and the binary format of the type regclass"
+        " is not supported: set source.protocol.binary to false"
     )
 
 
@@ -110,6 +110,6 @@ def test_a_run_does_not_start_where_a_type_cannot_be_read(
         monkeypatch.setattr(job, name, Mock())
     make_refused(any_database)
     config = any_database.config(protocol=BINARY, create_publication="all")
-    with pytest.raises(SourceError, match="6 published columns cannot be turned into text"):
+    with pytest.raises(SourceError, match="6 published columns cannot be converted to text"):
         job.run_ingest(config, spark=Mock())
     assert any_database.run("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from pipeline.postgres.connection import connect
-from pipeline.protocol.binary.types import Types
+from pipeline.protocol.binary.converters import Types
 from pipeline.protocol.messages import Binary
 from tests.support.bronze.cells import read_column
 from tests.support.servers import Database

@@ -8,7 +8,7 @@ import time
 import psycopg
 import pytest
 
-from pipeline.postgres.connection import break_off, connect
+from pipeline.postgres.connection import connect, shut_down_sessions
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
@@ -30,10 +30,10 @@ def test_a_thread_that_waits_is_freed(database: Database) -> None:
         thread = threading.Thread(target=wait)
         thread.start()
         time.sleep(0.5)
-        assert break_off("one of these") == 1
+        assert shut_down_sessions("one of these") == 1
         thread.join(5)
         assert not thread.is_alive()
         assert errors
         assert waiting.closed
-        assert break_off("one of these") == 0
+        assert shut_down_sessions("one of these") == 0
         assert other.execute("SELECT 1").fetchone() == (1,)

@@ -1,4 +1,4 @@
-"""`run_checks` finds beforehand what a start or the source itself would stumble over, and changes nothing."""
+"""`run_checks` finds what a start, or the source itself, would fail on, and changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.config.config import Config, Protocol
 from pipeline.config.tables import TableRule
-from pipeline.postgres.checks.start import Check, run_checks
+from pipeline.postgres.checks.source_checks import Check, run_checks
 from tests.support.postgres.streams import prepare
 from tests.support.servers import Database, MakeServer
 
@@ -42,7 +42,7 @@ def test_a_prepared_source_passes(database: Database) -> None:
     database.run("CREATE TABLE item (id int PRIMARY KEY)")
     prepare(database.config())
     assert failures(database.config()) == {}
-    assert "is free" in find(database.config(), "slot").sentence
+    assert "and free" in find(database.config(), "slot").sentence
 
 
 def test_a_prepared_source_of_version_10_passes(old_database: Database) -> None:
@@ -83,7 +83,7 @@ def test_a_publication_that_lacks_a_table_or_an_operation_fails(database: Databa
     )
     found = failures(database.config())
     assert set(found) == {"published operations", "published tables"}
-    assert "leaves out delete, truncate" in found["published operations"].sentence
+    assert "does not publish DELETE, TRUNCATE" in found["published operations"].sentence
     assert 'ADD TABLE "public"."later"' in found["published tables"].fix
 
 
@@ -103,7 +103,7 @@ def test_a_missing_publication_with_a_slot_fails(database: Database) -> None:
         "CREATE TABLE item (id int PRIMARY KEY)",
         "SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')",
     )
-    assert "cannot decode what came before" in failures(database.config())["publication"].fix
+    assert "cannot decode changes from before" in failures(database.config())["publication"].fix
 
 
 def test_a_slot_that_cannot_be_used_fails(old_database: Database) -> None:
@@ -143,7 +143,7 @@ def test_what_makes_updates_fail_at_the_source_is_found(database: Database) -> N
     assert sentence.endswith("public.deferred, public.keyless, public.nothing.")
 
 
-def test_a_leaf_that_logs_less_than_its_root_says_is_found(database: Database) -> None:
+def test_a_leaf_that_logs_less_than_its_root_is_found(database: Database) -> None:
     database.run(
         "CREATE TABLE part (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
         "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)",
@@ -154,7 +154,7 @@ def test_a_leaf_that_logs_less_than_its_root_says_is_found(database: Database) -
     )
     found = failures(database.config())
     assert set(found) == {"identities of partitions"}
-    assert found["identities of partitions"].sentence.endswith("which row they mean: public.part_1.")
+    assert found["identities of partitions"].sentence.endswith("do not identify a row: public.part_1.")
     database.run("ALTER TABLE part_1 REPLICA IDENTITY FULL")
     assert failures(database.config()) == {}
 
@@ -163,7 +163,7 @@ def test_a_leaf_that_does_not_log_the_key_of_its_root_is_found(database: Databas
     database.run(
         "CREATE TABLE part (region int, id int, code int NOT NULL, v text, PRIMARY KEY (region, id))"
         " PARTITION BY LIST (region)",
-        # the columns of one stand in another order
+        # one has its columns in another order
         "CREATE TABLE part_0 (v text, code int NOT NULL, id int NOT NULL, region int NOT NULL)",
         "ALTER TABLE part ATTACH PARTITION part_0 FOR VALUES IN (0)",
         *(f"CREATE TABLE part_{n} PARTITION OF part FOR VALUES IN ({n})" for n in range(1, 4)),
@@ -171,14 +171,14 @@ def test_a_leaf_that_does_not_log_the_key_of_its_root_is_found(database: Databas
         "ALTER TABLE part_1 REPLICA IDENTITY USING INDEX part_1_code",
         "CREATE UNIQUE INDEX part_2_more ON part_2 (code, id, region)",
         "ALTER TABLE part_2 REPLICA IDENTITY USING INDEX part_2_more",
-        "CREATE UNIQUE INDEX part_3_beside ON part_3 (region, code) INCLUDE (id)",
-        "ALTER TABLE part_3 REPLICA IDENTITY USING INDEX part_3_beside",
+        "CREATE UNIQUE INDEX part_3_include ON part_3 (region, code) INCLUDE (id)",
+        "ALTER TABLE part_3 REPLICA IDENTITY USING INDEX part_3_include",
         f"CREATE PUBLICATION {database.name} FOR TABLE part WITH (publish_via_partition_root = true)",
     )
     found = failures(database.config())
     assert set(found) == {"identities of partitions"}
     sentence = found["identities of partitions"].sentence
-    assert sentence.endswith("which row they mean: public.part_1, public.part_3.")
+    assert sentence.endswith("do not identify a row: public.part_1, public.part_3.")
     database.run(*(f"ALTER TABLE part_{n} REPLICA IDENTITY FULL" for n in range(4)))
     assert failures(database.config()) == {}
 
@@ -198,21 +198,21 @@ def test_an_unpublished_generated_column_in_a_full_identity_is_found(database: D
     assert set(failures(database.config())) == ({"generated columns"} if kind == "VIRTUAL" else set())
 
 
-def test_what_the_server_will_be_asked_for_is_said(database: Database, old_database: Database) -> None:
+def test_the_negotiated_options_are_shown(database: Database, old_database: Database) -> None:
     sentence = find(database.config(), "server version").sentence
     assert sentence.endswith(
-        "will be asked for protocol version 4, streaming parallel, messages, origin any."
+        "will be read with protocol version 4, streaming parallel, messages, origin any."
     )
     assert "streaming off" in find(database.config(route="sql"), "server version").sentence
     assert "protocol version 1, streaming off" in find(old_database.config(), "server version").sentence
 
 
-def test_a_slot_that_two_phase_will_change_for_good_is_said(database: Database) -> None:
+def test_a_slot_that_two_phase_will_change_permanently_is_named(database: Database) -> None:
     database.run("CREATE TABLE item (id int PRIMARY KEY)")
     prepare(database.config())
     assert find(database.config(), "slot").fix == ""
     written = database.config(protocol=Protocol(two_phase=True))
-    assert "a two-phase slot for good" in find(written, "slot").fix
+    assert "a two-phase slot permanently" in find(written, "slot").fix
 
 
 def test_an_option_that_the_server_lacks_fails_when_written(old_database: Database) -> None:

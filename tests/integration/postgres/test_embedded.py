@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.postgres.embedded.server import start_server
-from tests.support.servers import MakeServer
+from pipeline.postgres.embedded import start_server
+from tests.support.servers import MakeServer, restart
 
 pytestmark = pytest.mark.postgres
 
@@ -18,13 +18,14 @@ def test_a_server_keeps_its_data_through_restarts_and_a_crash(make_server: MakeS
     server = make_server({"work_mem": "8MB"})
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         connection.execute("CREATE TABLE item (id int)")
-    server.restart({"work_mem": "9MB"})
-    server.kill_immediate()
+    restart(server, {"work_mem": "9MB"})
+    server.stop(mode="immediate")
     server.start()
     server.stop()
     server.stop()
     server.start()
-    with psycopg.connect(server.socket_conninfo) as connection:
+    by_socket = f"host={server.socket_folder} port={server.port} dbname=postgres user=postgres"
+    with psycopg.connect(by_socket) as connection:
         assert connection.execute("SELECT count(*) FROM item").fetchone() == (0,)
         assert connection.execute("SHOW work_mem").fetchone() == ("9MB",)
 

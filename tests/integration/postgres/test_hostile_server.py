@@ -29,9 +29,9 @@ def changes(body: bytes) -> bool:
 @pytest.mark.parametrize(
     ("name", "damage", "sentence"),
     [
-        ("unknown envelope", lambda body: frame(b"d", b"x" + body[1:]), "no replication message"),
-        ("short keepalive", lambda body: frame(b"d", b"k" + body[1:9]), "no replication message"),
-        ("long keepalive", lambda body: frame(b"d", b"k" + bytes(40)), "no replication message"),
+        ("unknown envelope", lambda body: frame(b"d", b"x" + body[1:]), "not a replication message"),
+        ("short keepalive", lambda body: frame(b"d", b"k" + body[1:9]), "not a replication message"),
+        ("long keepalive", lambda body: frame(b"d", b"k" + bytes(40)), "not a replication message"),
         ("error", lambda _: frame(b"E", ERROR), "no such thing"),
         ("end of the stream", lambda _: frame(b"c", b""), "ended"),
         ("unknown frame", lambda body: frame(b"\xff", body), "cannot be read"),

@@ -16,17 +16,17 @@ from pipeline.config.config import Config
 from pipeline.key_ranges import TEXT as TEXT_OID
 from pipeline.key_ranges import KeyRange
 from pipeline.postgres.catalog import read_relation
-from pipeline.postgres.checks.start import run_checks
+from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.published_tables import describe_published
-from pipeline.postgres.replication.options import quote_identifier
 from pipeline.postgres.replication.slot import ensure_slot
-from pipeline.postgres.snapshot.comparable_text import TEXT
+from pipeline.postgres.snapshot.comparable_forms import TEXT
 from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns, SourceRows, SourceTable
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
-from pipeline.postgres.snapshot.row_hashes import HashedColumns, SourceRows, SourceTable
+from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
@@ -78,7 +78,7 @@ def make_table(database: Database, name: str) -> None:
 def config_of(database: Database, name: str, **source: Any) -> Config:
     """Return a configuration of the table alone, whose publication has that name too."""
     # of a glob `*` and `?` mean themselves as well
-    glob = f"{quote_identifier(name)}.{quote_identifier(name)}"
+    glob = quote_identifier(name, name)
     return database.config(glob, publication=name, **source)
 
 
@@ -129,7 +129,7 @@ def test_names_stay_names_in_copies_and_comparisons(target: Database, name: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_check_tells_to_run_can_be_run_as_it_is(database: Database, name: str) -> None:
+def test_the_statement_of_a_check_can_be_run(database: Database, name: str) -> None:
     role = f"{name[:40]} {database.name}"
     make_table(database, name)
     with database.connect() as connection:
@@ -143,11 +143,11 @@ def test_what_a_check_tells_to_run_can_be_run_as_it_is(database: Database, name:
         config = config_of(database, name, conninfo=conninfo, copy="initial")
         for check in ("replication right", "published tables", "SELECT right"):
             found = {check.name: check for check in run_checks(config) if not check.ok}
-            told = found[check].fix
-            for ending in (" as a superuser.", " (the rows that", ", or set source.copy"):
-                told = told.partition(ending)[0]
+            fix = found[check].fix
+            for ending in (" as a superuser", " (their existing rows", ", or set source.copy"):
+                fix = fix.partition(ending)[0]
             with database.connect() as connection:
-                connection.execute(told.removeprefix("Run ").encode())
+                connection.execute(fix.removeprefix("Run ").encode())
             assert check not in {check.name for check in run_checks(config) if not check.ok}
     finally:
         with database.connect() as connection:
@@ -155,7 +155,7 @@ def test_what_a_check_tells_to_run_can_be_run_as_it_is(database: Database, name:
             connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-def test_a_row_filter_is_taken_as_the_server_writes_it(database: Database) -> None:
+def test_a_row_filter_is_used_as_the_server_writes_it(database: Database) -> None:
     database.run(
         "CREATE TABLE item (id int PRIMARY KEY, name text)",
         "INSERT INTO item VALUES (1, 'shown'), (2, '{0} %s ''; -- $$ \\')",

@@ -16,7 +16,7 @@ import pytest
 from pipeline.errors import GapError, SourceError
 from pipeline.ingest.continuity import first_slot
 from pipeline.postgres.connection import connect
-from pipeline.postgres.replication.slot_errors import lost_sentence
+from pipeline.postgres.replication.slot_errors import describe_lost_slot
 from tests.support.postgres.streams import (
     both_routes,
     end_lsns,
@@ -105,7 +105,7 @@ def test_a_busy_slot_is_tried_again_and_then_named(database: Database, route: st
     database.run("INSERT INTO item (id) VALUES (1)")
     with closing(start(config)):
         pid = database.run(f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{database.name}'")
-        with pytest.raises(SourceError, match=f"The slot {database.name} is busy.*PID {pid[0][0]}"):
+        with pytest.raises(SourceError, match=f"The slot {database.name} is still busy.*PID {pid[0][0]}"):
             start(config, route, busy_timeout=1.0).read(10.0)
 
 
@@ -155,8 +155,8 @@ def test_a_lost_connection_is_one_sentence_and_loses_nothing(make_server: MakeSe
     database.run("INSERT INTO item (id) VALUES (1)")
     stream = start(config, route)
     messages = read_through(stream, database.flush_lsn())
-    server.kill_immediate()
-    with pytest.raises(SourceError, match=r"Lost the .*run again"):
+    server.stop(mode="immediate")
+    with pytest.raises(SourceError, match=r"Lost the .*Run again"):
         read_for(stream, 10)
     with pytest.raises(SourceError):
         stream.acknowledge(stream.received_lsn)
@@ -203,7 +203,7 @@ def test_a_new_lake_says_how_to_be_rid_of_a_lost_slot_or_makes_it_anew(make_serv
     ],
 )
 def test_what_lost_a_slot_is_told_with_what_keeps_the_next_one(reason: str | None, remedy: str) -> None:
-    assert remedy in lost_sentence("shop", reason)
+    assert remedy in describe_lost_slot("shop", reason)
 
 
 @both_routes
@@ -215,7 +215,7 @@ def test_a_slot_that_is_lost_while_it_is_read_is_named(make_server: MakeServer, 
     prepare(config)
     with closing(start(config, route)) as stream:
         outgrow(database)
-        with pytest.raises(SourceError, match=r"reads the slot postgres.*run again|slot postgres is lost"):
+        with pytest.raises(SourceError, match=r"reads the slot postgres.*Run again|slot postgres is lost"):
             read_for(stream, 40)
     with pytest.raises(GapError, match="The slot postgres is lost"):
         start(config, route)

@@ -47,9 +47,9 @@ def test_what_is_not_there_is_said_and_the_transaction_goes_on(database: Databas
     database.run(TABLE)
     keys = key_condition(("gone",), (INT4,), [KeyRange(("1",), ("1",))])
     with database.connect() as connection, connection.transaction():
-        with pytest.raises(SourceError, match=r"public\.parts cannot be asked by its key: .*gone"):
+        with pytest.raises(SourceError, match=r"The table public\.parts cannot be read by its key: .*gone"):
             accepts_keys(connection, TableName("public", "parts"), keys)
-        with pytest.raises(SourceError, match=r"public\.other cannot be asked"):
+        with pytest.raises(SourceError, match=r"The table public\.other cannot be read"):
             accepts_keys(connection, TableName("public", "other"), keys)
         assert connection.execute("SELECT 1").fetchone() == (1,)
 

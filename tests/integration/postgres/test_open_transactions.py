@@ -1,11 +1,11 @@
-"""Who writes to a table is seen in the server's locks: in any session, in a leaf, prepared or not."""
+"""The transactions that write to a table are found by their locks: in a leaf, prepared or not."""
 
 from __future__ import annotations
 
 import pytest
 
 from pipeline.postgres.connection import connect
-from pipeline.postgres.open_transactions import list_writers, write_wal_past_now
+from pipeline.postgres.open_transactions import read_writers, write_wal_past_now
 from tests.support.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
@@ -22,31 +22,31 @@ def test_open_writers_are_listed_by_table(make_server: MakeServer) -> None:
     plain, root = (
         database.run(f"SELECT '{name}'::regclass::oid::bigint")[0][0] for name in ("plain", "root")
     )
-    with connect(database.conninfo) as looks, database.connect() as reads, database.connect() as writes:
+    with connect(database.conninfo) as control, database.connect() as reads, database.connect() as writes:
         reads.execute("BEGIN")
         reads.execute("SELECT * FROM plain")
-        assert not list_writers(looks, [plain, root]).of(plain)
+        assert not read_writers(control, [plain, root]).writers_of(plain)
         writes.execute("BEGIN")
         writes.execute("INSERT INTO leaf VALUES (1)")
-        writers = list_writers(looks, [plain, root])
-        assert (len(writers.of(plain)), len(writers.of(root))) == (0, 1)
+        writers = read_writers(control, [plain, root])
+        assert (len(writers.writers_of(plain)), len(writers.writers_of(root))) == (0, 1)
         with database.connect() as prepares:
             for statement in ("BEGIN", "INSERT INTO plain VALUES (1)", "PREPARE TRANSACTION 'p'"):
                 prepares.execute(statement.encode())
-        before = list_writers(looks, [plain, root]).of(plain)
+        before = read_writers(control, [plain, root]).writers_of(plain)
         assert len(before) == 1
         database.run("COMMIT PREPARED 'p'")
         writes.execute("COMMIT")
-        after = list_writers(looks, [plain, root])
-        assert not after.left(before, plain)
-        assert not after.of(root)
+        after = read_writers(control, [plain, root])
+        assert not after.still_open(before, plain)
+        assert not after.writers_of(root)
 
 
-def test_the_log_goes_beyond_what_has_ended(database: Database) -> None:
+def test_wal_is_written_past_what_has_ended(database: Database) -> None:
     database.run("CREATE TABLE t (id int)", "SET synchronous_commit = off", "INSERT INTO t VALUES (1)")
     end = database.run("SELECT pg_current_wal_insert_lsn()::text")[0][0]
     with connect(database.conninfo) as connection:
-        beyond = write_wal_past_now(connection, lambda: False)
-    assert database.run(
-        f"SELECT '{end}'::pg_lsn <= '{beyond}'::pg_lsn, pg_current_wal_flush_lsn() > '{beyond}'"
-    )[0] == (True, True)
+        lsn = write_wal_past_now(connection, lambda: False)
+    assert database.run(f"SELECT '{end}'::pg_lsn <= '{lsn}'::pg_lsn, pg_current_wal_flush_lsn() > '{lsn}'")[
+        0
+    ] == (True, True)

@@ -15,15 +15,15 @@ import pytest
 
 from pipeline.config.config import Config, Copying
 from pipeline.errors import SourceError
-from pipeline.postgres.checks.start import run_checks
+from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.connection import connect
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.published_tables import describe_published
 from pipeline.postgres.replication.slot import ensure_slot
-from pipeline.postgres.snapshot.comparable_text import TEXT
+from pipeline.postgres.snapshot.comparable_forms import TEXT
 from pipeline.postgres.snapshot.export import SnapshotKeeper
+from pipeline.postgres.snapshot.hashed_rows import HashedColumns, SourceRows, SourceTable
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
-from pipeline.postgres.snapshot.row_hashes import HashedColumns, SourceRows, SourceTable
 from pipeline.table_name import TableName
 from tests.support.paths import ROOT
 from tests.support.postgres.streams import kinds, read_through, start
@@ -198,7 +198,7 @@ def test_a_missing_right_is_told_beforehand(guarded: Guarded, right: str) -> Non
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        ("REVOKE CREATE ON DATABASE shop FROM pgdelta", "has no CREATE on the database"),
+        ("REVOKE CREATE ON DATABASE shop FROM pgdelta", "lacks CREATE on the database"),
         ("REVOKE shop_owner FROM pgdelta", "does not own sales.item"),
     ],
 )
@@ -217,8 +217,8 @@ def test_a_right_that_the_publication_needs_is_told_beforehand(
 @pytest.mark.parametrize(
     ("granted", "fix"),
     [
-        (COPY[:2], "run GRANT USAGE ON SCHEMA … TO"),
-        (COPY[:3], "run GRANT SELECT ON … TO"),
+        (COPY[:2], "Run GRANT USAGE ON SCHEMA … TO"),
+        (COPY[:3], "Run GRANT SELECT ON … TO"),
     ],
 )
 @pytest.mark.parametrize("read", [copy, compare])
@@ -227,7 +227,9 @@ def test_a_table_that_cannot_be_read_is_one_sentence(
 ) -> None:
     guarded.prepare()
     guarded.grant(*granted)
-    with pytest.raises(SourceError, match=r"^sales\.item cannot be (copied|compared): permission ") as caught:
+    with pytest.raises(
+        SourceError, match=r"^The table sales\.item cannot be (copied|compared): permission "
+    ) as caught:
         read(guarded.config())
     assert f'{fix} "{guarded.role}" as its owner.' in str(caught.value)
 
@@ -237,7 +239,7 @@ def test_rows_that_policies_hide_need_bypassrls(guarded: Guarded) -> None:
     guarded.grant(*COPY)
     guarded.database.run("ALTER TABLE sales.item ENABLE ROW LEVEL SECURITY")
     for read in (copy, compare):
-        with pytest.raises(SourceError, match=r"row-level security.*; run ALTER ROLE .* BYPASSRLS"):
+        with pytest.raises(SourceError, match=r"row-level security.*\. Run ALTER ROLE .* BYPASSRLS"):
             read(guarded.config())
     guarded.grant("ALTER ROLE pgdelta BYPASSRLS")
     assert copy(guarded.config()) == compare(guarded.config()) == 1

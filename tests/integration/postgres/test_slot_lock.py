@@ -32,9 +32,7 @@ SLOTS = ("shop", "shop_2", "a", "s" * 63)  # keys of both signs
 
 
 @pytest.mark.parametrize("fixture", ["database", "old_database"])
-def test_a_second_session_is_refused_and_told_which_has_it(
-    fixture: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_second_session_is_refused_with_the_holder(fixture: str, request: pytest.FixtureRequest) -> None:
     database: Database = request.getfixturevalue(fixture)
     assert len({lock_key(slot) > 0 for slot in SLOTS}) == 2
     with closing(connect(database.conninfo)) as one, closing(connect(database.conninfo)) as two:
@@ -42,7 +40,7 @@ def test_a_second_session_is_refused_and_told_which_has_it(
             lock_slot(one, slot)
         for slot in SLOTS:
             began = time.monotonic()
-            sentence = rf"slot {slot} is busy and stayed so for 1 seconds .*PID {one.info.backend_pid}\)"
+            sentence = rf"slot {slot} is still busy after 1 seconds .*PID {one.info.backend_pid}\)"
             with pytest.raises(SlotBusyError, match=sentence):
                 lock_slot(two, slot, busy_timeout=0.6)
             assert time.monotonic() - began < 5
@@ -51,7 +49,7 @@ def test_a_second_session_is_refused_and_told_which_has_it(
         lock_slot(two, "other", busy_timeout=0)
 
 
-def test_it_is_taken_once_the_first_has_ended(database: Database) -> None:
+def test_it_is_acquired_once_the_first_has_ended(database: Database) -> None:
     one = connect(database.conninfo)
     lock_slot(one, "shop")
     timer = threading.Timer(1.0, one.close)
@@ -59,7 +57,7 @@ def test_it_is_taken_once_the_first_has_ended(database: Database) -> None:
         began = time.monotonic()
         timer.start()
         lock_slot(two, "shop", busy_timeout=20)
-        # it looks again after pauses of two seconds at the most
+        # it tries again after pauses of at most two seconds
         assert 1.0 <= time.monotonic() - began < 10
     timer.join()
 
@@ -80,8 +78,8 @@ def test_it_does_not_outlive_a_kill(database: Database) -> None:
         process.communicate()
 
 
-def test_a_session_that_is_lost_is_a_sentence(database: Database) -> None:
+def test_a_lost_session_is_a_source_error(database: Database) -> None:
     with closing(connect(database.conninfo)) as one:
         database.run(f"SELECT pg_terminate_backend({one.info.backend_pid})")
-        with pytest.raises(SourceError, match=r"Cannot take the lock of the slot shop: .*\."):
+        with pytest.raises(SourceError, match=r"Cannot acquire the lock of the slot shop: .*\."):
             lock_slot(one, "shop")

@@ -1,4 +1,4 @@
-"""What the source says of its slot and of the WAL that it keeps: old majors and new, limits, silence."""
+"""The status of the source: slot and kept WAL of old and new majors, limits, a silent server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from contextlib import closing
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.postgres.replication.slot_status import SlotState, SourceState, query_source
-from pipeline.postgres.replication.wal_end import LogEnd
+from pipeline.postgres.replication.slot import Slot
+from pipeline.postgres.replication.slot_status import SourceStatus, read_source_status
+from pipeline.postgres.replication.wal_end import WalEnd
 from pipeline.protocol.lsn import LSN
 from pipeline.report.lag import seconds_until_limit, slot_lines
 from tests.support.postgres.streams import make_items, prepare, start
@@ -20,7 +21,7 @@ from tests.support.servers import Database, MakeServer
 pytestmark = pytest.mark.postgres
 
 
-def slot_of(state: SourceState) -> SlotState:
+def slot_of(state: SourceStatus) -> Slot:
     assert state.slot is not None
     return state.slot
 
@@ -30,23 +31,21 @@ def test_a_slot_is_described_by_old_and_new_servers(major: int, request: pytest.
     database: Database = request.getfixturevalue("old_database" if major == 10 else "database")
     make_items(database)
     config = database.config()
-    none = query_source(config)
+    none = read_source_status(config)
     assert none.slot is None
     assert none.keep_size is None
     prepare(config)
     database.run("INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 2000) n")
-    state = query_source(config)
+    state = read_source_status(config)
     slot = slot_of(state)
     assert not slot.is_active
-    assert slot.restart_lsn is not None
-    assert slot.confirmed_flush_lsn is not None
     assert none.wal_lsn - 8192 < slot.restart_lsn <= slot.confirmed_flush_lsn < state.wal_lsn
-    assert slot.retained == state.wal_lsn - slot.restart_lsn > 1_000_000
+    assert state.retained_size == state.wal_lsn - slot.restart_lsn > 1_000_000
     assert slot.wal_status == (None if major == 10 else "reserved")
-    assert (slot.safe, slot.is_lost) == (None, False)
+    assert (state.safe_size, slot.is_lost) == (None, False)
     assert abs(state.now.timestamp() - time.time()) < 60
     with closing(start(config, "walsender")):
-        assert slot_of(query_source(config)).is_active
+        assert slot_of(read_source_status(config)).is_active
 
 
 def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServer) -> None:
@@ -56,21 +55,21 @@ def test_the_limit_comes_nearer_and_then_the_slot_is_lost(make_server: MakeServe
     config = database.config()
     prepare(config)
     fill = "INSERT INTO item SELECT n, repeat('x', 500) FROM generate_series(1, 30000) n"
-    before = query_source(config)
+    before = read_source_status(config)
     assert before.keep_size == 64 << 20
     database.run(fill)
-    after = query_source(config)
+    after = read_source_status(config)
     written = after.wal_lsn - before.wal_lsn
-    safe = slot_of(after).safe
+    safe = after.safe_size
     assert safe is not None
-    assert safe == pytest.approx((slot_of(before).safe or 0) - written, abs=1 << 20)
+    assert safe == pytest.approx((before.safe_size or 0) - written, abs=1 << 20)
     assert written > 15 << 20
     assert seconds_until_limit(after, 1000.0) == safe / 1000
     for _ in range(8):
         database.run("TRUNCATE item", fill, "SELECT pg_switch_wal()", "CHECKPOINT")
-    lost = query_source(config)
+    lost = read_source_status(config)
     assert slot_of(lost).is_lost
-    assert slot_of(lost).retained is None
+    assert lost.retained_size is None
     assert seconds_until_limit(lost, 1000.0) is None
     assert "The slot is lost" in slot_lines(lost, "postgres", 1000.0)[1]
 
@@ -82,23 +81,23 @@ def test_a_source_that_is_not_there_is_one_sentence_without_its_password(databas
         "host=127.0.0.1 port=x password=geheim",
     ):
         with pytest.raises(SourceError) as failed:
-            query_source(database.config(conninfo=conninfo))
+            read_source_status(database.config(conninfo=conninfo))
         assert "geheim" not in str(failed.value)
         assert "\n" not in str(failed.value)
 
 
-def test_a_source_that_says_nothing_is_not_waited_for(database: Database) -> None:
+def test_a_silent_source_is_not_waited_for(database: Database) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         port = silent.getsockname()[1]
         began = time.monotonic()
         with pytest.raises(SourceError, match=r"did not answer|[Tt]imeout|timed out"):
-            query_source(database.config(conninfo=f"host=127.0.0.1 port={port} dbname=shop"), 1.0)
+            read_source_status(database.config(conninfo=f"host=127.0.0.1 port={port} dbname=shop"), 1.0)
         assert time.monotonic() - began < 5
 
 
-def test_the_end_of_the_log_is_asked_for_again_and_again_and_forgotten_without_an_answer(
+def test_the_end_of_the_wal_is_polled_and_unknown_without_an_answer(
     make_server: MakeServer,
 ) -> None:
     server = make_server()
@@ -106,18 +105,18 @@ def test_the_end_of_the_log_is_asked_for_again_and_again_and_forgotten_without_a
 
     def wait_for(is_met: Callable[[LSN | None], bool]) -> None:
         deadline = time.monotonic() + 10
-        while not is_met(log_end.lsn):
-            assert time.monotonic() < deadline, log_end.lsn
+        while not is_met(wal_end.lsn):
+            assert time.monotonic() < deadline, wal_end.lsn
             time.sleep(0.02)
 
-    with closing(LogEnd(server.conninfo, interval=0.05, longest_age=1.0)) as log_end:
+    with closing(WalEnd(server.conninfo, interval=0.05, longest_age=1.0)) as wal_end:
         for _ in range(2):
             database.run("CREATE TABLE IF NOT EXISTS t ()", "SELECT pg_switch_wal()")
             end = database.flush_lsn()
             wait_for(lambda lsn, end=end: lsn is not None and lsn >= end)  # type: ignore[misc]
             database.run(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = 'pgdelta log end'"
+                " WHERE application_name = 'pgdelta wal end'"
             )
         server.stop()
         wait_for(lambda lsn: lsn is None)
@@ -125,10 +124,10 @@ def test_the_end_of_the_log_is_asked_for_again_and_again_and_forgotten_without_a
         wait_for(lambda lsn: lsn is not None)
 
 
-def test_a_source_that_says_nothing_does_not_keep_the_log_end_from_its_own() -> None:
+def test_a_silent_source_does_not_delay_closing() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        log_end = LogEnd(f"host=127.0.0.1 port={silent.getsockname()[1]} dbname=shop")
+        wal_end = WalEnd(f"host=127.0.0.1 port={silent.getsockname()[1]} dbname=shop")
         began = time.monotonic()
-        assert log_end.lsn is None
-        log_end.close()
+        assert wal_end.lsn is None
+        wal_end.close()
     assert time.monotonic() - began < 5

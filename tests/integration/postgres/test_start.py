@@ -73,7 +73,7 @@ def test_an_existing_publication_is_not_altered(database: Database) -> None:
 
 
 def test_a_missing_publication_that_may_not_be_created_is_refused(database: Database) -> None:
-    with pytest.raises(SourceError, match=r"does not exist and source.create.publication is never"):
+    with pytest.raises(SourceError, match=r"does not exist, and source.create.publication is never"):
         make_publication(database.config(create_publication="never"))
 
 
@@ -85,7 +85,7 @@ def test_a_publication_of_no_table_is_refused(database: Database) -> None:
 def test_a_publication_is_not_created_after_its_slot(database: Database) -> None:
     database.run("CREATE TABLE item (id int PRIMARY KEY)")
     make_slot(database.config())
-    with pytest.raises(SourceError, match="cannot decode what came before a publication"):
+    with pytest.raises(SourceError, match="cannot decode changes from before a publication"):
         make_publication(database.config())
 
 
@@ -109,24 +109,24 @@ def test_a_slot_is_created_once(database: Database) -> None:
 
 
 def test_a_missing_slot_is_a_gap_once_bronze_holds_a_position(database: Database) -> None:
-    with pytest.raises(GapError, match=f"The slot {database.name} is gone"):
+    with pytest.raises(GapError, match=f"The slot {database.name} does not exist any more"):
         make_slot(database.config(), may_create=False)
 
 
 def test_a_missing_slot_that_may_not_be_created_is_refused(database: Database) -> None:
-    with pytest.raises(SourceError, match=r"source.create.slot is false: create it with SELECT"):
+    with pytest.raises(SourceError, match=r"source.create.slot is false\. Run SELECT"):
         make_slot(database.config(create_slot=False))
 
 
 def test_a_slot_of_another_plugin_is_refused(old_database: Database) -> None:
     old_database.run("SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')")
-    with pytest.raises(SourceError, match="belongs to the plugin test_decoding"):
+    with pytest.raises(SourceError, match="uses the plugin test_decoding"):
         make_slot(old_database.config())
 
 
 def test_a_physical_slot_is_refused(database: Database) -> None:
     database.run("SELECT pg_create_physical_replication_slot(current_database())")
-    with pytest.raises(SourceError, match="is a physical one"):
+    with pytest.raises(SourceError, match="is a physical slot"):
         make_slot(database.config())
     database.run("SELECT pg_drop_replication_slot(current_database())")
 
@@ -200,7 +200,7 @@ def test_a_new_lake_refuses_a_two_phase_slot_that_may_have_passed_what_is_prepar
 
 
 def test_a_slot_is_not_created_for_options_that_the_server_lacks(old_database: Database) -> None:
-    with pytest.raises(SourceError, match="two_phase: true needs PostgreSQL 15 and the server is 10"):
+    with pytest.raises(SourceError, match="two_phase: true needs PostgreSQL 15, but the server is 10"):
         make_slot(old_database.config(protocol=Protocol(two_phase=True)))
     assert old_database.run("SELECT slot_name FROM pg_replication_slots") == []
 
@@ -210,12 +210,14 @@ def test_a_role_without_the_right_to_replicate_is_told_what_to_run(database: Dat
     role = f"reader_{database.name}"
     database.run(f"CREATE ROLE {role} LOGIN", "CREATE TABLE item (id int PRIMARY KEY)")
     config = database.config(conninfo=database.server.conninfo_of(database.name, role))
-    with pytest.raises(SourceError, match=f"{role} may not create the slot .* ALTER ROLE {role} REPLICATION"):
+    with pytest.raises(
+        SourceError, match=f'{role} may not create the slot .* ALTER ROLE "{role}" REPLICATION'
+    ):
         make_slot(config)
     make_publication(database.config())
     make_slot(database.config())
     database.run("INSERT INTO item VALUES (2)")
-    with pytest.raises(SourceError, match=r"may not (replicate|read the slot).*ALTER ROLE … REPLICATION"):
+    with pytest.raises(SourceError, match=r"may not (replicate|read the slot).*ALTER ROLE \S+ REPLICATION"):
         start(config, route).read(5.0)
     database.run(f"DROP ROLE {role}")
 
@@ -243,7 +245,7 @@ def test_a_server_without_a_free_walsender_is_named(make_server: MakeServer) -> 
         make_publication(database.config(slot="none"))
         make_slot(database.config(slot=slot))
     stream = start(database.config(slot="one"))
-    with pytest.raises(SourceError, match="raise max_wal_senders"):
+    with pytest.raises(SourceError, match="Raise max_wal_senders"):
         start(database.config(slot="two"))
     stream.close()
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.postgres.checks.start import run_checks
+from pipeline.postgres.checks.source_checks import run_checks
 from pipeline.postgres.connection import connect, connect_replication
 from pipeline.protocol.lsn import LSN
 from tests.support.postgres.streams import kinds, read_through, start
@@ -84,13 +84,13 @@ def test_another_authority_is_refused(guarded: GuardedServer, other: str, said: 
     for mode in ("require", "verify-ca", "verify-full"):
         sentence = refusal(guarded.trusting(getattr(guarded, other), mode))
         assert said in sentence
-        assert "name the CA that signed the server's certificate" in sentence
+        assert "to the CA that signed the server's certificate" in sentence
 
 
 def test_another_name_is_refused_where_names_count(guarded: GuardedServer) -> None:
     sentence = refusal(guarded.trusting(guarded.authority, "verify-full", host="127.0.0.1"))
     assert 'does not match host name "127.0.0.1"' in sentence
-    assert "Let host in source.conninfo be a name that the certificate is for" in sentence
+    assert "Set host in source.conninfo to a name in the server's certificate" in sentence
     connect(guarded.trusting(guarded.authority, "verify-ca", host="127.0.0.1")).close()
     # the name is proven, the address is said
     where = f"{guarded.trusting(guarded.authority, 'verify-full')} hostaddr=127.0.0.1"
@@ -100,8 +100,8 @@ def test_another_name_is_refused_where_names_count(guarded: GuardedServer) -> No
 def test_a_missing_file_of_the_authority_is_named(guarded: GuardedServer, tmp_path: Path) -> None:
     sentence = refusal(guarded.trusting(tmp_path / "nowhere.pem", "verify-full"))
     assert "nowhere.pem" in sentence
-    assert "Let sslrootcert in source.conninfo, or PGSSLROOTCERT, name the file" in sentence
-    assert "Let sslrootcert" in refusal(guarded.conninfo("verify-full"))
+    assert "Set sslrootcert in source.conninfo, or PGSSLROOTCERT, to the file" in sentence
+    assert "Set sslrootcert" in refusal(guarded.conninfo("verify-full"))
 
 
 def test_a_session_in_the_clear_is_refused_by_the_server(guarded: GuardedServer) -> None:
@@ -115,7 +115,7 @@ def test_a_server_without_tls_is_refused(database: Database, mode: str, tmp_path
     (tmp_path / "any.pem").write_text("")
     sentence = refusal(f"{database.conninfo} sslmode={mode} sslrootcert={tmp_path / 'any.pem'}")
     assert "does not support SSL" in sentence
-    assert "Turn on ssl at the server" in sentence
+    assert "Set ssl = on at the server" in sentence
     for opened in OPEN:
         opened(f"{database.conninfo} sslmode=disable").close()
 
@@ -150,13 +150,13 @@ def test_a_password_is_taken_or_refused_unnamed(
     wrong = conninfo_with(f"{PASSWORD} not")
     sentence = refusal(wrong)
     assert f'password authentication failed for user "{ROLE}"' in sentence
-    assert "Correct the password in PGPASSWORD, in PGPASSFILE or behind source.conninfo" in sentence
+    assert "Correct the password in PGPASSWORD, PGPASSFILE or the variable in source.conninfo" in sentence
 
 
 def test_a_missing_password_is_said(guarded: GuardedServer) -> None:
     sentence = refusal(guarded.trusting(guarded.authority, "verify-full", user=ROLE))
     assert "no password supplied" in sentence
-    assert "Give the password by PGPASSWORD, PGPASSFILE" in sentence
+    assert "Set PGPASSWORD, PGPASSFILE" in sentence
 
 
 def test_scram_is_what_was_spoken(guarded: GuardedServer) -> None:

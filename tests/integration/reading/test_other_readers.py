@@ -18,7 +18,7 @@ import polars
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.postgres.embedded import EmbeddedServer
 from tests.support.pipelines import Pipeline
 from tests.support.servers import Database, drop_database
 

@@ -15,7 +15,7 @@ from pipeline.apply.applier import Applier
 from pipeline.config.tables import TableRule
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
-from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.postgres.embedded import EmbeddedServer
 from pipeline.silver.as_of import as_of
 from pipeline.table_name import TableName
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash

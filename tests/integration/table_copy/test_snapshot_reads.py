@@ -14,14 +14,14 @@ from pipeline.bronze.spool import Spool
 from pipeline.errors import SourceError
 from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import connect
-from pipeline.postgres.embedded.binaries import binaries_of
-from pipeline.postgres.embedded.server import start_server
+from pipeline.postgres.embedded import start_server
 from pipeline.postgres.published_tables import describe_published
-from pipeline.postgres.snapshot.export import SnapshotKeeper
-from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages, RowsMoved, SnapshotLost
+from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
+from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.table_name import TableName
 from tests.support.bronze.events import rows_of
 from tests.support.captures.typed import install
+from tests.support.postgres.binaries import binaries_of
 from tests.support.postgres.copying import Row, copy_table, values
 from tests.support.postgres.streams import prepare, read_through, start
 from tests.support.servers import Database, drop_database

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.config.config import Config, Copying
 from pipeline.errors import GapError
-from pipeline.postgres.embedded.server import EmbeddedServer
+from pipeline.postgres.embedded import EmbeddedServer
 from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.postgres.standbys import promote, standby_of

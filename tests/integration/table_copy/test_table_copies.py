@@ -13,7 +13,8 @@ from pipeline.apply.applier import Applier
 from pipeline.bronze.copy_states import Chunk
 from pipeline.bronze.staged_files import StagedFile
 from pipeline.config.config import Copying
-from pipeline.postgres.snapshot.export import COPY_SESSIONS
+from pipeline.postgres.connection import Connection
+from pipeline.postgres.snapshot.export import COPY_SESSIONS, Snapshot, begin_under
 from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.progress import IngestSummary
 from pipeline.report.status import read_status
@@ -203,16 +204,16 @@ def test_a_table_that_is_written_anew_under_way_is_copied_anew(
     copying: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying.run(*ORDERS, FILL.format(2000))
-    begin, is_done = CopyReader._begin, False
+    is_done = False
 
-    def begin_and_rewrite(self: CopyReader, snapshot: Any) -> None:
+    def begin_and_rewrite(connection: Connection, snapshot: Snapshot) -> None:
         nonlocal is_done
-        begin(self, snapshot)
+        begin_under(connection, snapshot)
         if not is_done:
             is_done = True
             copying.run("ALTER TABLE orders ALTER n TYPE bigint")
 
-    monkeypatch.setattr(CopyReader, "_begin", begin_and_rewrite)
+    monkeypatch.setattr("pipeline.postgres.snapshot.read_table.begin_under", begin_and_rewrite)
     copying.catch_up()
     assert [state for state, _ in copies(copying, "orders")] == [
         "reading",

@@ -294,8 +294,8 @@ def test_a_busy_slot_is_a_sentence_that_names_the_way_out(database: Database, ta
         database.run("INSERT INTO item (id) VALUES (1)")
         sentence = tail("--route", route, code=1)[-1]
     assert sentence == (
-        f"pgdelta: The slot {database.name} is being read by another session (process {pid}), and only one"
-        " can: add --temporary, which makes a slot of its own and shows what is committed from now on."
+        f"pgdelta: Another session (process {pid}) reads the slot {database.name}, and only one can. Add"
+        " --temporary to show what is committed from now on through a slot of its own."
     )
 
 
@@ -338,7 +338,7 @@ def test_waiting_for_a_temporary_slot_can_be_broken_off(database: Database) -> N
         connection.execute("INSERT INTO item (id) VALUES (1)")
         arguments = ["--conninfo", database.conninfo, "--publication", database.name, "--temporary"]
         with running(*arguments) as process:
-            wait_until_ready(process, "waiting for the transactions that are open now to end")
+            wait_until_ready(process, "waiting for the open transactions to end")
             assert end(process) < 3
         deadline = time.monotonic() + 10
         while len(slots(database)) > 1 and time.monotonic() < deadline:
@@ -387,7 +387,7 @@ def test_acknowledging_what_bronze_needs_is_refused(
     for root, reason in (
         (f"{tmp_path}/the lake", "fills bronze at"),
         (uri, "fills bronze at"),
-        ("s3a://bucket/lake", "cannot be told from here"),
+        ("s3a://bucket/lake", "cannot be checked from here"),
     ):
         config.write_text(text % root)
         assert main.main([*arguments, "--acknowledge"]) == 2
@@ -437,20 +437,29 @@ def test_a_table_can_be_chosen_and_values_left_out(database: Database, tail: Tai
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--slot", "shop", "--temporary"], "--temporary makes a slot of its own: leave --slot out"),
+        (["--slot", "shop", "--temporary"], "--temporary creates a slot of its own. Remove --slot."),
         (["--temporary", "--publication", "p", "--route", "sql"], "--temporary needs a replication"),
         (
             ["--temporary", "--publication", "p", "--no-follow"],
             "--temporary shows what is committed from now",
         ),
-        (["--temporary", "--publication", "p", "--acknowledge"], "a temporary slot ends with the command"),
-        (["--temporary"], "no publication to look at"),
-        ([], "no slot to look at"),
-        (["--slot", "shop", "--two-phase"], "--two-phase would change the slot for good"),
-        (["--slot", "shop", "--transactions", "--streaming", "on"], "--transactions shows what is committed"),
-        (["--slot", "shop", "--acknowledge", "--table", "a.b"], "--acknowledge lets the slot forget"),
-        (["--slot", "shop", "--acknowledge", "--transactions"], "--acknowledge lets the slot forget"),
-        (["--slot", "shop", "--table", "item"], "--table item: write schema.table"),
+        (["--temporary", "--publication", "p", "--acknowledge"], "A temporary slot ends with the command"),
+        (["--temporary"], "No publication is named"),
+        ([], "No slot is named"),
+        (["--slot", "shop", "--two-phase"], "--two-phase would change the slot permanently"),
+        (
+            ["--slot", "shop", "--transactions", "--streaming", "on"],
+            "--transactions shows committed transactions only",
+        ),
+        (
+            ["--slot", "shop", "--acknowledge", "--table", "a.b"],
+            "--acknowledge discards everything up to the last transaction",
+        ),
+        (
+            ["--slot", "shop", "--acknowledge", "--transactions"],
+            "--acknowledge discards everything up to the last transaction",
+        ),
+        (["--slot", "shop", "--table", "item"], "--table item is not schema.table"),
     ],
 )
 def test_what_the_command_line_cannot_mean_is_refused_before_a_server_is_asked(

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.decode import decode
 from pipeline.protocol.events import Change, Truncation
-from pipeline.protocol.messages import UNCHANGED_TOAST, Delete, Insert, Relation, Tuple, Update
+from pipeline.protocol.messages import UNCHANGED_TOAST, Delete, Insert, Relation, TupleData, Update
 from pipeline.protocol.transactions import Assembler
 from pipeline.table_name import TableName
 from tests.support import oracle
@@ -24,7 +25,6 @@ from tests.support.comparable.source import (
     Connection,
     Rows,
     parse_array,
-    quote,
     snapshot,
     source_columns,
     source_rows,
@@ -66,7 +66,7 @@ def shape_of(relation: Relation, primary_key: tuple[str, ...]) -> Shape:
     )
 
 
-def texts(cells: Tuple) -> tuple[Text, ...]:
+def texts(cells: TupleData) -> tuple[Text, ...]:
     return tuple(cell.decode() if isinstance(cell, bytes) else None for cell in cells)
 
 
@@ -83,7 +83,7 @@ def model_change(shape: Shape, data: bytes) -> ModelChange:
     raise AssertionError("not a row change")
 
 
-def unsent_in(cells: Tuple) -> frozenset[int]:
+def unsent_in(cells: TupleData) -> frozenset[int]:
     return frozenset(position for position, cell in enumerate(cells) if cell is UNCHANGED_TOAST)
 
 
@@ -211,9 +211,9 @@ def write_silver(spark: SparkSession, conn: Connection, root: str, schema: str, 
     from pyspark.sql import functions
 
     columns = source_columns(conn, schema, table)
-    names = ", ".join(quote(column.name) for column in columns)
+    names = ", ".join(quote_identifier(column.name) for column in columns)
     with snapshot(conn):
-        result = conn.execute(f"SELECT {names} FROM {quote(schema)}.{quote(table)}").pgresult
+        result = conn.execute(f"SELECT {names} FROM {quote_identifier(schema, table)}").pgresult
     assert result is not None
     rows: list[tuple[Any, ...]] = []
     for at in range(result.ntuples):

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.bronze.columnar.binary import RowTypes
 from pipeline.bronze.columnar.decode import RowColumns, decode_rows
-from pipeline.protocol.binary.types import Types
+from pipeline.protocol.binary.converters import Types
 from pipeline.protocol.messages import Cell, Column, Delete, Insert, Relation, Update
 from tests.support.protocol.encode import encode
 

@@ -62,7 +62,7 @@ SCENARIOS = (
         (
             "Begin",
             "Relation public.t f (id int4 *, v text *, big text *)",
-            "Update public.t O ('1', NULL, 'x'·2500) → ('1', 'a', unsent)",
+            "Update public.t O ('1', NULL, 'x'·2500) → ('1', 'a', unchanged TOAST)",
             "Commit",
             "Begin",
             "Delete public.t O ('1', 'a', 'x'·2500)",
@@ -120,7 +120,7 @@ SCENARIOS = (
         (
             "Begin",
             "Relation public.t d (k text *, v text, n int4)",
-            "Update public.t K ('k'·2200, NULL, NULL) → (unsent, unsent, '2')",
+            "Update public.t K ('k'·2200, NULL, NULL) → (unchanged TOAST, unchanged TOAST, '2')",
             "Commit",
             "Begin",
             "Update public.t K ('k'·2200, NULL, NULL) → ('short', NULL, '2')",

@@ -17,11 +17,12 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path.insert(0, str(HERE.parents[2]))
 
+from pipeline.postgres.binary_format import read_type  # noqa: E402
 from pipeline.postgres.connection import Connection, connect  # noqa: E402
-from pipeline.postgres.embedded.server import binaries_of, start_server  # noqa: E402
-from pipeline.postgres.types import read_type  # noqa: E402
-from pipeline.protocol.binary.types import CatalogType, Types  # noqa: E402
+from pipeline.postgres.embedded import start_server  # noqa: E402
+from pipeline.protocol.binary.converters import CatalogType, Types  # noqa: E402
 from tests.support.captures.typed import install, values_of  # noqa: E402
+from tests.support.postgres.binaries import binaries_of  # noqa: E402
 
 
 def fetch(connection: Connection, query: bytes, result_format: int) -> tuple[int, bytes]:
@@ -55,7 +56,7 @@ def capture(name: str) -> None:
                 for literal in literals:
                     query = sql.SQL("SELECT {}::{}").format(sql.Literal(literal), sql.SQL(of_type))
                     oid, binary = fetch(connection, query.as_bytes(connection), 1)
-                    assert types.unreadable(oid) is None, of_type
+                    assert types.find_unreadable(oid) is None, of_type
                     _, text = fetch(connection, query.as_bytes(connection), 0)
                     values.append([oid, binary.hex(), text.hex()])
         server.stop()

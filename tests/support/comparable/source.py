@@ -16,6 +16,8 @@ from typing import Any
 import numpy
 import psycopg
 
+from pipeline.postgres.sql_text import quote_identifier
+
 Value = Any  # None, text, or for an array a tuple of Values
 Rows = Counter[tuple[Value, ...]]
 Connection = psycopg.Connection[Any]
@@ -48,10 +50,6 @@ def snapshot(conn: Connection) -> Iterator[None]:
         yield
 
 
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def source_columns(conn: Connection, schema: str, table: str) -> list[SourceColumn]:
     """Return the table's live columns in order, with the types that their domains stand for."""
     query = """
@@ -68,7 +66,7 @@ def source_columns(conn: Connection, schema: str, table: str) -> list[SourceColu
                CASE WHEN t.typcategory = 'A' THEN e.typname::text END
         FROM steps s JOIN pg_type t ON t.oid = s.type LEFT JOIN pg_type e ON e.oid = t.typelem
         ORDER BY s.attnum, depth DESC"""
-    return [SourceColumn(*row) for row in conn.execute(query, [f"{quote(schema)}.{quote(table)}"])]
+    return [SourceColumn(*row) for row in conn.execute(query, [quote_identifier(schema, table)])]
 
 
 def source_rows(
@@ -76,8 +74,8 @@ def source_rows(
 ) -> Rows:
     """Return the multiset of the table's rows as comparable values; call it inside `snapshot`."""
     columns = source_columns(conn, schema, table) if columns is None else columns
-    names = ", ".join(quote(column.name) for column in columns)
-    target = f"{quote(schema)}.{quote(table)}"
+    names = ", ".join(quote_identifier(column.name) for column in columns)
+    target = quote_identifier(schema, table)
     partitioned = conn.execute(
         "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass", [target]
     ).fetchone()

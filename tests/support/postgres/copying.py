@@ -30,7 +30,7 @@ def copy_table(
         facts = read_relation(keeper.connection, described.relation)
         assert facts is not None
         version = relation_version(described.relation, facts, INVALID)
-        spool = CopySpool(directory, CopyHeader(7, version, keeper.snapshot.lsn, keeper.snapshot.taken_at))
+        spool = CopySpool(directory, CopyHeader(7, version, keeper.snapshot.lsn, keeper.snapshot.exported_at))
         count = 0
         for chunk in plan_chunks(described.leaves, 64 << 20):
             leaf = next(leaf for leaf in described.leaves if leaf.oid == chunk.relation_id)

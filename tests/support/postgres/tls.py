@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.postgres.embedded.server import EmbeddedServer, binaries_of, start_server
+from pipeline.postgres.embedded import EmbeddedServer, start_server
+from tests.support.postgres.binaries import binaries_of
 from tests.support.postgres.certificates import Certificate, issue, make_authority
-from tests.support.servers import Database
+from tests.support.servers import Database, restart
 
 PASSWORD = "pl@nted:/?#s3cr3t"
 ROLE = "keeper"
@@ -54,7 +55,7 @@ def serve_guarded(directory: Path, major: int) -> Iterator[GuardedServer]:
             "INSERT INTO item VALUES (1)",
         )
         (server.data / "pg_hba.conf").write_text(_HBA)
-        server.restart({"ssl": "on"})
+        restart(server, {"ssl": "on"})
         files = [directory / f"{name}.pem" for name in ("authority", "stranger", "namesake")]
         for file, certificate in zip(files, (authority, *others), strict=True):
             file.write_text(certificate.pem)

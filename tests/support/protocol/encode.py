@@ -24,14 +24,14 @@ from pipeline.protocol.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Tuple,
+    TupleData,
     Type,
     Update,
 )
 
 
 def encode(message: Message) -> bytes:
-    """Return the bytes of the message; one that has an xid is as it stands inside a stream."""
+    """Return the bytes of the message; one with an xid is encoded as inside a stream."""
     match message:
         case Begin(final_lsn, commit_time, xid):
             return b"B" + struct.pack(">QqI", final_lsn, commit_time, xid)
@@ -64,8 +64,8 @@ def encode(message: Message) -> bytes:
         case StreamCommit(xid, flags, commit_lsn, end_lsn, commit_time):
             return b"c" + struct.pack(">IBQQq", xid, flags, commit_lsn, end_lsn, commit_time)
         case StreamAbort(xid, subxid, abort_lsn, abort_time):
-            place = b"" if abort_lsn is None else struct.pack(">Qq", abort_lsn, abort_time)
-            return b"A" + struct.pack(">II", xid, subxid) + place
+            end = b"" if abort_lsn is None else struct.pack(">Qq", abort_lsn, abort_time)
+            return b"A" + struct.pack(">II", xid, subxid) + end
         case BeginPrepare(prepare_lsn, end_lsn, prepare_time, xid, gid):
             return b"b" + struct.pack(">QQqI", prepare_lsn, end_lsn, prepare_time, xid) + _string(gid)
         case Prepare(flags, lsn, end_lsn, time, xid, gid):
@@ -73,8 +73,8 @@ def encode(message: Message) -> bytes:
         case CommitPrepared(flags, lsn, end_lsn, time, xid, gid):
             return b"K" + struct.pack(">BQQqI", flags, lsn, end_lsn, time, xid) + _string(gid)
         case RollbackPrepared(flags, prepare_end_lsn, end_lsn, prepare_time, rollback_time, xid, gid):
-            positions = struct.pack(">BQQ", flags, prepare_end_lsn, end_lsn)
-            return b"r" + positions + struct.pack(">qqI", prepare_time, rollback_time, xid) + _string(gid)
+            lsns = struct.pack(">BQQ", flags, prepare_end_lsn, end_lsn)
+            return b"r" + lsns + struct.pack(">qqI", prepare_time, rollback_time, xid) + _string(gid)
         case StreamPrepare(flags, lsn, end_lsn, time, xid, gid):
             return b"p" + struct.pack(">BQQqI", flags, lsn, end_lsn, time, xid) + _string(gid)
 
@@ -103,7 +103,7 @@ def _column(column: Column) -> bytes:
     )
 
 
-def _tuple(cells: Tuple) -> bytes:
+def _tuple(cells: TupleData) -> bytes:
     encoded = struct.pack(">H", len(cells))
     for cell in cells:
         if cell is None:

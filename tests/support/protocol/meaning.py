@@ -25,16 +25,16 @@ from pipeline.protocol.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Tuple,
+    TupleData,
     Type,
     Update,
 )
 
 
-def tell(
+def describe(
     message: Message, relations: Mapping[int, str], types: Mapping[int, str], xids: dict[int, int]
 ) -> str:
-    """Return what the message says, with the names that the catalog has for its oids.
+    """Return a message as a line of text, with the names that the catalog has for its OIDs.
 
     The xids of streams are numbered in the order in which they appear; `xids` holds the numbers given so far.
     """
@@ -96,7 +96,7 @@ def _column(column: Column, types: Mapping[int, str]) -> str:
     return f"{column.name} {types[column.type_oid]}{modifier}{' *' if column.is_key else ''}"
 
 
-def _tuple(cells: Tuple) -> str:
+def _tuple(cells: TupleData) -> str:
     return f"({', '.join(map(_cell, cells))})"
 
 
@@ -104,7 +104,7 @@ def _cell(cell: Cell) -> str:
     if cell is None:
         return "NULL"
     if cell is UNCHANGED_TOAST:
-        return "unsent"
+        return "unchanged TOAST"
     if isinstance(cell, Binary):
         return f"binary {cell.hex()}"
     text = cell.decode("utf-8", "surrogateescape")

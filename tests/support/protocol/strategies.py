@@ -28,7 +28,7 @@ from pipeline.protocol.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    Tuple,
+    TupleData,
     Type,
     Update,
 )
@@ -44,7 +44,7 @@ names = st.one_of(
 cells: SearchStrategy[Cell] = st.one_of(
     st.none(), st.just(UNCHANGED_TOAST), st.binary(max_size=40), st.binary(max_size=40).map(Binary)
 )
-tuples: SearchStrategy[Tuple] = st.lists(cells, max_size=8).map(tuple)
+tuples: SearchStrategy[TupleData] = st.lists(cells, max_size=8).map(tuple)
 old_kinds: SearchStrategy[OldKind] = st.sampled_from(["K", "O"])
 columns = st.builds(Column, st.booleans(), names, int32s, st.integers(-(2**31), 2**31 - 1))
 

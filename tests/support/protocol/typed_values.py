@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.protocol.binary.types import CatalogType, Types
+from pipeline.protocol.binary.converters import CatalogType, Types
 
 FOLDER = Path(__file__).resolve().parents[1] / "captures"
 

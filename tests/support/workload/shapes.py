@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from tests.support.workload.tables import Column, Connection, Schema, Table, create_table, quote
+from pipeline.postgres.sql_text import quote_identifier
+from tests.support.workload.tables import Column, Connection, Schema, Table, create_table
 from tests.support.workload.transactions import Step
 
 TYPES = (
@@ -74,7 +75,7 @@ def create_shapes(conn: Connection, rng: Random, name: str, tables: int) -> Sche
     schema = Schema(name, [], has_truncate=True)
     taken: set[str] = set()
     with conn.transaction():
-        conn.execute(f"CREATE SCHEMA {quote(name)}")
+        conn.execute(f"CREATE SCHEMA {quote_identifier(name)}")
         for _ in range(tables):
             schema.tables.append(draw_table(rng, name, taken))
             create_table(conn, schema.tables[-1])
@@ -98,7 +99,7 @@ class Evolving(Step):
     def rename_column(self, table: Table) -> bool:
         old = self.rng.choice(table.columns)
         name = draw_name(self.rng, {column.name.lower() for column in table.columns} | self.left(table))
-        self.alter(table, f"RENAME {old.quoted} TO {quote(name)}")
+        self.alter(table, f"RENAME {old.quoted} TO {quote_identifier(name)}")
         new = Column(name, old.type, old.is_toast, old.is_required)
         table.columns = [new if column is old else column for column in table.columns]
         table.key = tuple(name if part == old.name else part for part in table.key)

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
 
 Connection = psycopg.Connection[Any]
@@ -29,7 +30,7 @@ class Column:
 
     @property
     def quoted(self) -> str:
-        return quote(self.name)
+        return quote_identifier(self.name)
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class Table:
 
     @property
     def quoted(self) -> str:
-        return f"{quote(self.schema)}.{quote(self.name)}"
+        return quote_identifier(self.schema, self.name)
 
     @property
     def toast(self) -> list[Column]:
@@ -77,14 +78,10 @@ class Schema:
         return [TableName(table.schema, table.name) for table in self.tables]
 
 
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def create_schema(conn: Connection, rng: Random, *, name: str | None = None) -> Schema:
     """Create and return six tables in a new schema, with every replica identity, TOAST and many types."""
     schema = name or f"w_{rng.getrandbits(40):010x}"
-    mood = f'{quote(schema)}."mood"'
+    mood = f'{quote_identifier(schema)}."mood"'
     wide = conn.info.server_version >= 150000  # numeric with a negative scale or one above the precision
     tables = [
         Table(
@@ -195,7 +192,7 @@ def create_schema(conn: Connection, rng: Random, *, name: str | None = None) -> 
         ),
     ]
     with conn.transaction():
-        conn.execute(f"CREATE SCHEMA {quote(schema)}")
+        conn.execute(f"CREATE SCHEMA {quote_identifier(schema)}")
         labels = ", ".join("'" + label.replace("'", "''") + "'" for label in MOODS)
         conn.execute(f"CREATE TYPE {mood} AS ENUM ({labels})")
         for table in tables:

@@ -12,9 +12,9 @@ from pipeline.bronze.columnar import binary as binary_module
 from pipeline.bronze.columnar.binary_types import COLUMN_READERS
 from pipeline.errors import ProtocolError
 from pipeline.protocol.binary import numbers, texts, times
+from pipeline.protocol.binary.converters import FAULTS, CatalogType, Types
 from pipeline.protocol.binary.nested import Converter
-from pipeline.protocol.binary.types import FAULTS, CatalogType, Types
-from pipeline.protocol.messages import UNCHANGED_TOAST, Binary, Delete, Insert, Relation, Tuple, Update
+from pipeline.protocol.messages import UNCHANGED_TOAST, Binary, Delete, Insert, Relation, TupleData, Update
 from tests.support.bronze.cells import decode, read_column, relation
 from tests.support.protocol.typed_values import TypedValues, load_typed_values
 
@@ -51,10 +51,10 @@ def test_columns_of_values_read_as_the_server_writes_them(server: TypedValues) -
 @pytest.mark.parametrize("server", SERVERS, ids=str)
 def test_a_row_of_every_type_reads_in_old_and_new(server: TypedValues) -> None:
     values = list(server.values)
-    row: Tuple = tuple(Binary(value.binary) for value in values)
+    row: TupleData = tuple(Binary(value.binary) for value in values)
     expected = [value.text.decode("utf-8", "replace") for value in values]
     described = relation(*(value.oid for value in values))
-    partial: Tuple = tuple(UNCHANGED_TOAST if i % 3 else cell for i, cell in enumerate(row))
+    partial: TupleData = tuple(UNCHANGED_TOAST if i % 3 else cell for i, cell in enumerate(row))
     columns = decode(
         [Update(7, "O", row, partial), Delete(7, "O", row)], [described], [0, 0], server.types(), xid=9
     )
@@ -177,7 +177,7 @@ def test_text_that_is_not_utf8_is_kept_raw_as_in_text_format() -> None:
 
 
 def refusal(message: Insert | Update | Delete, described: Relation, types: Types | None) -> str:
-    good: Tuple = tuple(None for _ in described.columns)
+    good: TupleData = tuple(None for _ in described.columns)
     with pytest.raises(ProtocolError) as caught:
         decode([Insert(7, good), message, Insert(7, good)], [described], [0, 0, 0], types)
     return str(caught.value)
@@ -185,11 +185,11 @@ def refusal(message: Insert | Update | Delete, described: Relation, types: Types
 
 def test_a_malformed_value_is_refused_by_column_and_never_shown() -> None:
     described = relation(INT4, NUMERIC)
-    new: Tuple = Binary(b"\0\0\0\1"), Binary(b"secret!")
+    new: TupleData = Binary(b"\0\0\0\1"), Binary(b"secret!")
     assert refusal(Insert(7, new), described, Types(180000)) == (
         "Insert number 1: column 2 of the new tuple (c1) has 7 bytes that are no value of the type numeric."
     )
-    old: Tuple = Binary(b"secret"), None
+    old: TupleData = Binary(b"secret"), None
     assert refusal(Delete(7, "K", old), described, Types(180000)) == (
         "Delete number 1: column 1 of the old tuple (c0) has 6 bytes that are no value of the type integer."
     )

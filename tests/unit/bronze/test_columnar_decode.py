@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.bronze.columnar.decode import RowColumns, decode_rows
 from pipeline.errors import ProtocolError
 from pipeline.protocol.decode import decode
-from pipeline.protocol.messages import UNCHANGED_TOAST, Binary, Cell, Delete, Insert, Tuple, Update
+from pipeline.protocol.messages import UNCHANGED_TOAST, Binary, Cell, Delete, Insert, TupleData, Update
 from tests.support.protocol.encode import encode
 from tests.support.protocol.golden import MESSAGES
 from tests.support.protocol.strategies import int32s, old_kinds
@@ -35,7 +35,7 @@ small = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(lambda text: t
 # On both sides of the mean length that decides how values are copied.
 large = st.integers(100, 900).map(lambda length: b"x" * length)
 cells: st.SearchStrategy[Cell] = st.one_of(st.none(), st.just(UNCHANGED_TOAST), small, large)
-tuples: st.SearchStrategy[Tuple] = st.lists(cells, max_size=6).map(tuple)
+tuples: st.SearchStrategy[TupleData] = st.lists(cells, max_size=6).map(tuple)
 row_messages: st.SearchStrategy[RowMessage] = st.one_of(
     st.builds(Insert, int32s, tuples),
     st.builds(Update, int32s, st.none(), st.none(), tuples),
@@ -44,7 +44,7 @@ row_messages: st.SearchStrategy[RowMessage] = st.one_of(
 )
 
 
-def texts(cells: Tuple | None) -> list[str | None] | None:
+def texts(cells: TupleData | None) -> list[str | None] | None:
     if cells is None:
         return None
     return [shown(cell) if isinstance(cell, bytes) else None for cell in cells]
@@ -56,7 +56,7 @@ def shown(value: bytes) -> str:
     return "".join(rf"\x{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
-def raw(cells: Tuple | None) -> list[bytes | None] | None:
+def raw(cells: TupleData | None) -> list[bytes | None] | None:
     """Return the bytes of a tuple that is not UTF-8, None for any other."""
     values = [cell if isinstance(cell, bytes) else None for cell in cells or ()]
     try:
@@ -68,8 +68,8 @@ def raw(cells: Tuple | None) -> list[bytes | None] | None:
 
 
 def meaning_of(message: RowMessage) -> dict[str, object]:
-    old: Tuple | None = getattr(message, "old", None)
-    new: Tuple | None = getattr(message, "new", None)
+    old: TupleData | None = getattr(message, "old", None)
+    new: TupleData | None = getattr(message, "new", None)
     return {
         "op": type(message).__name__[0],
         "relation_id": message.oid,
@@ -121,7 +121,7 @@ def test_no_messages_are_no_rows() -> None:
 
 
 def test_tables_without_columns_and_with_1600_decode_side_by_side() -> None:
-    wide: Tuple = tuple(str(i).encode() if i % 3 else (None, UNCHANGED_TOAST)[i % 2] for i in range(1600))
+    wide: TupleData = tuple(str(i).encode() if i % 3 else (None, UNCHANGED_TOAST)[i % 2] for i in range(1600))
     check(
         [encode(m) for m in (Insert(1, ()), Insert(2, wide), Delete(1, "K", ()), Update(2, "O", wide, wide))]
     )

@@ -141,7 +141,9 @@ def test_an_address_without_credentials_is_taken(tmp_path: Path, root: str) -> N
     "conninfo", ["host=x password=geheim", "postgresql://me:geheim@db/shop", "postgres://db?password=geheim"]
 )
 def test_a_password_on_the_command_line_is_refused(conninfo: str) -> None:
-    with pytest.raises(ConfigError, match="--conninfo: every user of this machine") as caught:
+    with pytest.raises(
+        ConfigError, match="--conninfo has a password, which every user of this machine"
+    ) as caught:
         resolve(TailOptions(conninfo=conninfo, slot="shop"))
     assert "geheim" not in str(caught.value)
     assert resolve(TailOptions(conninfo="host=x user=me", slot="shop")).conninfo == "host=x user=me"

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.config.config import Config
 from pipeline.operate.machine_checks import check_machine
-from pipeline.postgres.checks.tables import Check
+from pipeline.postgres.checks.table_checks import Check
 
 
 def checked(root: str) -> dict[str, Check]:

@@ -13,9 +13,8 @@ from pipeline.postgres.replication.options import (
     Route,
     negotiate,
     pgoutput_options,
-    quote_identifier,
-    quote_literal,
 )
+from pipeline.postgres.sql_text import quote_identifier, quote_literal
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import (
     Begin,
@@ -139,19 +138,23 @@ def test_defaults_that_are_written_are_no_demands_on_an_old_server() -> None:
 @pytest.mark.parametrize(
     ("major", "protocol", "sentence"),
     [
-        (13, {"version": 2}, "version 2 needs PostgreSQL 14 and the server is 13: write 1, or auto"),
-        (14, {"version": 3}, "version 3 needs PostgreSQL 15 and the server is 14: write 2, or auto"),
-        (15, {"version": 4}, "version 4 needs PostgreSQL 16 and the server is 15: write 3, or auto"),
-        (13, {"streaming": "on"}, "streaming: on needs PostgreSQL 14 and the server is 13: take the option"),
-        (15, {"streaming": "parallel"}, "streaming: parallel needs PostgreSQL 16 and the server is 15"),
-        (14, {"two_phase": True}, "two_phase: true needs PostgreSQL 15 and the server is 14"),
-        (13, {"binary": True}, "binary: true needs PostgreSQL 14 and the server is 13"),
-        (13, {"messages": True}, "messages: true needs PostgreSQL 14 and the server is 13"),
-        (15, {"origin": "none"}, "origin: none needs PostgreSQL 16 and the server is 15"),
+        (13, {"version": 2}, "version 2 needs PostgreSQL 14, but the server is 13. Set it to 1 or auto."),
+        (14, {"version": 3}, "version 3 needs PostgreSQL 15, but the server is 14. Set it to 2 or auto."),
+        (15, {"version": 4}, "version 4 needs PostgreSQL 16, but the server is 15. Set it to 3 or auto."),
+        (
+            13,
+            {"streaming": "on"},
+            "streaming: on needs PostgreSQL 14, but the server is 13. Remove the option",
+        ),
+        (15, {"streaming": "parallel"}, "streaming: parallel needs PostgreSQL 16, but the server is 15"),
+        (14, {"two_phase": True}, "two_phase: true needs PostgreSQL 15, but the server is 14"),
+        (13, {"binary": True}, "binary: true needs PostgreSQL 14, but the server is 13"),
+        (13, {"messages": True}, "messages: true needs PostgreSQL 14, but the server is 13"),
+        (15, {"origin": "none"}, "origin: none needs PostgreSQL 16, but the server is 15"),
         (
             18,
             {"streaming": "on", "version": 1},
-            "streaming: on needs protocol version 2 and source.protocol.version says 1: write 2 or auto",
+            "streaming: on needs protocol version 2, but source.protocol.version is 1. Set it to 2 or auto",
         ),
         (18, {"streaming": "parallel", "version": 3}, "streaming: parallel needs protocol version 4"),
         (18, {"two_phase": True, "version": 2}, "two_phase: true needs protocol version 3"),

@@ -1,4 +1,4 @@
-"""What a server says of a slot is understood in any language: by its SQLSTATE, and what nobody translates."""
+"""A server's message about a slot is classified in any language: by its SQLSTATE and untranslated parts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from psycopg.errors import Diagnostic
 from psycopg.pq import DiagnosticField
 
 from pipeline.errors import GapError
-from pipeline.postgres.replication.slot_errors import left_out, slot_failure
+from pipeline.postgres.replication.slot_errors import notice_error, slot_error
 
 
-def said(text: str, sqlstate: str, context: str = "") -> Diagnostic:
+def diagnostic(text: str, sqlstate: str, context: str = "") -> Diagnostic:
     fields: dict[int, bytes | None] = dict.fromkeys(DiagnosticField)
     fields[DiagnosticField.MESSAGE_PRIMARY] = text.encode()
     fields[DiagnosticField.SQLSTATE] = sqlstate.encode()
@@ -26,14 +26,14 @@ def said(text: str, sqlstate: str, context: str = "") -> Diagnostic:
         ('skipped loading publication "shop"', "01000"),
     ],
 )
-def test_a_notice_of_rows_left_out_is_a_failure(text: str, sqlstate: str) -> None:
-    failure = left_out("shop", said(text, sqlstate))
-    assert "from before the publication existed" in str(failure)
-    assert text in str(failure)
+def test_a_notice_that_rows_were_skipped_is_an_error(text: str, sqlstate: str) -> None:
+    error = notice_error("shop", diagnostic(text, sqlstate))
+    assert "from before the publication existed" in str(error)
+    assert text in str(error)
 
 
-def test_any_other_notice_is_none() -> None:
-    assert left_out("shop", said("database has a collation version mismatch", "01000")) is None
+def test_any_other_notice_is_ignored() -> None:
+    assert notice_error("shop", diagnostic("database has a collation version mismatch", "01000")) is None
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_any_other_notice_is_none() -> None:
         ("konnte Datei »pg_logical/x.snap« nicht öffnen", "58P01", "", "cannot be read"),
     ],
 )
-def test_a_failure_is_known_by_its_sqlstate(text: str, sqlstate: str, context: str, sentence: str) -> None:
-    failure = slot_failure("shop", text, said(text, sqlstate, context))
-    assert sentence in str(failure)
-    assert text in str(failure) or sentence == "REPLICATION"
-    assert isinstance(failure, GapError) == (sentence == "is lost")
+def test_errors_are_classified_by_sqlstate(text: str, sqlstate: str, context: str, sentence: str) -> None:
+    error = slot_error("shop", text, diagnostic(text, sqlstate, context))
+    assert sentence in str(error)
+    assert text in str(error) or sentence == "REPLICATION"
+    assert isinstance(error, GapError) == (sentence == "is lost")

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.protocol.binary import numbers, texts, times
+from pipeline.protocol.binary.converters import FAULTS, CatalogType, Types, UnknownType
 from pipeline.protocol.binary.nested import Converter
-from pipeline.protocol.binary.types import FAULTS, CatalogType, Types, UnknownType
 from tests.support.protocol.typed_values import TypedValues, load_typed_values
 
 SERVERS = load_typed_values()
@@ -36,7 +36,7 @@ def test_values_read_as_the_server_writes_them(server: TypedValues) -> None:
     assert len(server.values) > 400
     wrong = [value for value in server.values if types.find(value.oid)(value.binary) != value.text]
     assert wrong == []
-    assert all(types.unreadable(value.oid) is None for value in server.values)
+    assert all(types.find_unreadable(value.oid) is None for value in server.values)
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=str)
@@ -203,7 +203,7 @@ OTHERS = {
     ],
 )
 def test_what_cannot_be_read_is_found_however_deep_it_is(oid: int, name: str | None) -> None:
-    assert Types(180000, OTHERS.get).unreadable(oid) == name
+    assert Types(180000, OTHERS.get).find_unreadable(oid) == name
 
 
 def test_a_type_is_asked_for_once_and_a_built_in_one_never() -> None:
@@ -216,7 +216,7 @@ def test_a_type_is_asked_for_once_and_a_built_in_one_never() -> None:
     types = Types(180000, look_up)
     for oid in (INT4, 1007, 20_009, 20_009, 20_008, 20_008):
         types.find(oid)
-        assert types.unreadable(oid) is None
+        assert types.find_unreadable(oid) is None
     assert asked == [20_009, 20_008]
 
 

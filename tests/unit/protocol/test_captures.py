@@ -1,4 +1,4 @@
-"""Bytes that real servers sent decode to what was done there; damaged, they raise ProtocolError."""
+"""Messages of real servers decode to their meaning; damaged ones raise ProtocolError."""
 
 from collections import Counter
 from random import Random
@@ -43,7 +43,7 @@ from pipeline.protocol.transactions import Assembler, State
 from tests.support.captures.scenarios import SCENARIOS
 from tests.support.protocol.encode import encode
 from tests.support.protocol.golden import CAPTURES, MARKED, Capture
-from tests.support.protocol.meaning import tell
+from tests.support.protocol.meaning import describe
 
 every_capture = pytest.mark.parametrize("capture", CAPTURES, ids=str)
 
@@ -59,20 +59,20 @@ def decode_all(capture: Capture) -> list[Message]:
 
 
 @every_capture
-def test_messages_mean_what_was_done(capture: Capture) -> None:
+def test_messages_have_their_meaning(capture: Capture) -> None:
     names: dict[int, str] = {}
     xids: dict[int, int] = {}
-    told = []
+    descriptions = []
     for message in decode_all(capture):
         if isinstance(message, Relation):
             assert message.oid in names or message.qualified_name == capture.relations[message.oid]
             names[message.oid] = message.qualified_name
-        told.append(tell(message, names, capture.types, xids))
-    assert told == list(capture.scenario.meaning)
+        descriptions.append(describe(message, names, capture.types, xids))
+    assert descriptions == list(capture.scenario.meaning)
 
 
 @every_capture
-def test_positions_xids_and_times_are_those_the_server_tells_elsewhere(capture: Capture) -> None:
+def test_lsns_xids_and_times_are_those_of_the_servers_functions(capture: Capture) -> None:
     begin = Begin(LSN(0), 0, 0)
     for row, message in zip(capture.messages, decode_all(capture), strict=True):
         if row.lsn is None or row.xid is None:
@@ -109,7 +109,7 @@ def test_positions_xids_and_times_are_those_the_server_tells_elsewhere(capture: 
 
 
 @every_capture
-def test_aborts_have_a_position_where_streaming_is_parallel(capture: Capture) -> None:
+def test_aborts_have_an_lsn_where_streaming_is_parallel(capture: Capture) -> None:
     is_parallel = capture.scenario.is_streamed and capture.server_version >= 160000
     for message in decode_all(capture):
         if isinstance(message, StreamAbort):
@@ -120,7 +120,7 @@ def test_aborts_have_a_position_where_streaming_is_parallel(capture: Capture) ->
 def test_transactions_are_assembled_whole(capture: Capture) -> None:
     assembler = Assembler()
     ordinals: list[int] = []
-    for row, told in zip(capture.messages, capture.scenario.meaning, strict=True):
+    for row, meaning in zip(capture.messages, capture.scenario.meaning, strict=True):
         event = assembler.receive(row.data)
         match event:
             case Began() | BeganPrepare():
@@ -128,10 +128,10 @@ def test_transactions_are_assembled_whole(capture: Capture) -> None:
                 ordinals = []
             case Change():
                 assert event.data is row.data
-                assert f" {event.relation.qualified_name} " in told
+                assert f" {event.relation.qualified_name} " in meaning
                 ordinals.append(event.ordinal)
             case Truncation():
-                assert ", ".join(relation.qualified_name for relation in event.relations) in told
+                assert ", ".join(relation.qualified_name for relation in event.relations) in meaning
                 ordinals.extend(range(event.ordinal, event.ordinal + len(event.relations)))
             case Committed() | Prepared():
                 assert ordinals == list(range(event.change_count))
@@ -139,7 +139,7 @@ def test_transactions_are_assembled_whole(capture: Capture) -> None:
             case StreamedChange():
                 assert event.data is row.data
                 assert event.xid in assembler.open_streams
-                assert f" {event.relation.qualified_name} " in told
+                assert f" {event.relation.qualified_name} " in meaning
             case StreamAborted() | StreamCommitted() | StreamPrepared():
                 is_over = not isinstance(event, StreamAborted) or event.subxid == event.xid
                 assert (event.xid in assembler.open_streams) is not is_over
@@ -148,7 +148,7 @@ def test_transactions_are_assembled_whole(capture: Capture) -> None:
 
 
 @every_capture
-def test_changes_have_the_relation_that_the_server_had_in_mind(capture: Capture) -> None:
+def test_changes_have_the_relation_that_the_server_meant(capture: Capture) -> None:
     assembler = Assembler()
     for row, message in zip(capture.messages, decode_all(capture), strict=True):
         event = assembler.receive(row.data)
@@ -191,7 +191,7 @@ def test_every_strict_prefix_raises() -> None:
     for data, inside in MARKED:
         for length in range(len(data)):
             if data[:1] == b"A" and length == 9:
-                continue  # a whole one, without position and time
+                continue  # a whole one, without LSN and time
             with pytest.raises(ProtocolError):
                 decode(data[:length], in_stream=inside)
 
@@ -228,18 +228,18 @@ def test_damaged_sessions_end_in_protocol_errors_only(seed: int) -> None:
     for _ in range(300):
         stream = [row.data for row in random.choice(CAPTURES).messages if len(row.data) < 400]
         for _ in range(random.randint(0, 3)):
-            place = random.randrange(len(stream))
+            index = random.randrange(len(stream))
             match random.randrange(4):
                 case 0:
-                    del stream[place]
+                    del stream[index]
                 case 1:
-                    stream.insert(place, random.choice(MARKED)[0])
+                    stream.insert(index, random.choice(MARKED)[0])
                 case 2:
-                    stream[place] = stream[place][: random.randrange(len(stream[place]) + 1)]
+                    stream[index] = stream[index][: random.randrange(len(stream[index]) + 1)]
                 case _:
-                    data = bytearray(stream[place])
+                    data = bytearray(stream[index])
                     damage(data, random)
-                    stream[place] = bytes(data)
+                    stream[index] = bytes(data)
             if not stream:
                 break
         assembler = Assembler()
@@ -255,13 +255,13 @@ def test_damaged_sessions_end_in_protocol_errors_only(seed: int) -> None:
 
 def damage(data: bytearray, random: Random) -> None:
     """Change, insert, delete or repeat some bytes."""
-    place = random.randrange(len(data) + 1)
+    index = random.randrange(len(data) + 1)
     match random.randrange(4):
-        case 0 if place < len(data):
-            data[place] = random.randrange(256)
+        case 0 if index < len(data):
+            data[index] = random.randrange(256)
         case 1:
-            data.insert(place, random.choice(b"\0\1\xffNKOntub"))
+            data.insert(index, random.choice(b"\0\1\xffNKOntub"))
         case 2:
-            del data[place : place + random.randint(1, 5)]
+            del data[index : index + random.randint(1, 5)]
         case _:
-            data[place:place] = data[place : place + random.randint(1, 8)]
+            data[index:index] = data[index : index + random.randint(1, 8)]

@@ -1,4 +1,4 @@
-"""decode: one message from its bytes, or a ProtocolError that says where they are wrong."""
+"""decode returns one message, or raises a ProtocolError that names message, field and offset."""
 
 import struct
 
@@ -46,7 +46,7 @@ def test_strict_prefixes_and_longer_messages_raise(message: Message, data: st.Da
 
 
 def is_abort(data: bytes) -> bool:
-    """Tell whether this is a Stream Abort without position and time, a prefix of the one that has them."""
+    """Return whether this is a Stream Abort without LSN and time, a prefix of one that has them."""
     return data[:1] == b"A" and len(data) == 9
 
 
@@ -67,20 +67,20 @@ def test_memoryview_decodes_as_its_bytes_do(message: Message) -> None:
 
 def test_type_bytes_of_no_message_are_refused() -> None:
     for kind in set(range(256)) - set(b"BMCORYIUDTSEcAbPKrp"):
-        with pytest.raises(ProtocolError, match=f"type byte 0x{kind:02X} is not one"):
+        with pytest.raises(ProtocolError, match=f"type byte 0x{kind:02X} is not defined"):
             decode(bytes([kind]) + bytes(40))
-    with pytest.raises(ProtocolError, match="empty message"):
+    with pytest.raises(ProtocolError, match="A message of 0 bytes"):
         decode(b"")
 
 
-def test_value_and_null_and_not_sent_and_binary_are_four_different_cells() -> None:
+def test_value_and_null_and_unchanged_toast_and_binary_are_four_different_cells() -> None:
     message = decode(b"I\0\0\0\7N\0\5t\0\0\0\0nub\0\0\0\0t\0\0\0\1u")
     assert message == Insert(7, (b"", None, UNCHANGED_TOAST, Binary(b""), b"u"))
     cells = [b"", None, UNCHANGED_TOAST, Binary(b"")]
     assert [[a == b for b in cells] for a in cells] == [[i == j for j in range(4)] for i in range(4)]
     assert [[a != b for b in cells] for a in cells] == [[i != j for j in range(4)] for i in range(4)]
     assert len(set(cells)) == 4
-    assert [repr(cell) for cell in cells] == ["b''", "None", "UNSENT", "Binary(b'')"]
+    assert [repr(cell) for cell in cells] == ["b''", "None", "UNCHANGED_TOAST", "Binary(b'')"]
 
 
 def test_old_tuple_of_an_update_keeps_its_kind() -> None:
@@ -92,7 +92,7 @@ def test_old_tuple_of_an_update_keeps_its_kind() -> None:
     assert decode(b"D\0\0\0\7O" + one) == Delete(7, "O", (b"1",))
 
 
-def test_large_oids_and_positions_stay_positive() -> None:
+def test_large_oids_and_lsns_stay_positive() -> None:
     assert decode(b"I\xff\xff\xff\xffN\0\0") == Insert(2**32 - 1, ())
     assert decode(b"O" + b"\xff" * 8 + b"n\0") == Origin(LSN(2**64 - 1), "n")
 
@@ -117,14 +117,14 @@ def test_an_insert_has_an_xid_in_a_stream_and_nowhere_else() -> None:
         decode(b"I\0\0\0\x09\0\0\0\7N\0\0")
 
 
-def test_a_stream_abort_says_by_its_length_whether_it_has_a_position() -> None:
+def test_length_of_a_stream_abort_shows_whether_it_has_an_lsn() -> None:
     xids = struct.pack(">II", 7, 2**32 - 1)
     assert decode(b"A" + xids) == StreamAbort(7, 2**32 - 1)
-    placed = b"A" + xids + struct.pack(">Qq", 2**64 - 1, -1)
-    assert decode(placed) == StreamAbort(7, 2**32 - 1, LSN(2**64 - 1), -1)
-    for length in set(range(len(placed) + 9)) - {9, len(placed)}:
+    with_lsn = b"A" + xids + struct.pack(">Qq", 2**64 - 1, -1)
+    assert decode(with_lsn) == StreamAbort(7, 2**32 - 1, LSN(2**64 - 1), -1)
+    for length in set(range(len(with_lsn) + 9)) - {9, len(with_lsn)}:
         with pytest.raises(ProtocolError):
-            decode((placed + bytes(8))[:length])
+            decode((with_lsn + bytes(8))[:length])
 
 
 def test_a_gid_may_be_empty_and_repeat() -> None:
@@ -141,61 +141,73 @@ def test_namespace_of_the_catalog_is_empty_on_the_wire() -> None:
     [
         (
             b"B" + bytes(19),
-            "Begin message: final_lsn, commit_time and xid at byte 1: 20 bytes wanted, 19 left",
+            "Malformed Begin message: final_lsn, commit_time and xid at byte 1: expected 20 bytes, found 19.",
         ),
-        (b"C\1" + bytes(24), "Commit message: flags at byte 1: flags 0x01 have a meaning that is not known"),
-        (b"O" + bytes(8) + b"abc", "Origin message: name at byte 9: no NUL before the message ends"),
-        (b"R\0\0\0\7s\0t\0x\0\0", "Relation message: replica_identity at byte 9: 0x78 is none of d, n, f, i"),
+        (b"C\1" + bytes(24), "Malformed Commit message: flags at byte 1: undefined flags in 0x01."),
+        (b"O" + bytes(8) + b"abc", "Malformed Origin message: name at byte 9: no terminating NUL."),
+        (
+            b"R\0\0\0\7s\0t\0x\0\0",
+            "Malformed Relation message: replica_identity at byte 9: expected d or n or f or i, found 0x78.",
+        ),
         (
             b"R\0\0\0\7s\0t\0d\0\1\2c\0" + bytes(8),
-            "Relation message: flags of column 1 at byte 12: flags 0x02 have a meaning that is not known",
+            "Malformed Relation message: flags of column 1 at byte 12: undefined flags in 0x02.",
         ),
-        (b"I\0\0\0\7K\0\0", "Insert message: tag at byte 5: 0x4B is none of N"),
-        (b"U\0\0\0\7X\0\0", "Update message: tag at byte 5: 0x58 is none of K, O, N"),
-        (b"U\0\0\0\7K\0\0K\0\0", "Update message: tag of the new tuple at byte 8: 0x4B is none of N"),
-        (b"U\0\0\0\7K\0\0", "Update message: tag of the new tuple at byte 8: 1 bytes wanted, 0 left"),
-        (b"D\0\0\0\7N\0\0", "Delete message: tag at byte 5: 0x4E is none of K, O"),
+        (b"I\0\0\0\7K\0\0", "Malformed Insert message: tag at byte 5: expected N, found 0x4B."),
+        (b"U\0\0\0\7X\0\0", "Malformed Update message: tag at byte 5: expected K or O or N, found 0x58."),
+        (
+            b"U\0\0\0\7K\0\0K\0\0",
+            "Malformed Update message: tag of the new tuple at byte 8: expected N, found 0x4B.",
+        ),
+        (
+            b"U\0\0\0\7K\0\0",
+            "Malformed Update message: tag of the new tuple at byte 8: expected 1 bytes, found 0.",
+        ),
+        (b"D\0\0\0\7N\0\0", "Malformed Delete message: tag at byte 5: expected K or O, found 0x4E."),
         (
             b"I\0\0\0\7N\0\2nx",
-            "Insert message: kind of column 2 of the new tuple at byte 9: 0x78 is none of n, u, t, b",
+            "Malformed Insert message: kind of column 2 of the new tuple at byte 9: "
+            "expected n or u or t or b, found 0x78.",
         ),
         (
             b"I\0\0\0\7N\0\1t\xff\xff\xff\xffabc",
-            "Insert message: column 1 of the new tuple at byte 13: 4294967295 bytes wanted, 3 left",
+            "Malformed Insert message: column 1 of the new tuple at byte 13: "
+            "expected 4294967295 bytes, found 3.",
         ),
-        (b"I\0\0\0\7N\0\0\0", "Insert message: end at byte 8: 1 bytes too many"),
+        (b"I\0\0\0\7N\0\0\0", "Malformed Insert message: end at byte 8: 1 extra bytes."),
         (
             b"T\xff\xff\xff\xff\0\0\0\0\7",
-            "Truncate message: oid 2 of 4294967295 at byte 10: 4 bytes wanted, 0 left",
+            "Malformed Truncate message: oid 2 of 4294967295 at byte 10: expected 4 bytes, found 0.",
         ),
-        (b"T\0\0\0\0\4", "Truncate message: options at byte 5: flags 0x04 have a meaning that is not known"),
+        (b"T\0\0\0\0\4", "Malformed Truncate message: options at byte 5: undefined flags in 0x04."),
         (
             b"S" + bytes(4) + b"\2",
-            "Stream Start message: first segment at byte 5: flags 0x02 have a meaning that is not known",
+            "Malformed Stream Start message: first segment at byte 5: undefined flags in 0x02.",
         ),
-        (b"E\0", "Stream Stop message: end at byte 1: 1 bytes too many"),
+        (b"E\0", "Malformed Stream Stop message: end at byte 1: 1 extra bytes."),
         (
             b"c" + bytes(4) + b"\1" + bytes(24),
-            "Stream Commit message: flags at byte 5: flags 0x01 have a meaning that is not known",
+            "Malformed Stream Commit message: flags at byte 5: undefined flags in 0x01.",
         ),
         (
             b"c" + bytes(5) + bytes(23),
-            "Stream Commit message: commit_lsn, end_lsn and commit_time at byte 6: 24 bytes wanted, 23 left",
+            "Malformed Stream Commit message: commit_lsn, end_lsn and commit_time at byte 6: "
+            "expected 24 bytes, found 23.",
         ),
         (
             b"A" + bytes(8) + bytes(8),
-            "Stream Abort message: abort_lsn and abort_time at byte 9: 16 bytes wanted, 8 left",
+            "Malformed Stream Abort message: abort_lsn and abort_time at byte 9: expected 16 bytes, found 8.",
         ),
-        (b"b" + bytes(28) + b"gid", "Begin Prepare message: gid at byte 29: no NUL before the message ends"),
-        (b"P\1" + bytes(29), "Prepare message: flags at byte 1: flags 0x01 have a meaning that is not known"),
-        (b"K" + bytes(29), "Commit Prepared message: gid at byte 30: no NUL before the message ends"),
+        (b"b" + bytes(28) + b"gid", "Malformed Begin Prepare message: gid at byte 29: no terminating NUL."),
+        (b"P\1" + bytes(29), "Malformed Prepare message: flags at byte 1: undefined flags in 0x01."),
+        (b"K" + bytes(29), "Malformed Commit Prepared message: gid at byte 30: no terminating NUL."),
         (
             b"r" + bytes(36),
-            "Rollback Prepared message: prepare_end_lsn, rollback_end_lsn, prepare_time, rollback_time and "
-            "xid at byte 2: 36 bytes wanted, 35 left",
+            "Malformed Rollback Prepared message: prepare_end_lsn, rollback_end_lsn, prepare_time, "
+            "rollback_time and xid at byte 2: expected 36 bytes, found 35.",
         ),
-        (b"p" + bytes(29) + b"g\0\0", "Stream Prepare message: end at byte 32: 1 bytes too many"),
-        (b"M\2", "Logical decoding message: flags at byte 1: flags 0x02 have a meaning that is not known"),
+        (b"p" + bytes(29) + b"g\0\0", "Malformed Stream Prepare message: end at byte 32: 1 extra bytes."),
+        (b"M\2", "Malformed Logical decoding message: flags at byte 1: undefined flags in 0x02."),
     ],
 )
 def test_error_names_message_field_and_offset(data: bytes, sentence: str) -> None:

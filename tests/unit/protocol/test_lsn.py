@@ -29,7 +29,7 @@ def test_text_and_value_round_trip(value: int) -> None:
     assert LSN.parse(str(LSN(value))) == value
 
 
-def test_positions_sort_as_numbers_where_their_text_does_not() -> None:
+def test_lsns_sort_as_numbers_where_their_text_does_not() -> None:
     assert LSN.parse("0/9") < LSN.parse("0/10") < LSN.parse("9/0") < LSN.parse("10/0")
 
 

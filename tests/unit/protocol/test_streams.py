@@ -206,7 +206,7 @@ def test_relations_of_a_stream_that_is_prepared_do_not_last() -> None:
     assert relation_of(assembler, BEGIN, INSERT) == T
 
 
-def test_a_relation_told_since_to_all_is_not_replaced_by_an_older_one_of_a_stream() -> None:
+def test_a_newer_relation_of_the_session_is_not_replaced_by_an_older_one_of_a_stream() -> None:
     assembler = assembler_of(start(900, first=True), inside(900, T), STOP, BEGIN, WIDER, COMMIT)
     assert receive_all(assembler, commit(900)) == [StreamCommitted(900, LSN(200), LSN(248), 6, ())]
     assert relation_of(assembler, BEGIN, INSERT) == WIDER
@@ -266,67 +266,76 @@ def test_fifty_streams_are_open_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "sentence"),
+    ("messages", "fault", "where"),
     [
         (
             (start(900),),
-            "Stream Start names transaction 900, which no first segment began (before the first transaction)",
+            "Stream Start names transaction 900, which has no first segment.",
+            "before the first transaction",
         ),
         (
             (commit(900),),
-            "Stream Commit names transaction 900, which no first segment began "
-            "(before the first transaction)",
+            "Stream Commit names transaction 900, which has no first segment.",
+            "before the first transaction",
         ),
         (
             (BEGIN, COMMIT, StreamPrepare(0, LSN(1), LSN(2), 3, 900, "gid")),
-            "Stream Prepare names transaction 900, which no first segment began "
-            "(after the transaction that ended at 0/94)",
+            "Stream Prepare names transaction 900, which has no first segment.",
+            "after the transaction that ended at 0/94",
         ),
         (
             (start(900, first=True), STOP, commit(900), start(900)),
-            "Stream Start names transaction 900, which no first segment began "
-            "(after the transaction that ended at 0/F8)",
+            "Stream Start names transaction 900, which has no first segment.",
+            "after the transaction that ended at 0/F8",
         ),
         (
             (start(900, first=True), STOP, StreamCommit(900, 0, LSN(9), LSN(8), 1)),
-            "Stream Commit at 0/9 ends before that, at 0/8 (before the first transaction)",
+            "Stream Commit at 0/9 has an earlier end LSN, 0/8.",
+            "before the first transaction",
         ),
         (
             (start(900, first=True), start(910, first=True)),
-            "StreamStart is not legal in a segment of a stream (in the stream of transaction 900)",
+            "StreamStart is illegal in a segment of a stream.",
+            "in the stream of transaction 900",
         ),
         (
             (start(900, first=True), BEGIN),
-            "Begin is not legal in a segment of a stream (in the stream of transaction 900)",
+            "Begin is illegal in a segment of a stream.",
+            "in the stream of transaction 900",
         ),
         (
             (start(900, first=True), commit(900)),
-            "StreamCommit is not legal in a segment of a stream (in the stream of transaction 900)",
+            "StreamCommit is illegal in a segment of a stream.",
+            "in the stream of transaction 900",
         ),
         (
             (start(900, first=True), StreamAbort(900, 900)),
-            "StreamAbort is not legal in a segment of a stream (in the stream of transaction 900)",
+            "StreamAbort is illegal in a segment of a stream.",
+            "in the stream of transaction 900",
         ),
         (
             (start(900, first=True), LogicalMessage(False, LSN(9), "p", b"", 900)),
-            "a non-transactional LogicalMessage is not legal in a segment of a stream "
-            "(in the stream of transaction 900)",
+            "Non-transactional LogicalMessage is illegal in a segment of a stream.",
+            "in the stream of transaction 900",
         ),
         (
             (start(900, first=True), inside(900, Truncate((7,), 0))),
-            "Truncate names relation 7, which no Relation message described "
-            "(in the stream of transaction 900)",
+            "Truncate names relation 7, which no Relation message described.",
+            "in the stream of transaction 900",
         ),
-        ((STOP,), "StreamStop is not legal between transactions (before the first transaction)"),
+        ((STOP,), "StreamStop is illegal between transactions.", "before the first transaction"),
         (
             (BEGIN, start(900, first=True)),
-            "StreamStart is not legal in a transaction (in transaction 731, committed at 0/64)",
+            "StreamStart is illegal in a transaction.",
+            "in transaction 731, committed at 0/64",
         ),
     ],
 )
-def test_error_says_what_and_where_and_what_to_do(messages: tuple[Message, ...], sentence: str) -> None:
+def test_error_says_what_and_where_and_what_to_do(
+    messages: tuple[Message, ...], fault: str, where: str
+) -> None:
     assembler = assembler_of(*messages[:-1])
     with pytest.raises(ProtocolError) as caught:
         receive_all(assembler, messages[-1])
-    assert str(caught.value) == f"{sentence}; this replication session is broken, start a new one"
+    assert str(caught.value) == f"{fault} The replication session is broken ({where}). Start a new one."
     assert assembler.state is State.BROKEN

@@ -1,4 +1,4 @@
-"""The assembler: legal moves give events, illegal ones break the session for good."""
+"""The assembler: legal messages give events, illegal ones break the session for good."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -46,7 +46,7 @@ from pipeline.protocol.messages import (
     Type,
     Update,
 )
-from pipeline.protocol.transactions import MOVES, Assembler, State
+from pipeline.protocol.transactions import TRANSITIONS, Assembler, State
 from tests.support.protocol.encode import encode
 from tests.support.protocol.golden import CAPTURES, Capture
 
@@ -114,7 +114,7 @@ def as_in(state: State, message: Message) -> Message:
 
 
 def assembler_in(state: State) -> Assembler:
-    """Return an assembler that knows both tables, has a stream open and stands in this state."""
+    """Return an assembler that knows both tables, has a stream open and is in this state."""
     assembler = Assembler()
     receive_all(assembler, Begin(LSN(10), 1, 1), T, U, Commit(0, LSN(10), LSN(20), 1))
     described = [as_in(State.IN_STREAM, relation) for relation in (T, U)]
@@ -133,15 +133,15 @@ def assembler_in(state: State) -> Assembler:
     return assembler
 
 
-def test_table_of_moves_is_the_protocols() -> None:
-    assert {state: "".join(sorted(moves)) for state, moves in MOVES.items()} == {
+def test_transitions_are_those_of_the_protocol() -> None:
+    assert {state: "".join(sorted(kinds)) for state, kinds in TRANSITIONS.items()} == {
         state: "".join(sorted(kinds)) for state, kinds in LEGAL.items()
     }
 
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("kind", OF_EACH_TYPE)
-def test_every_move_is_made_or_breaks_the_session(state: State, kind: str) -> None:
+def test_every_transition_is_made_or_breaks_the_session(state: State, kind: str) -> None:
     assembler = assembler_in(state)
     message = OUTSIDE if (state, kind) == (State.IDLE, "M") else as_in(state, OF_EACH_TYPE[kind])
     if kind in LEGAL[state]:
@@ -175,7 +175,7 @@ def test_message_that_is_cut_short_breaks_the_session(state: State, kind: str) -
 def test_broken_is_for_good() -> None:
     assembler = assembler_in(State.BROKEN)
     for message in [COMMIT, BEGIN, T, INSERT, OUTSIDE, *OF_EACH_TYPE.values()] * 2:
-        with pytest.raises(ProtocolError, match="start a new one"):
+        with pytest.raises(ProtocolError, match="Start a new one"):
             receive_all(assembler, message)
         assert assembler.state is State.BROKEN
 
@@ -301,7 +301,7 @@ def test_changes_have_the_relation_as_it_was_described_last() -> None:
     assert [event.relation for event in events if isinstance(event, Change)] == [T, wider, wider]
 
 
-def test_repeated_relation_is_told_again_as_the_same_object() -> None:
+def test_repeated_relation_is_described_as_the_same_object() -> None:
     assembler = assembler_in(State.IN_TRANSACTION)
     first, again, change = receive_all(assembler, T, T, INSERT)
     assert isinstance(first, Described)
@@ -325,61 +325,70 @@ def test_change_is_handed_on_as_the_bytes_that_came() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "sentence"),
+    ("messages", "fault", "where"),
     [
-        ((INSERT,), "Insert is not legal between transactions (before the first transaction)"),
-        ((BEGIN, BEGIN), "Begin is not legal in a transaction (in transaction 731, committed at 0/64)"),
+        ((INSERT,), "Insert is illegal between transactions.", "before the first transaction"),
+        ((BEGIN, BEGIN), "Begin is illegal in a transaction.", "in transaction 731, committed at 0/64"),
         (
             (BEGIN, COMMIT, COMMIT),
-            "Commit is not legal between transactions (after the transaction that ended at 0/94)",
+            "Commit is illegal between transactions.",
+            "after the transaction that ended at 0/94",
         ),
         (
             (BEGIN, Truncate((7,), 0)),
-            "Truncate names relation 7, which no Relation message described "
-            "(in transaction 731, committed at 0/64)",
+            "Truncate names relation 7, which no Relation message described.",
+            "in transaction 731, committed at 0/64",
         ),
         (
             (BEGIN, Commit(0, LSN(101), LSN(148), 5)),
-            "Commit is at 0/65, its Begin said 0/64 (in transaction 731, committed at 0/64)",
+            "Commit at 0/65 differs from its Begin, 0/64.",
+            "in transaction 731, committed at 0/64",
         ),
         (
             (BEGIN, Commit(0, LSN(100), LSN(99), 5)),
-            "Commit at 0/64 ends before that, at 0/63 (in transaction 731, committed at 0/64)",
+            "Commit at 0/64 has an earlier end LSN, 0/63.",
+            "in transaction 731, committed at 0/64",
         ),
         (
             (BEGIN_PREPARE, COMMIT),
-            "Commit is not legal in a prepared transaction (in transaction 731, prepared at 0/64)",
+            "Commit is illegal in a prepared transaction.",
+            "in transaction 731, prepared at 0/64",
         ),
         (
             (BEGIN_PREPARE, replace(PREPARE, gid="dig")),
-            "Prepare of 731 at 0/64 is not what its Begin Prepare said "
-            "(in transaction 731, prepared at 0/64)",
+            "Prepare of 731 at 0/64 differs from its Begin Prepare.",
+            "in transaction 731, prepared at 0/64",
         ),
         (
             (BEGIN, PREPARE),
-            "Prepare is not legal in a transaction (in transaction 731, committed at 0/64)",
+            "Prepare is illegal in a transaction.",
+            "in transaction 731, committed at 0/64",
         ),
         (
             (replace(COMMIT_PREPARED, end_lsn=LSN(1)),),
-            "Commit Prepared at 0/C8 ends before that, at 0/1 (before the first transaction)",
+            "Commit Prepared at 0/C8 has an earlier end LSN, 0/1.",
+            "before the first transaction",
         ),
         (
             (BEGIN, OUTSIDE),
-            "a non-transactional LogicalMessage is not legal in a transaction "
-            "(in transaction 731, committed at 0/64)",
+            "Non-transactional LogicalMessage is illegal in a transaction.",
+            "in transaction 731, committed at 0/64",
         ),
         (
             (INSIDE,),
-            "a transactional LogicalMessage is not legal between transactions (before the first transaction)",
+            "Transactional LogicalMessage is illegal between transactions.",
+            "before the first transaction",
         ),
     ],
 )
-def test_error_says_what_and_where_and_what_to_do(messages: tuple[Message, ...], sentence: str) -> None:
+def test_error_says_what_and_where_and_what_to_do(
+    messages: tuple[Message, ...], fault: str, where: str
+) -> None:
     assembler = Assembler()
     receive_all(assembler, *messages[:-1])
     with pytest.raises(ProtocolError) as caught:
         receive_all(assembler, messages[-1])
-    assert str(caught.value) == f"{sentence}; this replication session is broken, start a new one"
+    assert str(caught.value) == f"{fault} The replication session is broken ({where}). Start a new one."
     assert assembler.state is State.BROKEN
 
 

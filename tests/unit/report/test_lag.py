@@ -7,7 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from pipeline.bronze.activity import Mark
-from pipeline.postgres.replication.slot_status import SlotState, SourceState
+from pipeline.postgres.replication.slot import Slot
+from pipeline.postgres.replication.slot_status import SourceStatus
 from pipeline.protocol.lsn import LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, seconds_until_limit, slot_lines, wal_rate
 
@@ -21,13 +22,23 @@ def slot(
     status: str | None = "reserved",
     reason: str | None = None,
     active: bool = True,
-) -> SlotState:
-    retained = None if status == "lost" else 3 * MIB
-    return SlotState("shop", active, LSN(MIB), LSN(2 * MIB), status, reason, retained, safe)
+) -> Slot:
+    return Slot(
+        "shop",
+        "pgoutput",
+        "shop",
+        False,
+        LSN(2 * MIB),
+        LSN(MIB),
+        17 if active else None,
+        wal_status=status,
+        safe_wal_size=safe,
+        invalidation_reason=reason,
+    )
 
 
-def source(slot: SlotState | None, keep_size: int | None = None) -> SourceState:
-    return SourceState(NOW, LSN(4 * MIB), keep_size, slot)
+def source(slot: Slot | None, keep_size: int | None = None) -> SourceStatus:
+    return SourceStatus(NOW, LSN(4 * MIB), keep_size, slot)
 
 
 def test_lag_is_nothing_at_the_end_and_since_the_commit_before_it() -> None:
@@ -63,7 +74,7 @@ def test_the_rate_is_measured_from_a_commit_to_now() -> None:
     ],
 )
 def test_the_time_left_is_what_is_safe_at_the_rate(
-    state: SourceState, rate: float | None, left: float | None
+    state: SourceStatus, rate: float | None, left: float | None
 ) -> None:
     assert seconds_until_limit(state, rate) == left
 
@@ -102,7 +113,7 @@ def test_the_time_left_is_what_is_safe_at_the_rate(
         ]),
     ],
 )  # fmt: skip
-def test_the_slot_is_two_or_three_lines(state: SourceState, rate: float | None, lines: list[str]) -> None:
+def test_the_slot_is_two_or_three_lines(state: SourceStatus, rate: float | None, lines: list[str]) -> None:
     first, *others = slot_lines(state, "shop", rate)
     assert first == "slot shop: active, restart_lsn 0/100000, confirmed_flush_lsn 0/200000"
     assert others == lines

@@ -143,11 +143,11 @@ def test_without_values_the_rest_is_told() -> None:
     assert found[2]["table"] == "item"
     assert "new" not in found[2]
     assert (found[4]["prefix"], found[4]["length"]) == ("p", 6)
-    assert json.loads(JsonFormat(type_name, has_values=False).write_unknown(b"Zgeheim")) == {
+    assert json.loads(JsonFormat(type_name, has_values=False).write_malformed(b"Zgeheim")) == {
         "message": "Undecodable",
         "length": 7,
     }
-    assert json.loads(JsonFormat(type_name).write_unknown(b"Z"))["base64"] == "Wg=="
+    assert json.loads(JsonFormat(type_name).write_malformed(b"Z"))["base64"] == "Wg=="
 
 
 def test_a_name_that_is_not_utf_8_can_be_had_back() -> None:

@@ -203,9 +203,9 @@ def test_without_values_only_their_number_is_shown() -> None:
         "Delete public.item old: 3 columns",
         "Message 'audit': 7 bytes",
     ]
-    unknown = TextFormat(type_name, has_values=False).write_unknown(b"Zgeheim")
+    unknown = TextFormat(type_name, has_values=False).write_malformed(b"Zgeheim")
     assert unknown.endswith("Undecodable message of 7 bytes")
-    assert TextFormat(type_name).write_unknown(b"Z1").endswith("of 2 bytes x'5a31'")
+    assert TextFormat(type_name).write_malformed(b"Z1").endswith("of 2 bytes x'5a31'")
 
 
 def test_colour_is_added_and_nothing_else() -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash
+from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
 from pipeline.verify import differing_rows
 from pipeline.verify.differing_rows import DifferingRow, compare_rows, find_differences
 

@@ -1,7 +1,7 @@
-"""What the start of a pipeline would meet at the source, looked at without changing anything.
+"""Check the source for `pgdelta check`: server, privileges, publication, tables and slot.
 
-Each check is a name, whether it passed, a sentence, and what to do where something is to be done. A passed
-check with a `fix` is advice. Nothing here creates, and nothing prints: the command does.
+Each check has a name, whether it passed, a sentence and, if something is to be done, what to do. Nothing is
+created and nothing printed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import psycopg
 
 from pipeline.config.config import Config
 from pipeline.errors import SlotGapError, SourceError
-from pipeline.postgres.checks.copies import check_copies
-from pipeline.postgres.checks.tables import Check, check_tables, list_tables
+from pipeline.postgres.checks.copy_checks import check_copies
+from pipeline.postgres.checks.table_checks import Check, check_tables, decide, list_tables
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
 from pipeline.postgres.publication import (
     Publication,
@@ -21,20 +21,34 @@ from pipeline.postgres.publication import (
     list_configured,
     read_publication,
 )
-from pipeline.postgres.replication.options import negotiate, quote_identifier
-from pipeline.postgres.replication.slot import find_fault, read_slot
+from pipeline.postgres.replication.options import negotiate
+from pipeline.postgres.replication.slot import creation_sql, find_slot_fault, read_slot
+from pipeline.postgres.replication.slot_errors import (
+    REPLICATION_ADVICE,
+    SLOT_LIMIT_ADVICE,
+    WAL_LEVEL_ADVICE,
+)
+from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName
 
 __all__ = ["Check", "run_checks"]
 
-_ROWS_BEFORE = {
-    "initial": "the rows that they have are copied",
-    "never": "what was written to them before is not sent",
+# source.copy → what happens to rows from before the table was published
+_EARLIER_ROWS = {
+    "initial": "their existing rows are copied",
+    "never": "their existing rows are not sent",
+}
+# operation → what silver does if it is not published
+_UNPUBLISHED_OPERATIONS = {
+    "insert": "lack rows that the source inserted",
+    "update": "keep old values of rows that the source updated",
+    "delete": "keep rows that the source deleted",
+    "truncate": "keep rows that the source truncated",
 }
 
 
 def run_checks(config: Config) -> list[Check]:
-    """Return every check that can be made, in the order in which a start would meet them."""
+    """Return every check that can be made, in the order in which a start depends on them."""
     try:
         connection = connect(config.source.conninfo)
     except SourceError as error:
@@ -48,8 +62,8 @@ def run_checks(config: Config) -> list[Check]:
                 Check(
                     "catalog",
                     False,
-                    f"The catalog cannot be read: {text}.",
-                    "Grant what it names: docs/security.md.",
+                    f"The catalog cannot be read: {text.rstrip('.')}.",
+                    "Grant the privilege that it names (see docs/security.md).",
                 )
             ]
 
@@ -74,36 +88,37 @@ def _check_source(connection: Connection, config: Config) -> Iterator[Check]:
 def _check_version(connection: Connection, config: Config) -> Check:
     info, source = connection.info, config.source
     try:
-        asked = negotiate(info.server_version, source.protocol, source.route)
+        negotiated = negotiate(info.server_version, source.protocol, source.route)
     except SourceError as error:
-        return Check("server version", False, str(error), "Correct that in source.protocol.")
+        return Check("server version", False, str(error), "Correct source.protocol.")
     name = info.parameter_status("server_version")
-    return Check("server version", True, f"The server is PostgreSQL {name} and will be asked for {asked}.")
+    return Check(
+        "server version", True, f"The server is PostgreSQL {name}, which will be read with {negotiated}."
+    )
 
 
 def _check_wal_level(connection: Connection) -> Check:
     level = _setting(connection, "wal_level")
-    fix = (
-        ""
-        if level == "logical"
-        else "Run ALTER SYSTEM SET wal_level = logical and restart the server"
-        " (on a managed server, set its parameter for logical replication)."
-    )
-    return Check("wal_level", level == "logical", f"wal_level is {level}.", fix)
+    sentence = f"wal_level is {level}."
+    return decide("wal_level", level == "logical", passed=sentence, failed=sentence, fix=WAL_LEVEL_ADVICE)
 
 
 def _check_replication_right(connection: Connection) -> Check:
-    # RDS keeps the attribute to itself and gives the right through a role.
+    # On RDS, a role has the privilege instead of the attribute.
     query = (
         "SELECT r.rolsuper OR r.rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles m"
         " WHERE m.rolname = 'rds_replication' AND pg_catalog.pg_has_role(m.oid, 'MEMBER'))"
         " FROM pg_catalog.pg_roles r WHERE r.rolname = current_user"
     )
     user = connection.info.user
-    if _value(connection, query):
-        return Check("replication right", True, f"The role {user} may replicate.")
-    fix = f"Run ALTER ROLE {quote_identifier(user)} REPLICATION as a superuser."
-    return Check("replication right", False, f"The role {user} may not use replication slots.", fix)
+    role = quote_identifier(user)
+    return decide(
+        "replication right",
+        bool(_value(connection, query)),
+        passed=f"The role {user} may use replication slots.",
+        failed=f"The role {user} may not use replication slots.",
+        fix=REPLICATION_ADVICE.format(role, role),
+    )
 
 
 def _check_walsender(connection: Connection, config: Config) -> Check:
@@ -111,10 +126,12 @@ def _check_walsender(connection: Connection, config: Config) -> Check:
         with connect_replication(config.source.conninfo):
             pass
     except SourceError as error:
-        return Check("walsender", False, str(error), "Correct that, or set source.route to sql.")
+        return Check("walsender", False, str(error), "Correct this, or set source.route to sql.")
     timeout = _setting(connection, "wal_sender_timeout")
     limit = _setting(connection, "max_wal_senders")
-    sentence = f"A replication session opens (max_wal_senders {limit}, wal_sender_timeout {timeout} ms)."
+    sentence = (
+        f"A replication session can be opened (max_wal_senders {limit}, wal_sender_timeout {timeout} ms)."
+    )
     return Check("walsender", True, sentence)
 
 
@@ -127,35 +144,30 @@ def _check_publication(
         yield _check_missing_publication(connection, config, tables)
         return
     yield Check("publication", True, f"The publication {name} exists.")
-    wanted = ["insert", "update", "delete"]
-    if connection.info.server_version >= 110000:
-        wanted.append("truncate")
-    left_out = [operation for operation in wanted if operation not in publication.operations]
-    # What PostgreSQL 10 has no message for.
-    told = "" if "truncate" in wanted else " but TRUNCATE: pgdelta resync copies a table that was emptied"
-    yield Check(
+    # PostgreSQL 10 has no message for TRUNCATE.
+    has_truncate = connection.info.server_version >= 110000
+    required = [operation for operation in _UNPUBLISHED_OPERATIONS if has_truncate or operation != "truncate"]
+    unpublished = [operation for operation in required if operation not in publication.operations]
+    effects = " and ".join(_UNPUBLISHED_OPERATIONS[operation] for operation in unpublished)
+    exception = "" if has_truncate else " but TRUNCATE: run pgdelta resync for a table that was truncated"
+    yield decide(
         "published operations",
-        not left_out,
-        f"The publication {name} leaves out {', '.join(left_out)}: silver goes another way than the source."
-        if left_out
-        else f"The publication {name} publishes every operation{told}.",
-        f"Run ALTER PUBLICATION {quote_identifier(name)} SET (publish = '{', '.join(wanted)}')."
-        if left_out
-        else "",
+        not unpublished,
+        passed=f"The publication {name} publishes every operation{exception}.",
+        failed=f"The publication {name} does not publish {', '.join(unpublished).upper()}, so silver will"
+        f" {effects}.",
+        fix=f"Run ALTER PUBLICATION {quote_identifier(name)} SET (publish = '{', '.join(required)}').",
     )
     missing = [table for table in tables if not is_covered(connection, publication, table)]
-    if not missing:
-        sentence = f"The publication {name} covers the {len(tables)} tables that the configuration matches."
-        yield Check("published tables", True, sentence)
-        return
-    targets = ", ".join(f"{quote_identifier(schema)}.{quote_identifier(table)}" for schema, table in missing)
-    yield Check(
+    targets = ", ".join(quote_identifier(*table) for table in missing)
+    yield decide(
         "published tables",
-        False,
-        f"The publication {name} lacks {len(missing)} of {len(tables)} configured tables:"
-        f" {list_tables(missing)}.",
-        f"Run ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {targets}"
-        f" ({_ROWS_BEFORE[config.source.copy]}), or take them out of tables.",
+        not missing,
+        passed=f"The publication {name} has all {len(tables)} tables that the configuration matches.",
+        failed=f"The publication {name} does not have {len(missing)} of the {len(tables)} tables that the"
+        f" configuration matches: {list_tables(missing)}.",
+        fix=f"Run ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {targets}"
+        f" ({_EARLIER_ROWS[config.source.copy]}), or remove them from tables.",
     )
 
 
@@ -167,8 +179,8 @@ def _check_missing_publication(connection: Connection, config: Config, tables: l
             "publication",
             False,
             f"The publication {name} does not exist, but the slot {config.source.slot} does.",
-            f"Name the right one in source.publication, or drop the slot {config.source.slot} if nothing in"
-            " it is needed: it cannot decode what came before a publication.",
+            "Name an existing one in source.publication or, if no change in the slot is needed, drop the"
+            f" slot {config.source.slot}, which cannot decode changes from before a publication.",
         )
     if plan == "never":
         fix = f"Run CREATE PUBLICATION {quote_identifier(name)} FOR TABLE …, before the slot is created."
@@ -179,7 +191,7 @@ def _check_missing_publication(connection: Connection, config: Config, tables: l
     scope = "all tables" if plan == "all" else f"{len(tables)} tables ({list_tables(tables)})"
     refusal = _find_creation_refusal(connection, plan, tables)
     if refusal:
-        fix = f"Grant that, or let a role that may run CREATE PUBLICATION {quote_identifier(name)} …."
+        fix = f"Grant that, or run CREATE PUBLICATION {quote_identifier(name)} FOR … as a role that may."
         return Check("publication", False, f"The publication {name} cannot be created: {refusal}.", fix)
     return Check("publication", True, f"The publication {name} will be created for {scope}.")
 
@@ -190,10 +202,10 @@ def _find_creation_refusal(connection: Connection, plan: str, tables: list[Table
         return ""
     may_create = "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')"
     if not _value(connection, may_create):
-        return f"{user} has no CREATE on the database"
+        return f"{user} lacks CREATE on the database"
     if plan == "all":
-        return f"FOR ALL TABLES takes a superuser, and {user} is none"
-    foreign = [
+        return f"FOR ALL TABLES requires a superuser, which {user} is not"
+    not_owned = [
         table
         for table in tables
         if not _value(
@@ -204,7 +216,7 @@ def _find_creation_refusal(connection: Connection, plan: str, tables: list[Table
             *table,
         )
     ]
-    return f"{user} does not own {list_tables(foreign)}" if foreign else ""
+    return f"{user} does not own {list_tables(not_owned)}" if not_owned else ""
 
 
 def _check_slot(connection: Connection, config: Config) -> Check:
@@ -214,42 +226,47 @@ def _check_slot(connection: Connection, config: Config) -> Check:
         limit = int(_setting(connection, "max_replication_slots"))
         used = _value(connection, "SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
         if not config.source.create.slot:
-            fix = f"Run SELECT pg_create_logical_replication_slot('{name}', 'pgoutput'), publication first."
+            fix = f"Run {creation_sql(name)}, after the publication was created."
             return Check("slot", False, f"The slot {name} does not exist.", fix)
         if isinstance(used, int) and used >= limit:
-            fix = "Drop a slot that nobody reads, or raise max_replication_slots and restart the server."
-            return Check("slot", False, f"All {limit} replication slots are in use.", fix)
-        sentence = f"The slot {name} will be created, unless bronze holds a position: then it is missing."
+            return Check("slot", False, f"All {limit} replication slots are in use.", SLOT_LIMIT_ADVICE)
+        sentence = f"The slot {name} will be created, unless bronze has an offset: then it is lost."
         return Check("slot", True, sentence)
-    fault = find_fault(slot, connection.info.dbname)
+    fault = find_slot_fault(slot, connection.info.dbname)
     if isinstance(fault, SlotGapError) and config.source.lost_slot == "resync":
-        return Check("slot", True, f"The slot {name} is lost; ingest makes it anew and copies all tables.")
+        return Check(
+            "slot", True, f"The slot {name} is lost; ingest will create a new one and copy all tables."
+        )
     if fault is not None:
-        return Check("slot", False, str(fault), "Do what the sentence says.")
-    position = f"The slot {name} stands at {slot.confirmed_flush_lsn}"
-    if slot.active_pid is not None:
-        return Check("slot", True, f"{position}, read by process {slot.active_pid}.", "Run one at a time.")
+        return Check("slot", False, str(fault), "Follow the sentence.")
+    state = f"The slot {name} is at {slot.confirmed_flush_lsn}"
+    if slot.is_active:
+        advice = "Run one reader at a time."
+        return Check("slot", True, f"{state} and read by process {slot.active_pid}.", advice)
     is_changed = config.source.protocol.two_phase and not slot.two_phase
-    advice = "Mind that reading it with two_phase makes it a two-phase slot for good." if is_changed else ""
-    return Check("slot", True, f"{position} and is free.", advice)
+    advice = "Reading it with two_phase makes it a two-phase slot permanently." if is_changed else ""
+    return Check("slot", True, f"{state} and free.", advice)
 
 
 def _check_wal_kept(connection: Connection) -> Check:
     if connection.info.server_version < 130000:
         sentence = "The server keeps all WAL that the slot needs."
-        return Check("kept WAL", True, sentence, "Watch the disk: a stopped ingest lets it fill up.")
+        advice = "Monitor disk space: while ingest is stopped, WAL accumulates."
+        return Check("kept WAL", True, sentence, advice)
     size = _setting(connection, "max_slot_wal_keep_size")
     if size == "-1":
-        advice = "Watch the disk, or set max_slot_wal_keep_size: a stopped ingest lets the disk fill up."
+        advice = (
+            "Monitor disk space, or set max_slot_wal_keep_size: while ingest is stopped, WAL accumulates."
+        )
         return Check("kept WAL", True, "max_slot_wal_keep_size is unlimited.", advice)
-    sentence = f"max_slot_wal_keep_size is {size} MB: an ingest that falls behind by more loses the slot."
+    sentence = f"max_slot_wal_keep_size is {size} MB: if ingest falls behind by more, the slot is lost."
     return Check("kept WAL", True, sentence)
 
 
 def _check_encoding(connection: Connection) -> Check:
     encoding = _setting(connection, "server_encoding")
-    text = "its bytes as they are" if encoding == "SQL_ASCII" else "UTF-8"
-    return Check("encoding", True, f"The database's encoding is {encoding}; text comes as {text}.")
+    text = "unchanged bytes" if encoding == "SQL_ASCII" else "UTF-8"
+    return Check("encoding", True, f"The database's encoding is {encoding}; text is sent as {text}.")
 
 
 def _setting(connection: Connection, name: str) -> str:

@@ -1,8 +1,8 @@
-"""How a value is written so that the server and Spark write it alike, as SQL of the server.
+"""The form in which a value is compared with silver: the server's SQL for a text that Spark writes, too.
 
-Mostly it is PostgreSQL's own text, which the stream has as well. A decimal has the digits of silver's scale,
-a float is its bits, and what silver's type cannot hold is NULL, or its nearest value where that is the
-column's policy. `silver.canonical` has the other side.
+For most types it is PostgreSQL's own text, as in the stream. A decimal has the digits of silver's scale, a
+float is its bits, and a value that silver's type cannot hold is NULL or, if that is the column's policy, the
+nearest one. `silver.comparable_text` is the other side.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from psycopg import sql
 
 
 class Kind(Enum):
-    """What silver makes of a value."""
+    """The kind of silver's type."""
 
     TEXT = "text"
     DECIMAL = "decimal"
@@ -27,9 +27,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the values of a column are written; `fits` where the source's decimals have no further digits.
+    """The form of a column's values.
 
-    `is_misfit` is the text of what the column beside it cannot hold, NULL for all else.
+    `fits` is whether silver's decimal holds every value of the source. `is_misfit` is the form of a column of
+    misfits: the text of a value that the column itself cannot hold, otherwise NULL.
     """
 
     kind: Kind
@@ -42,7 +43,7 @@ class Form:
 
     @property
     def counts_misfits(self) -> bool:
-        """Say whether there are values that this form has none for."""
+        """Whether there are values that this form cannot represent."""
         may_lose = self.is_array or self.kind not in (Kind.TEXT, Kind.REAL, Kind.DOUBLE)
         return may_lose and not self.is_misfit
 
@@ -56,7 +57,7 @@ _BOUNDS = {
 
 
 def canonical(form: Form, value: sql.Composable) -> sql.Composable:
-    """Return SQL for the form of a value; `concat` writes as the stream does, a cast to text does not."""
+    """Return SQL for the form of a value; concat() writes it as the stream does, a cast may not."""
     if form.is_misfit:
         held = canonical(replace(form, is_misfit=False), value)
         text = sql.SQL(
@@ -64,12 +65,12 @@ def canonical(form: Form, value: sql.Composable) -> sql.Composable:
         )
         return text.format(value, held)
     written = _array(form, value) if form.is_array else _scalar(form, value)
-    # That a composite of NULLs is no NULL, only DISTINCT knows.
+    # IS DISTINCT FROM, because a composite of NULLs IS NULL although it is not.
     return sql.SQL("CASE WHEN {} IS DISTINCT FROM NULL THEN {} END").format(value, written)
 
 
 def _array(form: Form, value: sql.Composable) -> sql.Composable:
-    """Write one dimension that counts from 1; elements of times, decimals and floats one by one."""
+    """Return SQL for an array of one dimension with lower bound 1; other arrays are NULL."""
     one = sql.SQL("pg_catalog.concat({})").format(value)
     if form.kind is not Kind.TEXT:
         element = canonical(replace(form, is_array=False), sql.SQL("u.e"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import SourceError
-from pipeline.postgres.embedded import binaries
+from tests.support.postgres import binaries
 
 Member = tuple[tarfile.TarInfo, bytes]
 INSTALLED = "18.0.0-linux-amd64"

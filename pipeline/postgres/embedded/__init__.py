@@ -1,1 +1,0 @@
-"""A PostgreSQL server of our own, started and stopped with its user."""
