@@ -12,7 +12,7 @@ from pipeline.bronze.new_files import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, Registered
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.progress import TableState
 from pipeline.table_name import TableName
 
@@ -47,7 +47,9 @@ def archive_detached(
             yield name
 
 
-def _archive(lake: Lake, records: Records, registered: Registered, point: BronzeOffset, reason: str) -> None:
+def _archive(
+    lake: Lake, records: Records, registered: RegisteredTable, point: BronzeOffset, reason: str
+) -> None:
     """Move a table's folder to the archive, and record where it is."""
     name = (registered.schema_name, registered.table_name)
     table = lake.table_at(registered.path)
@@ -62,7 +64,7 @@ def _archive(lake: Lake, records: Records, registered: Registered, point: Bronze
 
 
 def detached_tables(
-    config: Config, copies: CopyHistory, registered: Mapping[TableName, Registered], point: BronzeOffset
+    config: Config, copies: CopyHistory, registered: Mapping[TableName, RegisteredTable], point: BronzeOffset
 ) -> dict[TableName, str]:
     """Return the tables of silver that left, each with the reason."""
     found = {name: why_detached(config, copies, name, point) for name in registered}

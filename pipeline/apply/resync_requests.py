@@ -7,7 +7,7 @@ from pipeline.config.config import Config
 from pipeline.metadata.registry import Records
 
 
-def request_copies(config: Config, records: Records, copies: Copies) -> None:
+def request_after_events(config: Config, records: Records, copies: Copies) -> None:
     """Ask, where the configuration says so, for tables that were not copied since their event.
 
     One that is copied just now, under a snapshot from before the event, is asked for again afterwards.

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from pipeline.bronze.staged_files import Part, check
 from pipeline.delta.commit_files import DataFile
-from pipeline.delta.filesystem import hadoop_files, path_of
+from pipeline.delta.filesystem import hadoop_files, hadoop_path
 from pipeline.delta.table import Lake, LakeTable, local_path
 from pipeline.errors import LakeError
 from pipeline.private_files import make_private_folder
@@ -62,7 +62,7 @@ class Staging:
         if self._local_root is None:
             spark = self._lake.spark
             files, target = hadoop_files(spark, f"{table.path}/{part.path.name}")
-            files.copyFromLocalFile(True, True, path_of(spark, f"file:{part.path}"), target)
+            files.copyFromLocalFile(True, True, hadoop_path(spark, f"file:{part.path}"), target)
         else:
             part.path.rename(Path(local_path(table.path), part.path.name))
         return DataFile(part.path.name, part.size, part.row_count, part.least, part.greatest)

@@ -70,7 +70,7 @@ class Manifests:
 
     def ensure(self) -> None:
         """Create the table unless it is there."""
-        self._table.ensure_growing(MANIFESTS)
+        self._table.ensure_for_appends(MANIFESTS)
 
     def record(self, manifest: Manifest) -> None:
         """Append a manifest."""
@@ -83,7 +83,7 @@ class Manifests:
         }
         frame = local_frame(self._lake.spark, [row], MANIFESTS)
         with crash_step(CrashStep.RECORD_MANIFEST):
-            self._table.append_few(frame, adds_columns=True)  # a lake of an older release has fewer
+            self._table.append_small(frame, adds_columns=True)  # a lake of an older release has fewer
 
     def last(self) -> Manifest | None:
         """Return the newest manifest, None where there is none."""

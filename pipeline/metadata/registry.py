@@ -67,7 +67,7 @@ class Successor:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredTable:
     """A silver table as `_pgdelta/tables` has it; `copy_id` is the copy that its rows began with.
 
     `own_columns` is what data files call our own columns; empty where there are none, or in an older lake.
@@ -82,7 +82,7 @@ class Registered:
     copy_id: int | None = None
     metadata_columns: tuple[str, ...] = ()
 
-    def moved(self, path: str) -> "Registered":
+    def moved(self, path: str) -> "RegisteredTable":
         """Return the same at another path, as a table that is followed no more."""
         return replace(self, path=path, copy_id=None)
 
@@ -107,10 +107,10 @@ class Records:
         """Create the tables unless they are there."""
         if not self._tables.exists():
             self._tables.ensure(TABLES)
-        self.misfits.ensure_growing(MISFITS)
-        self._events.ensure_growing(EVENTS)
+        self.misfits.ensure_for_appends(MISFITS)
+        self._events.ensure_for_appends(EVENTS)
 
-    def registered(self) -> dict[TableName, Registered]:
+    def registered(self) -> dict[TableName, RegisteredTable]:
         """Return every silver table by (schema, table)."""
         with self._lock:
             rows = self._rows()
@@ -123,7 +123,7 @@ class Records:
             self._registered = {TableName(row["schema_name"], row["table_name"]): row for row in rows}
         return self._registered
 
-    def register(self, table: Registered) -> None:
+    def register(self, table: RegisteredTable) -> None:
         """Record a silver table as it is now; tables that come at once are recorded by one commit."""
         name = TableName(table.schema_name, table.table_name)
         row = {
@@ -176,7 +176,7 @@ class Records:
 
             def append() -> None:
                 unrecorded = frame.join(self._events.frame(), identity, "left_anti")
-                self._events.append_few(unrecorded.select(frame.columns))
+                self._events.append_small(unrecorded.select(frame.columns))
 
             retry_conflicts(append)  # ingest writes them too
             self._told.update(new)
@@ -216,7 +216,7 @@ class Records:
             recorded = self.misfits.frame().where(F.col("lsn").between(span["first"], span["last"]))
             new = frame.select(*MISFIT_COLUMNS).alias("n")
             new = new.join(recorded.alias("o"), reduce(Column.__and__, equal), "left_anti")
-            self.misfits.append_few(new)
+            self.misfits.append_small(new)
 
     def misfit_counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""
@@ -239,12 +239,12 @@ class Records:
         }
 
 
-def _registered(row: Mapping[str, Any]) -> Registered:
+def _registered(row: Mapping[str, Any]) -> RegisteredTable:
     found = row.get("successor")
     successor = found and Successor(
         found["relation_id"], _columns(found["columns"]), _txn(found["app_id"]), LSN(found["lsn"])
     )
-    return Registered(
+    return RegisteredTable(
         row["schema_name"],
         row["table_name"],
         row["path"],

@@ -24,7 +24,7 @@ class Failure:
     sentence: str
 
 
-class Statuses:
+class StatusTable:
     """One row a table, replaced as a whole."""
 
     def __init__(self, lake: Lake) -> None:

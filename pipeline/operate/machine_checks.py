@@ -23,7 +23,7 @@ def check_machine(config: Config) -> Iterator[Check]:
     try:
         yield Check("Java", True, f"Spark will run {check_java()}.")
     except LakeError as error:
-        yield Check("Java", False, f"{str(error)[0].upper()}{str(error)[1:]}.", "Then run it again.")
+        yield Check("Java", False, str(error), "Then run it again.")
     root = config.storage.root
     if urlparse(root).scheme not in ("", "file"):
         yield Check("lake", True, f"The lake is at {root}: whether it can be written is seen by the jobs.")

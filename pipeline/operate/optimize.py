@@ -127,7 +127,7 @@ def _optimize(name: str, table: LakeTable, vacuums: bool) -> Optimized | None:
     try:
         if not table.exists():
             return None
-        added, removed = retry_conflicts(table.merge_files)
+        added, removed = retry_conflicts(table.compact)
         return Optimized(name, added, removed, table.vacuum() if vacuums else 0)
     except Exception as error:
         return Optimized(name, failure=report_error(error))

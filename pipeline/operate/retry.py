@@ -72,7 +72,7 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
     for name in found.before:
         if stop.is_set():
             break
-        if name not in registered or not matches(name) or name in applier.guarded:
+        if name not in registered or not matches(name) or name in applier.held_by_guards:
             continue  # bronze's history has what the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
         decision = applier.decisions.get(name)
@@ -81,10 +81,10 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
             continue
         try:
             writer = applier.writer(name, history)
-            since = found.known(name)
+            since = found.recorded_version(name)
             written = writer.rebuild(applier.relations, registered[name], manifest.lsn)
             if not written.held:
-                entries[name] = found.shown(name, manifest.lsn, since)
+                entries[name] = found.current(name, manifest.lsn, since)
         except Exception as error:  # the others are written all the same
             state.failure = report_error(error)
             continue

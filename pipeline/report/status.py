@@ -23,7 +23,7 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.registry import Records
-from pipeline.metadata.status import FAILED, Failure, Statuses
+from pipeline.metadata.status import FAILED, Failure, StatusTable
 from pipeline.postgres.replication.slot_status import query_source
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
@@ -43,7 +43,7 @@ def read_status(config: Config, *, spark: SparkSession | None = None, is_offline
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     point = bronze.captured_offset() if bronze.changes.exists() else None
     manifest = Manifests(lake).last() or Manifest(INVALID)
-    failures = Statuses(lake).failures()
+    failures = StatusTable(lake).failures()
     tables = [
         _failed(table, failures.get(table.name)) for table in read_tables(config, bronze, records, manifest)
     ]

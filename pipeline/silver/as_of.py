@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, LakeError, ProtocolError, describe_erro
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.versions import find_refusal, resolve_path
+from pipeline.silver.versions import resolve_path, why_unreadable
 from pipeline.table_name import TableName
 
 
@@ -119,7 +119,7 @@ class AsOf(Mapping[TableName, DataFrame]):
         first: str | None = None
         for place in self._places(path, name):
             try:
-                refusal = find_refusal(self._lake.table_at(place), entry.version, self.lsn, entry.table_id)
+                refusal = why_unreadable(self._lake.table_at(place), entry.version, self.lsn, entry.table_id)
             except JVM_ERRORS as error:
                 refusal = report_error(error)
             if refusal is None:
@@ -149,8 +149,8 @@ def as_of(
     """
     if lsn is not None and timestamp is not None:
         raise ConfigError("as of what: an LSN or a timestamp, not both")
-    asked_lsn = None if lsn is None else read_lsn(lsn)
-    asked_time = None if timestamp is None else read_time(timestamp)
+    asked_lsn = None if lsn is None else parse_lsn(lsn)
+    asked_time = None if timestamp is None else parse_time(timestamp)
     if not hasattr(spark, "_jsparkSession"):
         raise LakeError(
             "as_of reads Delta's log in the JVM of its session, and Spark Connect has none: run the queries "
@@ -160,7 +160,7 @@ def as_of(
     return AsOf(lake, Manifests(lake).at(asked_lsn, asked_time))
 
 
-def read_lsn(value: LSN | int | str) -> LSN:
+def parse_lsn(value: LSN | int | str) -> LSN:
     """Return a position that a person gave; raise ConfigError where it is none."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ConfigError(f"{value!r} is not an LSN: write two hexadecimal numbers like 16/B374D848")
@@ -174,7 +174,7 @@ def read_lsn(value: LSN | int | str) -> LSN:
     return LSN(value)
 
 
-def read_time(value: Any) -> datetime:
+def parse_time(value: Any) -> datetime:
     """Return a point in time that a person gave, with its zone; raise ConfigError where it is none."""
     if isinstance(value, str):
         text = value.strip()

@@ -18,9 +18,9 @@ from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
-from pipeline.metadata.registry import Records, Registered, RegisteredColumn, Successor
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.policies import Refusal, blind_update, refusal, refused_column
+from pipeline.silver.policies import Refusal, refusal_of, refused_value, update_without_row
 from pipeline.silver.schema_operations import Hold, NeedsRebuild
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.step_writer import StepWriter
@@ -30,16 +30,16 @@ from pipeline.silver.write_plan import (
     Run,
     TableInput,
     WriteStep,
+    fold_signature,
     plain_runs,
     plan_fold,
     plan_write_steps,
-    signature,
 )
 from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """What came of a range of input: how far it is applied, why not further, what did not fit."""
 
     applied: LSN
@@ -47,15 +47,15 @@ class Written:
     misfits: int = 0
     kind: str = "held"  # or refused: the event that says why
     changes: int = 0
-    lost: int = 0  # values that were not sent, and that silver does not have either
+    missing_values: int = 0  # values that were not sent, and that silver does not have either
 
-    def then(self, other: "Written") -> "Written":
+    def then(self, other: "WriteResult") -> "WriteResult":
         """Return what came of this range and of the one that follows it."""
         return replace(
             other,
             misfits=self.misfits + other.misfits,
             changes=self.changes + other.changes,
-            lost=self.lost + other.lost,
+            missing_values=self.missing_values + other.missing_values,
         )
 
 
@@ -76,7 +76,7 @@ class RangePlan:
 
     start: InputStart
     end_lsn: LSN
-    registered: Registered | None
+    registered: RegisteredTable | None
     stop: Stop | None = None
     surveys: tuple[Survey, ...] = ()
     relations: Mapping[int, SourceRelation] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class RangePlan:
         return [write.sql for write in self.writes]
 
 
-Rebuild = Callable[[RangePlan], Written]
+Rebuild = Callable[[RangePlan], WriteResult]
 
 
 class BatchWriter:
@@ -107,7 +107,7 @@ class BatchWriter:
         *,
         metadata_columns: bool,
     ) -> None:
-        self.registered: Registered | None = None  # as the last write left it
+        self.registered: RegisteredTable | None = None  # as the last write left it
         self._table = table
         self._bronze = bronze
         self._records = records
@@ -124,7 +124,7 @@ class BatchWriter:
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         start: InputStart,
         end_lsn: LSN,
     ) -> RangePlan:
@@ -132,7 +132,7 @@ class BatchWriter:
         registered = self._settled(registered)
         stop: Stop | None = None
         if found := self._refusal(surveys, relations, start, end_lsn):
-            end_lsn, stop = found.before, Stop(found.sentence, found.kind)
+            end_lsn, stop = found.commit_lsn, Stop(found.sentence, found.kind)
             surveys = self._survey_before(start, end_lsn)
         evolution = self._schema.plan(surveys, relations, registered) if surveys else None
         if evolution and evolution.stop and isinstance(evolution.stop[1], Hold):
@@ -180,14 +180,14 @@ class BatchWriter:
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         end_lsn: LSN,
         start: InputStart,
-    ) -> Written:
+    ) -> WriteResult:
         """Plan a range and carry the plan out."""
         return self.execute(self.plan(surveys, relations, registered, start, end_lsn))
 
-    def execute(self, plan: RangePlan) -> Written:
+    def execute(self, plan: RangePlan) -> WriteResult:
         """Carry out a plan; return what came of it."""
         stop, evolution = plan.stop or Stop(""), plan.evolution
         held = plan.stop.sentence if plan.stop else None
@@ -195,8 +195,8 @@ class BatchWriter:
             written = self._rebuild(plan)
             return written if written.held else replace(written, held=held, kind=stop.kind)
         if evolution is None:
-            return Written(plan.start.offset if plan.stop else plan.end_lsn, held, kind=stop.kind)
-        lost_before, misfits = self._writer.lost, 0
+            return WriteResult(plan.start.offset if plan.stop else plan.end_lsn, held, kind=stop.kind)
+        lost_before, misfits = self._writer.missing_values, 0
         with crash_step(CrashStep.EVOLVE_COLUMNS):
             columns, own = self._schema.apply(evolution)
         before, after = self._entries(plan, evolution, columns, own)
@@ -209,7 +209,9 @@ class BatchWriter:
             self._records.register(after)
         self.registered = after
         changes = sum(s.inserts + s.updates + s.deletes for s in plan.surveys)
-        return Written(plan.end_lsn, held, misfits, stop.kind, changes, self._writer.lost - lost_before)
+        return WriteResult(
+            plan.end_lsn, held, misfits, stop.kind, changes, self._writer.missing_values - lost_before
+        )
 
     def _entries(
         self,
@@ -217,7 +219,7 @@ class BatchWriter:
         evolution: Evolution,
         columns: tuple[RegisteredColumn, ...],
         own: tuple[str, ...],
-    ) -> tuple[Registered, Registered]:
+    ) -> tuple[RegisteredTable, RegisteredTable]:
         """Return what is registered of the table before its rows are written, and after.
 
         Columns are registered before the rows: a run after a crash must know which is which. How the source
@@ -226,8 +228,8 @@ class BatchWriter:
         """
         registered, copy = plan.registered, plan.start.copy
         copy_before = registered.copy_id if registered else None
-        oid = evolution.known.relation_id
-        after = Registered(
+        oid = evolution.recorded.relation_id
+        after = RegisteredTable(
             *self._name,
             self._table.path,
             oid,
@@ -268,7 +270,7 @@ class BatchWriter:
         end_lsn: LSN,
     ) -> Refusal | None:
         """Return the first change that a policy refuses, or that does not say which row it means."""
-        column, blind = refused_column(surveys, relations, self._rule), blind_update(surveys, relations)
+        column, blind = refused_value(surveys, relations, self._rule), update_without_row(surveys, relations)
         if column is None and blind is None:
             return None
         truncates = [s.last_truncate for s in surveys if s.last_truncate]
@@ -280,10 +282,10 @@ class BatchWriter:
         wanted = (f"{column or 'CAST(NULL AS STRING)'} AS refused", f"{blind or 'false'} AS is_blind")
         first = changes.selectExpr("commit_lsn", "ordinal", *wanted).where("refused IS NOT NULL OR is_blind")
         for row in first.orderBy("commit_lsn", "ordinal").limit(1).collect():
-            return refusal(self._name, row.commit_lsn, row.refused)
+            return refusal_of(self._name, row.commit_lsn, row.refused)
         return None
 
-    def _settled(self, registered: Registered | None) -> Registered | None:
+    def _settled(self, registered: RegisteredTable | None) -> RegisteredTable | None:
         """Return what the table's rows belong to: a run that ended early could not register it."""
         if registered is None or not self._table.exists():
             return None
@@ -313,7 +315,7 @@ class BatchWriter:
             return runs
         signatures: dict[tuple[object, ...], int] = {}
         numbers = {
-            s.version: signatures.setdefault(signature(relations[s.version]), len(signatures))
+            s.version: signatures.setdefault(fold_signature(relations[s.version]), len(signatures))
             for s in surveys
         }
         changes = self._bronze.table_changes(self._name, start, end_lsn)

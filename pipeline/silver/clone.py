@@ -31,7 +31,7 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
-from pipeline.metadata.registry import Records, Registered, RegisteredColumn
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.swap import BufferedRecords
@@ -46,7 +46,7 @@ _LONGEST_RUN = 7 * 24 * 3600  # seconds
 _COMMITS = 100  # behind so many no commit of ours is looked for
 
 
-class Unsettled(LakeError):
+class NoStableVersion(LakeError):
     """There is no version of a table that can be compared just now; there will be."""
 
 
@@ -78,10 +78,10 @@ class RecordsNowhere(BufferedRecords):
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedTable:
     """A version of a silver table, and the position up to which it is complete."""
 
-    registered: Registered
+    registered: RegisteredTable
     version: int
     offset: LSN
 
@@ -92,7 +92,7 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True)
-class SilverAsOf:
+class TableAtSnapshot:
     """A silver table as of a snapshot: its rows, its columns, and how many changes silver itself lacks yet.
 
     `fields` are silver's columns by the names that data files have: (name, DDL).
@@ -104,7 +104,7 @@ class SilverAsOf:
     pending: int
 
 
-def pin(bronze: Bronze, registered: Registered, shown: ManifestEntry | None) -> Pinned:
+def pin_table(bronze: Bronze, registered: RegisteredTable, shown: ManifestEntry | None) -> PinnedTable:
     """Return the newest version of a silver table; raise Unsettled where that is not a whole one.
 
     `shown` is the table in the newest manifest, looked at before.
@@ -119,9 +119,9 @@ def pin(bronze: Bronze, registered: Registered, shown: ManifestEntry | None) -> 
         or registered.successor is not None
         or not (is_known or _is_whole(table, version, bronze.txn))
     ):
-        raise Unsettled("apply is changing the table, or ended while it did: let apply run")
+        raise NoStableVersion("apply is changing the table, or ended while it did: let apply run")
     # A table that stands still has the position of its last change only.
-    return Pinned(registered, version, max(position, shown.applied_lsn) if shown else position)
+    return PinnedTable(registered, version, max(position, shown.applied_lsn) if shown else position)
 
 
 def _is_whole(table: LakeTable, version: int, ours: TxnId) -> bool:
@@ -138,7 +138,7 @@ def _is_whole(table: LakeTable, version: int, ours: TxnId) -> bool:
     return True
 
 
-class Clones:
+class CloneFolder:
     """`{root}/_pgdelta/reconcile/{run}`: the clones of one run, apart from those of any other.
 
     What a run that was killed has left is removed by one that begins a week later: none lasts that long.
@@ -162,11 +162,11 @@ class Clones:
         remove_folder(self._lake.spark, self._lake.path(*_CLONES, self._run))
 
 
-class SnapshotSilver:
+class SnapshotCloner:
     """Brings silver tables to what a snapshot of the source holds, each in a clone of its own."""
 
     def __init__(
-        self, spark: SparkSession, root: str, pipeline: str, snapshot: Snapshot, clones: Clones
+        self, spark: SparkSession, root: str, pipeline: str, snapshot: Snapshot, clones: CloneFolder
     ) -> None:
         """Bronze has to be complete beyond the snapshot."""
         self._spark = spark
@@ -177,14 +177,14 @@ class SnapshotSilver:
         self._moved: set[TableName] = set()
 
     @property
-    def through(self) -> LSN:
+    def end_lsn(self) -> LSN:
         """Return the position at which silver holds what the snapshot holds."""
         return LSN(self._snapshot.lsn + 1)
 
-    def look(self, pinned: Sequence[Pinned]) -> dict[TableName, str]:
+    def find_invisible(self, pinned: Sequence[PinnedTable]) -> dict[TableName, str]:
         """See what bronze has for the tables; return those that hold what the snapshot does not."""
         floors = {table.name: table.offset for table in pinned}
-        self._moved = {*self._bronze.survey(BronzeOffset(-1, self.through), self.through, floors)}
+        self._moved = {*self._bronze.survey(BronzeOffset(-1, self.end_lsn), self.end_lsn, floors)}
         reading = SnapshotRanges(self._snapshot.lsn, self._snapshot.running, 0, ())
         late = find_invisible_commits(self._bronze.changes, {table.name: [reading] for table in pinned})
         return {
@@ -193,18 +193,20 @@ class SnapshotSilver:
             if any(lsn <= table.offset for lsn in late.get(table.name, ()))
         }
 
-    def bring(self, pinned: Pinned, rule: TableRule, *, metadata_columns: bool) -> SilverAsOf:
+    def table_at_snapshot(
+        self, pinned: PinnedTable, rule: TableRule, *, metadata_columns: bool
+    ) -> TableAtSnapshot:
         """Return a table as of the snapshot; raise Unsettled where it cannot be brought there."""
         table, start = self._bronze.lake.table_at(pinned.registered.path), InputStart(pinned.offset)
         surveys: Sequence[Survey] = ()
         if pinned.name in self._moved:
-            surveys = self._bronze.survey_table(pinned.name, start, self.through)
+            surveys = self._bronze.survey_table(pinned.name, start, self.end_lsn)
         else:
-            fields = silver_fields(table)
+            fields = fields_by_physical_name(table)
             if table.version() == pinned.version:
                 rows = self._spark.read.format("delta").option("versionAsOf", pinned.version)
-                return SilverAsOf(rows.load(table.path), pinned.registered.columns, fields, 0)
-        place = self.place(pinned.name)
+                return TableAtSnapshot(rows.load(table.path), pinned.registered.columns, fields, 0)
+        place = self.clone_of(pinned.name)
         place.remove()
         _clone(table, pinned.version, place)
         columns, pending = pinned.registered.columns, 0
@@ -220,14 +222,14 @@ class SnapshotSilver:
                 self._bronze.copies.read(),
                 metadata_columns=metadata_columns,
             )
-            written = beside.apply(surveys, self._relations, pinned.registered, start, self.through)
+            written = beside.apply(surveys, self._relations, pinned.registered, start, self.end_lsn)
             if written.held:
-                raise Unsettled(f"silver cannot be brought to the snapshot: {written.held}")
+                raise NoStableVersion(f"silver cannot be brought to the snapshot: {written.held}")
             columns = records.registered_last.columns if records.registered_last else columns
             pending = written.changes
-        return SilverAsOf(place.frame(), columns, silver_fields(place), pending)
+        return TableAtSnapshot(place.frame(), columns, fields_by_physical_name(place), pending)
 
-    def place(self, name: TableName) -> LakeTable:
+    def clone_of(self, name: TableName) -> LakeTable:
         """Return where a table is brought to; it is to be removed afterwards."""
         return self._clones.table(name)
 
@@ -237,7 +239,7 @@ def _clone(table: LakeTable, version: int, to: LakeTable) -> None:
     table.spark.sql(f"CREATE TABLE {to.identifier} SHALLOW CLONE {table.identifier} VERSION AS OF {version}")
 
 
-def silver_fields(table: LakeTable) -> dict[str, tuple[str, str]]:
+def fields_by_physical_name(table: LakeTable) -> dict[str, tuple[str, str]]:
     """Return a table's columns by the names that data files have: (name, DDL)."""
     in_files = table.physical_names()
     return {in_files[f.name]: (f.name, f.dataType.simpleString().upper()) for f in table.schema().fields}

@@ -70,7 +70,7 @@ class AlignedVersions:
 
     relations: tuple[SourceRelation, ...]
     names: Mapping[int, str]
-    sources: Mapping[int, str]
+    source_names: Mapping[int, str]
     certain: tuple[bool, ...]
     dropped: Mapping[int, str]
     lookalikes: Set[int] = frozenset()

@@ -59,11 +59,11 @@ def _scalar(column: SourceColumn, oid: int, ddl: str, clamps: bool) -> Form | No
     return None
 
 
-def written(ddl: str, value: str, delimiter: str = ",") -> str:
+def text_sql(ddl: str, value: str, delimiter: str = ",") -> str:
     """Return SQL for the form of a silver value; `delimiter` is that of the source's array."""
     if ddl.startswith("ARRAY<"):
         inner = ddl[len("ARRAY<") : -1]
-        element = f"coalesce({_element(inner, written(inner, 'e'), delimiter)}, 'NULL')"
+        element = f"coalesce({_element(inner, text_sql(inner, 'e'), delimiter)}, 'NULL')"
         elements = f"array_join(transform({value}, e -> {element}), '{delimiter}')"
         return f"CASE WHEN {value} IS NOT NULL THEN concat('{{', {elements}, '}}') END"
     match ddl:

@@ -53,7 +53,7 @@ class Fold:
         return [f"k{i}" for i in range(len(self.key))]
 
 
-def state_of(fold: Fold, i: int) -> str:
+def column_state(fold: Fold, i: int) -> str:
     """Return SQL for struct(state, text) of column i as a step leaves it."""
     sent = is_sent(fold, i)
     text = f"CASE WHEN step <> 'D' AND {sent} THEN {pick(fold, i, 'new')} ELSE {_missing(fold, i)} END"

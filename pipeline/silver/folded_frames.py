@@ -10,10 +10,10 @@ from pipeline.silver.fold import (
     UNKNOWN,
     Fold,
     FoldColumn,
+    column_state,
     is_sent,
     key_text,
     pick,
-    state_of,
 )
 from pipeline.silver.key_changes import base_key_names
 from pipeline.silver.merge import MetadataNames
@@ -58,7 +58,7 @@ def fold_by_key(steps: DataFrame, fold: Fold) -> DataFrame:
     last = F.expr("max(struct(place, step, commit_lsn, commit_time, relation_version, new))")
     partial = [
         F.expr(
-            f"max(struct(place, {state_of(fold, i)} AS value)) FILTER (WHERE {_has_state(fold, i)}).value"
+            f"max(struct(place, {column_state(fold, i)} AS value)) FILTER (WHERE {_has_state(fold, i)}).value"
         ).alias(f"p{i}")
         for i in fold.partial
     ]

@@ -7,11 +7,11 @@ is not known at all.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pipeline.delta.log import HARMLESS, SHAPING, LoggedOperation, operations_since
+from pipeline.delta.log import COLUMN_CHANGING, ROW_PRESERVING, LoggedOperation, operations_after
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import OURS, TxnId
 from pipeline.errors import LakeError
-from pipeline.silver.swap import REWRITE
+from pipeline.silver.swap import REBUILD
 from pipeline.table_name import TableName
 
 
@@ -24,22 +24,22 @@ class ForeignCommit:
 
     operation: str
     version: int
-    good: int | None
+    restorable_version: int | None
 
 
-def find_foreign(operations: Iterable[LoggedOperation], since: int) -> ForeignCommit | None:
+def find_foreign_commit(operations: Iterable[LoggedOperation], since: int) -> ForeignCommit | None:
     """Return the first commit behind a version that changed rows, is not ours, and was not undone."""
     foreign: ForeignCommit | None = None
     same = since  # the oldest version with the columns and rows of the last one of ours
     for found in operations:
         if OURS in found.metadata:
             same = found.version
-            if found.metadata.get("operation") == REWRITE:
+            if found.metadata.get("operation") == REBUILD:
                 foreign = None  # no row of before is left
             elif foreign:
-                foreign = replace(foreign, good=None)
-        elif found.operation in HARMLESS:
-            if found.operation in SHAPING and not foreign:
+                foreign = replace(foreign, restorable_version=None)
+        elif found.operation in ROW_PRESERVING:
+            if found.operation in COLUMN_CHANGING and not foreign:
                 same = found.version
         elif not _is_undone(found, foreign, same):
             foreign = foreign or ForeignCommit(found.operation, found.version, found.version - 1)
@@ -49,18 +49,26 @@ def find_foreign(operations: Iterable[LoggedOperation], since: int) -> ForeignCo
 
 
 def _is_undone(found: LoggedOperation, foreign: ForeignCommit | None, same: int) -> bool:
-    if found.operation != "RESTORE" or found.restored is None or (foreign and foreign.good is None):
+    if (
+        found.operation != "RESTORE"
+        or found.restored_version is None
+        or (foreign and foreign.restorable_version is None)
+    ):
         return False
-    return same <= found.restored < (foreign.version if foreign else found.version)
+    return same <= found.restored_version < (foreign.version if foreign else found.version)
 
 
 def refuse_foreign_commits(table: LakeTable, name: TableName, since_version: int) -> None:
     """Raise LakeError where somebody else changed the table's rows since a version."""
     if table.version() <= since_version:
         return
-    foreign = find_foreign(operations_since(table.spark, table.path, since_version), since_version)
+    foreign = find_foreign_commit(operations_after(table.spark, table.path, since_version), since_version)
     if foreign:
-        restore = "" if foreign.good is None else f"RESTORE it to version {foreign.good}, "
+        restore = (
+            ""
+            if foreign.restorable_version is None
+            else f"RESTORE it to version {foreign.restorable_version}, "
+        )
         raise LakeError(
             f"silver table {name} was changed by somebody else ({foreign.operation} at version "
             f"{foreign.version}): {restore}remove {table.path} to have it built again from bronze, or have "
@@ -68,7 +76,7 @@ def refuse_foreign_commits(table: LakeTable, name: TableName, since_version: int
         )
 
 
-def is_forgotten(table: LakeTable, txn: TxnId) -> bool:
+def has_lost_offset(table: LakeTable, txn: TxnId) -> bool:
     """Say whether a table has rows and nothing says up to where they are applied.
 
     Delta forgets positions where delta.setTransactionRetentionDuration says so.
@@ -90,9 +98,9 @@ def records_offset(recorded: Iterable[str], txn: TxnId) -> bool:
     )
 
 
-def refuse_forgotten(table: LakeTable, name: TableName, txn: TxnId) -> None:
+def refuse_lost_offset(table: LakeTable, name: TableName, txn: TxnId) -> None:
     """Raise LakeError where all of a table's input would be applied to rows that have it already."""
-    if is_forgotten(table, txn):
+    if has_lost_offset(table, txn):
         raise LakeError(
             f"silver table {name} has rows, and nothing says how far they are: where it has the "
             "property delta.setTransactionRetentionDuration, unset it; then remove "

@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.silver.fold import FROM_SILVER, INHERITED, UNKNOWN, Fold, is_sent, state_of
+from pipeline.silver.fold import FROM_SILVER, INHERITED, UNKNOWN, Fold, column_state, is_sent
 
 _HAS_STATE = "step = 'A' OR step = 'I' OR ({sent} AND step <> 'D')"
 
@@ -43,7 +43,7 @@ def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
     change = "named_struct('lsn', place.commit_lsn, 'ordinal', place.ordinal)"
     states = [
         F.expr(
-            f"max_by({state_of(fold, i)}, place) FILTER (WHERE {_HAS_STATE.format(sent=is_sent(fold, i))})"
+            f"max_by({column_state(fold, i)}, place) FILTER (WHERE {_HAS_STATE.format(sent=is_sent(fold, i))})"
         ).alias(f"p{i}")
         for i in fold.partial
     ]

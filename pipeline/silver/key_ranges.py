@@ -12,7 +12,7 @@ from pipeline.silver.text_parsers import SilverType
 Column = tuple[str, SilverType]  # quoted name
 
 
-class KeysUnknown(Exception):
+class KeyRangesUnusable(Exception):
     """Silver cannot tell which of its rows lie in the ranges."""
 
 
@@ -25,11 +25,11 @@ def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[K
     for each in ranges:
         pairs = zip(key_types, key[: each.width], strict=False)
         if not each.is_single and not all(is_ordered_alike(oid, kind.ddl) for oid, (_, kind) in pairs):
-            raise KeysUnknown
+            raise KeyRangesUnusable
     return " OR ".join(f"({_condition(key, each)})" for each in ranges)
 
 
-def known_bounds(fold: Fold, ranges: Sequence[KeyRange]) -> str:
+def bounds_are_values(fold: Fold, ranges: Sequence[KeyRange]) -> str:
     """Return SQL that is true where every value that the ranges name is one of its silver type."""
     kinds = [fold.columns[i].type for i in fold.key]
     values = {

@@ -19,7 +19,7 @@ from pipeline.silver.merge import MetadataNames, image_of_row, image_of_texts
 ABSENT = "greatest(0, -(held + low))"
 
 
-def copies(changes: DataFrame, columns: Sequence[FoldColumn], version: int) -> DataFrame:
+def signed_rows(changes: DataFrame, columns: Sequence[FoldColumn], version: int) -> DataFrame:
     """Return one row per copy taken (sign -1) or added (+1): place, x0…, commit_lsn, commit_time, image."""
     old = _texts("old", columns, version)
     new = _texts("new", columns, version)
@@ -47,7 +47,7 @@ def _texts(side: str, columns: Sequence[FoldColumn], version: int) -> str:
     return f"named_struct({', '.join(fields)})"
 
 
-def net_copies(copies: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
+def net_counts(copies: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
     """Return one row per image: net, low, and the texts and commit of its last added copy."""
     running = F.sum("sign").over(Window.partitionBy("image").orderBy("place"))
     texts = ", ".join(f"x{i}" for i in range(len(columns)))
@@ -63,7 +63,7 @@ def net_copies(copies: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
     )
 
 
-def left_over(copies: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
+def surviving_rows(copies: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
     """Return the copies (x0…, commit_lsn, commit_time) that were added and not taken away again, by texts."""
     texts = [f"x{i}" for i in range(len(columns))]
     last = F.expr("max_by(struct(commit_lsn, commit_time), place)").alias("last")
@@ -71,7 +71,7 @@ def left_over(copies: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
     return net.withColumn("copy", F.expr("explode(sequence(1, net))")).select("last.*", *texts)
 
 
-def against_silver(net: DataFrame, silver: DataFrame | None, columns: Sequence[FoldColumn]) -> DataFrame:
+def with_silver_counts(net: DataFrame, silver: DataFrame | None, columns: Sequence[FoldColumn]) -> DataFrame:
     """Add `held`, the copies that silver has, and `wanted`, the copies it shall have."""
     if silver is None:
         held = net.withColumn("held", F.lit(0))

@@ -24,12 +24,12 @@ from pipeline.table_name import TableName
 class Refusal:
     """The place of the change that is refused, and why, for people."""
 
-    before: LSN
+    commit_lsn: LSN
     sentence: str
     kind: str  # of the event that says why
 
 
-def refused_column(
+def refused_value(
     surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], rule: TableRule
 ) -> str | None:
     """Return SQL for the name of the column whose value is refused in a change; None where none can be."""
@@ -46,7 +46,7 @@ def refused_column(
     return f"coalesce({', '.join(cases)})" if cases else None
 
 
-def blind_update(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> str | None:
+def update_without_row(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> str | None:
     """Return SQL that is true for an update which names no row under REPLICA IDENTITY FULL; None without any.
 
     What a partition logs follows its own identity, what the message says of it that of the root.
@@ -61,7 +61,7 @@ def blind_update(surveys: Sequence[Survey], relations: Mapping[int, SourceRelati
     return f"op = 'U' AND NOT old_kind <=> 'O' AND relation_version IN ({', '.join(versions)})"
 
 
-def refusal(name: TableName, commit_lsn: int, column: str | None) -> Refusal:
+def refusal_of(name: TableName, commit_lsn: int, column: str | None) -> Refusal:
     """Say of a table what it is held before: a column's value, which is not shown; None: a blind update."""
     lsn = LSN(commit_lsn)
     if column is None:
@@ -94,10 +94,10 @@ def find_excess(name: TableName, counts: Mapping[str, int], guards: Guards) -> s
         return None
     return (
         f"{name} is held by its guards: what waits for it has {' and '.join(excess)}; bronze keeps "
-        f"the changes: where they are meant, apply them with {confirmation(name)}"
+        f"the changes: where they are meant, apply them with {confirm_command(name)}"
     )
 
 
-def confirmation(name: TableName) -> str:
+def confirm_command(name: TableName) -> str:
     """Return the command that applies what waits for a table whatever its guards say."""
     return name.command("retry --confirm")

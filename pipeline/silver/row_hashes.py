@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from pipeline.delta.sql import quoted
 from pipeline.postgres.snapshot.row_hashes import RangeSum, RowHash
-from pipeline.silver.comparable_text import written
+from pipeline.silver.comparable_text import text_sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class SilverRows:
     """The rows of a silver table, with hashes of the compared columns; `key` are the places of the key's."""
 
     def __init__(self, frame: DataFrame, columns: Sequence[SilverColumn], key: Sequence[int]) -> None:
-        forms = [written(c.ddl, quoted(c.name), c.delimiter) for c in columns]
+        forms = [text_sql(c.ddl, quoted(c.name), c.delimiter) for c in columns]
         values = frame.select(*(F.expr(form).alias(f"c{i}") for i, form in enumerate(forms)))
         self._names = [f"c{i}" for i in range(len(columns))]
         self._key = [self._names[i] for i in key]

@@ -11,7 +11,13 @@ from dataclasses import replace
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SilverColumns
-from pipeline.silver.schema_notes import came_back, computed, given, schema_note, unseen
+from pipeline.silver.schema_notes import (
+    default_is_gone,
+    default_may_vary,
+    may_be_renamed,
+    schema_note,
+    was_unpublished,
+)
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -82,16 +88,18 @@ def plan_evolution(
             number = column.attribute_number
             operations.append(AddColumn(column.name, wanted, column.missing_value, number))
             if number is not None and number < max(n or 0 for n in known.numbers.values()):
-                operations.append(came_back(column.name))
+                operations.append(was_unpublished(column.name))
             elif column.missing_value is None and (column.has_default or column.is_not_null):
-                operations.append(computed(column.name) if column.has_default else given(column.name))
+                operations.append(
+                    default_may_vary(column.name) if column.has_default else default_is_gone(column.name)
+                )
             if not is_certain or lost:
-                operations.append(unseen(column.name))
+                operations.append(may_be_renamed(column.name))
     operations += [AddColumn(name, STRING) for name in beside if name not in silver]
     return operations
 
 
-def shaped(silver: Mapping[str, str] | None, operations: Sequence[Operation]) -> dict[str, str]:
+def columns_after(silver: Mapping[str, str] | None, operations: Sequence[Operation]) -> dict[str, str]:
     """Return silver's columns (name → DDL) once the operations are done."""
     columns = dict(silver or {})
     for operation in operations:
@@ -107,7 +115,7 @@ def shaped(silver: Mapping[str, str] | None, operations: Sequence[Operation]) ->
     return columns
 
 
-def rule_of_last(relations: Sequence[SourceRelation], rule: TableRule) -> TableRule:
+def rule_for_rebuild(relations: Sequence[SourceRelation], rule: TableRule) -> TableRule:
     """Return the rule that reads versions, in order and named alike, into the type each column had last."""
     types = dict(rule.types)
     for column in (column for relation in relations for column in relation.columns):

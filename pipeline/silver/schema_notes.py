@@ -10,7 +10,7 @@ def schema_note(known: SilverColumns, column: SourceColumn) -> SchemaNote | None
     """Say what no message tells of a column that silver has already."""
     before = known.types.get(column.name)
     if before is None:
-        return came_back(column.name) if known.types and column.name in known.numbers else None
+        return was_unpublished(column.name) if known.types and column.name in known.numbers else None
     if not column.is_type_known or keeps_values(before, column.type):
         return None
     sentence = (
@@ -20,7 +20,7 @@ def schema_note(known: SilverColumns, column: SourceColumn) -> SchemaNote | None
     return SchemaNote(sentence, "resync")
 
 
-def computed(name: str) -> SchemaNote:
+def default_may_vary(name: str) -> SchemaNote:
     """Say that a default was computed for each row, or set after the column was added."""
     sentence = (
         f"column {name} was added with a default that may have given each row from before a value of its "
@@ -29,7 +29,7 @@ def computed(name: str) -> SchemaNote:
     return SchemaNote(sentence, "resync")
 
 
-def given(name: str) -> SchemaNote:
+def default_is_gone(name: str) -> SchemaNote:
     """Say that rows from before have values of which nothing is known: the default that gave them is gone."""
     sentence = (
         f"column {name} was added as NOT NULL without a default that the catalog still has: if the table had "
@@ -38,13 +38,13 @@ def given(name: str) -> SchemaNote:
     return SchemaNote(sentence, "resync")
 
 
-def came_back(name: str) -> SchemaNote:
+def was_unpublished(name: str) -> SchemaNote:
     """Say that a column has values which were not published."""
     sentence = f"column {name} was not published for some time: only a resync brings what it was then"
     return SchemaNote(sentence, "resync")
 
 
-def unseen(name: str) -> SchemaNote:
+def may_be_renamed(name: str) -> SchemaNote:
     """Say that nobody knows whether a column is a new one."""
     return SchemaNote(
         f"column {name} appeared while the catalog was ahead of the stream: "

@@ -16,12 +16,12 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind, commit_settings
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, Registered, RegisteredColumn
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.column_mapping import AlignedVersions, SilverColumns, align_versions, plan_renames
 from pipeline.silver.merge import MetadataNames
 from pipeline.silver.metadata_columns import find_metadata_columns, free_names, plan_metadata_renames
-from pipeline.silver.schema_evolution import plan_evolution, shaped
+from pipeline.silver.schema_evolution import columns_after, plan_evolution
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -30,7 +30,7 @@ from pipeline.silver.schema_operations import (
     Operation,
 )
 from pipeline.silver.sidecars import with_sidecars
-from pipeline.silver.write_plan import followed
+from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.table_name import TableName
 
 _METADATA_TYPES = ("BIGINT", "TIMESTAMP")  # of _commit_lsn and _commit_time
@@ -46,12 +46,12 @@ class Evolution:
     """
 
     operations: Sequence[tuple[LSN, Operation]]
-    known: SilverColumns
+    recorded: SilverColumns
     aligned: AlignedVersions
     columns: Mapping[str, str]
     metadata: MetadataNames
     relations: Mapping[int, SourceRelation]
-    created_again_at: LSN | None = None  # another table begins here under the same name
+    recreated_at: LSN | None = None  # another table begins here under the same name
     stop: tuple[LSN, Hold | NeedsRebuild] | None = None
     own: tuple[str, ...] = field(default=())  # what data files call our columns before the operations
 
@@ -82,13 +82,13 @@ class SchemaWriter:
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
+        registered: RegisteredTable | None,
     ) -> Evolution:
         """Plan what gives the table the columns of all versions in order; change nothing.
 
         Of a table that was created again under its name only the versions of the newest count.
         """
-        versions = followed(surveys, relations)
+        versions = surveys_of_newest(surveys, relations)
         last = versions[-1]
         newest = relations[last.version].oid
         is_there, known = self._table.exists(), None
@@ -105,7 +105,7 @@ class SchemaWriter:
         wanted = {*_names(aligned), *(rename.to for rename in renames)}
         moved = plan_metadata_renames(own_names, silver or {}, wanted)
         operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), r) for r in (*moved, *renames)]
-        columns = shaped(silver, renames) if silver is not None else None
+        columns = columns_after(silver, renames) if silver is not None else None
         stop: tuple[LSN, Hold | NeedsRebuild] | None = None
         was_certain = True
         for survey, relation, is_certain in zip(versions, aligned.relations, aligned.certain, strict=True):
@@ -122,7 +122,7 @@ class SchemaWriter:
                     stop = LSN(survey.first[0]), operation
             if stop:
                 break
-            columns = shaped(columns, planned)
+            columns = columns_after(columns, planned)
             known = (known or SilverColumns(relation.oid, {})).after(relation)
         is_another = registered is not None and silver is not None and registered.relation_id != newest
         renamed = {rename.name: rename.to for rename in moved}
@@ -143,11 +143,11 @@ class SchemaWriter:
 
         An operation that a run before carried out, and could not record, is skipped.
         """
-        if evolution.created_again_at is not None:
+        if evolution.recreated_at is not None:
             sentence = "The table was created again under its name."
-            self._record("evolved", evolution.created_again_at, sentence)
+            self._record("evolved", evolution.recreated_at, sentence)
         for lsn, operation in evolution.operations:
-            self._perform(operation, lsn, evolution.known.relation_id)
+            self._perform(operation, lsn, evolution.recorded.relation_id)
         physical = self._table.physical_names()
         names = (evolution.metadata.commit_lsn, evolution.metadata.commit_time)
         return self._columns_to_register(evolution, physical), tuple(physical[n] for n in names if n)
@@ -183,7 +183,7 @@ class SchemaWriter:
     def _columns_to_register(
         self, evolution: Evolution, physical: Mapping[str, str]
     ) -> tuple[RegisteredColumn, ...]:
-        known, sources = evolution.known, evolution.aligned.sources
+        known, sources = evolution.recorded, evolution.aligned.source_names
         return tuple(
             RegisteredColumn(
                 sources.get(number or 0, name),
@@ -196,7 +196,7 @@ class SchemaWriter:
             if name in physical
         )
 
-    def _known(self, registered: Registered) -> SilverColumns:
+    def _known(self, registered: RegisteredTable) -> SilverColumns:
         names = {physical: name for name, physical in self._table.physical_names().items()}
         names |= {"": ""}  # a rebuild that ended before it recorded what data files call the columns
         named = {c: names.get(c.physical_name) for c in registered.columns}
@@ -229,7 +229,7 @@ class SchemaWriter:
         called = {physical: name for name, physical in self._table.physical_names().items()}
         return [called.get(physical, physical) for physical in own]
 
-    def _find_own(self, registered: Registered | None, coming: Collection[str]) -> tuple[str, ...]:
+    def _find_own(self, registered: RegisteredTable | None, coming: Collection[str]) -> tuple[str, ...]:
         """Return what data files call our columns: as recorded, or found among those not the source's."""
         if not self._metadata_columns:
             return ()

@@ -20,7 +20,7 @@ from pipeline.silver import merge, multiset
 from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, pick_or_missing
 from pipeline.silver.folded_frames import final_rows, fold_by_key, from_silver, steps, typed, with_key_changes
 from pipeline.silver.key_changes import follow_key_changes
-from pipeline.silver.key_ranges import KeysUnknown, known_bounds
+from pipeline.silver.key_ranges import KeyRangesUnusable, bounds_are_values
 from pipeline.silver.write import FOLDED, Write, WriteKind, keyless
 from pipeline.silver.write_plan import Identity
 from pipeline.table_name import TableName
@@ -34,7 +34,7 @@ class StepWriter:
         self._table = table
         self._records = records
         self._name = name
-        self.lost = 0  # values that were not sent, and that the table does not have either
+        self.missing_values = 0  # values that were not sent, and that the table does not have either
 
     def write(self, changes: DataFrame, write: Write) -> int:
         """Write the changes of one step in one commit, and return how many values did not fit.
@@ -60,7 +60,7 @@ class StepWriter:
         self._refuse_lost_keys(found, folded, fold)
         key = [fold.columns[i].name for i in fold.key]
         self._record_misfits(source, fold, found.misfits, key)
-        self.lost += found.unknown
+        self.missing_values += found.unknown
         if found.keeps:
             self._record_unsent(source, fold, key, is_new=write.kind is not WriteKind.MERGE)
         self._commit(source, write, final_rows(source, fold, write.metadata))
@@ -70,8 +70,8 @@ class StepWriter:
         (version,) = write.fold.versions
         columns, plain = write.fold.columns, keyless(write.fold)
         silver = self._table.frame() if write.kind is WriteKind.MERGE_ROWS else None
-        copies = multiset.copies(changes, columns, version)
-        counted = _kept(multiset.against_silver(multiset.net_copies(copies, columns), silver, columns))
+        copies = multiset.signed_rows(changes, columns, version)
+        counted = _kept(multiset.with_silver_counts(multiset.net_counts(copies, columns), silver, columns))
         self._record_absent(counted, write.commit)
         added = multiset.added_rows(counted, columns).withColumn("op", F.lit("I"))
         source = typed(added, plain)
@@ -127,10 +127,10 @@ class StepWriter:
 
     def _require_known_keys(self, rows: DataFrame, write: Write, condition: str) -> None:
         """Raise KeysUnknown unless the bounds are values of the key, and all copied rows lie within them."""
-        bounds = known_bounds(write.fold, write.step.key_ranges)
+        bounds = bounds_are_values(write.fold, write.step.key_ranges)
         is_known = not self._spark.range(1).where(bounds).isEmpty()
         if not is_known or not rows.where(f"NOT coalesce({condition}, false)").isEmpty():
-            raise KeysUnknown
+            raise KeyRangesUnusable
 
     def _record_absent(self, counted: DataFrame, commit: TableCommit) -> None:
         """Record that updates or deletes meant rows that silver does not have."""
@@ -154,7 +154,9 @@ class StepWriter:
         ]
         if not lost:
             return 0
-        rows = multiset.left_over(copies.where(" OR ".join(lost)), fold.columns).withColumn("op", F.lit("I"))
+        rows = multiset.surviving_rows(copies.where(" OR ".join(lost)), fold.columns).withColumn(
+            "op", F.lit("I")
+        )
         source = _kept(typed(rows, fold))
         count = _inspect(source, fold).misfits
         self._record_misfits(source, fold, count, [])
@@ -187,7 +189,7 @@ class StepWriter:
             rows = rows.alias("s").join(self._table.frame().alias("t"), F.expr(on), "left_anti")
         unknown = {f"s{i}": F.expr(f"coalesce(s{i}, {UNKNOWN})") for i in fold.partial}
         count = rows.count()
-        self.lost += count
+        self.missing_values += count
         self._record_misfits(rows.withColumns(unknown), fold, count, key)
 
     def _record_misfits(self, source: DataFrame, fold: Fold, count: int, key: list[str]) -> None:

@@ -12,7 +12,7 @@ from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.metadata.events import ONLY_A_COPY_HELPS, Event
-from pipeline.metadata.registry import Records, Registered, Successor
+from pipeline.metadata.registry import Records, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 
 
@@ -25,11 +25,11 @@ class BufferedRecords(Records):
 
     def __init__(self, records: Records) -> None:
         super().__init__(records.lake)
-        self.registered_last: Registered | None = None
+        self.registered_last: RegisteredTable | None = None
         self._events_kept: list[Event] = []
         self._lock = records._lock  # misfits go to the same table
 
-    def register(self, table: Registered) -> None:
+    def register(self, table: RegisteredTable) -> None:
         """Keep the newest."""
         self.registered_last = table
 
@@ -42,21 +42,21 @@ class BufferedRecords(Records):
         return [e for e in self._events_kept if e.kind in ONLY_A_COPY_HELPS and e.lsn > shown]
 
 
-REWRITE = "rewrite"  # what such a commit says it is
+REBUILD = "rewrite"  # what such a commit says it is
 
 
 def swap_in(
     table: LakeTable,
     beside: LakeTable,
     records: Records,
-    entry: Registered,
-    registered: Registered | None,
+    entry: RegisteredTable,
+    registered: RegisteredTable | None,
     txn: TxnId,
     through: LSN,
 ) -> None:
     """Replace a table's columns and rows; `entry` is the other's, complete up to an LSN."""
     name = [entry.schema_name, entry.table_name]
-    said = {"operation": REWRITE, "table": name, "after": str(INVALID)}
+    said = {"operation": REBUILD, "table": name, "after": str(INVALID)}
     commit = TableCommit(txn, through, said)
     if (table.offset(txn) or INVALID) >= through:
         # Delta would skip it under an LSN that the table has; the clock alone may go back.
@@ -72,7 +72,7 @@ def swap_in(
     before = registered or replace(entry, columns=(), copy_id=None, metadata_columns=())
     records.register(replace(before, successor=successor))
     with crash_step(CrashStep.SWAP_TABLE):
-        table.replace_by(beside, commit)
+        table.replace_with(beside, commit)
     physical = table.physical_names()
     columns = tuple(replace(c, physical_name=physical[c.silver_name]) for c in entry.columns)
     own_columns = tuple(physical[name] for name in own)

@@ -19,16 +19,16 @@ from pipeline.bronze.survey import Survey, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, Registered
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.batch_writer import BatchWriter, RangePlan, Written
+from pipeline.silver.batch_writer import BatchWriter, RangePlan, WriteResult
 from pipeline.silver.column_mapping import align_versions
-from pipeline.silver.foreign_commits import is_forgotten, refuse_foreign_commits, refuse_forgotten
-from pipeline.silver.key_ranges import KeysUnknown
-from pipeline.silver.schema_evolution import rule_of_last
+from pipeline.silver.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
+from pipeline.silver.key_ranges import KeyRangesUnusable
+from pipeline.silver.schema_evolution import rule_for_rebuild
 from pipeline.silver.schema_operations import NeedsRebuild
 from pipeline.silver.swap import BufferedRecords, swap_in
-from pipeline.silver.write_plan import followed
+from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.table_name import TableName
 
 Relations = Mapping[int, SourceRelation]
@@ -83,7 +83,7 @@ class SilverTable:
         self,
         surveys: Sequence[Survey],
         relations: Relations,
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         start: InputStart,
         end_lsn: LSN,
     ) -> RangePlan:
@@ -94,28 +94,28 @@ class SilverTable:
         self,
         surveys: Sequence[Survey],
         relations: Relations,
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         start: InputStart,
         end_lsn: LSN,
-    ) -> Written:
+    ) -> WriteResult:
         """Bring the table from a start up to an LSN, or up to where it has to be held."""
         if start.offset == INVALID and start.copy is None:
-            refuse_forgotten(self.table, self.name, self._txn)
+            refuse_lost_offset(self.table, self.name, self._txn)
         return self._writer.execute(self.plan(surveys, relations, registered, start, end_lsn))
 
     def apply_partial_copies(
         self,
         copies: Sequence[CompleteCopy],
         relations: Relations,
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         start: InputStart,
         end_lsn: LSN,
-    ) -> Written:
+    ) -> WriteResult:
         """Bring the table from a start up to an LSN, with each partial copy put at its LSN.
 
         Where one cannot be put, a copy of the whole table is requested instead.
         """
-        written = Written(start.offset)
+        written = WriteResult(start.offset)
         self._writer.registered = registered
         copies = [copy for copy in copies if copy.end_lsn <= end_lsn]
         for copy in copies:
@@ -134,25 +134,27 @@ class SilverTable:
                 return written
             start = InputStart(copy.lsn)
         written = written.then(self._apply_changes(start, relations, end_lsn))
-        if written.lost and copies:
+        if written.missing_values and copies:
             # A row that came from other keys, with values that were not sent, while its own were copied.
-            self._request_whole_copy(f"{written.lost} values are missing where keys were copied", copies[-1])
+            self._request_whole_copy(
+                f"{written.missing_values} values are missing where keys were copied", copies[-1]
+            )
         return written
 
-    def _apply_changes(self, start: InputStart, relations: Relations, end_lsn: LSN) -> Written:
+    def _apply_changes(self, start: InputStart, relations: Relations, end_lsn: LSN) -> WriteResult:
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
         if not surveys:
-            return Written(end_lsn)
+            return WriteResult(end_lsn)
         return self.apply(surveys, relations, self._writer.registered, start, end_lsn)
 
-    def _put_keys(self, copy: CompleteCopy, relations: Relations) -> Written | None:
+    def _put_keys(self, copy: CompleteCopy, relations: Relations) -> WriteResult | None:
         """Put a partial copy; return None where silver cannot find its keys, or has rows of another table."""
         registered = self._writer.registered
         if registered is None or relations[copy.version].oid != registered.relation_id:
             return None
         try:
             return self.apply([survey_of(copy)], relations, registered, InputStart(copy=copy), copy.lsn)
-        except KeysUnknown:
+        except KeyRangesUnusable:
             return None
 
     def _request_whole_copy(self, reason: str, copy: CompleteCopy) -> None:
@@ -166,13 +168,13 @@ class SilverTable:
         self._records.record_events([Event(*self.name, copy.lsn, "resync", sentence)])
 
     def start_from_copy(
-        self, copy: CompleteCopy, relations: Relations, registered: Registered | None, end_lsn: LSN
-    ) -> Written:
+        self, copy: CompleteCopy, relations: Relations, registered: RegisteredTable | None, end_lsn: LSN
+    ) -> WriteResult:
         """Replace the table's rows by those of a copy and the changes that follow them."""
         if registered is not None and (incomplete := self._incomplete(copy)):
             return incomplete
         is_new = self.table.offset(self._txn) is None
-        if is_new and not is_forgotten(self.table, self._txn):
+        if is_new and not has_lost_offset(self.table, self._txn):
             # No reader knows this table yet: it is written in its place.
             start = InputStart(copy=copy)
             partial = self.history.partial_copies(self.name, copy)
@@ -182,21 +184,19 @@ class SilverTable:
         if written.held:
             return written
         sentence, kind = "the table shows a copy of the source's rows, and what followed", "evolved"
-        if written.lost and not copy.is_whole:
+        if written.missing_values and not copy.is_whole:
             # A row that moved, between two snapshots, from pages that were not read yet to some that were.
             kind = "resync"
-            sentence = (
-                f"{written.lost} values are missing in a copy that was cut off: the table is copied once more"
-            )
+            sentence = f"{written.missing_values} values are missing in a copy that was cut off: the table is copied once more"
             self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
         self._records.record_events([Event(*self.name, copy.end_lsn, kind, sentence)])
         return written
 
-    def rebuild_lost(self, relations: Relations, registered: Registered, end_lsn: LSN) -> Written:
+    def rebuild_lost(self, relations: Relations, registered: RegisteredTable, end_lsn: LSN) -> WriteResult:
         """Rebuild the table from bronze up to an LSN, because its folder lacks rows."""
         return self._rebuild(relations, registered, end_lsn)
 
-    def rebuild(self, relations: Relations, registered: Registered, end_lsn: LSN) -> Written:
+    def rebuild(self, relations: Relations, registered: RegisteredTable, end_lsn: LSN) -> WriteResult:
         """Rebuild the table from bronze up to an LSN, as the configuration is now."""
         written = self._rebuild(relations, registered, end_lsn)
         if not written.held:
@@ -204,17 +204,17 @@ class SilverTable:
             self._records.record_events([Event(*self.name, end_lsn, "evolved", sentence)])
         return written
 
-    def _rebuild_instead(self, plan: RangePlan) -> Written:
+    def _rebuild_instead(self, plan: RangePlan) -> WriteResult:
         return self._rebuild(plan.relations, plan.registered, plan.end_lsn, need=plan.rebuild)
 
     def _rebuild(
         self,
         relations: Relations,
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         end_lsn: LSN,
         need: tuple[LSN, NeedsRebuild] | None = None,
         copy: CompleteCopy | None = None,
-    ) -> Written:
+    ) -> WriteResult:
         """Write the table elsewhere, from a copy or the newest one, and swap it in by one commit."""
         copy = copy or self.history.newest(end_lsn).get(self.name)
         if copy and (incomplete := self._incomplete(copy)):
@@ -252,7 +252,7 @@ class SilverTable:
         self._writer.registered = self._records.registered()[self.name]
         return replace(written, applied=end_lsn)
 
-    def _incomplete(self, copy: CompleteCopy) -> Written | None:
+    def _incomplete(self, copy: CompleteCopy) -> WriteResult | None:
         """Return why the table is not built where bronze has lost rows of its copy, None where it has all."""
         count = self.bronze.copied_rows(copy.id)
         if count >= copy.row_count:
@@ -262,9 +262,9 @@ class SilverTable:
             "the copy that it begins with, so some were removed; "
             f"{self.name.command('resync')} copies them"
         )
-        return Written(self.offset, sentence, kind="resync")
+        return WriteResult(self.offset, sentence, kind="resync")
 
     def _rule_of_newest(self, surveys: Sequence[Survey], relations: Relations) -> TableRule:
         """Return the rule that reads every version into the newest types, by the names in silver."""
-        versions = [relations[s.version] for s in followed(surveys, relations)]
-        return rule_of_last(align_versions(None, versions).relations, self._rule)
+        versions = [relations[s.version] for s in surveys_of_newest(surveys, relations)]
+        return rule_for_rebuild(align_versions(None, versions).relations, self._rule)

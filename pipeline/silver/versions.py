@@ -11,13 +11,13 @@ from urllib.parse import unquote, urlparse
 
 from pyspark.sql import DataFrame
 
-from pipeline.delta.filesystem import hadoop_files, path_of
-from pipeline.delta.log import JVM_ERRORS, actions_since, delta_log, kind_of, metadata_of
+from pipeline.delta.filesystem import hadoop_files, hadoop_path
+from pipeline.delta.log import JVM_ERRORS, action_name, actions_after, delta_log, user_metadata_of
 from pipeline.delta.table import LakeTable, path_segment
 from pipeline.delta.txn import TxnId
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.swap import REWRITE
+from pipeline.silver.swap import REBUILD
 from pipeline.table_name import TableName
 
 _ENCODED_UUID = 20  # characters; what comes before is a folder
@@ -29,22 +29,22 @@ def version_and_id(table: LakeTable) -> tuple[int, str]:
     return int(snapshot.version()), str(snapshot.metadata().id())
 
 
-def entry_of(
+def manifest_entry(
     table: LakeTable, name: TableName, applied: LSN, txn: TxnId, *, is_behind: bool
 ) -> ManifestEntry:
     """Return what a manifest says of a table whose newest version is complete up to an LSN."""
-    version, table_id, position = state_of(table, txn)
+    version, table_id, position = read_state(table, txn)
     return ManifestEntry(*name, table.path, version, applied, is_behind, table_id, position)
 
 
-def state_of(table: LakeTable, txn: TxnId) -> tuple[int, str, LSN | None]:
+def read_state(table: LakeTable, txn: TxnId) -> tuple[int, str, LSN | None]:
     """Return the newest version of a table, Delta's id of it, and the offset that it records."""
     snapshot = table.snapshot()
     offset = table.offsets(snapshot).get(str(txn))
     return int(snapshot.version()), str(snapshot.metadata().id()), offset
 
 
-def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None) -> str | None:
+def why_unreadable(table: LakeTable, version: int, lsn: LSN, table_id: str | None) -> str | None:
     """Say why a version of a table cannot be read as of an LSN; None where it can.
 
     `table_id` is the table's that was meant, None where nobody recorded it.
@@ -68,7 +68,7 @@ def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None)
         )
     if table_id is None and not any(txn.advances for txn in TxnId.all_of(positions)):
         return f"version {version} of {table.path} does not say up to where it is"
-    if not is_of(positions, lsn, following):
+    if not shows_lsn(positions, lsn, following):
         return f"version {version} of {table.path} has rows of another commit"
     if version < newest and (file := _missing_file(table, snapshot)):
         return (
@@ -78,7 +78,7 @@ def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None)
     return None
 
 
-def is_of(positions: Mapping[str, LSN], lsn: LSN, following: int | None) -> bool:
+def shows_lsn(positions: Mapping[str, LSN], lsn: LSN, following: int | None) -> bool:
     """Say whether positions that a version records can be those of a table as of an LSN.
 
     `positions` are LSNs by application id, `following` is the position that a later commit recorded first.
@@ -118,11 +118,11 @@ def _following(table: LakeTable, version: int, positions: Mapping[str, LSN]) -> 
     before, now = TxnId.all_of(positions), TxnId.all_of(table.offsets())
     if all(before.get(txn) == position for txn, position in now.items() if txn.advances):
         return None
-    for _, actions in actions_since(table.spark, table.path, version, is_whole=True):
-        found = {kind_of(action): action for action in actions}
+    for _, actions in actions_after(table.spark, table.path, version, is_whole=True):
+        found = {action_name(action): action for action in actions}
         recorded = found.get("SetTransaction")
         if recorded is not None and (txn := TxnId.parse(recorded.appId())) is not None and txn.advances:
-            is_rewrite = metadata_of(found.get("CommitInfo")).get("operation") == REWRITE
+            is_rewrite = user_metadata_of(found.get("CommitInfo")).get("operation") == REBUILD
             return int(recorded.version()) + (1 if is_rewrite else 0)
     return None
 
@@ -142,7 +142,7 @@ def _missing_file(table: LakeTable, snapshot: Any) -> str | None:
             if name not in seen:
                 seen.add(name)
                 at = name if urlparse(name).scheme else f"{table.path}/{name}"
-                if not files.exists(path_of(table.spark, at)):
+                if not files.exists(hadoop_path(table.spark, at)):
                     return name
     return None
 

@@ -91,7 +91,7 @@ def identity_of(relation: SourceRelation) -> Identity:
     return Identity.KEY if relation.key else Identity.NONE
 
 
-def signature(relation: SourceRelation) -> tuple[object, ...]:
+def fold_signature(relation: SourceRelation) -> tuple[object, ...]:
     """Return what must stay the same within one fold."""
     identity = identity_of(relation)
     if identity is Identity.WHOLE_ROW:
@@ -99,7 +99,7 @@ def signature(relation: SourceRelation) -> tuple[object, ...]:
     return (relation.oid, identity, relation.key)
 
 
-def followed(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> list[Survey]:
+def surveys_of_newest(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> list[Survey]:
     """Return the versions of the newest table under the name, in order."""
     if not surveys:
         raise ValueError("a table's input names at least one relation version")
@@ -115,7 +115,7 @@ def plain_runs(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation
     runs: list[Run] = []
     previous: tuple[object, ...] | None = None
     for survey in sorted(surveys, key=lambda s: s.first):
-        current = signature(relations[survey.version])
+        current = fold_signature(relations[survey.version])
         if runs and current == previous:
             last = runs[-1]
             versions = tuple(dict.fromkeys((*last.versions, survey.version)))

@@ -53,7 +53,7 @@ from pipeline.postgres.snapshot.comparable_text import Kind
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import RowsMoved, SnapshotLost
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.clone import Clones, Pinned, SnapshotSilver, Unsettled, pin
+from pipeline.silver.clone import CloneFolder, NoStableVersion, PinnedTable, SnapshotCloner, pin_table
 from pipeline.silver.row_hashes import SilverRows
 from pipeline.table_name import TableName, match_tables
 from pipeline.verify.comparable_columns import ComparableColumns
@@ -182,10 +182,10 @@ class Reconciler:
                 unsettled |= dict.fromkeys(missing, "silver has no table of it yet")
             if not self._reach(keeper.snapshot.lsn):
                 return unsettled | dict.fromkeys((table.name for table in pinned), _STOPPED)
-            clones = stack.enter_context(closing(Clones(self._lake)))
+            clones = stack.enter_context(closing(CloneFolder(self._lake)))
             root, pipeline = self._lake.root, self._config.pipeline
-            silver = SnapshotSilver(self._spark, root, pipeline, keeper.snapshot, clones)
-            unsettled |= silver.look(pinned)
+            silver = SnapshotCloner(self._spark, root, pipeline, keeper.snapshot, clones)
+            unsettled |= silver.find_invisible(pinned)
             for table in pinned:
                 if table.name in unsettled:
                     continue
@@ -194,17 +194,17 @@ class Reconciler:
                     continue
                 try:
                     self._conclude(self._compare(table, silver, reads))
-                except (RowsMoved, SnapshotLost, Unsettled) as error:
+                except (RowsMoved, SnapshotLost, NoStableVersion) as error:
                     unsettled[table.name] = str(error)
                 except Exception as error:  # the others are compared all the same
                     self._conclude(Reconciliation(table.name, UNPROVEN, sentence=report_error(error)))
                 finally:
-                    silver.place(table.name).remove()
+                    silver.clone_of(table.name).remove()
         return unsettled
 
     def _pin(
         self, matches: Matches, names: set[TableName] | None
-    ) -> tuple[list[Pinned], dict[TableName, str]]:
+    ) -> tuple[list[PinnedTable], dict[TableName, str]]:
         """Return a version of each silver table whose columns are known, and why not of the others."""
         records = Records(self._lake)
         manifest = Manifests(self._lake).last()
@@ -213,14 +213,14 @@ class Reconciler:
         point = self._bronze.captured_offset()
         left = detached_tables(self._config, self._bronze.copies.read(), registered, point) if point else {}
         chosen = names if names is not None else self._chosen(matches, registered) - left.keys()
-        pinned: list[Pinned] = []
+        pinned: list[PinnedTable] = []
         unsettled: dict[TableName, str] = {}
         for name in sorted(chosen):
             try:
                 if name not in registered:
-                    raise Unsettled("silver has no table of it yet")
-                pinned.append(pin(self._bronze, registered[name], shown.get(name)))
-            except Unsettled as error:
+                    raise NoStableVersion("silver has no table of it yet")
+                pinned.append(pin_table(self._bronze, registered[name], shown.get(name)))
+            except NoStableVersion as error:
                 unsettled[name] = str(error)
             except Exception as error:  # one that cannot be read stops no other
                 self._conclude(Reconciliation(name, UNPROVEN, sentence=report_error(error)))
@@ -253,7 +253,7 @@ class Reconciler:
                 )
         return True
 
-    def _compare(self, pinned: Pinned, silver: SnapshotSilver, reads: SourceReads) -> Reconciliation:
+    def _compare(self, pinned: PinnedTable, silver: SnapshotCloner, reads: SourceReads) -> Reconciliation:
         """Compare one table under the snapshot."""
         began = time.monotonic()
         if any(pinned.offset < gap.end for gap in self._bronze.copies.read().gaps):
@@ -261,7 +261,7 @@ class Reconciler:
         read = reads.read(pinned.name)
         rule = self._config.rule_for(pinned.name)
         assert rule is not None
-        ours = silver.bring(pinned, rule, metadata_columns=self._config.silver.metadata_columns)
+        ours = silver.table_at_snapshot(pinned, rule, metadata_columns=self._config.silver.metadata_columns)
         compared = reads.plan(read, ours.columns, ours.fields)
         if not compared.silver:
             raise LakeError("no column can be compared")
@@ -272,7 +272,7 @@ class Reconciler:
         return Reconciliation(
             pinned.name,
             EQUAL if found.is_equal else DIFFERENT,
-            lsn=silver.through,
+            lsn=silver.end_lsn,
             silver_version=pinned.version,
             applied_lsn=pinned.offset,
             pending=ours.pending,

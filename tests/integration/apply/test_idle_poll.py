@@ -16,7 +16,7 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake, LakeTable, local_frame
 from pipeline.delta.txn import TableCommit
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.registry import Records, Registered
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import LSN
 from tests.support.bronze.events import relation, version
 
@@ -45,7 +45,7 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
         rows.append({**copy, "state": COMPLETE, "late": [], "row_count": 1})
         silver = lake.table("silver", *name)
         silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), TableCommit(bronze.txn, UPTO))
-        records.register(Registered(*name, silver.path, number, (), copy_id=number))
+        records.register(RegisteredTable(*name, silver.path, number, (), copy_id=number))
         entries.append(ManifestEntry(*name, silver.path, 0, UPTO, is_behind=False))
     bronze.copies.record([row for row in rows if row["state"] == READING])
     bronze.copies.record([row for row in rows if row["state"] == COMPLETE])

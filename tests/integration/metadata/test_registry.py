@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pipeline.delta.table import Lake, LakeTable, local_frame
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, Registered, RegisteredColumn, Successor
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -18,8 +18,10 @@ pytestmark = pytest.mark.spark
 
 ID = RegisteredColumn("id", "id", 1, "id")
 V = RegisteredColumn("v", "title", None, "col-1f")
-OLD = Registered("public", "t", "file:/lake/t", 16385, (ID, V), metadata_columns=("_commit_lsn", "col-2a"))
-NEW = Registered(
+OLD = RegisteredTable(
+    "public", "t", "file:/lake/t", 16385, (ID, V), metadata_columns=("_commit_lsn", "col-2a")
+)
+NEW = RegisteredTable(
     "public",
     "t",
     "file:/lake/t",
@@ -30,7 +32,9 @@ NEW = Registered(
 
 
 @pytest.mark.parametrize("entry", [OLD, NEW])
-def test_an_entry_is_read_back_as_recorded(spark: SparkSession, tmp_path: Path, entry: Registered) -> None:
+def test_an_entry_is_read_back_as_recorded(
+    spark: SparkSession, tmp_path: Path, entry: RegisteredTable
+) -> None:
     records = Records(Lake(spark, str(tmp_path)))
     records.ensure()
     records.register(entry)
@@ -53,7 +57,7 @@ def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp
     records.register(NEW)
     found = Records(lake).registered()
     assert found == {
-        TableName("public", "u"): Registered("public", "u", "p", 1, (ID,)),
+        TableName("public", "u"): RegisteredTable("public", "u", "p", 1, (ID,)),
         TableName("public", "t"): NEW,
     }
 
@@ -107,7 +111,7 @@ def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time(
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LakeTable, "append_few", fail)
+        patch.setattr(LakeTable, "append_small", fail)
         with pytest.raises(OSError, match="no space left"):
             records.record_events([event])
     records.record_events([event])

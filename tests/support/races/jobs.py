@@ -89,7 +89,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
 
     def optimize(number: int, tag: str) -> None:
         segments = {"silver": ("silver", *NAME), "changes": ("bronze", "changes")}
-        retry_conflicts(lake.table(*segments.get(table, ("_pgdelta", table))).merge_files)
+        retry_conflicts(lake.table(*segments.get(table, ("_pgdelta", table))).compact)
 
     if job == "optimize":
         return optimize

@@ -121,7 +121,7 @@ def test_names_that_differ_only_in_case_give_way_to_the_column_that_came_first()
     both = named("Id", ("ID", 5))
     alike = align_versions(None, [both])
     assert [c.name for c in alike.relations[0].columns] == ["id", "Id__2", "ID__5"]
-    assert (alike.names[5], alike.sources[5]) == ("ID__5", "ID")
+    assert (alike.names[5], alike.source_names[5]) == ("ID__5", "ID")
     # one whose own name is taken by a name that was given
     assert names(None, named("Id", ("id__2", 3))) == [["Id__2", "id__2__3"]]
     # without a number there is no name to give: such a table is held

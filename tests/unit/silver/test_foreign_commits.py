@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.delta.log import LoggedOperation
 from pipeline.delta.txn import TxnId
-from pipeline.silver.foreign_commits import ForeignCommit, find_foreign, records_offset
+from pipeline.silver.foreign_commits import ForeignCommit, find_foreign_commit, records_offset
 
 OURS = {"pgdelta": 1}
 REWRITE = {"pgdelta": 1, "operation": "rewrite"}
@@ -60,7 +60,7 @@ def log(*commits: str | tuple[str, int] | Mapping[str, object]) -> list[LoggedOp
 def test_what_somebody_else_changed_is_found_unless_it_was_undone(
     commits: list[LoggedOperation], foreign: ForeignCommit | None
 ) -> None:
-    assert find_foreign(commits, 10) == foreign
+    assert find_foreign_commit(commits, 10) == foreign
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_somebody_else_changed_is_found_unless_it_was_undone(
         (["pgdelta:app:1#copied/1795000000000000"], True),
         ([], False),
         (["pgdelta:app:1/rebuild"], False),
-        (["pgdelta:app:1#patched", "pgdelta:app:1+16385.4"], False),
+        (["pgdelta:app:1#keys", "pgdelta:app:1+16385.4"], False),
         (["pgdelta:app:10", "other"], False),
     ],
 )

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from pipeline.config.tables import Guards, TableRule
-from pipeline.silver.policies import confirmation, find_excess
+from pipeline.silver.policies import confirm_command, find_excess
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "orders")
@@ -58,7 +58,7 @@ def test_more_than_a_limit_holds_the_table(guards: Guards, counts: dict[str, int
 )
 def test_the_command_names_that_table_and_no_other(name: TableName, glob: str) -> None:
     assert name.glob == glob
-    words = shlex.split(confirmation(name))
+    words = shlex.split(confirm_command(name))
     assert words == ["pgdelta", "retry", "--confirm", "--table", glob]
     assert TableRule(words[-1]).matches(name)
     assert not TableRule(words[-1]).matches(TableName(name.schema, name.table + "x"))

@@ -9,7 +9,7 @@ import pytest
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SilverColumns, align_versions
-from pipeline.silver.schema_evolution import plan_evolution, rule_of_last, shaped
+from pipeline.silver.schema_evolution import columns_after, plan_evolution, rule_for_rebuild
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -139,7 +139,7 @@ def test_type_that_holds_every_value_of_the_one_before_is_widened_and_stays_wide
         after,
         f"Column v was widened from {before} to {after}",
     )
-    silver = shaped({"id": "INT", "v": before}, [operation])
+    silver = columns_after({"id": "INT", "v": before}, [operation])
     assert silver == {"id": "INT", "v": after}
     assert plan(relation(ID, wide), known, silver) == []
 
@@ -241,7 +241,7 @@ def test_dropped_column_stays_unless_the_rule_says_otherwise() -> None:
     rule = TableRule("*.*", dropped_columns="drop")
     operations = plan_evolution(KNOWN, relation(ID), silver, rule)
     assert operations == [DropColumn("name"), DropColumn("name__text")]
-    assert shaped(silver, operations) == {"id": "INT"}
+    assert columns_after(silver, operations) == {"id": "INT"}
     # the catalog does not say which columns there are
     assert plan_evolution(KNOWN, relation(column("id", None, INT4)), silver, rule) == []
 
@@ -251,15 +251,15 @@ def test_a_rewrite_reads_each_column_into_the_type_it_had_last_under_its_name_in
     second = relation(ID, column("v", 2, INT4), column("V", 3), column("gone", 4), version=2)
     third = relation(ID, column("w", 2, INT8), column("V", 3), version=3)
     alike = align_versions(None, [first, second, third])
-    found = rule_of_last(alike.relations, TableRule("*.*", type_changes="rewrite"))
+    found = rule_for_rebuild(alike.relations, TableRule("*.*", type_changes="rewrite"))
     assert found.types == {"id": "INT", "w": "BIGINT", "V": "STRING", "gone": "STRING"}
     assert found.type_changes == "hold"
     alike = align_versions(None, [first, second])
-    found = rule_of_last(alike.relations, TableRule("*.*", types={"gone": "BIGINT"}))
+    found = rule_for_rebuild(alike.relations, TableRule("*.*", types={"gone": "BIGINT"}))
     assert found.types == {"id": "INT", "v": "INT", "V__3": "STRING", "gone": "BIGINT"}
 
 
 def test_a_rewrite_leaves_a_type_that_the_last_version_does_not_tell() -> None:
     known = relation(ID, column("v", 2, 16_400, base_oid=INT4))
     unknown = relation(ID, column("v", None, 16_400), version=2)
-    assert rule_of_last([known, unknown], TableRule("*.*")).types == {"id": "INT", "v": "INT"}
+    assert rule_for_rebuild([known, unknown], TableRule("*.*")).types == {"id": "INT", "v": "INT"}

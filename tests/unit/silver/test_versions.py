@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 import pgdelta
 from pipeline.errors import ConfigError, LakeError
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.as_of import TableAsOf, as_of, read_lsn, read_time, view_names
-from pipeline.silver.versions import is_of, resolve_path
+from pipeline.silver.as_of import TableAsOf, as_of, parse_lsn, parse_time, view_names
+from pipeline.silver.versions import resolve_path, shows_lsn
 from pipeline.table_name import TableName
 from tests.support.paths import ROOT
 
@@ -34,7 +34,7 @@ def test_the_package_needs_no_spark() -> None:
 
 @pytest.mark.parametrize("value", ["16/B374D848", " 16/b374d848 ", 0x16B374D848, LSN(0x16B374D848)])
 def test_an_lsn_is_text_or_a_number(value: Any) -> None:
-    assert read_lsn(value) == LSN.parse("16/B374D848")
+    assert parse_lsn(value) == LSN.parse("16/B374D848")
 
 
 @pytest.mark.parametrize("value", ["", "16", "16/", "x/1", "1/123456789", "0x16B3", -1, 2**63, True, 1.5])
@@ -58,7 +58,7 @@ def test_what_is_no_lsn_is_refused(value: Any) -> None:
     ],
 )
 def test_a_time_is_text_or_a_datetime_and_in_utc_unless_it_says_so(value: Any, wanted: datetime) -> None:
-    assert read_time(value) == wanted
+    assert parse_time(value) == wanted
 
 
 @pytest.mark.parametrize("value", ["", "yesterday", "2026-02-30", 1769860800, b"2026-01-31"])
@@ -117,8 +117,8 @@ def test_a_query_quotes_its_path() -> None:
         ({f"{APP}#1": 90}, 120, False),
         ({APP: 100, f"{APP}#copied/17": 70}, None, True),
         ({f"{APP}#copied/17": 70}, None, False),
-        ({APP: 60, f"{APP}#patched": 2**60}, None, True),  # a time, not an LSN
-        ({APP: 101, f"{APP}#patched": 2**60}, None, False),
+        ({APP: 60, f"{APP}#keys": 2**60}, None, True),  # a time, not an LSN
+        ({APP: 101, f"{APP}#keys": 2**60}, None, False),
         ({APP: 60, f"{APP}/rebuild": 2**60}, None, True),
         ({APP: 60, "pgdelta:shop:2": 150}, None, False),
         ({APP: 60, "streaming-query": 10**9}, None, True),
@@ -127,7 +127,7 @@ def test_a_query_quotes_its_path() -> None:
 def test_positions_tell_whether_a_version_shows_a_commit(
     positions: dict[str, LSN], following: int | None, wanted: bool
 ) -> None:
-    assert is_of(positions, LSN(100), following) is wanted
+    assert shows_lsn(positions, LSN(100), following) is wanted
 
 
 @pytest.mark.parametrize(
