@@ -32,7 +32,7 @@ from pipeline.delta.table import Lake
 from pipeline.errors import report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.batch_writer import WriteResult
@@ -170,7 +170,7 @@ class Applier:
             state.changes += before.changes
             state.misfits += before.misfits
             self.summary.tables[name] = state
-        detached = detached_tables(self._config, self.bronze.copies.read(), self.records.registered(), end)
+        detached = detached_tables(self._config, self.bronze.copies.read(), self.records.tables.read(), end)
         self._record(plan, entries, {name: entry for name, (_, entry) in done.items()}, detached)
         request_after_events(self._config, self.records, self.bronze.copies)
         request_replaced(plan, self.bronze.copies)
@@ -242,14 +242,14 @@ class Applier:
         writer.bronze.new_files = self.bronze.new_files
         other = self._other_names.find(registered, plan.end, plan.names_by_oid, self.relations, writer)
         renames = rename_events(name, plan.registered, self.relations, surveys, other)
-        self.records.record_events([*renames])
+        self.records.events.record([*renames])
         writer.refuse_foreign_commits(since)
         if table.decision.sentence is not None and _is_guarded(table):
             return self._hold(
                 facts.counts or {}, TableState(facts.offset, held=table.decision.sentence), name
             )
         if facts.lost:
-            self.records.record_events([Event(*name, plan.manifest.lsn, "evolved", facts.lost)])
+            self.records.events.record([Event(*name, plan.manifest.lsn, "evolved", facts.lost)])
         changes = sum((facts.counts or {}).values())
         start = InputStart(facts.offset)
         written: WriteResult
@@ -268,14 +268,14 @@ class Applier:
             case _:
                 written = writer.apply(surveys, self.relations, registered, start, plan.end.lsn)
         if written.held:
-            self.records.record_events([Event(*name, written.applied, written.kind, written.held)])
+            self.records.events.record([Event(*name, written.applied, written.kind, written.held)])
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
 
     def _hold(self, counts: Mapping[str, int], state: TableState, name: TableName) -> TableState:
         """Record why the guards hold a table: once, and again when the pending changes have doubled."""
         count = sum(counts.values())
         if count >= 2 * self.held_by_guards.get(name, 0):
-            self.records.record_events([Event(*name, state.applied, "held", state.held or "")])
+            self.records.events.record([Event(*name, state.applied, "held", state.held or "")])
             self.held_by_guards[name] = count
         return state
 
@@ -304,7 +304,7 @@ class Applier:
         for name in plan.stopped.keys() & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         gaps = ((name, table.facts.gap) for name, table in plan.tables.items())
-        self.records.record_events(
+        self.records.events.record(
             [Event(*name, gap.start, "resync", gap.sentence_of_tables) for name, gap in gaps if gap]
         )
         kept = (entry for entry in entries.values() if entry.name not in detached)
@@ -327,7 +327,7 @@ class Applier:
             else:
                 continue
             self.summary.tables[name] = state
-        self.records.record_events(events)
+        self.records.events.record(events)
 
 
 def _is_guarded(table: TablePlan) -> bool:

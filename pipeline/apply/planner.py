@@ -27,7 +27,8 @@ from pipeline.config.config import Config
 from pipeline.config.tables import NO_LIMITS
 from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest
-from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -165,7 +166,7 @@ class Planner:
         )
 
     def _read_records(self, end: BronzeOffset, manifest: Manifest) -> _Known:
-        registered = self._records.registered()
+        registered = self._records.tables.read()
         history = self.bronze.copies.read()
         self.copies_version = history.version
         self._read_relations()  # after the copies, which name them

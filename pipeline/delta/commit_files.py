@@ -47,7 +47,7 @@ class DataFile:
                 "path": self.name,
                 "partitionValues": {},
                 "size": self.size,
-                "modificationTime": _now_milliseconds(),
+                "modificationTime": _now(),
                 "dataChange": True,
                 "stats": json.dumps(statistics),
             }
@@ -127,7 +127,7 @@ def _commit(
         for added in jvm.scala.jdk.javaapi.CollectionConverters.asJava(written):
             actions.add(added)
     recorded_versions = (
-        {"txn": {"appId": app_id, "version": version, "lastUpdated": _now_milliseconds()}}
+        {"txn": {"appId": app_id, "version": version, "lastUpdated": _now()}}
         for app_id, version in versions.items()
     )
     for action in (*(file.action() for file in files), *recorded_versions):
@@ -178,5 +178,5 @@ def _read_back(table: LakeTable, transaction: Any, version: int) -> None:
     )
 
 
-def _now_milliseconds() -> int:
+def _now() -> int:
     return int(time.time() * 1000)

@@ -16,7 +16,7 @@ from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import match_tables
 
@@ -117,7 +117,7 @@ def _tables(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, Lake
         for segments in _OWN:
             yield "/".join(segments), lake.table(*segments)
     matches = match_tables(globs)
-    for name, registered in sorted(Records(lake).registered().items()):
+    for name, registered in sorted(Records(lake).tables.read().items()):
         if matches(name):
             yield str(name), lake.table_at(resolve_path(registered.path, name, lake.root))
 

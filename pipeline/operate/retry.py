@@ -56,7 +56,7 @@ def run_retry(
 
 def _confirm(applier: Applier, matches: Callable[[TableName], bool]) -> None:
     """Lift the guards of the tables that match."""
-    if not any(map(matches, applier.records.registered())):
+    if not any(map(matches, applier.records.tables.read())):
         raise applier.lake.no_match()
     applier.confirm(matches)
 
@@ -65,7 +65,7 @@ def _rewrite(applier: Applier, matches: Callable[[TableName], bool], stop: threa
     """Write the tables that match anew, each up to the newest manifest, and record which version shows it."""
     if (manifest := applier.manifest) is None:
         return
-    registered = applier.records.registered()
+    registered = applier.records.tables.read()
     history = applier.bronze.copies.read()
     found = ManifestEntries(applier.lake, manifest, applier.path, applier.bronze.txn)
     entries = dict(found.before)

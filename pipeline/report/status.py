@@ -22,7 +22,7 @@ from pipeline.errors import SourceError
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.metadata.status import FAILED, Failure, StatusTable
 from pipeline.postgres.replication.slot_status import query_source
 from pipeline.protocol.lsn import INVALID, LSN
@@ -89,9 +89,9 @@ def read_tables(
     config: Config, bronze: Bronze, records: Records, manifest: Manifest
 ) -> tuple[TableStatus, ...]:
     """Read how the tables stand that are in the manifest, are being copied, or were there once."""
-    misfits, events = records.misfit_counts(), records.last_events()
+    misfits, events = records.misfits.counts(), records.events.newest()
     found = {entry.name: _table(entry, misfits, events) for entry in manifest.entries}
-    registered = records.registered()
+    registered = records.tables.read()
     copies = bronze.copies.read()
     for name in copies.states.keys() | copies.open_requests().keys() | events.keys():
         # What holds the copy of a table that silver has not got yet.

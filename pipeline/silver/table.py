@@ -1,8 +1,8 @@
-"""One silver table: brought up to an LSN by its changes, from a table copy, or rebuilt from bronze.
+"""One silver table: apply changes up to an LSN, start from a table copy, or rebuild from bronze.
 
-Changes are applied from the offset in the table's own log. Copied keys (a partial copy) are put at their LSN
-among the changes. Where the rows of a whole table are replaced, by a copy or a rebuild, the new table is
-written under `_pgdelta/rewrites` and swapped in by one commit, so that readers see one or the other.
+Changes are applied from the offset in the table's own log. Copied keys (a partial copy) are written at their
+LSN among the changes. If all rows are replaced, by a copy or a rebuild, the new table is written under
+`_pgdelta/rebuilds` and swapped in by one commit, so that readers see either the old or the new table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,8 @@ from pipeline.bronze.survey import Survey, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, RegisteredTable
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.batch_writer import BatchWriter, RangePlan, WriteResult
 from pipeline.silver.column_mapping import align_versions
@@ -35,9 +36,9 @@ Relations = Mapping[int, SourceRelation]
 
 
 class SilverTable:
-    """Writes one silver table; used by one thread at a time, in a Spark session of its own.
+    """Writes one silver table; used by one thread at a time, in a separate Spark session.
 
-    `history` is what the plan of the batch read of table copies.
+    `history` are the table copies, as the plan of the batch read them.
     """
 
     def __init__(
@@ -72,11 +73,11 @@ class SilverTable:
 
     @property
     def offset(self) -> LSN:
-        """The LSN up to which the table's own log says that it is complete."""
+        """The offset in the table's own log, INVALID if it has none."""
         return self.table.offset(self._txn) or INVALID
 
     def refuse_foreign_commits(self, since_version: int) -> None:
-        """Raise LakeError where a commit that is not ours changed the table's rows since a version."""
+        """Raise LakeError if a foreign commit changed the table's rows since a version."""
         refuse_foreign_commits(self.table, self.name, since_version)
 
     def plan(
@@ -98,7 +99,7 @@ class SilverTable:
         start: InputStart,
         end_lsn: LSN,
     ) -> WriteResult:
-        """Bring the table from a start up to an LSN, or up to where it has to be held."""
+        """Apply the changes from a start up to an LSN, or up to the change before which the table is held."""
         if start.offset == INVALID and start.copy is None:
             refuse_lost_offset(self.table, self.name, self._txn)
         return self._writer.execute(self.plan(surveys, relations, registered, start, end_lsn))
@@ -111,9 +112,9 @@ class SilverTable:
         start: InputStart,
         end_lsn: LSN,
     ) -> WriteResult:
-        """Bring the table from a start up to an LSN, with each partial copy put at its LSN.
+        """Apply the changes from a start up to an LSN, and write each partial copy at its LSN.
 
-        Where one cannot be put, a copy of the whole table is requested instead.
+        If silver cannot find the keys of one, a copy of the whole table is requested instead.
         """
         written = WriteResult(start.offset)
         self._writer.registered = registered
@@ -125,19 +126,19 @@ class SilverTable:
                 if written.held:
                     return written
                 start = InputStart(copy.lsn)
-            put = self._put_keys(copy, relations) if offset <= copy.lsn else None
-            if put is None:
-                self._request_whole_copy("keys that were copied cannot be found in silver", copy)
+            replaced = self._replace_keys(copy, relations) if offset <= copy.lsn else None
+            if replaced is None:
+                self._request_whole_copy("Silver cannot find the keys of a partial copy.", copy)
                 continue
-            written = written.then(put)
+            written = written.then(replaced)
             if written.held:
                 return written
             start = InputStart(copy.lsn)
         written = written.then(self._apply_changes(start, relations, end_lsn))
         if written.missing_values and copies:
-            # A row that came from other keys, with values that were not sent, while its own were copied.
+            # A row got its key from a key outside the copy, with unchanged TOAST, while the copy was read.
             self._request_whole_copy(
-                f"{written.missing_values} values are missing where keys were copied", copies[-1]
+                f"{written.missing_values} values of copied keys are missing.", copies[-1]
             )
         return written
 
@@ -147,8 +148,8 @@ class SilverTable:
             return WriteResult(end_lsn)
         return self.apply(surveys, relations, self._writer.registered, start, end_lsn)
 
-    def _put_keys(self, copy: CompleteCopy, relations: Relations) -> WriteResult | None:
-        """Put a partial copy; return None where silver cannot find its keys, or has rows of another table."""
+    def _replace_keys(self, copy: CompleteCopy, relations: Relations) -> WriteResult | None:
+        """Write a partial copy; return None if silver cannot find its keys, or shows another source table."""
         registered = self._writer.registered
         if registered is None or relations[copy.version].oid != registered.relation_id:
             return None
@@ -158,24 +159,24 @@ class SilverTable:
             return None
 
     def _request_whole_copy(self, reason: str, copy: CompleteCopy) -> None:
-        """Request a copy of the whole table in the place of a partial copy."""
-        sentence = f"{reason}: the whole table is copied"
+        """Request a copy of the whole table instead of a partial copy."""
+        sentence = f"{reason} The whole table will be copied."
         self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
         registered = self._writer.registered
         if registered and (registered.copy_id or 0) < copy.id:
             self._writer.registered = replace(registered, copy_id=copy.id)
-            self._records.register(self._writer.registered)
-        self._records.record_events([Event(*self.name, copy.lsn, "resync", sentence)])
+            self._records.tables.register(self._writer.registered)
+        self._records.events.record([Event(*self.name, copy.lsn, "resync", sentence)])
 
     def start_from_copy(
         self, copy: CompleteCopy, relations: Relations, registered: RegisteredTable | None, end_lsn: LSN
     ) -> WriteResult:
-        """Replace the table's rows by those of a copy and the changes that follow them."""
+        """Replace the table's rows by those of a copy, and apply the changes that follow."""
         if registered is not None and (incomplete := self._incomplete(copy)):
             return incomplete
         is_new = self.table.offset(self._txn) is None
         if is_new and not has_lost_offset(self.table, self._txn):
-            # No reader knows this table yet: it is written in its place.
+            # No reader has seen this table, so it is written under its path.
             start = InputStart(copy=copy)
             partial = self.history.partial_copies(self.name, copy)
             written = self.apply_partial_copies(partial, relations, None, start, end_lsn)
@@ -183,13 +184,16 @@ class SilverTable:
             written = self._rebuild(relations, registered, end_lsn, copy=copy)
         if written.held:
             return written
-        sentence, kind = "the table shows a copy of the source's rows, and what followed", "evolved"
+        sentence, kind = "The table starts from a copy of the source's rows.", "evolved"
         if written.missing_values and not copy.is_whole:
-            # A row that moved, between two snapshots, from pages that were not read yet to some that were.
+            # Between two snapshots a row moved from pages not read yet to pages read before.
             kind = "resync"
-            sentence = f"{written.missing_values} values are missing in a copy that was cut off: the table is copied once more"
+            sentence = (
+                f"{written.missing_values} values are missing in a copy that was interrupted. The table "
+                "will be copied again."
+            )
             self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
-        self._records.record_events([Event(*self.name, copy.end_lsn, kind, sentence)])
+        self._records.events.record([Event(*self.name, copy.end_lsn, kind, sentence)])
         return written
 
     def rebuild_lost(self, relations: Relations, registered: RegisteredTable, end_lsn: LSN) -> WriteResult:
@@ -197,11 +201,11 @@ class SilverTable:
         return self._rebuild(relations, registered, end_lsn)
 
     def rebuild(self, relations: Relations, registered: RegisteredTable, end_lsn: LSN) -> WriteResult:
-        """Rebuild the table from bronze up to an LSN, as the configuration is now."""
+        """Rebuild the table from bronze up to an LSN, with the current configuration."""
         written = self._rebuild(relations, registered, end_lsn)
         if not written.held:
-            sentence = "the table was rebuilt from bronze on request"
-            self._records.record_events([Event(*self.name, end_lsn, "evolved", sentence)])
+            sentence = "The table was rebuilt from bronze on request."
+            self._records.events.record([Event(*self.name, end_lsn, "evolved", sentence)])
         return written
 
     def _rebuild_instead(self, plan: RangePlan) -> WriteResult:
@@ -215,56 +219,59 @@ class SilverTable:
         need: tuple[LSN, NeedsRebuild] | None = None,
         copy: CompleteCopy | None = None,
     ) -> WriteResult:
-        """Write the table elsewhere, from a copy or the newest one, and swap it in by one commit."""
+        """Write the table elsewhere, from a copy (default: the newest), and swap it in by one commit."""
         copy = copy or self.history.newest(end_lsn).get(self.name)
         if copy and (incomplete := self._incomplete(copy)):
             return incomplete
         start = InputStart(copy=copy)
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
         partial = self.history.partial_copies(self.name, copy)
-        place = self.bronze.lake.table("_pgdelta", "rewrites", *self.name)
-        place.remove()
+        rebuilt = self.bronze.lake.table("_pgdelta", "rebuilds", *self.name)
+        rebuilt.remove()
         records = BufferedRecords(self._records)
-        new = SilverTable(
+        writer = SilverTable(
             self.table.spark,
             self.bronze,
             records,
             self.name,
-            place.path,
+            rebuilt.path,
             self._rule_of_newest(surveys, relations),
             self.history,
             metadata_columns=self._metadata_columns,
         )
-        written = new.apply_partial_copies(partial, relations, None, start, end_lsn)
-        if written.held or records.registered_last is None:
+        written = writer.apply_partial_copies(partial, relations, None, start, end_lsn)
+        if written.held or records.tables.registered is None:
             return replace(written, applied=self.offset, misfits=0)
-        self._records.record_events(records.news(self.offset))
+        self._records.events.record(records.events.resyncs_after(self.offset))
         if need is not None:
             lsn, operation = need
-            sentences = {
-                "evolved": f"{operation.sentence}: the table was rebuilt from bronze",
-                "resync": f"{operation.sentence}: rows from before have the values of their texts as they "
-                "came then; what a cast or ALTER TABLE … USING computed is not in the stream, and only a "
-                "resync brings it",
-            }
-            self._records.record_events([Event(*self.name, lsn, k, s) for k, s in sentences.items()])
-        swap_in(self.table, place, self._records, records.registered_last, registered, self._txn, end_lsn)
-        self._writer.registered = self._records.registered()[self.name]
+            rebuilt_sentence = f"{operation.sentence} The table was rebuilt from bronze."
+            resync_sentence = (
+                f"{operation.sentence} Older rows have the values of their former texts. If a cast or ALTER "
+                f"TABLE … USING computed other values, run {self.name.command('resync')} to copy them."
+            )
+            self._records.events.record(
+                [
+                    Event(*self.name, lsn, "evolved", rebuilt_sentence),
+                    Event(*self.name, lsn, "resync", resync_sentence),
+                ]
+            )
+        swap_in(self.table, rebuilt, self._records, records.tables.registered, registered, self._txn, end_lsn)
+        self._writer.registered = self._records.tables.read()[self.name]
         return replace(written, applied=end_lsn)
 
     def _incomplete(self, copy: CompleteCopy) -> WriteResult | None:
-        """Return why the table is not built where bronze has lost rows of its copy, None where it has all."""
+        """Return why the table is not built if bronze has lost rows of its copy, None if it has all."""
         count = self.bronze.copied_rows(copy.id)
         if count >= copy.row_count:
             return None
         sentence = (
-            f"{self.name} is not built again: bronze has {count} of the {copy.row_count} rows of "
-            "the copy that it begins with, so some were removed; "
-            f"{self.name.command('resync')} copies them"
+            f"Table {self.name} is not built: bronze has only {count} of the {copy.row_count} rows of the "
+            f"copy. Run {self.name.command('resync')} to copy the table again."
         )
         return WriteResult(self.offset, sentence, kind="resync")
 
     def _rule_of_newest(self, surveys: Sequence[Survey], relations: Relations) -> TableRule:
-        """Return the rule that reads every version into the newest types, by the names in silver."""
+        """Return the rule that reads every version into the newest types, under silver's names."""
         versions = [relations[s.version] for s in surveys_of_newest(surveys, relations)]
         return rule_for_rebuild(align_versions(None, versions).relations, self._rule)

@@ -14,7 +14,7 @@ from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.postgres.open_transactions import keeps_stale_entries, write_wal_past_now
 from pipeline.postgres.published_tables import Membership, list_published
@@ -47,8 +47,8 @@ class CopyEvents:
         copied_at = copies.came_back(name, now.relation_id, now.entry)
         if copied_at is not None and name not in self._returned:
             records = Records(self._bronze.lake)
-            if name in records.registered():
-                records.record_events([Event(*name, copied_at, "resync", _CAME_BACK)])
+            if name in records.tables.read():
+                records.events.record([Event(*name, copied_at, "resync", _CAME_BACK)])
             self._returned.add(name)
 
     def record_failures(self, failures: Mapping[TableName, str], lsn: LSN) -> None:
@@ -59,10 +59,10 @@ class CopyEvents:
             return
         records = Records(self._bronze.lake)
         records.ensure()
-        known = records.last_events()
+        known = records.events.newest()
         events = [Event(*name, lsn, "held", f"it cannot be copied: {why}") for name, why in new.items()]
         told = {name: known[name].sentence for name in new if name in known}
-        records.record_events(
+        records.events.record(
             [e for e in events if told.get(TableName(e.schema_name, e.table_name)) != e.sentence]
         )
 

@@ -45,7 +45,7 @@ from pipeline.metadata.reconciliations import (
     Reconciliation,
     Reconciliations,
 )
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.published_tables import list_published
@@ -209,7 +209,7 @@ class Reconciler:
         records = Records(self._lake)
         manifest = Manifests(self._lake).last()
         shown = manifest.by_name if manifest else {}
-        registered = records.registered()
+        registered = records.tables.read()
         point = self._bronze.captured_offset()
         left = detached_tables(self._config, self._bronze.copies.read(), registered, point) if point else {}
         chosen = names if names is not None else self._chosen(matches, registered) - left.keys()
@@ -224,7 +224,7 @@ class Reconciler:
                 unsettled[name] = str(error)
             except Exception as error:  # one that cannot be read stops no other
                 self._conclude(Reconciliation(name, UNPROVEN, sentence=report_error(error)))
-        again = Records(self._lake).registered()
+        again = Records(self._lake).tables.read()
         changed = {table.name for table in pinned if again.get(table.name) != table.registered}
         unsettled |= dict.fromkeys(changed, "apply is changing the table's columns")
         return [table for table in pinned if table.name not in changed], unsettled

@@ -54,7 +54,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
     from pipeline.delta.txn import TableCommit, commit_settings
     from pipeline.metadata.events import Event
     from pipeline.metadata.reconciliations import EQUAL, Reconciliation, Reconciliations
-    from pipeline.metadata.registry import Records
+    from pipeline.metadata.records import Records
     from pipeline.protocol.lsn import LSN
 
     bronze, records = Bronze(lake, PIPELINE), Records(lake)
@@ -68,7 +68,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
         bronze.land([], TableCommit(bronze.txn, LSN(number + 1)))
 
     def note(number: int, tag: str) -> None:
-        records.record_events([Event(*NAME, LSN(number), "evolved", tag)])
+        records.events.record([Event(*NAME, LSN(number), "evolved", tag)])
 
     def say(number: int, tag: str) -> None:
         Reconciliations(lake).record(tag, Reconciliation(NAME, EQUAL))
@@ -101,7 +101,7 @@ def prepare(lake: Lake) -> None:
     from pipeline.bronze.copy_states import CopyRequest
     from pipeline.bronze.log import Bronze
     from pipeline.metadata.reconciliations import EQUAL, Reconciliation, Reconciliations
-    from pipeline.metadata.registry import Records
+    from pipeline.metadata.records import Records
 
     bronze = Bronze(lake, PIPELINE)
     bronze.ensure()

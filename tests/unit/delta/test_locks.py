@@ -88,7 +88,7 @@ def test_the_lock_is_released_by_every_exception(tmp_path: Path) -> None:
     refuse_while_apply_runs(lake)
 
 
-def test_the_process_that_holds_it_is_named_and_a_kill_frees_it(
+def test_the_holder_is_named_and_a_kill_releases_the_lock(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     lake = lake_at(tmp_path / "lake")
@@ -96,7 +96,9 @@ def test_the_process_that_holds_it_is_named_and_a_kill_frees_it(
         refuse_while_apply_runs(lake)
     holder.send_signal(signal.SIGKILL)
     holder.wait(30)
-    assert (tmp_path / "lake" / "_pgdelta" / "locks" / "apply").read_text(), "the holder's name is still there"
+    assert (tmp_path / "lake" / "_pgdelta" / "locks" / "apply").read_text(), (
+        "the holder's name is still there"
+    )
     refuse_while_apply_runs(lake)
 
 
@@ -115,7 +117,9 @@ def test_on_other_storage_nothing_is_held(tmp_path: Path, monkeypatch: pytest.Mo
     assert not list(tmp_path.iterdir())
 
 
-def test_on_a_file_system_without_locks_nothing_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_file_system_without_locks_nothing_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*arguments: Any, number: int = errno.ENOLCK) -> None:
         raise OSError(number, "no locks available")
 
@@ -130,5 +134,7 @@ def test_on_a_file_system_without_locks_nothing_is_held(tmp_path: Path, monkeypa
 def test_a_lock_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     path = tmp_path / "lake"
     path.write_text("no folder")
-    with pytest.raises(LakeError, match=f"The lock file {path}/_pgdelta/locks/apply cannot be opened: .* Give apply"):
+    with pytest.raises(
+        LakeError, match=f"The lock file {path}/_pgdelta/locks/apply cannot be opened: .* Give apply"
+    ):
         refuse_while_apply_runs(lake_at(path))
