@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.apply.decision import Decision, Step
 from pipeline.apply.detached_tables import archive_detached, detached_tables
-from pipeline.apply.known_versions import ChangedError
+from pipeline.apply.expected_versions import ChangedError
 from pipeline.apply.manifest_entries import ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
-from pipeline.apply.resync_requests import request_copies, request_replaced
+from pipeline.apply.resync_requests import request_after_events, request_replaced
 from pipeline.apply.table_paths import refuse_nested_folder
 from pipeline.apply.table_renames import OtherNames, rename_events
 from pipeline.bronze.copy_history import CopyHistory
@@ -26,16 +26,16 @@ from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
-from pipeline.delta.retry import ATTEMPTS, conflict_sentence, is_conflict
+from pipeline.delta.retry import ATTEMPTS, describe_conflict, is_conflict
 from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake
 from pipeline.errors import report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID
-from pipeline.silver.batch_writer import Written
+from pipeline.silver.batch_writer import WriteResult
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName
 
@@ -54,7 +54,9 @@ class Applier:
         self.manifest: Manifest | None = None
         self.summary = ApplySummary(config.pipeline)
         self.error: BaseException | None = None
-        self.guarded: dict[TableName, int] = {}  # held by their guards, with the changes of the last event
+        self.held_by_guards: dict[
+            TableName, int
+        ] = {}  # held by their guards, with the changes of the last event
         self._spark = spark
         self._config = config
         self._progress = progress
@@ -154,7 +156,7 @@ class Applier:
             self.summary.show(manifest)
             self._report()
             return
-        self._other_names.update(plan.names_of, plan.registered)
+        self._other_names.update(plan.names_by_oid, plan.registered)
         entries = ManifestEntries(self.lake, manifest, self.path, self.bronze.txn)
         names = [name for name, table in plan.tables.items() if table.step.writes or _is_guarded(table)]
 
@@ -168,9 +170,9 @@ class Applier:
             state.changes += before.changes
             state.misfits += before.misfits
             self.summary.tables[name] = state
-        detached = detached_tables(self._config, self.bronze.copies.read(), self.records.registered(), end)
+        detached = detached_tables(self._config, self.bronze.copies.read(), self.records.tables.read(), end)
         self._record(plan, entries, {name: entry for name, (_, entry) in done.items()}, detached)
-        request_copies(self._config, self.records, self.bronze.copies)
+        request_after_events(self._config, self.records, self.bronze.copies)
         request_replaced(plan, self.bronze.copies)
         for name in archive_detached(
             self._config, self.records, detached, self.summary.tables, end, self.path
@@ -211,17 +213,17 @@ class Applier:
         """Carry out the plan of a table; return how that went, and its entry in the manifest."""
         name, offset = table.facts.name, table.facts.offset
         try:
-            since = entries.known(name)
+            since = entries.recorded_version(name)
             if table.step in (Step.START_FROM_COPY, Step.REBUILD):  # they replace foreign commits
                 since = max(since, self.lake.table_at(self.path(name)).version())
-            self._planner.known_versions.require(name)
+            self._planner.expected_versions.require(name)
             state = self._write_table(table, plan, since)
-            entry = entries.shown(name, state.applied, since, is_behind=bool(state.held))
-            self._planner.known_versions.record(name, entry)
+            entry = entries.current(name, state.applied, since, is_behind=bool(state.held))
+            self._planner.expected_versions.record(name, entry)
             return state, entry
         except Exception as error:
-            failure = conflict_sentence(error) or report_error(error)
-            self._planner.known_versions.forget(name)
+            failure = describe_conflict(error) or report_error(error)
+            self._planner.expected_versions.forget(name)
             if is_conflict(error) or isinstance(error, ChangedError):
                 self._has_conflicts = True
             return TableState(applied=offset, failure=failure), entries.failed(name, offset)
@@ -232,25 +234,25 @@ class Applier:
         registered = plan.registered.get(name)
         surveys = [each.survey for each in table.surveys]
         if _is_guarded(table):  # whatever else is the matter with it: `pgdelta rebuild` leaves it alone
-            self.guarded.setdefault(name, 0)
+            self.held_by_guards.setdefault(name, 0)
         else:
-            self.guarded.pop(name, None)
+            self.held_by_guards.pop(name, None)
         refuse_nested_folder(self._config, name)
         writer = self.writer(name, plan.history)
         writer.bronze.new_files = self.bronze.new_files
-        other = self._other_names.find(registered, plan.end, plan.names_of, self.relations, writer)
+        other = self._other_names.find(registered, plan.end, plan.names_by_oid, self.relations, writer)
         renames = rename_events(name, plan.registered, self.relations, surveys, other)
-        self.records.record_events([*renames])
+        self.records.events.record([*renames])
         writer.refuse_foreign_commits(since)
         if table.decision.sentence is not None and _is_guarded(table):
             return self._hold(
                 facts.counts or {}, TableState(facts.offset, held=table.decision.sentence), name
             )
         if facts.lost:
-            self.records.record_events([Event(*name, plan.manifest.lsn, "evolved", facts.lost)])
+            self.records.events.record([Event(*name, plan.manifest.lsn, "evolved", facts.lost)])
         changes = sum((facts.counts or {}).values())
         start = InputStart(facts.offset)
-        written: Written
+        written: WriteResult
         match table.step:
             case Step.START_FROM_COPY:
                 assert facts.copy is not None
@@ -266,15 +268,15 @@ class Applier:
             case _:
                 written = writer.apply(surveys, self.relations, registered, start, plan.end.lsn)
         if written.held:
-            self.records.record_events([Event(*name, written.applied, written.kind, written.held)])
+            self.records.events.record([Event(*name, written.applied, written.kind, written.held)])
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
 
     def _hold(self, counts: Mapping[str, int], state: TableState, name: TableName) -> TableState:
         """Record why the guards hold a table: once, and again when the pending changes have doubled."""
         count = sum(counts.values())
-        if count >= 2 * self.guarded.get(name, 0):
-            self.records.record_events([Event(*name, state.applied, "held", state.held or "")])
-            self.guarded[name] = count
+        if count >= 2 * self.held_by_guards.get(name, 0):
+            self.records.events.record([Event(*name, state.applied, "held", state.held or "")])
+            self.held_by_guards[name] = count
         return state
 
     def _record(
@@ -295,14 +297,14 @@ class Applier:
                 if not INVALID < offset <= end.lsn:
                     continue
                 try:
-                    entries[name] = found.shown(name, offset, found.known(name))
+                    entries[name] = found.current(name, offset, found.recorded_version(name))
                 except Exception as error:
                     self.summary.tables[name] = TableState(applied=offset, failure=report_error(error))
                     entries[name] = found.failed(name, offset)
         for name in plan.stopped.keys() & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         gaps = ((name, table.facts.gap) for name, table in plan.tables.items())
-        self.records.record_events(
+        self.records.events.record(
             [Event(*name, gap.start, "resync", gap.table_sentence) for name, gap in gaps if gap]
         )
         kept = (entry for entry in entries.values() if entry.name not in detached)
@@ -325,7 +327,7 @@ class Applier:
             else:
                 continue
             self.summary.tables[name] = state
-        self.records.record_events(events)
+        self.records.events.record(events)
 
 
 def _is_guarded(table: TablePlan) -> bool:

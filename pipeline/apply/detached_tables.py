@@ -12,7 +12,8 @@ from pipeline.bronze.new_files import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, Registered
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.progress import TableState
 from pipeline.table_name import TableName
 
@@ -36,7 +37,7 @@ def archive_detached(
     path: Callable[[TableName], str],
 ) -> Iterator[TableName]:
     """Move what left to the archive, where the configuration says so; give the names of what was moved."""
-    registered = records.registered()
+    registered = records.tables.read()
     for name, reason in left.items():
         rule = config.rule_for(name)
         policy = rule.detached_tables if rule else config.silver.detached_tables
@@ -47,7 +48,9 @@ def archive_detached(
             yield name
 
 
-def _archive(lake: Lake, records: Records, registered: Registered, point: BronzeOffset, reason: str) -> None:
+def _archive(
+    lake: Lake, records: Records, registered: RegisteredTable, point: BronzeOffset, reason: str
+) -> None:
     """Move a table's folder to the archive, and record where it is."""
     name = (registered.schema_name, registered.table_name)
     table = lake.table_at(registered.path)
@@ -56,13 +59,13 @@ def _archive(lake: Lake, records: Records, registered: Registered, point: Bronze
         to = lake.path("archive", name[0], f"{name[1]}.{int(point.lsn)}")
     if table.exists():
         table.move(to)
-    records.register(registered.moved(to))
+    records.tables.register(registered.detached(to))
     sentence = f"{reason}: what silver had of it is in {to}"
-    records.record_events([Event(*name, point.lsn, "evolved", sentence)])
+    records.events.record([Event(*name, point.lsn, "evolved", sentence)])
 
 
 def detached_tables(
-    config: Config, copies: CopyHistory, registered: Mapping[TableName, Registered], point: BronzeOffset
+    config: Config, copies: CopyHistory, registered: Mapping[TableName, RegisteredTable], point: BronzeOffset
 ) -> dict[TableName, str]:
     """Return the tables of silver that left, each with the reason."""
     found = {name: why_detached(config, copies, name, point) for name in registered}

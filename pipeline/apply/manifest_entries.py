@@ -12,7 +12,7 @@ from pipeline.delta.txn import TxnId
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.foreign_commits import refuse_foreign_commits
-from pipeline.silver.versions import entry_of, version_and_id
+from pipeline.silver.versions import manifest_entry, version_and_id
 from pipeline.table_name import TableName
 
 
@@ -25,16 +25,16 @@ class ManifestEntries:
         self._lake = lake
         self._path = path
 
-    def known(self, name: TableName) -> int:
+    def recorded_version(self, name: TableName) -> int:
         """Return the version that the manifest before has of a table, -1 where it has none of this one."""
         _, table_id = version_and_id(self._lake.table_at(self._path(name)))
         entry = self.before.get(name)
         return entry.version if entry and entry.table_id in (None, table_id) else -1
 
-    def shown(self, name: TableName, applied: LSN, since: int, *, is_behind: bool = False) -> ManifestEntry:
+    def current(self, name: TableName, applied: LSN, since: int, *, is_behind: bool = False) -> ManifestEntry:
         """Return the entry of a table's newest version; raise LakeError where not all since is ours."""
         table = self._lake.table_at(self._path(name))
-        entry = entry_of(table, name, applied, self._txn, is_behind=is_behind)
+        entry = manifest_entry(table, name, applied, self._txn, is_behind=is_behind)
         refuse_foreign_commits(table, name, since)
         return entry
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from pipeline.apply.decision import Decision, Step, TableFacts, decide
 from pipeline.apply.detached_tables import why_detached
-from pipeline.apply.known_versions import KnownVersions, TableChange, change_sentence
+from pipeline.apply.expected_versions import ExpectedVersions, TableChange, describe_change
 from pipeline.apply.table_paths import why_folder_is_taken
 from pipeline.apply.table_renames import names_by_table, replaced_tables
 from pipeline.bronze.activity import newest_commits
@@ -26,7 +26,8 @@ from pipeline.config.config import Config
 from pipeline.config.tables import NO_LIMITS
 from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest
-from pipeline.metadata.registry import Records, Registered
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -54,11 +55,11 @@ class BatchPlan:
 
     end: BronzeOffset
     manifest: Manifest
-    registered: Mapping[TableName, Registered]
+    registered: Mapping[TableName, RegisteredTable]
     history: CopyHistory
     tables: Mapping[TableName, TablePlan]
     replaced: Set[TableName]  # tables that wait, because another table had their name since they were copied
-    names_of: Mapping[int, Set[TableName]]  # the names under which changes of each table came, by oid
+    names_by_oid: Mapping[int, Set[TableName]]  # the names under which changes of each table came, by oid
     commit_time: datetime | None  # of the newest transaction that silver may show at the end
 
     @property
@@ -78,7 +79,7 @@ class _Known:
 
     end: BronzeOffset
     manifest: Manifest
-    registered: Mapping[TableName, Registered]
+    registered: Mapping[TableName, RegisteredTable]
     history: CopyHistory
     copies: Mapping[TableName, CompleteCopy]  # the newest that silver may show
     waiting: Set[TableName]
@@ -111,7 +112,7 @@ class Planner:
         self.bronze = bronze
         self.relations: dict[int, SourceRelation] = {}
         self.copies_version = -1
-        self.known_versions = KnownVersions(bronze.lake, self.path, bronze.txn)
+        self.expected_versions = ExpectedVersions(bronze.lake, self.path, bronze.txn)
         self.is_confirmed: Callable[[TableName], bool] = lambda name: False  # a person lifted its guards
         self.decisions: Mapping[TableName, Decision] = {}  # of the last plan
         self._config = config
@@ -164,7 +165,7 @@ class Planner:
         )
 
     def _read_records(self, end: BronzeOffset, manifest: Manifest) -> _Known:
-        registered = self._records.registered()
+        registered = self._records.tables.read()
         history = self.bronze.copies.read()
         self.copies_version = history.version
         self._read_relations()  # after the copies, which name them
@@ -204,28 +205,28 @@ class Planner:
         self._folders.found = {}
         for name in self._captured_tables(known.end):
             is_current = name in known.registered and name in entries and name not in behind
-            if name in known.waiting or (is_current and name in self.known_versions and not is_due):
+            if name in known.waiting or (is_current and name in self.expected_versions and not is_due):
                 continue
             self._folders.found[name] = self._read_folder(name, known)
 
     def _read_folder(self, name: TableName, known: _Known) -> _Folder:
         entry = known.manifest.by_name.get(name) if name in known.registered else None
         try:
-            version, change = self.known_versions.check(name, entry)
+            version, change = self.expected_versions.check(name, entry)
         except Exception as error:  # one table that cannot be read stops no other
-            self.known_versions.forget(name)
+            self.expected_versions.forget(name)
             return _Folder(unreadable=report_error(error))
         folder = _Folder(version.offset)
         if change is not TableChange.SAME:
-            sentence = change_sentence(name, self.path(name), change)
-            if change is TableChange.OTHER:
+            sentence = describe_change(name, self.path(name), change)
+            if change is TableChange.REPLACED:
                 folder.taken = sentence
             else:
                 folder.offset, folder.lost = INVALID, sentence
         if folder.offset > INVALID and folder.taken is None:
             folder.taken = why_folder_is_taken(name, self.path(name), known.registered, self.bronze.lake.root)
         if folder.taken:
-            self.known_versions.forget(name)
+            self.expected_versions.forget(name)
         return folder
 
     def _table_facts(self, name: TableName, known: _Known) -> TableFacts:
@@ -305,7 +306,7 @@ class Planner:
         self,
         gap: Gap,
         end: BronzeOffset,
-        registered: Mapping[TableName, Registered],
+        registered: Mapping[TableName, RegisteredTable],
         history: CopyHistory,
     ) -> list[TableName]:
         """Return the tables that lack the changes of a gap; all changes of others came after it."""

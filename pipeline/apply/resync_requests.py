@@ -4,21 +4,21 @@ from pipeline.apply.planner import BatchPlan
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest
 from pipeline.config.config import Config
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 
 
-def request_copies(config: Config, records: Records, copies: Copies) -> None:
+def request_after_events(config: Config, records: Records, copies: Copies) -> None:
     """Ask, where the configuration says so, for tables that were not copied since their event.
 
     One that is copied just now, under a snapshot from before the event, is asked for again afterwards.
     """
-    if config.silver.resync != "auto" or not (told := records.resyncs()):
+    if config.silver.resync != "auto" or not (told := records.events.resyncs()):
         return
     history = copies.read()
     older = {n for n, lsn in told.items() if config.rule_for(n) and history.is_older(n, lsn)}
     wanted = sorted(older - history.open_requests().keys())
     copies.request([CopyRequest.of(name, "an event said so") for name in wanted])
-    records.forget_resyncs({name: lsn for name, lsn in told.items() if name not in older})
+    records.events.forget_resyncs({name: lsn for name, lsn in told.items() if name not in older})
 
 
 def request_replaced(pending: BatchPlan, copies: Copies) -> None:

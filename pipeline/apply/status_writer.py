@@ -10,7 +10,7 @@ from pipeline.apply.applier import Applier
 from pipeline.bronze.activity import commit_times_of
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
-from pipeline.metadata.status import FAILED, Statuses
+from pipeline.metadata.status import FAILED, StatusTable
 from pipeline.progress import TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_tables, with_lag
@@ -26,7 +26,7 @@ class StatusWriter:
         self._applier = applier
         self._config = config
         self._bronze = Bronze(applier.lake, config.pipeline)  # a pass may be under way in another thread
-        self._statuses = Statuses(applier.lake)
+        self._statuses = StatusTable(applier.lake)
         self._written_at = time.monotonic()
         self._passes = 0
 

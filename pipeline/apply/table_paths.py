@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pipeline.config.config import Config
 from pipeline.errors import LakeError
-from pipeline.metadata.registry import Registered
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
 
@@ -20,7 +20,7 @@ def refuse_nested_folder(config: Config, name: TableName) -> None:
 
 
 def why_folder_is_taken(
-    name: TableName, path: str, registered: Mapping[TableName, Registered], root: str
+    name: TableName, path: str, registered: Mapping[TableName, RegisteredTable], root: str
 ) -> str | None:
     """Say why a table may not go on in a folder that has rows, None where they are its own.
 

@@ -14,7 +14,7 @@ from pipeline.delta.sql import literal
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifests
-from pipeline.metadata.registry import Registered
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName
@@ -64,7 +64,7 @@ def _place(found: tuple[int, int]) -> str:
 def replaced_tables(
     found: Mapping[TableName, Sequence[TableSurvey]],
     copies: Mapping[TableName, CompleteCopy],
-    registered: Mapping[TableName, Registered],
+    registered: Mapping[TableName, RegisteredTable],
     relations: Mapping[int, SourceRelation],
 ) -> set[TableName]:
     """Return the names whose input has changes of another table than was copied: its rows are not there yet.
@@ -98,13 +98,15 @@ class OtherNames:
     def __init__(self) -> None:
         self._settled: set[TableName] = set()  # of which all that came so far came under their names
 
-    def update(self, names: Mapping[int, Set[TableName]], registered: Mapping[TableName, Registered]) -> None:
+    def update(
+        self, names: Mapping[int, Set[TableName]], registered: Mapping[TableName, RegisteredTable]
+    ) -> None:
         """Take note of a pass, by the names under which changes of each table came."""
         self._settled -= {n for n, table in registered.items() if names.get(table.relation_id, {n}) - {n}}
 
     def find(
         self,
-        known: Registered | None,
+        known: RegisteredTable | None,
         point: BronzeOffset,
         names: Mapping[int, Set[TableName]],
         relations: Mapping[int, SourceRelation],
@@ -138,7 +140,7 @@ class OtherNames:
 
 def rename_events(
     name: TableName,
-    registered: Mapping[TableName, Registered],
+    registered: Mapping[TableName, RegisteredTable],
     relations: Mapping[int, SourceRelation],
     surveys: Sequence[Survey],
     astray: ChangesUnderOtherName | None,

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.bronze.schema import CHANGES, spark_ddl
-from pipeline.delta.log import JVM_ERRORS, actions_since, kind_of
+from pipeline.delta.log import JVM_ERRORS, action_name, actions_after
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TxnId
 from pipeline.protocol.lsn import LSN
@@ -59,11 +59,11 @@ def new_files_between(
     paths: list[str] = []
     is_recorded = False
     try:
-        for version, actions in actions_since(changes.spark, changes.path, start.version - 1, is_whole=True):
+        for version, actions in actions_after(changes.spark, changes.path, start.version - 1, is_whole=True):
             if version > end.version:
                 break
             for action in actions:
-                kind = kind_of(action)
+                kind = action_name(action)
                 if version == start.version:
                     if kind == "SetTransaction" and action.appId() == str(txn):
                         is_recorded = LSN(action.version()) == start.lsn

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from pipeline.bronze.schema import CHANGES, STATISTICS
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import DataFile
-from pipeline.delta.filesystem import hadoop_files, path_of
+from pipeline.delta.filesystem import hadoop_files, hadoop_path
 from pipeline.delta.table import Lake, LakeTable, local_path
 from pipeline.errors import LakeError, SpoolError
 from pipeline.private_files import make_private_folder
@@ -191,7 +191,7 @@ class StagingFolder:
             if self._local_root is None:
                 spark = self._lake.spark
                 files, target = hadoop_files(spark, f"{table.path}/{file.path.name}")
-                files.copyFromLocalFile(True, True, path_of(spark, f"file:{file.path}"), target)
+                files.copyFromLocalFile(True, True, hadoop_path(spark, f"file:{file.path}"), target)
             else:
                 file.path.rename(Path(local_path(table.path), file.path.name))
         return file.data

@@ -1,1 +1,11 @@
-"""Delta Lake, and nothing of bronze or silver: tables, their log, commits and transaction ids, Spark."""
+"""Delta Lake: tables, logs, commits and the Spark session. Knows nothing of bronze or silver.
+
+- `table`: a Delta table by path, and `Lake`, the storage root
+- `txn`: transaction ids, on which exactly-once rests, and what a commit records
+- `log`: Delta's objects for a table's log, and what its commits record about themselves
+- `commit_files`: commit data files that exist already, fenced and read back
+- `retry`: repeat a write that a foreign commit conflicts with
+- `locks`: one apply at a time, on a file system of this machine
+- `filesystem`, `timestamps`, `sql`: folders, microseconds, quoting
+- `spark/`: the session, its settings and JARs, the log store, `make dist`
+"""

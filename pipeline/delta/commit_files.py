@@ -1,10 +1,10 @@
-"""The commits of ingest: Delta's own transaction, given files that are written already, fenced and read back.
+"""Commit data files that exist already, and the offsets of what they contain, by Delta's own transaction.
 
-Bronze's files are written by ingest as the table holds them: Spark need not read and write every row again.
-The actions are JSON as in Delta's transaction log protocol (`add`, `txn`); conflict detection, the log store
-and checkpoints are those of every other write. A commit is refused where the position on record is not the
-one that it goes on from, or where an ingest that started later has written; what was committed is read back,
-so that nothing is acknowledged that a storage lost.
+Ingest writes bronze's files itself, so Spark need not read and write every row again. The actions are those
+of Delta's transaction log protocol (`add`, `txn`) as JSON; conflict detection, the log store and checkpoints
+are the same as for any other write. A commit is refused if the recorded offset is not the expected one, or if
+an ingest that started later has written to the table. Every commit is read back, so that nothing is
+acknowledged that the storage lost.
 """
 
 import json
@@ -27,20 +27,20 @@ from pipeline.protocol.lsn import INVALID, LSN
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file in the table's folder that is not part of it yet."""
+    """A Parquet file in the table's folder that no version contains yet."""
 
     name: str
     size: int  # bytes
     row_count: int
-    least: dict[str, Any]
-    greatest: dict[str, Any]
+    min_values: dict[str, Any]
+    max_values: dict[str, Any]
 
     def action(self) -> dict[str, Any]:
         """Return the `add` action."""
         statistics = {
             "numRecords": self.row_count,
-            "minValues": self.least,
-            "maxValues": self.greatest,
+            "minValues": self.min_values,
+            "maxValues": self.max_values,
         }
         return {
             "add": {
@@ -56,20 +56,20 @@ class DataFile:
 
 @dataclass(slots=True)
 class Epoch:
-    """The number of one start of ingest, which all of its commits to bronze record.
+    """The number of one start of ingest, which fences all earlier starts.
 
-    It is claimed in a table by the first commit there: from then on earlier starts are refused.
+    The first commit to a table claims it for the epoch; from then on commits of earlier epochs are refused.
     """
 
     txn: TxnId
     number: int
     lock: threading.RLock = field(default_factory=threading.RLock)
-    claimed: set[str] = field(default_factory=set)  # the paths of tables
+    claimed: set[str] = field(default_factory=set)  # paths of tables
 
     def holds(self, path: str, recorded: Mapping[str, LSN]) -> bool:
-        """Say whether no other start, later or of this very number, has claimed the table."""
-        found = recorded.get(str(self.txn), INVALID)
-        return found < self.number or (found == self.number and path in self.claimed)
+        """Return whether no later epoch, and no other start of this number, has claimed the table."""
+        epoch = recorded.get(str(self.txn), INVALID)
+        return epoch < self.number or (epoch == self.number and path in self.claimed)
 
 
 def commit_files(
@@ -79,11 +79,11 @@ def commit_files(
     rows: DataFrame | None = None,
     epoch: Epoch | None = None,
 ) -> None:
-    """Append the files and rows, be there none, and record the positions; skip what is recorded already.
+    """Append `files` and `rows` (possibly none) and record the offsets, all in one commit.
 
-    What is said of the commit is what the first one says. Several have to be new, all of them. FencedError
-    where the position on record is not the one to go on from, or a later epoch is; LakeError where the
-    storage lost the commit.
+    Does nothing if one of the offsets is already recorded. The commit has the metadata of the first of
+    `commits`. Raises FencedError if the recorded offset is not the expected one or a later epoch has written,
+    LakeError if the storage lost the commit.
     """
     with epoch.lock if epoch else nullcontext():
         try:
@@ -91,8 +91,7 @@ def commit_files(
         except Exception as error:
             if epoch is None or not is_same_write(error):
                 raise
-            recorded = table.offsets()
-            _refuse_fenced(table, recorded, commits, epoch)
+            _refuse_fenced(table, table.offsets(), commits, epoch)
             raise
         if epoch:
             epoch.claimed.add(table.path)
@@ -112,28 +111,27 @@ def _commit(
     _refuse_fenced(table, recorded, commits, epoch)
     if any(recorded.get(str(commit.txn), -1) >= commit.lsn for commit in commits):
         return
-    positions = {str(commit.txn): int(commit.lsn) for commit in commits}
+    versions = {str(commit.txn): int(commit.lsn) for commit in commits}
     if epoch:
-        # Refuses this commit where another start claims the table first.
+        # lets Delta refuse this commit if another start claims the table first
         transaction.readTxn().addOne(str(epoch.txn))
         if table.path not in epoch.claimed:
-            positions[str(epoch.txn)] = epoch.number
+            versions[str(epoch.txn)] = epoch.number
     for commit in commits:
-        # Refuses this commit where another writer is first under the id, as Delta's `txnVersion` would; that
-        # one reads all of the table's log.
+        # lets Delta refuse this commit if another writer records the id first, as `txnVersion` does, which
+        # would read the whole log of the table
         transaction.readTxn().addOne(str(commit.txn))
     actions = jvm.java.util.ArrayList()
     if rows is not None:
         written: Any = transaction.writeFiles(rows._jdf)
-        for action in jvm.scala.jdk.javaapi.CollectionConverters.asJava(written):
-            actions.add(action)
-    added = (file.action() for file in files)
-    recording = (
+        for added in jvm.scala.jdk.javaapi.CollectionConverters.asJava(written):
+            actions.add(added)
+    recorded_versions = (
         {"txn": {"appId": app_id, "version": version, "lastUpdated": _now()}}
-        for app_id, version in positions.items()
+        for app_id, version in versions.items()
     )
-    for described in (*added, *recording):
-        actions.add(delta.actions.Action.fromJson(json.dumps(described)))
+    for action in (*(file.action() for file in files), *recorded_versions):
+        actions.add(delta.actions.Action.fromJson(json.dumps(action)))
     sequence = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
     none = jvm.scala.Option.empty()
     metadata = jvm.scala.Some(commits[0].user_metadata) if commits else none
@@ -149,22 +147,22 @@ def _refuse_fenced(
 ) -> None:
     if epoch and not epoch.holds(table.path, recorded):
         raise FencedError(
-            f"another ingest took over while this one was held up, and has written to {table.path} since: "
-            "this one ends; nothing is lost, and nothing is there twice"
+            f"Another ingest has taken over and written to {table.path}, so this one ends. Nothing is lost, "
+            "and nothing is written twice."
         )
     for commit in commits:
-        found = recorded.get(str(commit.txn), INVALID)
-        if commit.expected_offset is not None and found != commit.expected_offset:
+        offset = recorded.get(str(commit.txn), INVALID)
+        if commit.expected_offset is not None and offset != commit.expected_offset:
             raise FencedError(
-                f"{table.path} records {found} of {commit.txn}, and this ingest was to go on from "
-                f"{commit.expected_offset}: another ingest has written there, or the table was restored to "
-                "an earlier version; nothing of this was committed: see that one ingest runs at a time, and "
-                "run again"
+                f"{table.path} records the offset {offset} for {commit.txn}, but this ingest continues from "
+                f"{commit.expected_offset}: another ingest has written to the table, or it was restored to "
+                "an earlier version. Nothing was committed. Make sure that only one ingest runs, then run "
+                "again."
             )
 
 
 def _read_back(table: LakeTable, transaction: Any, version: int) -> None:
-    """Raise LakeError where the log has another commit under the version that Delta gave to this one."""
+    """Raise LakeError if the version that Delta assigned to this commit is another one in the log."""
     jvm: Any = table.spark._jvm
     log = transaction.deltaLog()
     path = jvm.org.apache.spark.sql.delta.util.FileNames.unsafeDeltaFile(log.logPath(), version)
@@ -174,9 +172,9 @@ def _read_back(table: LakeTable, transaction: Any, version: int) -> None:
         if information is not None and information.get("txnId") == transaction.txnId():
             return
     raise LakeError(
-        f"the storage of {table.path} lost a commit: version {version} is another writer's, though this one "
-        "was told that it had written it; nothing of it was acknowledged: let all writers use a log store in "
-        "which commits exclude each other (docs/limits.md), and run again"
+        f"The storage of {table.path} lost a commit: it confirmed version {version}, which is another "
+        "writer's. Nothing of the commit was acknowledged. Let all writers use a log store in which commits "
+        "exclude each other (docs/limits.md), then run again."
     )
 
 

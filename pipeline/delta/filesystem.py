@@ -1,6 +1,7 @@
-"""Folders of the lake: removed and moved by Hadoop's own client, so that Delta forgets what it knew of them.
+"""Folders of the lake, on any storage that Hadoop's client can write: list, remove and move them.
 
-On a file system of this machine their names can be forced to disk.
+Removing and moving a folder also clears Delta's cache of its log. On a file system of this machine, the names
+in a folder can be synced to disk.
 """
 
 import os
@@ -10,19 +11,19 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.delta.log import clear_cache
+from pipeline.delta.log import forget_log
 from pipeline.errors import LakeError
 
 
 def remove_folder(spark: SparkSession, folder: str) -> None:
-    """Remove a folder with all it holds, be it there or not."""
+    """Remove a folder and its contents, if it exists."""
     files, path = hadoop_files(spark, folder)
     files.delete(path, True)
-    clear_cache(spark, folder)
+    forget_log(spark, folder)
 
 
 def folders_in(spark: SparkSession, folder: str) -> list[str]:
-    """Return the names of the folders in a folder, none where it is not there."""
+    """Return the names of the folders in a folder, none if it does not exist."""
     files, path = hadoop_files(spark, folder)
     if not files.exists(path):
         return []
@@ -30,19 +31,19 @@ def folders_in(spark: SparkSession, folder: str) -> list[str]:
 
 
 def move_folder(spark: SparkSession, folder: str, to: str) -> None:
-    """Give a folder another path, where nothing is yet."""
+    """Move a folder to a path that does not exist yet; raise LakeError if it does."""
     files, path = hadoop_files(spark, folder)
-    target = path_of(spark, to)
+    target = hadoop_path(spark, to)
     files.mkdirs(target.getParent())
     if not files.rename(path, target):
-        raise LakeError(f"{folder} cannot be moved to {to}: see whether something is there already")
-    clear_cache(spark, folder)
+        raise LakeError(f"{folder} cannot be moved to {to}. Make sure that the target does not exist.")
+    forget_log(spark, folder)
 
 
 def sync_names(folder: Path) -> None:
-    """Force to disk which names a folder of this machine has, and those of all folders above it.
+    """Sync to disk the names in a folder of this machine and in all folders above it.
 
-    A folder that is not there is left out, and so is one that this user may not read: nothing was made in it.
+    Folders that do not exist, or that this user may not read, are left out: pgdelta created nothing in them.
     """
     for each in (folder, *folder.absolute().parents):
         with suppress(FileNotFoundError, PermissionError):
@@ -53,14 +54,14 @@ def sync_names(folder: Path) -> None:
                 os.close(descriptor)
 
 
-def path_of(spark: SparkSession, name: str) -> Any:
-    """Return Hadoop's path of a name."""
+def hadoop_path(spark: SparkSession, name: str) -> Any:
+    """Return a name as Hadoop's `Path`."""
     jvm: Any = spark._jvm
     return jvm.org.apache.hadoop.fs.Path(name)
 
 
 def hadoop_files(spark: SparkSession, name: str) -> tuple[Any, Any]:
-    """Return the file system that Hadoop has for a name, and its path of it."""
-    path = path_of(spark, name)
+    """Return Hadoop's `FileSystem` for a name, and the name as its `Path`."""
+    path = hadoop_path(spark, name)
     session: Any = spark._jsparkSession
     return path.getFileSystem(session.sessionState().newHadoopConf()), path

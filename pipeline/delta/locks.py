@@ -1,9 +1,9 @@
-"""One apply at a time writes the silver tables of a lake.
+"""The lock that lets one apply at a time write the silver tables of a lake.
 
-On a file system of this machine a run holds a lock of the operating system on a plain file of the lake; it
-ends with the process, however that ends, and a copy of the lake is not locked. What the file says (who holds
-it) is for people only. Elsewhere, and where the file system knows no such locks, a run holds nothing: there
-Delta refuses the second of two commits for the same position, and docs/limits.md says what that leaves open.
+If the lake is on a file system of this machine, a run holds an operating-system lock on a plain file of the
+lake. The lock ends with the process, however that ends, and a copy of the lake is not locked. The text of the
+file names the holder, for people only. On other storage, and on file systems without locks, nothing is held:
+there Delta refuses the second of two commits for the same offset (docs/limits.md describes what remains).
 """
 
 import errno
@@ -22,7 +22,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 @contextmanager
 def lock_apply(lake: Lake) -> Iterator[None]:
-    """Be the one apply of the lake; raise LakeError where another is running."""
+    """Hold the lake's apply lock; raise LakeError if another apply holds it."""
     if lake.local_root is None:
         yield
         return
@@ -32,40 +32,40 @@ def lock_apply(lake: Lake) -> Iterator[None]:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise LakeError(
-            f"The lock {path} cannot be taken ({error.strerror}): apply needs to write there."
+            f"The lock file {path} cannot be opened: {error.strerror}. Give apply write access to its folder."
         ) from None
     try:
-        _take(file, lake)
+        _acquire(file, lake)
         try:
             yield
         finally:
-            _say(file, "")
+            _write_holder(file, "")
     finally:
-        os.close(file)  # lets go of the lock
+        os.close(file)  # releases the lock
 
 
 def refuse_while_apply_runs(lake: Lake) -> None:
-    """Raise LakeError where an apply of the lake is running now."""
+    """Raise LakeError if an apply of the lake is running now."""
     with lock_apply(lake):
         pass
 
 
-def _take(file: int, lake: Lake) -> None:
+def _acquire(file: int, lake: Lake) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(file, 200, 0).decode("utf-8", "replace").strip()
         raise LakeError(
-            f"Another apply writes the silver tables of {lake.root}{holder and f' ({holder})'}, and one at a "
-            "time may: stop it, or wait until it has ended."
+            f"Another apply is writing the silver tables of {lake.root}{holder and f' ({holder})'}. Stop "
+            "it, or wait until it ends."
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-    _say(file, f"process {os.getpid()} on {socket.gethostname()}")
+    _write_holder(file, f"process {os.getpid()} on {socket.gethostname()}")
 
 
-def _say(file: int, text: str) -> None:
-    with suppress(OSError):  # a full disk is not the lock's affair
+def _write_holder(file: int, text: str) -> None:
+    with suppress(OSError):  # the lock is held even if the disk is full
         os.ftruncate(file, 0)
         os.pwrite(file, text.encode(), 0)

@@ -1,4 +1,8 @@
-"""The log of a Delta table: Delta's own object for it, and what its commits say of themselves."""
+"""The log of a Delta table: Delta's own objects for it, and what its commits record about themselves.
+
+The objects live in the JVM: they give what Delta's Python API does not have. Nothing is written. Operation
+names are those of Delta's `DeltaOperations`.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -11,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 JVM_ERRORS = (PySparkException, Py4JJavaError)
-"""What a look at a log raises where the log is not whole, or has no such version."""
+"""Raised where a log is incomplete or lacks a version."""
 
-# Commits of these operations leave every row as it was.
-HARMLESS = frozenset(
+# Commits of these operations change no row.
+ROW_PRESERVING = frozenset(
     {
         "ADD COLUMNS",
         "ADD CONSTRAINT",
@@ -42,23 +46,25 @@ HARMLESS = frozenset(
         "VACUUM START",
     }
 )
-# Some of them change columns.
-SHAPING = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "DROP COLUMNS", "RENAME COLUMN"})
+# Of these, the ones that change columns.
+COLUMN_CHANGING = frozenset(
+    {"ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "DROP COLUMNS", "RENAME COLUMN"}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperation:
-    """What a commit says of itself; `restored` is the version that a RESTORE went back to."""
+    """What a commit records about itself; `restored_version` is the target of a RESTORE."""
 
     version: int
     operation: str
     metadata: dict[str, Any]
-    restored: int | None = None
+    restored_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
-    """What is called of the JVM at every look: py4j would ask the JVM for each part of a name each time."""
+class _JvmMembers:
+    """Members of the JVM that every read of a log calls: py4j would resolve each part of a name each time."""
 
     activate: Any
     for_table: Any
@@ -67,10 +73,10 @@ class _Names:
 
 
 @lru_cache(maxsize=1)
-def _names_of(jvm: Any) -> _Names:
+def _jvm_members(jvm: Any) -> _JvmMembers:
     delta = jvm.org.apache.spark.sql.delta
     session_class: Any = SparkSession._get_j_spark_session_class(jvm)
-    return _Names(
+    return _JvmMembers(
         session_class.setActiveSession,
         delta.DeltaLog.forTable,
         jvm.scala.Option.empty(),
@@ -79,46 +85,43 @@ def _names_of(jvm: Any) -> _Names:
 
 
 def delta_log(spark: SparkSession, path: str) -> Any:
-    """Return the `DeltaLog` of the table at a path, be it there or not.
-
-    It is an object of the JVM: for what Delta's API for Python does not reach.
-    """
-    names = _names_of(spark._jvm)
-    # Delta asks this thread for its session where a look takes a Spark job, as after a run that was killed
-    # between its commit and the commit's checksum file.
-    names.activate(spark._jsparkSession)
-    return names.for_table(spark._jsparkSession, path)
+    """Return the `DeltaLog` of the table at a path, which need not exist."""
+    members = _jvm_members(spark._jvm)
+    # Delta uses the active session of this thread if reading the log takes a Spark job, as after a run that
+    # was killed between its commit and the commit's checksum file.
+    members.activate(spark._jsparkSession)
+    return members.for_table(spark._jsparkSession, path)
 
 
 def newest_snapshot(spark: SparkSession, path: str) -> Any:
-    """Return the newest `Snapshot` of the table at a path, after a look at its log."""
-    none = _names_of(spark._jvm).none
+    """Return the newest `Snapshot` of the table at a path, read from its log now."""
+    none = _jvm_members(spark._jvm).none
     return delta_log(spark, path).update(False, none, none)
 
 
-def clear_cache(spark: SparkSession, path: str) -> None:
-    """Drop what Delta has cached of the log at a path: the next read starts from its files."""
+def forget_log(spark: SparkSession, path: str) -> None:
+    """Remove the log at a path from Delta's cache, so that the next read starts from its files."""
     jvm: Any = spark._jvm
     hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
     jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(spark._jsparkSession, hadoop_path)
 
 
 def offsets_in(spark: SparkSession, snapshot: Any) -> dict[str, int]:
-    """Return what each application recorded last, by its id: Delta's `txn` actions as of a snapshot."""
+    """Return the version that each application id recorded last: Delta's `txn` actions as of a snapshot."""
     checksum = snapshot.checksumOpt()
     recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum
-    # What the commit's checksum file does not say takes a Spark job over the table's log.
+    # Without the commit's checksum file this takes a Spark job over the table's log.
     found = recorded.get() if recorded.isDefined() else snapshot.setTransactions()
-    # Each copy leaves an id for good: one text, not several calls into the JVM for each of them.
-    return {each["appId"]: each["version"] for each in json.loads(_names_of(spark._jvm).write_json(found))}
+    # Each copy leaves an id for good: one text instead of several calls into the JVM for each of them.
+    return {each["appId"]: each["version"] for each in json.loads(_jvm_members(spark._jvm).write_json(found))}
 
 
-def actions_since(
+def actions_after(
     spark: SparkSession, path: str, version: int, *, is_whole: bool
 ) -> Iterator[tuple[int, Iterable[Any]]]:
-    """Give each commit behind a version with its actions, Delta's own objects in the JVM, in order.
+    """Yield the commits after a version in order, each with its actions (Delta's objects in the JVM).
 
-    Where the log lacks versions, `is_whole` has Delta raise Py4JJavaError; else those that it has are given.
+    If the log lacks versions, Delta raises Py4JJavaError with `is_whole`; without it they are left out.
     """
     jvm: Any = spark._jvm
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
@@ -126,33 +129,33 @@ def actions_since(
         yield int(commit._1()), as_java(commit._2())
 
 
-def kind_of(action: Any) -> str:
-    """Return the name of an action's class: `AddFile`, `CommitInfo`, `SetTransaction`, …"""
+def action_name(action: Any) -> str:
+    """Return the class name of an action: `AddFile`, `CommitInfo`, `SetTransaction`, …"""
     return str(action.getClass().getSimpleName())
 
 
-def metadata_of(information: Any) -> dict[str, Any]:
-    """Return what a `CommitInfo` has as user metadata, empty where it has none or there is no such action."""
+def user_metadata_of(information: Any) -> dict[str, Any]:
+    """Return the user metadata of a `CommitInfo`, empty if it has none or is None."""
     metadata = None if information is None else information.userMetadata()
     return json_object(metadata.get() if metadata is not None and metadata.isDefined() else None)
 
 
-def operations_since(spark: SparkSession, path: str, version: int) -> Iterator[LoggedOperation]:
-    """Give the commits behind a version that the log still has, in the order of their versions."""
-    for number, actions in actions_since(spark, path, version, is_whole=False):
-        found = next((action for action in actions if kind_of(action) == "CommitInfo"), None)
-        if found is None:  # Delta's format does not ask for one
+def operations_after(spark: SparkSession, path: str, version: int) -> Iterator[LoggedOperation]:
+    """Yield the commits after a version that the log still has, in order."""
+    for number, actions in actions_after(spark, path, version, is_whole=False):
+        information = next((action for action in actions if action_name(action) == "CommitInfo"), None)
+        if information is None:  # the protocol does not require it
             yield LoggedOperation(number, "a commit without a name", {})
             continue
-        restored = found.operationParameters().get("version") if found.operation() == "RESTORE" else None
+        operation = str(information.operation())
+        restored = information.operationParameters().get("version") if operation == "RESTORE" else None
         text = str(restored.get()) if restored is not None and restored.isDefined() else ""
-        yield LoggedOperation(
-            number, str(found.operation()), metadata_of(found), int(text) if text.isdecimal() else None
-        )
+        restored_version = int(text) if text.isdecimal() else None
+        yield LoggedOperation(number, operation, user_metadata_of(information), restored_version)
 
 
 def json_object(text: str | None) -> dict[str, Any]:
-    """Return the JSON object in a commit's user metadata, empty for anything else."""
+    """Return the JSON object that a commit's user metadata is, empty for anything else."""
     try:
         value = json.loads(text or "{}")
     except ValueError:

@@ -1,7 +1,8 @@
-"""Commits that somebody else's came before: Delta refuses what was made of files that changed meanwhile.
+"""Repeat a write that Delta refused because a foreign commit changed the table meanwhile.
 
-Who runs OPTIMIZE or ALTER TABLE does no wrong: what was refused is made once more of what is there then. Two
-writers of the same positions are another matter (`is_same_write`): there, one too many is running.
+OPTIMIZE and ALTER TABLE are legitimate: the refused write is made again from the table's new state. Two
+writers of the same offset (`is_same_write`) are not: there, one job too many is running, and the write is not
+repeated.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import TypeVar
 
 from delta import exceptions
 
-ATTEMPTS = 4  # of one write, before it fails
+ATTEMPTS = 4  # of a write before it fails
 _CONFLICTS = (
     exceptions.DeltaConcurrentModificationException,
     exceptions.ConcurrentWriteException,
@@ -20,26 +21,26 @@ _CONFLICTS = (
     exceptions.ConcurrentDeleteDeleteException,
 )
 _SAME_WRITE = "[DELTA_CONCURRENT_TRANSACTION"
-# of an exception that another one is wrapped around
-_SIGNS = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
+# in the text of an exception that wraps Delta's
+_CONFLICT_CODES = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
 
 T = TypeVar("T")
 
 
 def is_same_write(error: BaseException) -> bool:
-    """Say whether Delta refused a commit because another writer recorded the same positions meanwhile."""
+    """Return whether Delta refused a commit because another writer recorded the same offset meanwhile."""
     return isinstance(error, exceptions.ConcurrentTransactionException) or _SAME_WRITE in str(error)
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Say whether Delta refused a commit that can be made anew of what is there now."""
+    """Return whether Delta refused a commit that can be made again from the table's new state."""
     if is_same_write(error):
         return False
-    return isinstance(error, _CONFLICTS) or any(sign in str(error) for sign in _SIGNS)
+    return isinstance(error, _CONFLICTS) or any(code in str(error) for code in _CONFLICT_CODES)
 
 
 def retry_conflicts(write: Callable[[], T]) -> T:
-    """Do what may be done again; again where somebody else's commit came before, a few times."""
+    """Run an idempotent write, up to `ATTEMPTS` times if foreign commits conflict with it."""
     for _ in range(ATTEMPTS - 1):
         try:
             return write()
@@ -49,13 +50,13 @@ def retry_conflicts(write: Callable[[], T]) -> T:
     return write()
 
 
-def conflict_sentence(error: BaseException) -> str | None:
-    """Return what to say of a table that somebody else's commits kept from being written; else None."""
+def describe_conflict(error: BaseException) -> str | None:
+    """Return the text for an error that a foreign commit caused, None for any other."""
     if is_same_write(error):
-        return "another apply wrote the table at the same time: let one run at a time, then run again"
+        return "Another apply wrote the table at the same time. Let only one run, then run again."
     if is_conflict(error):
         return (
-            f"somebody else changed the silver table (OPTIMIZE, ALTER TABLE, …) each of the {ATTEMPTS} times "
-            "that it was to be written: run again once that has ended"
+            f"Foreign commits (OPTIMIZE, ALTER TABLE, …) changed the silver table during each of {ATTEMPTS} "
+            "attempts to write it. Run again when they have ended."
         )
     return None

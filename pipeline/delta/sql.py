@@ -1,8 +1,8 @@
-"""Text of Spark SQL: names and literals, quoted."""
+"""Quoting for Spark SQL: identifiers and string literals."""
 
 
 def literal(text: str) -> str:
-    """Return a Spark SQL string literal of any text; Spark would replace `${…}` by variables of the host."""
+    """Return a text as a Spark SQL string literal, `$` escaped: Spark replaces `${…}` by host variables."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"
 
 

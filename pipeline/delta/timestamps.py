@@ -1,4 +1,4 @@
-"""Points in time as Spark counts them, microseconds since 1970 in UTC: collected so, they need no zone."""
+"""Timestamps as Spark's `unix_micros` gives them: microseconds since 1970-01-01 in UTC."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -7,19 +7,20 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def now() -> datetime:
+    """Return the current time in UTC."""
     return datetime.now(timezone.utc)
 
 
 def from_microseconds(microseconds: int) -> datetime:
-    """Return what `unix_micros` gave as a time in UTC."""
+    """Return a result of `unix_micros` as a time in UTC."""
     return EPOCH + microseconds * _MICROSECOND
 
 
 def to_microseconds(time: datetime) -> int:
-    """Return what `unix_micros` gives for a time that has a zone."""
+    """Return the `unix_micros` of a time that has a zone."""
     return (time - EPOCH) // _MICROSECOND
 
 
 def utc_text(time: datetime | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; one without a zone is of this machine's, as Spark collects it."""
+    """Return a time as ISO 8601 in UTC; without a zone it is local time, as Spark collects timestamps."""
     return None if time is None else time.astimezone(timezone.utc).isoformat()

@@ -1,19 +1,19 @@
 """Transaction ids and what a commit records of itself, as Delta's `txn` actions and commit info.
 
-A commit of ours records, beside its data, an application id and a version: exactly-once rests on it. The
-grammar of these ids is in this file and nowhere else. `pgdelta:<pipeline>:<generation>` counts how far a
-table is complete; a suffix makes an id of its own for what has to be counted apart, because Delta skips a
-second write under an id and a version that it has already:
+Every commit of pgdelta records an application id and a version together with its data; exactly-once rests on
+that. The grammar of these ids is in this file and nowhere else. The version of
+`pgdelta:<pipeline>:<generation>` is the offset of the table. A suffix makes a separate id for what must be
+counted separately, because Delta skips a write whose id and version the table has already:
 
     kind        suffix              version
     OFFSET                          LSN up to which the table is complete
     PART        #<n>                LSN of a transaction that takes several writes, of which this is the n-th
-    COPIED      #copied/<copy id>   LSN of copied rows that other changes of the same input follow
-    KEY_RANGES  #patched            id of the partial copy whose rows were put
-    REBUILD     /rebuild            time in nanoseconds, for a rebuild up to an LSN that the table has passed
+    COPIED      #copied/<copy id>   LSN of copied rows that changes of the same input follow
+    KEY_RANGES  #keys               id of the partial copy whose rows were written
+    REBUILD     /rebuild            time in nanoseconds of a rebuild up to an LSN below the table's offset
     BACKFILL    +<oid>.<number>     LSN of the ALTER TABLE that added the column with this attribute number
     CHUNKS      #copy/<copy id>     number of chunks of a table copy that bronze holds
-    PREPARED    #prepared           LSN up to which prepared transactions are parked
+    PREPARED    #prepared           LSN up to which prepared transactions are recorded
     EPOCH       #epoch              number of starts of ingest
 """
 
@@ -30,19 +30,19 @@ from pyspark.sql import SparkSession
 from pipeline.protocol.lsn import LSN
 
 OURS = "pgdelta"
-"""The key that the metadata of all our commits have."""
+"""The key by which the user metadata of a commit shows that pgdelta made it."""
 
 _SETTINGS = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class TxnKind(enum.Enum):
-    """What a transaction id counts; the value is its suffix, with a place for each number."""
+    """What a transaction id counts; the value is its suffix, with `{}` for each number."""
 
     OFFSET = ""
     PART = "#{}"
     COPIED = "#copied/{}"
-    KEY_RANGES = "#patched"
+    KEY_RANGES = "#keys"
     REBUILD = "/rebuild"
     BACKFILL = "+{}.{}"
     CHUNKS = "#copy/{}"
@@ -51,7 +51,7 @@ class TxnKind(enum.Enum):
 
     @property
     def is_part(self) -> bool:
-        """Whether rows under such an id are part of what the next OFFSET completes."""
+        """Whether the rows of such a commit are part of what the next OFFSET completes."""
         return self in (TxnKind.PART, TxnKind.COPIED)
 
 
@@ -65,7 +65,7 @@ _GRAMMAR = re.compile(rf"pgdelta:(?P<pipeline>.*):(?P<generation>[0-9]+)(?:{_SUF
 
 @dataclass(frozen=True, slots=True)
 class TxnId:
-    """An application id of ours; `numbers` are those of its suffix."""
+    """An application id of pgdelta; `numbers` are those in its suffix."""
 
     pipeline: str
     generation: int = 1
@@ -76,7 +76,7 @@ class TxnId:
         return f"pgdelta:{self.pipeline}:{self.generation}{self.kind.value.format(*self.numbers)}"
 
     def of(self, kind: TxnKind, *numbers: int) -> "TxnId":
-        """Return the id under which something else of the same pipeline and generation is counted."""
+        """Return the id of another kind, for the same pipeline and generation."""
         return replace(self, kind=kind, numbers=numbers)
 
     @property
@@ -92,7 +92,7 @@ class TxnId:
     @staticmethod
     @lru_cache(maxsize=4096)
     def parse(text: str) -> "TxnId | None":
-        """Return the id that a text is, None where it is not one of ours."""
+        """Return the id that a text is, None if it is not one of pgdelta's."""
         match = _GRAMMAR.fullmatch(text)
         if match is None:
             return None
@@ -103,17 +103,16 @@ class TxnId:
 
     @staticmethod
     def all_of(recorded: Mapping[str, LSN]) -> "dict[TxnId, LSN]":
-        """Return the versions of our ids among those that a log records."""
+        """Return pgdelta's ids and their versions among all that a log records."""
         found = ((TxnId.parse(text), version) for text, version in recorded.items())
         return {txn: version for txn, version in found if txn is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """What a commit records beside its data: a transaction id, its version and metadata.
+    """What a commit records besides its data: a transaction id, its version and metadata.
 
-    With `expected_offset` the commit is refused unless that is the version on record before it; 0 means that
-    none is.
+    With `expected_offset` the commit is refused unless the table records that version before it; 0 is none.
     """
 
     txn: TxnId
@@ -129,10 +128,10 @@ class TableCommit:
 
 @contextmanager
 def commit_settings(session: SparkSession, commit: TableCommit) -> Iterator[None]:
-    """Make every write of the session record this commit; Delta skips a second one to a table silently."""
+    """Let the session's writes record this commit; Delta silently skips a write whose version is recorded."""
     session.conf.set(_SETTINGS[0], str(commit.txn))
     session.conf.set(_SETTINGS[1], str(int(commit.lsn)))
-    session.conf.set(_METADATA, without_variables(commit.user_metadata))
+    session.conf.set(_METADATA, escape_variables(commit.user_metadata))
     try:
         yield
     finally:
@@ -142,18 +141,14 @@ def commit_settings(session: SparkSession, commit: TableCommit) -> Iterator[None
 
 @contextmanager
 def metadata_settings(session: SparkSession, metadata: Mapping[str, object]) -> Iterator[None]:
-    """Make every commit of the session say that it is ours."""
-    session.conf.set(_METADATA, without_variables(json.dumps({OURS: 1, **metadata})))
+    """Let every commit of the session record these metadata, and that pgdelta made it."""
+    session.conf.set(_METADATA, escape_variables(json.dumps({OURS: 1, **metadata})))
     try:
         yield
     finally:
         session.conf.unset(_METADATA)
 
 
-def without_variables(text: str) -> str:
-    r"""Return JSON that means the same and holds no `$`.
-
-    Spark replaces `${env:…}` in the value of a setting by the driver's variable, and a table may have that
-    name.
-    """
+def escape_variables(text: str) -> str:
+    """Return equal JSON without `$`: Spark replaces `${env:…}` in settings, and names may contain it."""
     return text.replace("$", "\\u0024")

@@ -1,4 +1,8 @@
-"""Manifests: which version of every silver table shows the source as of one LSN."""
+"""`_pgdelta/manifests`: which version of every silver table shows the source as of one LSN.
+
+apply records a manifest after each batch. Several may have one LSN; the newest of them counts, because a
+table that was held may have caught up.
+"""
 
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -17,16 +21,17 @@ from pipeline.table_name import TableName
 MANIFESTS = (
     "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, tables ARRAY<STRUCT<schema_name: STRING, "
     "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN, "
-    "table_id: STRING, position: BIGINT>>"
+    "table_id: STRING, offset: BIGINT>>"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One silver table as of a manifest's LSN; `is_behind` where it did not get that far.
+    """One silver table as of a manifest's LSN; if `is_behind`, it only shows `applied_lsn`.
 
-    `table_id` is Delta's own, which a table built again under the path does not have. `position` is what the
-    version's own log records: of a table without newer changes it is below the manifest's LSN.
+    `version` is -1 and `table_id` empty if the table does not exist yet. `table_id` is Delta's id, which
+    changes when a table is created again under the same path. `offset` is what the log records in that
+    version; without newer changes it is below the manifest's LSN.
     """
 
     schema_name: str
@@ -35,7 +40,7 @@ class ManifestEntry:
     version: int
     applied_lsn: LSN
     is_behind: bool
-    table_id: str | None = None
+    table_id: str = ""
     offset: LSN | None = None
 
     @property
@@ -57,74 +62,76 @@ class Manifest:
 
     @property
     def behind(self) -> dict[TableName, LSN]:
-        """Return the tables that did not get to the LSN, each with how far it was."""
+        """The tables that are behind the LSN, each with its `applied_lsn`."""
         return {entry.name: entry.applied_lsn for entry in self.entries if entry.is_behind}
 
 
 class Manifests:
-    """Reads and writes `{root}/_pgdelta/manifests`."""
+    """Reads and writes `_pgdelta/manifests`."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self._table = lake.table("_pgdelta", "manifests")
 
     def ensure(self) -> None:
-        """Create the table unless it is there."""
-        self._table.ensure_growing(MANIFESTS)
+        """Create the table unless it exists."""
+        self._table.ensure_for_appends(MANIFESTS)
 
     def record(self, manifest: Manifest) -> None:
         """Append a manifest."""
         row = {
             "lsn": manifest.lsn,
-            # what Spark gave is a time of this machine's zone that does not say so
+            # Spark collects timestamps as local times without a zone
             "commit_time": manifest.commit_time and manifest.commit_time.astimezone(timezone.utc),
             "written_at": now(),
             "tables": [asdict(entry) for entry in manifest.entries],
         }
         frame = local_frame(self._lake.spark, [row], MANIFESTS)
         with crash_step(CrashStep.RECORD_MANIFEST):
-            self._table.append_few(frame, adds_columns=True)  # a lake of an older release has fewer
+            self._table.append_small(frame)
 
     def last(self) -> Manifest | None:
-        """Return the newest manifest, None where there is none."""
+        """Return the newest manifest, None if there is none."""
         row = self._first(None, newest=True) if self._table.exists() else None
         return None if row is None else _manifest(row)
 
     def last_before(self, lsn: LSN) -> LSN:
-        """Return the LSN of the last manifest below one, INVALID where there is none."""
+        """Return the LSN of the newest manifest below an LSN, INVALID if there is none."""
         row = self._first(F.col("lsn") < int(lsn), newest=True)
         return INVALID if row is None else LSN(row.lsn)
 
     def at(self, lsn: LSN | None = None, time: datetime | None = None) -> Manifest:
-        """Return the newest manifest at or before an LSN, or a time, or of all; else raise LakeError.
+        """Return the newest manifest, or the newest at or before an LSN or a commit time.
 
-        Of several at one LSN it is the one that was written last: a table that was held may have caught up.
+        Raises LakeError if there is none.
         """
         root = self._lake.root
         if not self._table.exists():
-            raise LakeError(f"{root} has no manifest yet: the first apply writes one")
-        wanted: Column | None = None
+            raise LakeError(f"{root} has no manifest. Run pgdelta apply, which records one.")
+        condition: Column | None = None
         if lsn is not None:
-            wanted = F.col("lsn") <= min(int(lsn), 2**63 - 1)
+            condition = F.col("lsn") <= min(int(lsn), 2**63 - 1)
         elif time is not None:
-            wanted = F.expr("unix_micros(commit_time)") <= to_microseconds(time)
-        row = self._first(wanted, newest=True)
+            condition = F.expr("unix_micros(commit_time)") <= to_microseconds(time)
+        row = self._first(condition, newest=True)
         if row is not None:
             return _manifest(row)
         oldest = self._first(None if lsn is not None else F.col("commit_time").isNotNull(), newest=False)
         if oldest is None:
-            raise LakeError(f"{root} has no manifest with a commit time: no change was applied yet")
-        begins, asked = LSN(oldest.lsn), "" if lsn is None else f"LSN {lsn}"
-        if time is not None and (first := _time(oldest.commit_micros)):
-            asked = time.isoformat(" ")
             raise LakeError(
-                f"no manifest of {root} is as old as {asked}: the oldest is of {begins}, committed "
-                f"{first.isoformat(' ')}"
+                f"{root} has no manifest with a commit time, because no change was applied yet. "
+                "Run pgdelta apply."
             )
-        raise LakeError(f"no manifest of {root} is as old as {asked}: the oldest is of LSN {begins}")
+        begins = f"The oldest manifest is of LSN {LSN(oldest.lsn)}"
+        if time is not None and (first := _time(oldest.commit_micros)):
+            raise LakeError(
+                f"{root} has no manifest at or before {time.isoformat(' ')}. "
+                f"{begins}, committed {first.isoformat(' ')}."
+            )
+        raise LakeError(f"{root} has no manifest at or before LSN {lsn}. {begins}.")
 
-    def _first(self, wanted: Column | None, *, newest: bool) -> Any:
-        rows = self._table.frame() if wanted is None else self._table.frame().where(wanted)
+    def _first(self, condition: Column | None, *, newest: bool) -> Any:
+        rows = self._table.frame() if condition is None else self._table.frame().where(condition)
         order = [F.desc("lsn"), F.desc("written_at")] if newest else [F.asc("lsn")]
         columns = ("lsn", "tables", "unix_micros(commit_time) AS commit_micros", "written_at")
         return rows.selectExpr(*columns).orderBy(*order).head()
@@ -135,7 +142,6 @@ def _manifest(row: Any) -> Manifest:
 
 
 def _entry(row: Any) -> ManifestEntry:
-    table_id, position = (getattr(row, name, None) for name in ("table_id", "position"))  # an older lake's
     return ManifestEntry(
         row.schema_name,
         row.table_name,
@@ -143,8 +149,8 @@ def _entry(row: Any) -> ManifestEntry:
         row.version,
         LSN(row.applied_lsn),
         row.is_behind,
-        table_id,
-        None if position is None else LSN(position),
+        row.table_id,
+        None if row.offset is None else LSN(row.offset),
     )
 
 

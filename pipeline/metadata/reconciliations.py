@@ -1,4 +1,7 @@
-"""What comparisons with the source found: `_pgdelta/reconciliations` of tables, `differences` of rows."""
+"""Results of comparisons with the source: `_pgdelta/reconciliations` by table, `_pgdelta/differences` by row.
+
+Both only grow; a run is found by its `run_id`. No values of rows are recorded but those of keys.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,26 +26,27 @@ DIFFERENCES = (
     "columns ARRAY<STRING>, copies BIGINT"
 )
 EQUAL, DIFFERENT, UNPROVEN = "equal", "different", "unproven"
-MOST_ROWS = 10_000  # of a table and a run that are recorded
+MAX_DIFFERENCES = 10_000  # recorded for a table in a run
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that silver lacks (missing), has too many of (surplus) or has with other values (changed)."""
+    """A row that silver lacks (missing), has in excess (surplus) or has with other values (changed)."""
 
     kind: str
-    key: str | None  # JSON of the key's columns, each in its form
+    key: str | None  # the key's columns as JSON
     columns: tuple[str, ...]
     copies: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """One table held against the source as of `lsn`; a table that is not proven has a sentence why.
+    """The comparison of one table with the source as of `lsn`.
 
-    `pending` changes were in bronze and not yet in the version of silver. Where not `is_whole`, more rows
-    differ than are counted. `left_out` are the columns that were not compared, `misfits` counts the values
-    that silver's types cannot hold.
+    A table that could not be compared has the verdict UNPROVEN and a `sentence`. `pending` changes were in
+    bronze but not in the compared version of silver. Unless `is_whole`, more rows differ than are counted.
+    `left_out` maps columns that were not compared to the reason; `misfits` counts values that silver's types
+    cannot hold.
     """
 
     name: TableName
@@ -66,7 +70,7 @@ class Reconciliation:
 
 
 class Reconciliations:
-    """Reads and writes what comparisons found."""
+    """Reads and writes the results of comparisons."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -74,22 +78,22 @@ class Reconciliations:
         self._differences = lake.table("_pgdelta", "differences")
 
     def record(self, run_id: str, verdict: Reconciliation) -> None:
-        """Append what was found of a table; its rows first."""
+        """Append the result for a table, its differences first."""
         spark = self._lake.spark
         names = {"run_id": run_id, "schema_name": verdict.name[0], "table_name": verdict.name[1]}
         if verdict.rows:
-            rows = [names | {"lsn": verdict.lsn} | asdict(row) for row in verdict.rows[:MOST_ROWS]]
+            rows = [names | {"lsn": verdict.lsn} | asdict(row) for row in verdict.rows[:MAX_DIFFERENCES]]
             self._differences.ensure(DIFFERENCES)
             self._differences.append(local_frame(spark, rows, DIFFERENCES))
-        found = {f: getattr(verdict, f) for f in Reconciliation.__slots__ if f not in ("name", "rows")}
-        found["left_out"] = [{"column": c, "reason": r} for c, r in verdict.left_out.items()]
-        found["misfits"] = [{"column": c, "values": n} for c, n in verdict.misfits.items()]
+        fields = {f: getattr(verdict, f) for f in Reconciliation.__slots__ if f not in ("name", "rows")}
+        fields["left_out"] = [{"column": c, "reason": r} for c, r in verdict.left_out.items()]
+        fields["misfits"] = [{"column": c, "values": n} for c, n in verdict.misfits.items()]
         self._reconciliations.ensure(RECONCILIATIONS)
-        row = names | found | {"recorded_at": now()}
+        row = names | fields | {"recorded_at": now()}
         self._reconciliations.append(local_frame(spark, [row], RECONCILIATIONS))
 
     def verified(self) -> dict[TableName, LSN]:
-        """Return up to which LSN each table was proven to equal its source."""
+        """Return the newest LSN as of which each table was equal to its source."""
         if not self._reconciliations.exists():
             return {}
         equal = self._reconciliations.frame().where(F.col("verdict") == EQUAL)

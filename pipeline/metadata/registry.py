@@ -1,21 +1,20 @@
-"""What became of silver, in Delta tables under `{root}/_pgdelta`: its tables, misfits and events."""
+"""`_pgdelta/tables`: where each silver table is, and which of its columns is which at the source.
+
+Only one apply at a time writes it, and always the whole table.
+"""
 
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from datetime import datetime, timezone
 from typing import Any
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.timestamps import now
 from pipeline.delta.txn import TxnId
-from pipeline.metadata.events import EVENTS, ONLY_A_COPY_HELPS, Event
-from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 _COLUMNS = (
@@ -26,21 +25,17 @@ TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
     f"columns {_COLUMNS}, updated_at TIMESTAMP, "
     f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT>, "
-    "copy_id BIGINT, own_columns ARRAY<STRING>"
+    "copy_id BIGINT, metadata_columns ARRAY<STRING>"
 )
-MISFITS = (
-    "schema_name STRING, table_name STRING, column_name STRING, key STRING, raw_text STRING, lsn BIGINT, "
-    "policy STRING"
-)
-MISFIT_COLUMNS = tuple(column.split()[0] for column in MISFITS.split(", "))
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredColumn:
-    """A column that a silver table ever had; its name is that of the version whose rows silver holds.
+    """A column that a silver table has or ever had.
 
-    Its physical name is what data files call it: Delta never changes that. Its type is that of the source,
-    None where the source does not have the column any more.
+    `name` is the source's, as of the relation version whose rows silver shows. `physical_name` is the name in
+    data files, which Delta never changes; it is empty in a `Successor` that is not written yet. The type is
+    the source's, None if the source does not have the column any more.
     """
 
     name: str
@@ -53,24 +48,20 @@ class RegisteredColumn:
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """Another source table under the same name, and the write that puts its rows in the old one's place."""
+    """The table that replaces a silver table's columns and rows, and the write that does so."""
 
     relation_id: int
     columns: tuple[RegisteredColumn, ...]
     txn: TxnId
     lsn: LSN
 
-    def as_row(self) -> dict[str, object]:
-        """Return it as `_pgdelta/tables` has it."""
-        columns = [asdict(column) for column in self.columns]
-        return {"relation_id": self.relation_id, "columns": columns, "app_id": str(self.txn), "lsn": self.lsn}
-
 
 @dataclass(frozen=True, slots=True)
-class Registered:
-    """A silver table as `_pgdelta/tables` has it; `copy_id` is the copy that its rows began with.
+class RegisteredTable:
+    """A silver table as it is registered.
 
-    `own_columns` is what data files call our own columns; empty where there are none, or in an older lake.
+    `relation_id` is the oid of the source table whose rows it shows, `copy_id` the table copy that it started
+    from. `metadata_columns` are the physical names of `_commit_lsn` and `_commit_time`, empty if it has none.
     """
 
     schema_name: str
@@ -82,195 +73,99 @@ class Registered:
     copy_id: int | None = None
     metadata_columns: tuple[str, ...] = ()
 
-    def moved(self, path: str) -> "Registered":
-        """Return the same at another path, as a table that is followed no more."""
+    @property
+    def name(self) -> TableName:
+        return TableName(self.schema_name, self.table_name)
+
+    def detached(self, path: str) -> "RegisteredTable":
+        """Return the table at another path, without a copy from which it could continue."""
         return replace(self, path=path, copy_id=None)
 
 
-class Records:
-    """Reads and writes the pipeline's own tables; safe to use from the threads of an apply."""
+class TableRegistry:
+    """Reads and writes `_pgdelta/tables`; safe to use from several threads of one apply."""
 
     def __init__(self, lake: Lake) -> None:
-        self.lake = lake
+        self._spark = lake.spark
+        self._table = lake.table("_pgdelta", "tables")
         self._lock = threading.Lock()
-        self._registered: dict[TableName, dict[str, Any]] | None = None  # rows: we are the only writer
-        self._waiting: dict[TableName, dict[str, Any]] = {}
+        self._registered: dict[TableName, RegisteredTable] | None = None  # this apply is the only writer
+        self._updated_at: dict[TableName, datetime] = {}
+        self._waiting: dict[TableName, RegisteredTable] = {}
         self._waiting_lock = threading.Lock()
-        self._resyncs: dict[TableName, LSN] = {}
-        self._is_first = True
-        self._told: set[Event] = set()  # that this process has recorded, or found recorded
-        self._tables = lake.table("_pgdelta", "tables")
-        self.misfits = lake.table("_pgdelta", "misfits")
-        self._events = lake.table("_pgdelta", "events")
 
     def ensure(self) -> None:
-        """Create the tables unless they are there."""
-        if not self._tables.exists():
-            self._tables.ensure(TABLES)
-        self.misfits.ensure_growing(MISFITS)
-        self._events.ensure_growing(EVENTS)
+        """Create the table unless it exists."""
+        if not self._table.exists():
+            self._table.ensure(TABLES)
 
-    def registered(self) -> dict[TableName, Registered]:
-        """Return every silver table by (schema, table)."""
+    def read(self) -> dict[TableName, RegisteredTable]:
+        """Return the registered tables, read from Delta once."""
         with self._lock:
-            rows = self._rows()
-            return {name: _registered(row) for name, row in rows.items()}
+            return dict(self._read())
 
-    def _rows(self) -> dict[TableName, dict[str, Any]]:
+    def _read(self) -> dict[TableName, RegisteredTable]:
         if self._registered is None:
-            found = self._tables.frame().collect() if self._tables.exists() else []
-            rows = [row.asDict(recursive=True) for row in found]
-            self._registered = {TableName(row["schema_name"], row["table_name"]): row for row in rows}
+            rows = self._table.frame().collect() if self._table.exists() else []
+            tables = [_registered_table(row.asDict(recursive=True)) for row in rows]
+            self._registered = {table.name: table for table in tables}
+            # Spark collects timestamps as local times without a zone.
+            times = [row.updated_at.astimezone(timezone.utc) for row in rows]
+            self._updated_at = dict(zip(self._registered, times, strict=True))
         return self._registered
 
-    def register(self, table: Registered) -> None:
-        """Record a silver table as it is now; tables that come at once are recorded by one commit."""
-        name = TableName(table.schema_name, table.table_name)
-        row = {
-            "schema_name": table.schema_name,
-            "table_name": table.table_name,
-            "path": table.path,
-            "relation_id": table.relation_id,
-            "columns": [asdict(column) for column in table.columns],
-            "updated_at": now(),
-            "successor": table.successor.as_row() if table.successor else None,
-            "copy_id": table.copy_id,
-            "own_columns": list(table.metadata_columns),
-        }
+    def register(self, table: RegisteredTable) -> None:
+        """Register a table as it is now; one commit registers all tables that wait for the lock."""
         with self._waiting_lock:
-            self._waiting[name] = row
+            self._waiting[table.name] = table
         with self._lock:
             with self._waiting_lock:
                 waiting, self._waiting = self._waiting, {}
             if waiting:
-                # A folder is one table's: who was there before has nothing there any more.
-                taken = {row["path"] for row in waiting.values()}
-                before = {n: row for n, row in self._rows().items() if row["path"] not in taken}
-                rows = before | waiting
-                frame = local_frame(self.lake.spark, list(rows.values()), TABLES)
+                # A folder has one table: another one that is registered there has no rows any more.
+                paths = {table.path for table in waiting.values()}
+                others = {name: table for name, table in self._read().items() if table.path not in paths}
+                tables, updated_at = others | waiting, self._updated_at | dict.fromkeys(waiting, now())
+                rows = [_row(table, updated_at[name]) for name, table in tables.items()]
+                frame = local_frame(self._spark, rows, TABLES)
                 try:
                     with crash_step(CrashStep.REGISTER_TABLE):
-                        retry_conflicts(lambda: self._tables.overwrite(frame, None, replaces_schema=True))
+                        retry_conflicts(lambda: self._table.overwrite(frame, None))
                 except BaseException:
-                    # Those who wait for the lock have to see that theirs is not recorded.
+                    # The threads that wait for the lock must not believe that theirs is registered.
                     with self._waiting_lock:
                         self._waiting = waiting | self._waiting
                     raise
-                self._registered = rows
-
-    def record_events(self, events: Sequence[Event]) -> None:
-        """Append events that are not there yet."""
-        if not events:
-            return
-        for event in events:
-            if event.kind in ONLY_A_COPY_HELPS:
-                name = TableName(event.schema_name, event.table_name)
-                self._resyncs[name] = max(event.lsn, self._resyncs.get(name, INVALID))
-        identity = ["schema_name", "table_name", "lsn", "kind", "sentence"]
-        with self._lock:
-            new = [event for event in events if event not in self._told]
-            if not new:
-                return
-            rows = [asdict(event) | {"recorded_at": now()} for event in new]
-            frame = local_frame(self.lake.spark, rows, EVENTS)
-
-            def append() -> None:
-                unrecorded = frame.join(self._events.frame(), identity, "left_anti")
-                self._events.append_few(unrecorded.select(frame.columns))
-
-            retry_conflicts(append)  # ingest writes them too
-            self._told.update(new)
-
-    def resyncs(self) -> dict[TableName, LSN]:
-        """Return the tables of which events said that only a copy helps, each with the newest one's LSN.
-
-        The first time these are all that are recorded: the run before may have ended before it asked for
-        copies. Each is told until it is forgotten.
-        """
-        with self._lock:
-            if self._is_first and self._events.exists():
-                frame = self._events.frame().where(F.col("kind").isin(*ONLY_A_COPY_HELPS))
-                for schema, table, lsn in (
-                    frame.groupBy("schema_name", "table_name").agg(F.max("lsn")).collect()
-                ):
-                    name = TableName(schema, table)
-                    self._resyncs[name] = max(LSN(lsn), self._resyncs.get(name, INVALID))
-            self._is_first = False
-            return dict(self._resyncs)
-
-    def forget_resyncs(self, told: Mapping[TableName, LSN]) -> None:
-        """Tell of these no more, unless another event came since."""
-        with self._lock:
-            for name, lsn in told.items():
-                if self._resyncs.get(name) == lsn:
-                    del self._resyncs[name]
-
-    def record_misfits(self, frame: DataFrame) -> None:
-        """Append those that are not recorded yet: a repeated batch does not repeat them."""
-        first, last = F.min("lsn").alias("first"), F.max("lsn").alias("last")
-        span = frame.agg(first, last).head()
-        if span is None or span["first"] is None:
-            return
-        equal = (F.col(f"n.{name}").eqNullSafe(F.col(f"o.{name}")) for name in MISFIT_COLUMNS)
-        with self._lock:
-            recorded = self.misfits.frame().where(F.col("lsn").between(span["first"], span["last"]))
-            new = frame.select(*MISFIT_COLUMNS).alias("n")
-            new = new.join(recorded.alias("o"), reduce(Column.__and__, equal), "left_anti")
-            self.misfits.append_few(new)
-
-    def misfit_counts(self) -> dict[TableName, dict[str, int]]:
-        """Return how many misfits are recorded, by table and column."""
-        counts: dict[TableName, dict[str, int]] = {}
-        if self.misfits.exists():
-            rows = self.misfits.frame().groupBy("schema_name", "table_name", "column_name").count().collect()
-            for schema, table, column, count in rows:
-                counts.setdefault(TableName(schema, table), {})[column] = count
-        return counts
-
-    def last_events(self) -> dict[TableName, Event]:
-        """Return the newest event of each table."""
-        if not self._events.exists():
-            return {}
-        newest = "max_by(struct(lsn, kind, sentence), struct(recorded_at, lsn)) AS event"
-        rows = self._events.frame().groupBy("schema_name", "table_name").agg(F.expr(newest)).collect()
-        return {
-            TableName(schema, table): Event(schema, table, LSN(event.lsn), event.kind, event.sentence)
-            for schema, table, event in rows
-        }
+                self._registered, self._updated_at = tables, updated_at
 
 
-def _registered(row: Mapping[str, Any]) -> Registered:
-    found = row.get("successor")
-    successor = found and Successor(
-        found["relation_id"], _columns(found["columns"]), _txn(found["app_id"]), LSN(found["lsn"])
-    )
-    return Registered(
+def _row(table: RegisteredTable, updated_at: datetime) -> dict[str, object]:
+    row = asdict(table) | {"updated_at": updated_at}
+    if table.successor is not None:
+        del row["successor"]["txn"]
+        row["successor"]["app_id"] = str(table.successor.txn)
+    return row
+
+
+def _registered_table(row: Mapping[str, Any]) -> RegisteredTable:
+    successor = row["successor"]
+    return RegisteredTable(
         row["schema_name"],
         row["table_name"],
         row["path"],
         row["relation_id"],
         _columns(row["columns"]),
-        successor,
-        row.get("copy_id"),
-        tuple(row.get("own_columns") or ()),
+        successor and _successor(successor),
+        row["copy_id"],
+        tuple(row["metadata_columns"]),
     )
 
 
-def _txn(text: str) -> TxnId:
-    txn = TxnId.parse(text)
-    assert txn is not None, text
-    return txn
+def _successor(row: Mapping[str, Any]) -> Successor:
+    txn = TxnId.parse(row["app_id"])
+    assert txn is not None, row["app_id"]
+    return Successor(row["relation_id"], _columns(row["columns"]), txn, LSN(row["lsn"]))
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
-    return tuple(
-        RegisteredColumn(
-            row["name"],
-            row["silver_name"],
-            row["attribute_number"],
-            row.get("physical_name") or row["silver_name"],  # a lake of before there were renames
-            row.get("type_oid"),
-            row.get("type_modifier"),
-        )
-        for row in rows
-    )
+    return tuple(RegisteredColumn(**row) for row in rows)

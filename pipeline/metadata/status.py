@@ -1,4 +1,7 @@
-"""`{root}/_pgdelta/status`: how each table stood at the last pass of apply, for whoever queries the lake."""
+"""`_pgdelta/status`: the state of each table after the last batch, for analysts and monitoring.
+
+apply replaces it as a whole, at the end of a run and once a minute.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,26 +21,26 @@ STATUS = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the last pass could not apply a table beyond a position."""
+    """Why the last batch failed to apply a table beyond an LSN."""
 
     applied: LSN
     sentence: str
 
 
-class Statuses:
-    """One row a table, replaced as a whole."""
+class StatusTable:
+    """Reads and writes `_pgdelta/status`."""
 
     def __init__(self, lake: Lake) -> None:
         self._spark = lake.spark
         self._table = lake.table("_pgdelta", "status")
 
     def replace(self, rows: Sequence[dict[str, object]]) -> None:
-        """Write how all tables stand, by one commit."""
+        """Replace the states of all tables in one commit."""
         frame = local_frame(self._spark, rows, STATUS)
         retry_conflicts(lambda: self._table.overwrite(frame, None, replaces_schema=True))
 
     def failures(self) -> dict[TableName, Failure]:
-        """Return the tables that failed when this was written last."""
+        """Return the tables that had failed when the states were written."""
         if not self._table.exists():
             return {}
         rows = self._table.frame().where(f"state = '{FAILED}'").collect()

@@ -47,7 +47,7 @@ def prepare(applier: Applier, globs: Sequence[str] | None, *, confirms: bool) ->
     if confirms and not globs:
         raise ConfigError("--confirm needs --table, which names the tables whose guards it lifts.")
     if globs and applier.bronze.changes.exists():
-        known = set(applier.records.registered())
+        known = set(applier.records.tables.read())
         if applier.bronze.relations.exists():
             known |= set(applier.bronze.table_names())
         if not any(map(matches, known)):

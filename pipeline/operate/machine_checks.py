@@ -23,8 +23,7 @@ def check_machine(config: Config) -> Iterator[Check]:
     try:
         yield Check("Java", True, f"Spark will run {check_java()}.")
     except LakeError as error:
-        sentence = str(error).rstrip(".")
-        yield Check("Java", False, f"{sentence[0].upper()}{sentence[1:]}.", "Then run the check again.")
+        yield Check("Java", False, str(error), "Then run it again.")
     root = config.storage.root
     if urlparse(root).scheme not in ("", "file"):
         yield Check("lake", True, f"The lake is at {root}. The jobs verify that it can be written.")

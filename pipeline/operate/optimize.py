@@ -17,7 +17,7 @@ from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import match_tables
 from pipeline.terminal import print_lines, print_list, print_paragraph
@@ -128,7 +128,7 @@ def _tables(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, Lake
         for segments in _OWN:
             yield "/".join(segments), lake.table(*segments)
     matches = match_tables(globs)
-    for name, registered in sorted(Records(lake).registered().items()):
+    for name, registered in sorted(Records(lake).tables.read().items()):
         if matches(name):
             yield str(name), lake.table_at(resolve_path(registered.path, name, lake.root))
 
@@ -138,7 +138,7 @@ def _optimize(name: str, table: LakeTable, vacuums: bool) -> OptimizedTable | No
     try:
         if not table.exists():
             return None
-        added, removed = retry_conflicts(table.merge_files)
+        added, removed = retry_conflicts(table.compact)
         return OptimizedTable(name, added, removed, table.vacuum() if vacuums else 0)
     except Exception as error:
         return OptimizedTable(name, failure=report_error(error))

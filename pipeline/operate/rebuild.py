@@ -53,14 +53,14 @@ def run_rebuild(
 def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threading.Event) -> None:
     if (manifest := applier.manifest) is None:
         return
-    registered = applier.records.registered()
+    registered = applier.records.tables.read()
     history = applier.bronze.copies.read()
     found = ManifestEntries(applier.lake, manifest, applier.path, applier.bronze.txn)
     entries = dict(found.before)
     for name in found.before:
         if stop.is_set():
             break
-        if name not in registered or not matches(name) or name in applier.guarded:
+        if name not in registered or not matches(name) or name in applier.held_by_guards:
             continue  # bronze also holds the changes that the guards hold back
         state = applier.summary.tables.setdefault(name, TableState(manifest.lsn))
         decision = applier.decisions.get(name)
@@ -69,11 +69,11 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
             continue
         try:
             writer = applier.writer(name, history)
-            since = found.known(name)
+            since = found.recorded_version(name)
             written = writer.rebuild(applier.relations, registered[name], manifest.lsn)
             if not written.held:
-                entries[name] = found.shown(name, manifest.lsn, since)
-        except Exception as error:  # the other tables are rebuilt
+                entries[name] = found.current(name, manifest.lsn, since)
+        except Exception as error:  # the others are written all the same
             state.failure = report_error(error)
             continue
         state.held, state.failure, state.misfits = written.held, None, written.misfits

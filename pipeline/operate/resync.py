@@ -20,7 +20,7 @@ from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange, describe_unusable
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
@@ -85,7 +85,7 @@ def run_resync(
     if runs:
         refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)
-    known = {*Records(lake).registered(), *(bronze.table_names() if bronze.relations.exists() else ())}
+    known = {*Records(lake).tables.read(), *(bronze.table_names() if bronze.relations.exists() else ())}
     names = tuple(name for name in sorted(known) if config.rule_for(name) is not None and matches(name))
     if not names:
         raise lake.no_match()

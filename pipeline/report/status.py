@@ -23,8 +23,9 @@ from pipeline.errors import ConfigError, SourceError
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
-from pipeline.metadata.registry import Records, Registered
-from pipeline.metadata.status import FAILED, Failure, Statuses
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredTable
+from pipeline.metadata.status import FAILED, Failure, StatusTable
 from pipeline.postgres.replication.slot_status import read_source_status
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
@@ -64,7 +65,7 @@ def read_details(
             f"No table of pipeline {config.pipeline} matches {' '.join(globs)}. "
             "Run pgdelta status without it for all tables."
         )
-    registered, relations = records.registered(), _newest_relations(bronze)
+    registered, relations = records.tables.read(), _newest_relations(bronze)
     details = (_details(lake, table, registered.get(table.name), relations) for table in wanted)
     return StatusDetails(replace(status, tables=tuple(wanted)), tuple(details))
 
@@ -78,7 +79,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
             unreachable = str(error)
     point = bronze.captured_offset() if bronze.changes.exists() else None
     manifest = Manifests(bronze.lake).last() or Manifest(INVALID)
-    failures = Statuses(bronze.lake).failures()
+    failures = StatusTable(bronze.lake).failures()
     tables = [
         _with_failure(table, failures.get(table.name))
         for table in read_tables(config, bronze, records, manifest)
@@ -125,9 +126,9 @@ def read_tables(
     config: Config, bronze: Bronze, records: Records, manifest: Manifest
 ) -> tuple[TableStatus, ...]:
     """Read the status of every table that the manifest has, that is being copied, or that is detached."""
-    misfits, events = records.misfit_counts(), records.last_events()
+    misfits, events = records.misfits.counts(), records.events.newest()
     found = {entry.name: _table(entry, misfits, events.get(entry.name)) for entry in manifest.entries}
-    registered = records.registered()
+    registered = records.tables.read()
     copies = bronze.copies.read()
     for name in copies.states.keys() | copies.open_requests().keys() | events.keys():
         if config.rule_for(name) is None:
@@ -208,7 +209,7 @@ def _newest_relations(bronze: Bronze) -> dict[TableName, Row]:
 
 
 def _details(
-    lake: Lake, table: TableStatus, registered: Registered | None, relations: Mapping[TableName, Row]
+    lake: Lake, table: TableStatus, registered: RegisteredTable | None, relations: Mapping[TableName, Row]
 ) -> TableDetails:
     relation = relations.get(table.name)
     source = {

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pipeline.delta.timestamps import utc_text
 from pipeline.errors import one_line
-from pipeline.metadata.events import ONLY_A_COPY_HELPS, Event
+from pipeline.metadata.events import NEEDS_RESYNC, Event
 from pipeline.metadata.status import FAILED
 from pipeline.postgres.replication.slot_status import SourceStatus
 from pipeline.protocol.lsn import LSN
@@ -92,7 +92,7 @@ class TableStatus:
     def notice(self) -> str | None:
         """The sentence of a table that needs a person or a copy, None if there is nothing to do."""
         needs_person = self.state in (FAILED, *HOLDING, DETACHED)
-        needs_copy = self.state == BEHIND and self.event is not None and self.event.kind in ONLY_A_COPY_HELPS
+        needs_copy = self.state == BEHIND and self.event is not None and self.event.kind in NEEDS_RESYNC
         return self.sentence if needs_person or needs_copy or self.awaits_copy else None
 
     def as_json(self) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Write one range of a silver table's input: planned whole, then carried out.
+"""Write one range of a silver table's input: plan it whole, then carry the plan out.
 
 `plan` decides where the range ends, how the columns change, which writes follow and what each of them does to
-the table; it reads bronze and the table's log, and changes nothing. `execute` carries a plan out in named
-steps, whose order survives a crash: the columns, what is registered of them, the writes, what is registered
-of the source's names. Each write records the LSN up to which the table is complete as its transaction
-version, under an id of its own where the table is not complete after it.
+the table; it reads bronze and the table's log, and changes nothing. `execute` carries out a plan in named
+steps whose order survives a crash: change the columns, register them, write the rows, register the source's
+names. Each write records the LSN up to which the table is complete, under a separate id if the table is not
+complete after it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,10 @@ from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
-from pipeline.metadata.registry import Records, Registered, RegisteredColumn, Successor
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.policies import Refusal, blind_update, refusal, refused_column
+from pipeline.silver.policies import Refusal, refusal_of, refused_value, update_without_row
 from pipeline.silver.schema_operations import Hold, NeedsRebuild
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.step_writer import StepWriter
@@ -29,38 +30,38 @@ from pipeline.silver.write_plan import (
     Run,
     TableInput,
     WriteStep,
+    fold_signature,
     plain_runs,
     plan_fold,
     plan_write_steps,
-    signature,
 )
 from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What came of a range of input: how far it is applied, why not further, what did not fit."""
+class WriteResult:
+    """The result of a range: the LSN up to which it is applied, and why the table is held there."""
 
     applied: LSN
     held: str | None = None
     misfits: int = 0
-    kind: str = "held"  # or refused: the event that says why
+    kind: str = "held"  # or refused, resync: of the event that says why
     changes: int = 0
-    lost: int = 0  # values that were not sent, and that silver does not have either
+    missing_values: int = 0  # that neither the stream nor silver has
 
-    def then(self, other: "Written") -> "Written":
-        """Return what came of this range and of the one that follows it."""
+    def then(self, other: "WriteResult") -> "WriteResult":
+        """Return the result of this range and of the one that follows it."""
         return replace(
             other,
             misfits=self.misfits + other.misfits,
             changes=self.changes + other.changes,
-            lost=self.lost + other.lost,
+            missing_values=self.missing_values + other.missing_values,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a table is applied up to an LSN and not further; `kind` is that of the event."""
+    """Why a table is applied up to an LSN and no further; `kind` is the event's."""
 
     sentence: str
     kind: str = "held"
@@ -68,14 +69,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """What brings a table from `start` up to `end_lsn`.
+    """What one range does to a table, from `start` (exclusive) to `end_lsn` (inclusive).
 
     Without an evolution there is nothing to write. With `rebuild` the table is rebuilt from bronze instead.
     """
 
     start: InputStart
     end_lsn: LSN
-    registered: Registered | None
+    registered: RegisteredTable | None
     stop: Stop | None = None
     surveys: tuple[Survey, ...] = ()
     relations: Mapping[int, SourceRelation] = field(default_factory=dict)
@@ -89,11 +90,11 @@ class RangePlan:
         return [write.sql for write in self.writes]
 
 
-Rebuild = Callable[[RangePlan], Written]
+Rebuild = Callable[[RangePlan], WriteResult]
 
 
 class BatchWriter:
-    """Plans and writes ranges of one table's input; `rebuild` rebuilds the table where only that follows."""
+    """Plans and writes ranges of one table's input; calls `rebuild` for a change that needs a rebuild."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class BatchWriter:
         *,
         metadata_columns: bool,
     ) -> None:
-        self.registered: Registered | None = None  # as the last write left it
+        self.registered: RegisteredTable | None = None  # as the last write left it
         self._table = table
         self._bronze = bronze
         self._records = records
@@ -123,19 +124,19 @@ class BatchWriter:
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         start: InputStart,
         end_lsn: LSN,
     ) -> RangePlan:
-        """Return what brings the table from a start up to an LSN, or up to where it has to be held."""
-        registered = self._settled(registered)
+        """Plan the range from a start up to an LSN, or up to the change before which the table is held."""
+        registered = self._current(registered)
         stop: Stop | None = None
-        if found := self._refusal(surveys, relations, start, end_lsn):
-            end_lsn, stop = found.before, Stop(found.sentence, found.kind)
+        if refusal := self._find_refusal(surveys, relations, start, end_lsn):
+            end_lsn, stop = refusal.commit_lsn, Stop(refusal.sentence, refusal.kind)
             surveys = self._survey_before(start, end_lsn)
         evolution = self._schema.plan(surveys, relations, registered) if surveys else None
         if evolution and evolution.stop and isinstance(evolution.stop[1], Hold):
-            # The transactions before the one that cannot be followed end at its commit record at the latest.
+            # The commit record of the change that cannot be followed ends the transactions before it.
             end_lsn, hold = evolution.stop
             stop = Stop(hold.sentence)
             surveys = self._survey_before(start, end_lsn)
@@ -175,64 +176,55 @@ class BatchWriter:
             is_empty = False
         return tuple(writes)
 
-    def apply(
-        self,
-        surveys: Sequence[Survey],
-        relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
-        end_lsn: LSN,
-        start: InputStart,
-    ) -> Written:
-        """Plan a range and carry the plan out."""
-        return self.execute(self.plan(surveys, relations, registered, start, end_lsn))
-
-    def execute(self, plan: RangePlan) -> Written:
-        """Carry out a plan; return what came of it."""
+    def execute(self, plan: RangePlan) -> WriteResult:
+        """Carry out a plan."""
         stop, evolution = plan.stop or Stop(""), plan.evolution
         held = plan.stop.sentence if plan.stop else None
         if plan.rebuild:
             written = self._rebuild(plan)
             return written if written.held else replace(written, held=held, kind=stop.kind)
         if evolution is None:
-            return Written(plan.start.offset if plan.stop else plan.end_lsn, held, kind=stop.kind)
-        lost_before, misfits = self._writer.lost, 0
+            return WriteResult(plan.start.offset if plan.stop else plan.end_lsn, held, kind=stop.kind)
+        lost_before, misfits = self._writer.missing_values, 0
         with crash_step(CrashStep.EVOLVE_COLUMNS):
-            columns, own = self._schema.apply(evolution)
-        before, after = self._entries(plan, evolution, columns, own)
+            columns, metadata_columns = self._schema.apply(evolution)
+        before, after = self._registrations(plan, evolution, columns, metadata_columns)
         if before != plan.registered:
-            self._records.register(before)
+            self._records.tables.register(before)
         for write in plan.writes:
             with crash_step(CrashStep.WRITE_TABLE):
                 misfits += self._write(write, plan)
         if after != before:
-            self._records.register(after)
+            self._records.tables.register(after)
         self.registered = after
         changes = sum(s.inserts + s.updates + s.deletes for s in plan.surveys)
-        return Written(plan.end_lsn, held, misfits, stop.kind, changes, self._writer.lost - lost_before)
+        return WriteResult(
+            plan.end_lsn, held, misfits, stop.kind, changes, self._writer.missing_values - lost_before
+        )
 
-    def _entries(
+    def _registrations(
         self,
         plan: RangePlan,
         evolution: Evolution,
         columns: tuple[RegisteredColumn, ...],
-        own: tuple[str, ...],
-    ) -> tuple[Registered, Registered]:
-        """Return what is registered of the table before its rows are written, and after.
+        metadata_columns: tuple[str, ...],
+    ) -> tuple[RegisteredTable, RegisteredTable]:
+        """Return how the table is registered before its rows are written, and after.
 
-        Columns are registered before the rows: a run after a crash must know which is which. How the source
-        named them is registered after the rows, which may come again, and so is a partial copy. Of a table
-        that was created again the first write puts the new rows in the old ones' place.
+        Columns are registered before the rows, because a run after a crash must recognize them. Their names
+        at the source are registered after the rows, which may be applied again, and so is a partial copy. If
+        the source table was created again, the first write replaces the old table's rows.
         """
         registered, copy = plan.registered, plan.start.copy
         copy_before = registered.copy_id if registered else None
-        oid = evolution.known.relation_id
-        after = Registered(
+        oid = evolution.recorded.relation_id
+        after = RegisteredTable(
             *self._name,
             self._table.path,
             oid,
             columns,
             copy_id=copy.id if copy else copy_before,
-            metadata_columns=own,
+            metadata_columns=metadata_columns,
         )
         names = {c.physical_name: c.name for c in registered.columns} if registered else {}
         before = replace(
@@ -247,28 +239,28 @@ class BatchWriter:
         return before, after
 
     def _write(self, write: Write, plan: RangePlan) -> int:
-        """Carry out a write, unless a run before did, and return how many values did not fit."""
+        """Carry out a write, unless an earlier run did; return the number of misfits."""
         if (self._table.offset(write.commit.txn) or INVALID) >= write.commit.lsn:
             return 0
         changes = self._bronze.table_changes(self._name, plan.start, plan.end_lsn)
         return self._writer.write(between(changes, write.step.start, write.step.end), write)
 
     def _survey_before(self, start: InputStart, end_lsn: LSN) -> list[Survey]:
-        """Survey the changes before one that holds the table; rows of a copy come all at once, or not."""
+        """Survey the changes before the one that holds the table; copied rows are applied all or none."""
         if start.copy and end_lsn <= start.copy.end_lsn:
             return []
         return self._bronze.survey_table(self._name, start, end_lsn)
 
-    def _refusal(
+    def _find_refusal(
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
         start: InputStart,
         end_lsn: LSN,
     ) -> Refusal | None:
-        """Return the first change that a policy refuses, or that does not say which row it means."""
-        column, blind = refused_column(surveys, relations, self._rule), blind_update(surveys, relations)
-        if column is None and blind is None:
+        """Return the first change that a policy refuses, or that does not identify its row."""
+        column, no_row = refused_value(surveys, relations, self._rule), update_without_row(surveys, relations)
+        if column is None and no_row is None:
             return None
         truncates = [s.last_truncate for s in surveys if s.last_truncate]
         changes = between(
@@ -276,28 +268,32 @@ class BatchWriter:
             max(truncates, default=(0, -1)),
             max(s.last for s in surveys),
         )
-        wanted = (f"{column or 'CAST(NULL AS STRING)'} AS refused", f"{blind or 'false'} AS is_blind")
-        first = changes.selectExpr("commit_lsn", "ordinal", *wanted).where("refused IS NOT NULL OR is_blind")
-        for row in first.orderBy("commit_lsn", "ordinal").limit(1).collect():
-            return refusal(self._name, row.commit_lsn, row.refused)
+        refused = changes.selectExpr(
+            "commit_lsn",
+            "ordinal",
+            f"{column or 'CAST(NULL AS STRING)'} AS refused",
+            f"{no_row or 'false'} AS has_no_row",
+        ).where("refused IS NOT NULL OR has_no_row")
+        for row in refused.orderBy("commit_lsn", "ordinal").limit(1).collect():
+            return refusal_of(self._name, row.commit_lsn, row.refused)
         return None
 
-    def _settled(self, registered: Registered | None) -> Registered | None:
-        """Return what the table's rows belong to: a run that ended early could not register it."""
+    def _current(self, registered: RegisteredTable | None) -> RegisteredTable | None:
+        """Return how the table's rows are registered, also if a run ended before it registered them."""
         if registered is None or not self._table.exists():
             return None
         successor = registered.successor
         if successor is None or (self._table.offset(successor.txn) or INVALID) < successor.lsn:
             return registered
-        is_whole = all(column.physical_name for column in successor.columns)
+        has_physical_names = all(column.physical_name for column in successor.columns)
         return replace(
             registered,
             path=self._table.path,
             relation_id=successor.relation_id,
             columns=successor.columns,
             successor=None,
-            # A rebuild that ended early did not register what data files call its columns.
-            metadata_columns=registered.metadata_columns if is_whole else (),
+            # A rebuild that ended early could not register the physical names.
+            metadata_columns=registered.metadata_columns if has_physical_names else (),
         )
 
     def _runs(
@@ -312,7 +308,7 @@ class BatchWriter:
             return runs
         signatures: dict[tuple[object, ...], int] = {}
         numbers = {
-            s.version: signatures.setdefault(signature(relations[s.version]), len(signatures))
+            s.version: signatures.setdefault(fold_signature(relations[s.version]), len(signatures))
             for s in surveys
         }
         changes = self._bronze.table_changes(self._name, start, end_lsn)

@@ -1,13 +1,13 @@
-"""A silver table as one snapshot of the source sees it: its newest version, and what bronze has since.
+"""Silver tables as one snapshot of the source sees them: clones to which the missing changes are applied.
 
-A version of silver holds every transaction up to its position and no other; a snapshot of the source that is
-taken later holds these and some more. Those are in bronze soon, and are applied to a shallow clone of that
-version by what applies them to silver, whatever they are: rows, columns, a TRUNCATE. The clone holds then
-what the snapshot holds, to the transaction. Silver itself is only read, and goes on meanwhile.
+A version of silver shows every transaction up to its offset and no other. A snapshot of the source that is
+exported later sees these and some more, which bronze has soon. They are applied to a shallow clone of that
+version by the same code that applies them to silver: rows, columns, TRUNCATE. The clone then has exactly what
+the snapshot sees. Silver itself is only read, and continues meanwhile.
 
-What a snapshot lacks though it ended before in the log (`running`) is left out of what is applied. Where
-silver holds such a transaction already, which takes a commit that waits for standbys, or where its columns
-are being changed, there is no such version just now.
+Transactions that the snapshot does not see although their commit LSN is lower (`Snapshot.running`) are left
+out. If silver shows such a transaction already, which happens with synchronous standbys, or if its columns
+are being changed, there is no such version at the moment.
 """
 
 import re
@@ -24,13 +24,14 @@ from pipeline.bronze.new_files import BronzeOffset
 from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.filesystem import folders_in, remove_folder
-from pipeline.delta.log import json_object
+from pipeline.delta.log import COLUMN_CHANGING, json_object
 from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
-from pipeline.metadata.registry import Records, Registered, RegisteredColumn
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.swap import BufferedRecords
@@ -38,63 +39,54 @@ from pipeline.silver.table import SilverTable
 from pipeline.table_copy.invisible_commits import find_invisible_commits, was_running
 from pipeline.table_name import TableName
 
-_SHAPING = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "DROP COLUMNS", "RENAME COLUMN"})
-_CLONES = ("_pgdelta", "reconcile")
+_FOLDER = ("_pgdelta", "reconcile")
 _RUN = re.compile(r"(\d+)-[0-9a-f]{32}")
-_LONGEST_RUN = 7 * 24 * 3600  # seconds
-_COMMITS = 100  # behind so many no commit of ours is looked for
+_MAX_RUN_SECONDS = 7 * 24 * 3600
+_MAX_COMMITS = 100  # in which the newest commit of pgdelta is searched
 
 
-class Unsettled(LakeError):
-    """There is no version of a table that can be compared just now; there will be."""
+class NoStableVersion(LakeError):
+    """A table that has no version which can be compared at the moment; it will have one later."""
 
 
 class SnapshotBronze(Bronze):
-    """Bronze without what a snapshot of the source does not see."""
+    """Bronze without the transactions that a snapshot of the source does not see."""
 
     def __init__(self, lake: Lake, pipeline: str, snapshot: Snapshot) -> None:
         super().__init__(lake, pipeline)
         self._snapshot = snapshot
 
     def in_session(self, spark: SparkSession) -> "SnapshotBronze":
-        """Return the same tables seen through another session."""
+        """Return the same tables in another session."""
         return SnapshotBronze(Lake(spark, self.lake.root), self.pipeline, self._snapshot)
 
-    def table_changes(self, name: TableName, start: InputStart, through: LSN) -> DataFrame:
-        """Return one table's changes up to an LSN, after a position, as far as the snapshot has them."""
-        changes = super().table_changes(name, start, through)
+    def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
+        """Return the changes of a table from a start up to an LSN, as far as the snapshot sees them."""
+        changes = super().table_changes(name, start, end_lsn)
         if not self._snapshot.running:
             return changes
         is_running = was_running(self._snapshot.running, self._snapshot.lsn)
         return changes.where(f"NOT coalesce({is_running}, false)")
 
 
-class RecordsNowhere(BufferedRecords):
-    """The records of a table that nobody shall see, and whose misfits are recorded where it comes from."""
-
-    def record_misfits(self, frame: DataFrame) -> None:
-        """Record nothing."""
-
-
 @dataclass(frozen=True, slots=True)
-class Pinned:
-    """A version of a silver table, and the position up to which it is complete."""
+class PinnedTable:
+    """A version of a silver table, and the LSN up to which it is complete."""
 
-    registered: Registered
+    registered: RegisteredTable
     version: int
     offset: LSN
 
     @property
     def name(self) -> TableName:
-        """Return schema and table."""
-        return TableName(self.registered.schema_name, self.registered.table_name)
+        return self.registered.name
 
 
 @dataclass(frozen=True, slots=True)
-class SilverAsOf:
-    """A silver table as of a snapshot: its rows, its columns, and how many changes silver itself lacks yet.
+class TableAtSnapshot:
+    """A silver table as of a snapshot, and how many changes silver itself still lacks.
 
-    `fields` are silver's columns by the names that data files have: (name, DDL).
+    `fields` are silver's columns by physical name: (name, DDL).
     """
 
     frame: DataFrame
@@ -103,140 +95,142 @@ class SilverAsOf:
     pending: int
 
 
-def pin(bronze: Bronze, registered: Registered, shown: ManifestEntry | None) -> Pinned:
-    """Return the newest version of a silver table; raise Unsettled where that is not a whole one.
+def pin_table(bronze: Bronze, registered: RegisteredTable, entry: ManifestEntry | None) -> PinnedTable:
+    """Return the newest version of a silver table; raise NoStableVersion if it is an intermediate one.
 
-    `shown` is the table in the newest manifest, looked at before.
+    `entry` is the table in the newest manifest, which was read before.
     """
     table = bronze.lake.table_at(registered.path)
-    version, position = table.version_and_offset(bronze.txn)
-    if shown is None or shown.is_behind or shown.path != registered.path or shown.version > version:
-        shown = None
-    is_known = shown is not None and shown.version == version
+    version, offset = table.version_and_offset(bronze.txn)
+    if entry is None or entry.is_behind or entry.path != registered.path or entry.version > version:
+        entry = None
+    is_in_manifest = entry is not None and entry.version == version
     if (
-        position is None
+        offset is None
         or registered.successor is not None
-        or not (is_known or _is_whole(table, version, bronze.txn))
+        or not (is_in_manifest or _is_complete(table, version, bronze.txn))
     ):
-        raise Unsettled("apply is changing the table, or ended while it did: let apply run")
-    # A table that stands still has the position of its last change only.
-    return Pinned(registered, version, max(position, shown.applied_lsn) if shown else position)
+        raise NoStableVersion("Apply is changing the table, or was interrupted while it did. Run apply.")
+    # A table without newer changes records the offset of its last change only.
+    return PinnedTable(registered, version, max(offset, entry.applied_lsn) if entry else offset)
 
 
-def _is_whole(table: LakeTable, version: int, ours: TxnId) -> bool:
-    """Say whether nothing came after the newest whole commit of ours but changes of rows by somebody else."""
-    commits = table.history(_COMMITS)
+def _is_complete(table: LakeTable, version: int, txn: TxnId) -> bool:
+    """Return whether only foreign changes of rows follow the newest commit that completes an offset."""
+    commits = table.history(_MAX_COMMITS)
     newest = commits.where(f"version <= {version}").orderBy("version", ascending=False)
     for operation, text in newest.select("operation", "userMetadata").collect():
-        txn = TxnId.parse(str(json_object(text).get("app_id", "")))
-        # What keys that were copied anew hold already comes once more, as where apply goes on.
-        if txn is not None and txn.offset_id == ours:
-            return txn.kind in (TxnKind.OFFSET, TxnKind.REBUILD, TxnKind.KEY_RANGES)
-        if operation in _SHAPING:
+        commit = TxnId.parse(str(json_object(text).get("app_id", "")))
+        if commit is not None and commit.offset_id == txn:
+            # Changes that copied keys include are applied again, as apply does.
+            return commit.kind in (TxnKind.OFFSET, TxnKind.REBUILD, TxnKind.KEY_RANGES)
+        if operation in COLUMN_CHANGING:
             return False
     return True
 
 
-class Clones:
-    """`{root}/_pgdelta/reconcile/{run}`: the clones of one run, apart from those of any other.
+class CloneFolder:
+    """`_pgdelta/reconcile/{run}`: the clones of one run.
 
-    What a run that was killed has left is removed by one that begins a week later: none lasts that long.
+    Folders that killed runs left are removed by a run that starts a week later; no run lasts that long.
     """
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        began = int(time.time())
-        self._run = f"{began}-{uuid4().hex}"
-        for name in folders_in(lake.spark, lake.path(*_CLONES)):
-            left = _RUN.fullmatch(name)
-            if left and began - int(left[1]) > _LONGEST_RUN:
-                remove_folder(lake.spark, lake.path(*_CLONES, name))
+        started_at = int(time.time())
+        self._run = f"{started_at}-{uuid4().hex}"
+        for name in folders_in(lake.spark, lake.path(*_FOLDER)):
+            run = _RUN.fullmatch(name)
+            if run and started_at - int(run[1]) > _MAX_RUN_SECONDS:
+                remove_folder(lake.spark, lake.path(*_FOLDER, name))
 
     def table(self, name: TableName) -> LakeTable:
-        """Return where a table is cloned to; it is to be removed afterwards."""
-        return self._lake.table(*_CLONES, self._run, *name)
+        """Return the table for a clone, which need not exist; remove it afterwards."""
+        return self._lake.table(*_FOLDER, self._run, *name)
 
     def close(self) -> None:
-        """Remove what is left of them."""
-        remove_folder(self._lake.spark, self._lake.path(*_CLONES, self._run))
+        """Remove the folder."""
+        remove_folder(self._lake.spark, self._lake.path(*_FOLDER, self._run))
 
 
-class SnapshotSilver:
-    """Brings silver tables to what a snapshot of the source holds, each in a clone of its own."""
+class SnapshotCloner:
+    """Clones silver tables as a snapshot of the source sees them; bronze must be complete beyond it."""
 
     def __init__(
-        self, spark: SparkSession, root: str, pipeline: str, snapshot: Snapshot, clones: Clones
+        self, spark: SparkSession, root: str, pipeline: str, snapshot: Snapshot, clones: CloneFolder
     ) -> None:
-        """Bronze has to be complete beyond the snapshot."""
         self._spark = spark
         self._clones = clones
         self._snapshot = snapshot
         self._bronze = SnapshotBronze(Lake(spark, root), pipeline, snapshot)
         self._relations = self._bronze.source_relations()
-        self._moved: set[TableName] = set()
+        self._changed: set[TableName] = set()
 
     @property
-    def through(self) -> LSN:
-        """Return the position at which silver holds what the snapshot holds."""
+    def end_lsn(self) -> LSN:
+        """The LSN as of which silver shows what the snapshot sees."""
         return LSN(self._snapshot.lsn + 1)
 
-    def look(self, pinned: Sequence[Pinned]) -> dict[TableName, str]:
-        """See what bronze has for the tables; return those that hold what the snapshot does not."""
-        floors = {table.name: table.offset for table in pinned}
-        self._moved = {*self._bronze.survey(BronzeOffset(-1, self.through), self.through, floors)}
-        reading = SnapshotChunks(self._snapshot.lsn, self._snapshot.running, 0, ())
-        late = find_invisible_commits(self._bronze.changes, {table.name: [reading] for table in pinned})
+    def find_invisible(self, pinned: Sequence[PinnedTable]) -> dict[TableName, str]:
+        """Survey the tables' changes; return the tables that show more than the snapshot sees, with why."""
+        offsets = {table.name: table.offset for table in pinned}
+        self._changed = {*self._bronze.survey(BronzeOffset(-1, self.end_lsn), self.end_lsn, offsets)}
+        snapshot = SnapshotChunks(self._snapshot.lsn, self._snapshot.running, 0, ())
+        invisible = find_invisible_commits(self._bronze.changes, {table.name: [snapshot] for table in pinned})
+        sentence = "Silver shows a transaction that was not visible at the source yet. Compare again later."
         return {
-            table.name: "a transaction that silver holds was not visible at the source yet"
+            table.name: sentence
             for table in pinned
-            if any(lsn <= table.offset for lsn in late.get(table.name, ()))
+            if any(lsn <= table.offset for lsn in invisible.get(table.name, ()))
         }
 
-    def bring(self, pinned: Pinned, rule: TableRule, *, metadata_columns: bool) -> SilverAsOf:
-        """Return a table as of the snapshot; raise Unsettled where it cannot be brought there."""
+    def table_at_snapshot(
+        self, pinned: PinnedTable, rule: TableRule, *, metadata_columns: bool
+    ) -> TableAtSnapshot:
+        """Return a table as of the snapshot; raise NoStableVersion if its changes cannot be applied."""
         table, start = self._bronze.lake.table_at(pinned.registered.path), InputStart(pinned.offset)
         surveys: Sequence[Survey] = ()
-        if pinned.name in self._moved:
-            surveys = self._bronze.survey_table(pinned.name, start, self.through)
+        if pinned.name in self._changed:
+            surveys = self._bronze.survey_table(pinned.name, start, self.end_lsn)
         else:
-            fields = silver_fields(table)
-            if table.version() == pinned.version:
+            fields = fields_by_physical_name(table)
+            if table.version() == pinned.version:  # and so were the fields
                 rows = self._spark.read.format("delta").option("versionAsOf", pinned.version)
-                return SilverAsOf(rows.load(table.path), pinned.registered.columns, fields, 0)
-        place = self.place(pinned.name)
-        place.remove()
-        _clone(table, pinned.version, place)
+                return TableAtSnapshot(rows.load(table.path), pinned.registered.columns, fields, 0)
+        clone = self.clone_of(pinned.name)
+        clone.remove()
+        _clone(table, pinned.version, clone)
         columns, pending = pinned.registered.columns, 0
         if surveys:
-            records = RecordsNowhere(Records(self._bronze.lake))
-            beside = SilverTable(
+            records = BufferedRecords(Records(self._bronze.lake), discards_misfits=True)
+            writer = SilverTable(
                 new_session(self._spark),
                 self._bronze,
                 records,
                 pinned.name,
-                place.path,
-                replace(rule, type_changes="hold"),  # written anew is only silver itself
+                clone.path,
+                replace(rule, type_changes="hold"),  # a clone is never rebuilt
                 self._bronze.copies.read(),
                 metadata_columns=metadata_columns,
             )
-            written = beside.apply(surveys, self._relations, pinned.registered, start, self.through)
+            written = writer.apply(surveys, self._relations, pinned.registered, start, self.end_lsn)
             if written.held:
-                raise Unsettled(f"silver cannot be brought to the snapshot: {written.held}")
-            columns = records.registered_last.columns if records.registered_last else columns
+                raise NoStableVersion(written.held)
+            columns = records.tables.registered.columns if records.tables.registered else columns
             pending = written.changes
-        return SilverAsOf(place.frame(), columns, silver_fields(place), pending)
+        return TableAtSnapshot(clone.frame(), columns, fields_by_physical_name(clone), pending)
 
-    def place(self, name: TableName) -> LakeTable:
-        """Return where a table is brought to; it is to be removed afterwards."""
+    def clone_of(self, name: TableName) -> LakeTable:
+        """Return the clone of a table, which need not exist; remove it afterwards."""
         return self._clones.table(name)
 
 
 def _clone(table: LakeTable, version: int, to: LakeTable) -> None:
-    """Make a table of its own of a version, which shares the data files."""
+    """Create a shallow clone of a version, which shares its data files."""
     table.spark.sql(f"CREATE TABLE {to.identifier} SHALLOW CLONE {table.identifier} VERSION AS OF {version}")
 
 
-def silver_fields(table: LakeTable) -> dict[str, tuple[str, str]]:
-    """Return a table's columns by the names that data files have: (name, DDL)."""
-    in_files = table.physical_names()
-    return {in_files[f.name]: (f.name, f.dataType.simpleString().upper()) for f in table.schema().fields}
+def fields_by_physical_name(table: LakeTable) -> dict[str, tuple[str, str]]:
+    """Return a table's columns by physical name: (name, DDL)."""
+    physical = table.physical_names()
+    return {physical[f.name]: (f.name, f.dataType.simpleString().upper()) for f in table.schema().fields}

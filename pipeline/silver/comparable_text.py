@@ -1,7 +1,7 @@
-"""How a value is written so that the server and Spark write it alike: which form it has, and Spark's SQL.
+"""The text form in which PostgreSQL and Spark write a value alike, and Spark's SQL for it.
 
-A form belongs to a pair of types, that of the source and that of silver. `postgres.rows.canonical` has the
-other side. Pairs that have none are not compared, and said so.
+A form belongs to a pair of types, the source's and silver's. `postgres.snapshot.comparable_text` has the SQL
+for PostgreSQL. Columns whose types have no form are not compared, and reported.
 """
 
 import re
@@ -30,7 +30,7 @@ _HSTORE = ("hstore_out", "MAP<STRING,STRING>")
 
 
 def form_of(column: SourceColumn, ddl: str, *, clamps: bool = False) -> Form | None:
-    """Return how the values of a column are written on both sides, None where there is no way."""
+    """Return the form in which both sides write a column's values, None if there is none."""
     if ddl == "STRING":
         return TEXT
     element = column.element_base_oid
@@ -59,11 +59,11 @@ def _scalar(column: SourceColumn, oid: int, ddl: str, clamps: bool) -> Form | No
     return None
 
 
-def written(ddl: str, value: str, delimiter: str = ",") -> str:
-    """Return SQL for the form of a silver value; `delimiter` is that of the source's array."""
+def text_sql(ddl: str, value: str, delimiter: str = ",") -> str:
+    """Return SQL for the text form of a silver value; `delimiter` is that of the source's array."""
     if ddl.startswith("ARRAY<"):
         inner = ddl[len("ARRAY<") : -1]
-        element = f"coalesce({_element(inner, written(inner, 'e'), delimiter)}, 'NULL')"
+        element = f"coalesce({_element(inner, text_sql(inner, 'e'), delimiter)}, 'NULL')"
         elements = f"array_join(transform({value}, e -> {element}), '{delimiter}')"
         return f"CASE WHEN {value} IS NOT NULL THEN concat('{{', {elements}, '}}') END"
     match ddl:
@@ -85,7 +85,7 @@ def written(ddl: str, value: str, delimiter: str = ",") -> str:
 
 
 def delimiter_of(column: SourceColumn) -> str:
-    """Return what stands between the elements of an array's text."""
+    """Return the delimiter of an array's text."""
     return ";" if column.element_base_oid == _BOX else ","
 
 
@@ -97,7 +97,7 @@ def _bits(value: str, owner: str, method: str, digits: int) -> str:
 
 
 def _element(ddl: str, text: str, delimiter: str) -> str:
-    """Return SQL for an element as array_out writes it: in quotes where its text could be misread."""
+    """Return SQL for an array element as array_out writes it: quoted if its text is ambiguous."""
     if ddl not in ("STRING", "BINARY", "MAP<STRING,STRING>"):
         return text
     special = rf'[{{}}"\\{delimiter} \t\n\r\x0B\f]'
@@ -106,12 +106,12 @@ def _element(ddl: str, text: str, delimiter: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return SQL for a text in double quotes, with backslashes before these and before themselves."""
+    """Return SQL for a text in double quotes, with quotes and backslashes escaped."""
     return rf"""concat('"', replace(replace({text}, r'\', r'\\'), '"', r'\"'), '"')"""
 
 
 def _hstore(value: str) -> str:
-    """Write a map as hstore_out does."""
+    """Return SQL for a map as hstore_out writes it."""
     pair = f"concat({_quoted('p.key')}, '=>', coalesce({_quoted('p.value')}, 'NULL'))"
     pairs = f"array_join(transform(map_entries({value}), p -> {pair}), ', ')"
     return f"CASE WHEN {value} IS NOT NULL THEN {pairs} END"

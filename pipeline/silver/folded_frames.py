@@ -1,4 +1,8 @@
-"""Changes as Spark frames: one row per step of a key, folded to one row per key, typed."""
+"""Changes as Spark frames: split into steps, folded to one row per key, then typed.
+
+The columns of these frames are named by number (k0…, x0…, c0…, s0…), so that no name of a source table can
+collide with them. Nothing is written here.
+"""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -10,28 +14,28 @@ from pipeline.silver.fold import (
     UNKNOWN,
     Fold,
     FoldColumn,
+    column_state,
     is_sent,
     key_text,
     pick,
-    state_of,
 )
 from pipeline.silver.key_changes import base_key_names
 from pipeline.silver.merge import MetadataNames
 
 
 def steps(changes: DataFrame, fold: Fold) -> DataFrame:
-    """Return one row per step: its key's texts k0…, its place (commit_lsn, ordinal, sub), tuple and link.
+    """Return one row per step: key texts k0…, sequence key (commit_lsn, ordinal, part) and tuple.
 
-    `link` is true for the two steps of a changed key, whose common place ties the arrival to its departure.
+    `is_key_change` is true for the two steps of a key change, which have one commit LSN and ordinal.
     """
     rows = changes
     if fold.has_key_changes:
-        rows = rows.withColumn("moved", F.expr(_moved(fold)))
+        rows = rows.withColumn("is_key_change", F.expr(_is_key_change(fold)))
         rows = rows.withColumn(
-            "step", F.explode(F.expr("CASE WHEN moved THEN array('D', 'A') ELSE array(op) END"))
+            "step", F.explode(F.expr("CASE WHEN is_key_change THEN array('D', 'K') ELSE array(op) END"))
         )
     else:
-        rows = rows.withColumns({"moved": F.lit(False), "step": F.col("op")})
+        rows = rows.withColumns({"is_key_change": F.lit(False), "step": F.col("op")})
     keys = {
         name: F.expr(
             f"CASE WHEN step = 'D' THEN {key_text(fold, i, 'old')} ELSE {key_text(fold, i, 'new')} END"
@@ -40,8 +44,8 @@ def steps(changes: DataFrame, fold: Fold) -> DataFrame:
     }
     return rows.select(
         *(expression.alias(name) for name, expression in keys.items()),
-        F.expr("struct(commit_lsn, ordinal, CAST(step = 'A' AS INT) AS sub)").alias("place"),
-        F.col("moved").alias("link"),
+        F.expr("struct(commit_lsn, ordinal, CAST(step = 'K' AS INT) AS part)").alias("sequence_key"),
+        "is_key_change",
         "step",
         "commit_lsn",
         "commit_time",
@@ -52,13 +56,14 @@ def steps(changes: DataFrame, fold: Fold) -> DataFrame:
 
 
 def fold_by_key(steps: DataFrame, fold: Fold) -> DataFrame:
-    """Return one row per key: k0…, op (D or U), commit_lsn, commit_time, place, x0… texts, s<i> states."""
-    # The greatest struct is that of the last place, as no two steps of a key share one; max of a struct is
-    # a third faster than max_by.
-    last = F.expr("max(struct(place, step, commit_lsn, commit_time, relation_version, new))")
+    """Return one row per key: k0…, op (D or U), commit_lsn, commit_time, texts x0…, states s<i>."""
+    # No two steps of a key have one sequence key, so the greatest struct is the last step's; max of a struct
+    # is a third faster than max_by.
+    last = F.expr("max(struct(sequence_key, step, commit_lsn, commit_time, relation_version, new))")
     partial = [
         F.expr(
-            f"max(struct(place, {state_of(fold, i)} AS value)) FILTER (WHERE {_has_state(fold, i)}).value"
+            f"max(struct(sequence_key, {column_state(fold, i)} AS value)) FILTER (WHERE "
+            f"{_has_state(fold, i)}).value"
         ).alias(f"p{i}")
         for i in fold.partial
     ]
@@ -86,15 +91,15 @@ def _has_state(fold: Fold, i: int) -> str:
     return f"step <> 'U' OR {is_sent(fold, i)}"
 
 
-def _moved(fold: Fold) -> str:
+def _is_key_change(fold: Fold) -> str:
     same = " AND ".join(f"({key_text(fold, i, 'old')} <=> {key_text(fold, i, 'new')})" for i in fold.key)
     return f"op = 'U' AND old_kind IS NOT NULL AND NOT ({same})"
 
 
 def typed(folded: DataFrame, fold: Fold) -> DataFrame:
-    """Return c0… values and k0… key values of their silver types; x0… texts stay for what may not fit.
+    """Return the values c0… and key values k0… in their silver types.
 
-    The texts b0… of a silver row to look at pass through where `with_links` has added them.
+    Texts x0… of types that may not hold them are kept, and so are the texts b0… of `with_key_changes`.
     """
     return folded.select(
         "op",
@@ -106,18 +111,14 @@ def typed(folded: DataFrame, fold: Fold) -> DataFrame:
         ),
         *(F.expr(column.type.value(f"x{i}")).alias(f"c{i}") for i, column in enumerate(fold.columns)),
         *(F.col(f"s{i}") for i in fold.partial),
-        *(F.col(f"x{i}") for i in range(len(fold.columns)) if _keeps_text(fold.columns[i])),
+        *(F.col(f"x{i}") for i, column in enumerate(fold.columns) if not column.type.is_total),
         *(F.col(b) for b in base_key_names(fold) if b in folded.columns),
     )
 
 
-def _keeps_text(column: FoldColumn) -> bool:
-    return not column.type.is_total
-
-
-def with_key_changes(folded: DataFrame, links: DataFrame, fold: Fold) -> DataFrame:
-    """Replace what arrivals inherit by what `link` found; add b0…, the key of the silver row to look at."""
-    renamed = links.select(
+def with_key_changes(folded: DataFrame, followed: DataFrame, fold: Fold) -> DataFrame:
+    """Replace inherited columns by those of `follow_key_changes`, and add b0…, the key of the silver row."""
+    renamed = followed.select(
         *(F.col(k).alias(f"l{k}") for k in fold.key_names),
         *base_key_names(fold),
         *(F.col(f"s{i}").alias(f"ls{i}") for i in fold.partial),
@@ -135,7 +136,7 @@ def with_key_changes(folded: DataFrame, links: DataFrame, fold: Fold) -> DataFra
 
 
 def from_silver(source: DataFrame, silver: DataFrame, fold: Fold) -> DataFrame:
-    """Fill the columns in state FROM_SILVER from the silver row whose key is b0… (texts)."""
+    """Fill the columns in state FROM_SILVER from the silver row with the key texts b0…."""
     keys = [fold.columns[i] for i in fold.key]
     rows = silver.select(
         *(F.col(quoted(column.name)).alias(f"t{i}") for i, column in enumerate(keys)),
@@ -163,7 +164,7 @@ def _comparable(column: FoldColumn, text: str) -> str:
 
 
 def final_rows(source: DataFrame, fold: Fold, metadata: MetadataNames) -> DataFrame:
-    """Return the living rows with silver's own names, for an append or an overwrite."""
+    """Return the rows that exist, under silver's column names, for an append or an overwrite."""
     return source.where("op <> 'D'").select(
         *(F.col(f"c{i}").alias(column.name) for i, column in enumerate(fold.columns)),
         *(F.col(source_name).alias(name) for name, source_name in metadata.pairs()),

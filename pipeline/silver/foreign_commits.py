@@ -1,100 +1,104 @@
-"""Whether a silver table is as this run knows it: nobody else may write rows to it.
+"""Detect commits to a silver table that pgdelta did not make, and tables that have rows but no offset.
 
-A person's commits are told by what they do not say in their metadata; a table that has rows and no position
-is not known at all.
+pgdelta's commits are recognized by their user metadata. A foreign commit that changed rows is refused, unless
+a RESTORE has undone it; maintenance and changes of properties are fine.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pipeline.delta.log import HARMLESS, SHAPING, LoggedOperation, operations_since
+from pipeline.delta.log import COLUMN_CHANGING, ROW_PRESERVING, LoggedOperation, operations_after
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import OURS, TxnId
 from pipeline.errors import LakeError
-from pipeline.silver.swap import REWRITE
+from pipeline.silver.swap import REBUILD
 from pipeline.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignCommit:
-    """A commit by somebody else that changed rows; `good` is the version that a RESTORE would bring back.
+    """A foreign commit that changed rows; `restorable_version` is the version that undoes it by RESTORE.
 
-    It is None where commits of ours lie above: their positions would outlive the rows that a RESTORE takes.
+    It is None if commits of pgdelta follow: their offsets would outlive the rows that a RESTORE removes.
     """
 
     operation: str
     version: int
-    good: int | None
+    restorable_version: int | None
 
 
-def find_foreign(operations: Iterable[LoggedOperation], since: int) -> ForeignCommit | None:
-    """Return the first commit behind a version that changed rows, is not ours, and was not undone."""
+def find_foreign_commit(operations: Iterable[LoggedOperation], since: int) -> ForeignCommit | None:
+    """Return the first foreign commit after a version that changed rows and was not undone."""
     foreign: ForeignCommit | None = None
-    same = since  # the oldest version with the columns and rows of the last one of ours
-    for found in operations:
-        if OURS in found.metadata:
-            same = found.version
-            if found.metadata.get("operation") == REWRITE:
-                foreign = None  # no row of before is left
+    unchanged_since = since  # the oldest version with the columns and rows of pgdelta's last commit
+    for commit in operations:
+        if OURS in commit.metadata:
+            unchanged_since = commit.version
+            if commit.metadata.get("operation") == REBUILD:
+                foreign = None  # all rows were replaced
             elif foreign:
-                foreign = replace(foreign, good=None)
-        elif found.operation in HARMLESS:
-            if found.operation in SHAPING and not foreign:
-                same = found.version
-        elif not _is_undone(found, foreign, same):
-            foreign = foreign or ForeignCommit(found.operation, found.version, found.version - 1)
-        else:
+                foreign = replace(foreign, restorable_version=None)
+        elif commit.operation in ROW_PRESERVING:
+            if commit.operation in COLUMN_CHANGING and not foreign:
+                unchanged_since = commit.version
+        elif _undoes(commit, foreign, unchanged_since):
             foreign = None
+        else:
+            foreign = foreign or ForeignCommit(commit.operation, commit.version, commit.version - 1)
     return foreign
 
 
-def _is_undone(found: LoggedOperation, foreign: ForeignCommit | None, same: int) -> bool:
-    if found.operation != "RESTORE" or found.restored is None or (foreign and foreign.good is None):
+def _undoes(commit: LoggedOperation, foreign: ForeignCommit | None, unchanged_since: int) -> bool:
+    """Return whether a commit restores the rows of pgdelta's last commit."""
+    if commit.operation != "RESTORE" or commit.restored_version is None:
         return False
-    return same <= found.restored < (foreign.version if foreign else found.version)
+    if foreign and foreign.restorable_version is None:
+        return False
+    return unchanged_since <= commit.restored_version < (foreign.version if foreign else commit.version)
 
 
 def refuse_foreign_commits(table: LakeTable, name: TableName, since_version: int) -> None:
-    """Raise LakeError where somebody else changed the table's rows since a version."""
+    """Raise LakeError if a foreign commit changed the table's rows since a version."""
     if table.version() <= since_version:
         return
-    foreign = find_foreign(operations_since(table.spark, table.path, since_version), since_version)
+    foreign = find_foreign_commit(operations_after(table.spark, table.path, since_version), since_version)
     if foreign:
-        restore = "" if foreign.good is None else f"RESTORE it to version {foreign.good}, "
+        version = foreign.restorable_version
+        restore = "" if version is None else f"RESTORE it to version {version}, or "
+        run = f"{'run' if restore else 'Run'} {name.command('resync')}"
         raise LakeError(
-            f"silver table {name} was changed by somebody else ({foreign.operation} at version "
-            f"{foreign.version}): {restore}remove {table.path} to have it built again from bronze, or have "
-            "pgdelta resync copy it anew"
+            f"A foreign commit ({foreign.operation} at version {foreign.version}) changed rows of silver "
+            f"table {name}. {restore}{run}, or remove {table.path} to rebuild it from bronze."
         )
 
 
-def is_forgotten(table: LakeTable, txn: TxnId) -> bool:
-    """Say whether a table has rows and nothing says up to where they are applied.
+def has_lost_offset(table: LakeTable, txn: TxnId) -> bool:
+    """Return whether a table has rows, but records no offset.
 
-    Delta forgets positions where delta.setTransactionRetentionDuration says so.
+    Delta removes offsets that are older than delta.setTransactionRetentionDuration, if that is set.
     """
     if not table.exists() or table.is_empty():
         return False
     return not records_offset(table.offsets(), txn)
 
 
-def records_offset(recorded: Iterable[str], txn: TxnId) -> bool:
-    """Say whether one of the ids that a table's log has is that of its position, or of what comes before it.
+def records_offset(app_ids: Iterable[str], txn: TxnId) -> bool:
+    """Return whether one of the recorded ids is that of the offset, or of a part of what it will complete.
 
-    A new table may have a part of a transaction, or of a copy, whose rest is not there yet. What a rewrite,
-    copied keys or a back-fill recorded says nothing: Delta keeps it longer than a position from before.
+    A new table may have a part of a transaction or of a copy, and no offset yet. The ids of rebuilds, partial
+    copies and backfills do not count: Delta may keep them longer than an offset.
     """
-    found = (TxnId.parse(text) for text in recorded)
+    ids = (TxnId.parse(app_id) for app_id in app_ids)
     return any(
-        each is not None and each.offset_id == txn and (each.advances or each.kind.is_part) for each in found
+        each is not None and each.offset_id == txn and (each.advances or each.kind.is_part) for each in ids
     )
 
 
-def refuse_forgotten(table: LakeTable, name: TableName, txn: TxnId) -> None:
-    """Raise LakeError where all of a table's input would be applied to rows that have it already."""
-    if is_forgotten(table, txn):
+def refuse_lost_offset(table: LakeTable, name: TableName, txn: TxnId) -> None:
+    """Raise LakeError if a table has rows but no offset: its whole input would be applied a second time."""
+    if has_lost_offset(table, txn):
         raise LakeError(
-            f"silver table {name} has rows, and nothing says how far they are: where it has the "
-            "property delta.setTransactionRetentionDuration, unset it; then remove "
-            f"{table.path} to have it built again from bronze, or have pgdelta resync copy it anew"
+            f"Silver table {name} has rows but records no offset. Unset its property "
+            f"delta.setTransactionRetentionDuration, then run {name.command('resync')}, or remove "
+            f"{table.path} to rebuild it from bronze."
         )

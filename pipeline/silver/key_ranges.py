@@ -1,36 +1,41 @@
-"""Rows of some keys copied anew: where they stand in silver, as a condition that Spark evaluates."""
+"""Conditions on silver that select the rows of key ranges, for a partial resync. Pure text.
+
+Silver must select the same keys as the source. That needs types whose values both sort alike, unless a range
+is one key.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pipeline.delta.sql import literal, quoted
-from pipeline.key_ranges import KeyRange, has_same_order
+from pipeline.key_ranges import KeyRange
 from pipeline.silver.fold import Fold
 from pipeline.silver.text_parsers import SilverType
 
 Column = tuple[str, SilverType]  # quoted name
 
 
-class KeysUnknown(Exception):
-    """Silver cannot tell which of its rows lie in the ranges."""
+class KeyRangesUnusable(Exception):
+    """Silver cannot select the rows of key ranges."""
 
 
 def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
-    """Return SQL that is true for the silver rows of the ranges; raise NotTold where silver's order differs.
+    """Return SQL that is true for silver's rows in the ranges.
 
-    `key_types` are the oids of the key's types at the source, beneath domains.
+    `key_types` are the oids of the key's types at the source, of domains those of their base types. Raises
+    KeyRangesUnusable if silver sorts a type differently.
     """
     key = [(quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]
     for each in ranges:
         pairs = zip(key_types, key[: each.width], strict=False)
         if not each.is_single and not all(has_same_order(oid, kind.ddl) for oid, (_, kind) in pairs):
-            raise KeysUnknown
+            raise KeyRangesUnusable
     return " OR ".join(f"({_condition(key, each)})" for each in ranges)
 
 
-def known_bounds(fold: Fold, ranges: Sequence[KeyRange]) -> str:
-    """Return SQL that is true where every value that the ranges name is one of its silver type."""
+def bounds_are_values(fold: Fold, ranges: Sequence[KeyRange]) -> str:
+    """Return SQL that is true if the silver types can hold all bounds of the ranges."""
     kinds = [fold.columns[i].type for i in fold.key]
     values = {
         kind.value(literal(text))
@@ -48,11 +53,11 @@ def _condition(key: Sequence[Column], each: KeyRange) -> str:
             for (name, kind), text in zip(key, each.first, strict=False)
         )
     bounds = ((">", each.first), ("<", each.last))
-    return " AND ".join(_beyond(key, operator, texts) for operator, texts in bounds if texts)
+    return " AND ".join(_bound(key, operator, texts) for operator, texts in bounds if texts)
 
 
-def _beyond(key: Sequence[Column], operator: str, texts: Sequence[str]) -> str:
-    """Return SQL for keys beyond a bound, or at it; the first column's own bound lets files be skipped."""
+def _bound(key: Sequence[Column], operator: str, texts: Sequence[str]) -> str:
+    """Return SQL for keys beyond or at a bound; the condition on the first column lets files be skipped."""
     alternatives = []
     equal = ""
     for (name, kind), text in zip(key, texts, strict=False):

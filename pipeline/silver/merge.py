@@ -1,7 +1,7 @@
-"""Folded rows in, one Delta write out: the typed source frame and the text of the MERGE.
+"""The SQL of a MERGE of folded rows, and of what it compares and records. Pure text.
 
-The source frame names its columns by position (c0…, s0…, k0…), so that no name of a source table can collide
-with ours; names appear only as quoted target columns.
+The source frame numbers its columns (c0…, s0…, k0…), so that no name of a source table can collide with them;
+names appear only as quoted columns of the target.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from pipeline.silver.fold import UNKNOWN, Fold, FoldColumn
 
 @dataclass(frozen=True, slots=True)
 class MetadataNames:
-    """How the silver table names our two columns; None where it has none."""
+    """The names of pgdelta's two columns in a silver table, None if it does not have them."""
 
     commit_lsn: str | None
     commit_time: str | None
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return (silver name, source frame's name)."""
+        """Return pairs of the silver name and the source frame's name."""
         named = ((self.commit_lsn, "commit_lsn"), (self.commit_time, "commit_time"))
         return [(name, source) for name, source in named if name is not None]
 
 
 def misfits(fold: Fold) -> str | None:
-    """Return SQL for an array of struct(column_name, raw_text, policy) of what the row could not hold."""
+    """Return SQL for an array of struct(column_name, raw_text, policy), None if no value can misfit."""
     found = []
     for i, column in enumerate(fold.columns):
         if lost := column.type.misfit(f"x{i}", f"c{i}"):
@@ -33,7 +33,7 @@ def misfits(fold: Fold) -> str | None:
                 f"CASE WHEN {lost} THEN named_struct('column_name', {literal(column.name)}, "
                 f"'raw_text', x{i}, 'policy', {_policy(column, f'c{i}')}) END"
             )
-        # A column that the source does not have any more has nothing to send.
+        # The source never sends a column that it does not have any more.
         if i in fold.partial and column.indexes and not column.is_sidecar:
             found.append(
                 f"CASE WHEN s{i} = {UNKNOWN} AND op <> 'D' THEN named_struct('column_name', "
@@ -45,14 +45,14 @@ def misfits(fold: Fold) -> str | None:
 
 
 def _policy(column: FoldColumn, value: str) -> str:
-    """Return SQL for the word that a misfit is recorded with: nothing may be nearest to a value."""
+    """Return SQL for the policy that was applied to a misfit; a clamped value may have no nearest one."""
     if column.type.lenient is None:
         return "'text'" if column.misfit == "text" else "'null'"
     return f"CASE WHEN {value} IS NULL THEN 'null' ELSE 'clamp' END"
 
 
 def merge_by_key(target: str, source: str, fold: Fold, metadata: MetadataNames) -> str:
-    """Return the MERGE of one row per key: delete, update what was sent, insert."""
+    """Return the MERGE of one row per key: it deletes, updates what was sent, or inserts."""
     on = " AND ".join(same_key(fold, name, i) for name, i in zip(fold.key_names, fold.key, strict=True))
     updates = [f"t.{quoted(column.name)} = {_updated(fold, i)}" for i, column in enumerate(fold.columns)]
     updates += [f"t.{quoted(name)} = s.{source_name}" for name, source_name in metadata.pairs()]
@@ -67,7 +67,7 @@ def merge_by_key(target: str, source: str, fold: Fold, metadata: MetadataNames) 
 
 
 def same_key(fold: Fold, name: str, i: int) -> str:
-    """Return SQL that is true where the target's key column i is the source's."""
+    """Return SQL that is true if key column i of target and source are equal."""
     column = fold.columns[i]
     target = column.type.comparable(f"t.{quoted(column.name)}")
     return f"{target} <=> {column.type.comparable(f's.{name}')}"
@@ -88,7 +88,7 @@ def _insert(columns: Sequence[FoldColumn], metadata: MetadataNames) -> str:
 def merge_by_image(
     target: str, source: str, image: str, columns: Sequence[FoldColumn], metadata: MetadataNames
 ) -> str:
-    """Return the MERGE of whole rows: op D deletes every copy of an image, op I inserts one row."""
+    """Return the MERGE of whole rows: op D deletes all rows with an image, op I inserts one row."""
     return "\n".join(
         [
             f"MERGE INTO {target} t USING {source} s ON s.op = 'D' AND {image} = s.image",
@@ -99,7 +99,7 @@ def merge_by_image(
 
 
 def image_of_texts(columns: Sequence[FoldColumn]) -> str:
-    """Return SQL for the canonical image of a row given as texts x0…."""
+    """Return SQL for the canonical image of a row of texts x0…."""
     fields = [
         f"'q{i}', {column.type.canonical(f'x{i}')}" for i, column in enumerate(columns) if column.indexes
     ]

@@ -1,7 +1,7 @@
-"""Our own two columns of a silver table, beside the source's: what they are called, and which ones they are.
+"""pgdelta's two columns of a silver table, `_commit_lsn` and `_commit_time`: name and find them.
 
-A source column of such a name keeps it, and ours gets underscores behind its own; be that column there when
-the table is made, or added or renamed later.
+A source column with such a name keeps it, and pgdelta's column gets trailing underscores, whether the source
+column exists when the table is created, is added or is renamed later.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -11,48 +11,50 @@ from pipeline.silver.schema_operations import RenameColumn
 COMMIT_LSN, COMMIT_TIME = "_commit_lsn", "_commit_time"
 
 
-def free_names(taken: Iterable[str]) -> list[str]:
-    """Return names for our columns that no other column has: Delta does not tell upper from lower case."""
-    names = {name.lower() for name in taken}
+def free_names(used: Iterable[str]) -> list[str]:
+    """Return names for the two columns that no other column has; Delta ignores case in names."""
+    names = {name.lower() for name in used}
     return [_free(base, names) for base in (COMMIT_LSN, COMMIT_TIME)]
 
 
 def find_metadata_columns(
-    columns: Sequence[str], known: Collection[str], coming: Collection[str]
+    columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]
 ) -> list[str]:
-    """Find our columns among a table's where none are recorded: in a lake of before, or after a crash.
+    """Find the two columns among a table's columns if a crash prevented that they were registered.
 
-    `known` are the columns that are recorded as the source's; `coming` those that the source's versions have,
-    which a run that ended early may have made.
+    `recorded` are the columns that are registered as the source's; `source_names` are the names of the
+    source's relation versions, which the run that ended early may have added.
     """
-    return [_find(base, columns, known, coming) for base in (COMMIT_LSN, COMMIT_TIME)]
+    return [_find(base, columns, recorded, source_names) for base in (COMMIT_LSN, COMMIT_TIME)]
 
 
-def _find(base: str, columns: Sequence[str], known: Collection[str], coming: Collection[str]) -> str:
-    alike = [n for n in columns if n.lower().rstrip("_") == base and n not in known]
-    alike = [n for n in alike if n not in coming] or alike
-    return max(alike, key=len, default=_free(base, {name.lower() for name in columns}))
+def _find(base: str, columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]) -> str:
+    candidates = [n for n in columns if n.lower().rstrip("_") == base and n not in recorded]
+    candidates = [n for n in candidates if n not in source_names] or candidates
+    return max(candidates, key=len, default=_free(base, {name.lower() for name in columns}))
 
 
 def plan_metadata_renames(
-    own: Sequence[str], taken: Iterable[str], wanted: Iterable[str]
+    metadata_columns: Sequence[str], silver: Iterable[str], targets: Iterable[str]
 ) -> list[RenameColumn]:
-    """Plan what has our columns give way to those that the source's columns are to be.
+    """Plan the renames of the two columns that free the names which the source's columns will have.
 
-    `taken` are the names that the table's other columns have, `wanted` those that they get.
+    `silver` are the current names of the table's other columns, `targets` their future names.
     """
-    wanted = {name.lower() for name in wanted}
-    names = {*wanted, *(name.lower() for name in (*taken, *own))}
+    targets = {name.lower() for name in targets}
+    used = {*targets, *(name.lower() for name in (*silver, *metadata_columns))}
     renames = []
-    for name, base in zip(own, (COMMIT_LSN, COMMIT_TIME), strict=False):
-        if name.lower() in wanted:
-            to = _free(base, names)
-            sentence = f"column {name}, which is ours, is {to} now: the source has one of that name"
+    for name, base in zip(metadata_columns, (COMMIT_LSN, COMMIT_TIME), strict=False):
+        if name.lower() in targets:
+            to = _free(base, used)
+            sentence = (
+                f"Column {name} of pgdelta was renamed to {to}, because the source has a column {name}."
+            )
             renames.append(RenameColumn(name, to, sentence))
     return renames
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    while name in taken:
+def _free(name: str, used: Collection[str]) -> str:
+    while name in used:
         name += "_"
     return name

@@ -1,9 +1,9 @@
-"""Limits on what one pass of apply may take from a table: more than that holds it until somebody confirms.
+"""Policies that hold a table: guards, values that the policy `error` refuses, updates that identify no row.
 
-Counted are the stream's own messages between the table's position and the point of the pass. A held table
-keeps its position, so what waits for it only grows. An update that changes a key is no delete; a row that
-moves to another partition, or out of a row filter, comes as one. What begins a table shows no row yet that
-could be lost, and rows that were copied are those of the source: neither is counted.
+Guards limit the deletes and truncates of one batch; a table with more is held until a person confirms. They
+count the stream's messages between the table's offset and the batch's end. An update that changes a key is no
+delete; a row that moves to another partition, or out of a row filter, is one. A table without rows has none
+to lose, and copied rows are the source's, so neither is counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,37 +19,36 @@ from pipeline.silver.write_plan import Identity, identity_of
 from pipeline.table_name import TableName
 
 
-# The first change that silver must not follow: a value that the policy `error` refuses, or a blind update.
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The place of the change that is refused, and why, for people."""
+    """The transaction of the first change that silver must not apply, and why."""
 
-    before: LSN
+    commit_lsn: LSN
     sentence: str
-    kind: str  # of the event that says why
+    kind: str  # of the event
 
 
-def refused_column(
+def refused_value(
     surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], rule: TableRule
 ) -> str | None:
-    """Return SQL for the name of the column whose value is refused in a change; None where none can be."""
+    """Return SQL for the name of the column whose value a change's policy refuses, None if there is none."""
     cases = []
     for survey in surveys:
-        for position, column in enumerate(relations[survey.version].columns):
+        for index, column in enumerate(relations[survey.version].columns):
             if rule.misfit_of(column.name) != "error":
                 continue
             kind = silver_type(column, rule.types.get(column.name))
-            text = f"get(new, {position})"
+            text = f"get(new, {index})"
             if misfit := kind.misfit(text, f"({kind.value(text)})"):
                 is_refused = f"relation_version = {survey.version} AND {misfit}"
                 cases.append(f"CASE WHEN {is_refused} THEN {literal(column.name)} END")
     return f"coalesce({', '.join(cases)})" if cases else None
 
 
-def blind_update(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> str | None:
-    """Return SQL that is true for an update which names no row under REPLICA IDENTITY FULL; None without any.
+def update_without_row(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> str | None:
+    """Return SQL that is true for updates without an old row under REPLICA IDENTITY FULL, None if none is.
 
-    What a partition logs follows its own identity, what the message says of it that of the root.
+    A partition logs by its own replica identity, while the Relation message has the root's.
     """
     versions = [
         str(survey.version)
@@ -61,29 +60,29 @@ def blind_update(surveys: Sequence[Survey], relations: Mapping[int, SourceRelati
     return f"op = 'U' AND NOT old_kind <=> 'O' AND relation_version IN ({', '.join(versions)})"
 
 
-def refusal(name: TableName, commit_lsn: int, column: str | None) -> Refusal:
-    """Say of a table what it is held before: a column's value, which is not shown; None: a blind update."""
+def refusal_of(name: TableName, commit_lsn: int, column: str | None) -> Refusal:
+    """Return the refusal of a column's value or, without a column, of an update that identifies no row."""
     lsn = LSN(commit_lsn)
     if column is None:
         return Refusal(
             lsn,
-            f"{name} is held: an update in the transaction at {lsn} does not say which row it "
-            "changed, although the table has REPLICA IDENTITY FULL: a partition of it has another. Run ALTER "
-            "TABLE … REPLICA IDENTITY FULL for each partition (that of the partitioned table does not reach "
-            f"them), then {name.command('resync')}",
+            f"Table {name} is held: an update in the transaction at {lsn} does not identify its row, "
+            "because a partition does not have the table's REPLICA IDENTITY FULL. Run ALTER TABLE … "
+            "REPLICA IDENTITY FULL for each partition (that of the partitioned table does not apply to "
+            f"them), then {name.command('resync')}.",
             "held",
         )
     return Refusal(
         lsn,
-        f"{name} is held: the transaction at {lsn} has a value of column {column} that its silver "
-        "type cannot hold, and the policy for it is error; bronze keeps the changes: give the column another "
-        "policy or type in `tables`, and apply goes on from there",
+        f"Table {name} is held: the transaction at {lsn} has a value of column {column} that its silver "
+        "type cannot hold, and the column's policy is error. Give the column another policy or type in "
+        "`tables`, then run pgdelta apply. Until then bronze keeps the changes.",
         "refused",
     )
 
 
 def find_excess(name: TableName, counts: Mapping[str, int], guards: Guards) -> str | None:
-    """Return why the guards hold a table with so many changes by operation (`I U D T`), or None."""
+    """Return why the guards hold a table with these changes by operation (`I U D T`), None if they do not."""
     limits = (("D", "deletes", guards.deletes), ("T", "truncates", guards.truncates))
     excess = [
         f"{counts[op]} {what} (guards.{what} is {limit})"
@@ -93,11 +92,11 @@ def find_excess(name: TableName, counts: Mapping[str, int], guards: Guards) -> s
     if not excess:
         return None
     return (
-        f"{name} is held by its guards: what waits for it has {' and '.join(excess)}; bronze keeps "
-        f"the changes: where they are meant, apply them with {confirmation(name)}"
+        f"Table {name} is held by its guards: {' and '.join(excess)} are pending. If they are intended, run "
+        f"{confirm_command(name)}. Until then bronze keeps the changes."
     )
 
 
-def confirmation(name: TableName) -> str:
-    """Return the command that applies what waits for a table whatever its guards say."""
+def confirm_command(name: TableName) -> str:
+    """Return the command that applies the pending changes of a table despite its guards."""
     return name.command("apply --confirm")

@@ -1,4 +1,8 @@
-"""Rows of silver as numbers, sums of ranges and single ones, as `postgres.rows.fingerprints` has them."""
+"""Hashes of silver's rows: sums by range, and single rows.
+
+The other side of the comparison is `postgres.snapshot.hashed_rows`, which computes the same hashes in
+PostgreSQL.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +12,12 @@ from pyspark.sql import functions as F
 
 from pipeline.delta.sql import quoted
 from pipeline.postgres.snapshot.hashed_rows import RangeSum, RowHash
-from pipeline.silver.comparable_text import written
+from pipeline.silver.comparable_text import text_sql
 
 
 @dataclass(frozen=True, slots=True)
 class SilverColumn:
-    """A compared column of silver: its name, its type, and what stands between the elements of its arrays."""
+    """A compared column of silver: name, DDL, and the delimiter of its array elements."""
 
     name: str
     ddl: str
@@ -21,10 +25,10 @@ class SilverColumn:
 
 
 class SilverRows:
-    """The rows of a silver table, with hashes of the compared columns; `key` are the places of the key's."""
+    """The rows of a silver table with hashes of the compared columns; `key` are the indexes of the key's."""
 
     def __init__(self, frame: DataFrame, columns: Sequence[SilverColumn], key: Sequence[int]) -> None:
-        forms = [written(c.ddl, quoted(c.name), c.delimiter) for c in columns]
+        forms = [text_sql(c.ddl, quoted(c.name), c.delimiter) for c in columns]
         values = frame.select(*(F.expr(form).alias(f"c{i}") for i, form in enumerate(forms)))
         self._names = [f"c{i}" for i in range(len(columns))]
         self._key = [self._names[i] for i in key]
@@ -32,7 +36,7 @@ class SilverRows:
         self._rows = hashed.withColumn("k", _hash(self._key) if self._key else F.col("r"))
 
     def sums(self, digits: int, within: Sequence[str] | None = None) -> dict[str, RangeSum]:
-        """Return the sums of each range of so many digits, of all rows or of those within some ranges."""
+        """Return the sums of each range, a prefix of so many digits, for all rows or those in some ranges."""
         parts = (F.expr(f"sum(CAST(conv(substr(r, {at}, 15), 16, 10) AS DECIMAL(20,0)))") for at in (1, 17))
         found = (
             self._within(within)
@@ -42,7 +46,7 @@ class SilverRows:
         return {row.range: RangeSum(int(row["rows"]), int(row.s0), int(row.s1)) for row in found.collect()}
 
     def rows(self, within: Sequence[str]) -> list[RowHash]:
-        """Return the rows of some ranges."""
+        """Return the rows in some ranges."""
         short = [F.substring(_hash([name]), 1, 8) for name in self._names]
         found = self._within(within).select(
             "k", "r", F.array(*short).alias("columns"), F.array(*self._key).alias("texts")
@@ -56,6 +60,6 @@ class SilverRows:
 
 
 def _hash(names: Sequence[str]) -> Column:
-    """Return the MD5 of values with their lengths before them; NULL has none."""
+    """Return the MD5 of values, each preceded by its length; NULL has no length."""
     parts = ", ".join(f"coalesce(concat(length({name}), ':', {name}), ':')" for name in names)
     return F.expr(f"md5(CAST(concat({parts}) AS BINARY))")

@@ -1,8 +1,8 @@
-"""From the shape silver has to the shape a relation version says: a list of operations, or a refusal.
+"""Plan the operations that give silver the columns of a relation version, or hold the table.
 
-Renames come first (`renames`). What is planned here changes nothing; the operations say what they do as SQL
-and as a sentence. What cannot be followed exactly yet (a type that its new one does not hold) holds the table
-with a sentence instead of a guess.
+Pure: nothing is changed here, and the operations know their SQL and their sentence. Renames come first
+(`column_mapping`). A change that silver cannot follow exactly, as to a type that does not hold all values,
+holds the table or has it rebuilt, as the configuration says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,13 @@ from dataclasses import replace
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SilverColumns
-from pipeline.silver.schema_notes import came_back, computed, given, schema_note, unseen
+from pipeline.silver.schema_notes import (
+    default_is_gone,
+    default_may_vary,
+    may_be_renamed,
+    schema_note,
+    was_unpublished,
+)
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -28,71 +34,75 @@ from pipeline.silver.types import holds, silver_type, wide_enough
 
 
 def plan_evolution(
-    known: SilverColumns | None,
+    recorded: SilverColumns | None,
     relation: SourceRelation,
     silver: Mapping[str, str] | None,
     rule: TableRule,
     *,
     is_certain: bool = True,
 ) -> list[Operation]:
-    """Plan what makes silver (column → DDL; None where there is no table) hold `relation`'s rows.
+    """Plan what lets silver (column → DDL; None if there is no table) hold the rows of `relation`.
 
-    `is_certain` says whether it is known which columns this version and the one before it have.
-
-    The relation's columns and `known` are named as silver names them. A column that is in silver but not in
-    `known` was added by a run that ended before it could record it.
+    The columns of `relation` and `recorded` have silver's names. `is_certain` is whether the columns of
+    this version and of the one before are certain. A column that is in silver but not in
+    `recorded` was added by a run that ended before it could register it.
     """
-    beside = sidecars(relation, rule)
-    if held := _collision(relation, silver or {}, beside):
-        return [held]
+    texts = sidecars(relation, rule)
+    if hold := _collision(relation, silver or {}, texts):
+        return [hold]
     if silver is None:
         columns = [(c.name, silver_type(c, rule.types.get(c.name))) for c in relation.columns]
-        return [CreateTable((*columns, *((name, STRING) for name in beside)))]
-    # A table created again under its name numbers its columns anew.
-    is_same_table = known is not None and known.relation_id == relation.oid
+        return [CreateTable((*columns, *((name, STRING) for name in texts)))]
+    # A table that was created again under its name has new attribute numbers.
+    before = recorded if recorded is not None and recorded.relation_id == relation.oid else None
     operations: list[Operation] = []
-    if known is not None and is_same_table and relation.is_in_catalog and rule.dropped_columns == "drop":
-        gone = known.numbers.keys() - {column.name for column in relation.columns}
-        operations += [DropColumn(name) for name in known.numbers if name in gone and name in silver]
+    if before is not None and relation.is_in_catalog and rule.dropped_columns == "drop":
+        dropped = before.numbers.keys() - {column.name for column in relation.columns}
+        operations += [DropColumn(name) for name in before.numbers if name in dropped and name in silver]
         operations += [
-            DropColumn(name + SUFFIX) for name in known.numbers if name in gone and name + SUFFIX in silver
+            DropColumn(name + SUFFIX)
+            for name in before.numbers
+            if name in dropped and name + SUFFIX in silver
         ]
     names = {column.name for column in relation.columns}
-    # columns of the last version that are not here under their names, and whose numbers nobody knew
-    lost = known is not None and any(known.numbers[n] is None for n in known.types if n not in names)
+    # columns of the last version, with unknown numbers, that this one does not have under their names
+    has_lost = recorded is not None and any(
+        recorded.numbers[name] is None for name in recorded.types if name not in names
+    )
     for column in relation.columns:
-        wanted = silver_type(column, rule.types.get(column.name), silver.get(column.name))
+        target = silver_type(column, rule.types.get(column.name), silver.get(column.name))
         present = silver.get(column.name)
-        if present is not None and not holds(present, wanted.ddl):
-            wide = wanted if holds(wanted.ddl, present) else wide_enough(present, wanted.ddl)
+        if present is not None and not holds(present, target.ddl):
+            wide = target if holds(target.ddl, present) else wide_enough(present, target.ddl)
             if wide is None or column.name in rule.types:
-                sentence = f"column {column.name} changed from {present} to {wanted.ddl}"
+                change = f"{column.name} changed from {present} to {target.ddl}"
                 if rule.type_changes == "rebuild":
-                    return [NeedsRebuild(sentence)]
-                rebuild = relation.name.command("rebuild")
-                way_out = f": set type_changes to rebuild, or run {rebuild}"
-                return [_held(relation, sentence, way_out)]
+                    return [NeedsRebuild(f"Column {change}.")]
+                action = f"Set type_changes to rebuild, or run {relation.name.command('rebuild')}."
+                return [_hold(relation, f"column {change}", action)]
             operations.append(WidenColumn(column.name, wide, present))
-        if known is not None and is_same_table and (note := schema_note(known, column)):
+        if before is not None and (note := schema_note(before, column)):
             operations.append(note)
-        if known is None or not is_same_table:
+        if before is None:
             if present is None:
-                operations.append(AddColumn(column.name, wanted))
-        elif column.name not in known.numbers:
+                operations.append(AddColumn(column.name, target))
+        elif column.name not in before.numbers:
             number = column.attribute_number
-            operations.append(AddColumn(column.name, wanted, column.missing_value, number))
-            if number is not None and number < max(n or 0 for n in known.numbers.values()):
-                operations.append(came_back(column.name))
-            elif column.missing_value is None and (column.has_default or column.is_not_null):
-                operations.append(computed(column.name) if column.has_default else given(column.name))
-            if not is_certain or lost:
-                operations.append(unseen(column.name))
-    operations += [AddColumn(name, STRING) for name in beside if name not in silver]
+            operations.append(AddColumn(column.name, target, column.missing_value, number))
+            if number is not None and number < max(n or 0 for n in before.numbers.values()):
+                operations.append(was_unpublished(column.name))
+            elif column.missing_value is None and column.has_default:
+                operations.append(default_may_vary(column.name))
+            elif column.missing_value is None and column.is_not_null:
+                operations.append(default_is_gone(column.name))
+            if not is_certain or has_lost:
+                operations.append(may_be_renamed(column.name))
+    operations += [AddColumn(name, STRING) for name in texts if name not in silver]
     return operations
 
 
-def shaped(silver: Mapping[str, str] | None, operations: Sequence[Operation]) -> dict[str, str]:
-    """Return silver's columns (name → DDL) once the operations are done."""
+def columns_after(silver: Mapping[str, str] | None, operations: Sequence[Operation]) -> dict[str, str]:
+    """Return silver's columns (name → DDL) after the operations."""
     columns = dict(silver or {})
     for operation in operations:
         match operation:
@@ -107,8 +117,8 @@ def shaped(silver: Mapping[str, str] | None, operations: Sequence[Operation]) ->
     return columns
 
 
-def rule_of_last(relations: Sequence[SourceRelation], rule: TableRule) -> TableRule:
-    """Return the rule that reads versions, in order and named alike, into the type each column had last."""
+def rule_for_rebuild(relations: Sequence[SourceRelation], rule: TableRule) -> TableRule:
+    """Return the rule that reads aligned versions, in order, into the types of their last ones."""
     types = dict(rule.types)
     for column in (column for relation in relations for column in relation.columns):
         override = rule.types.get(column.name)
@@ -116,26 +126,23 @@ def rule_of_last(relations: Sequence[SourceRelation], rule: TableRule) -> TableR
     return replace(rule, types=types, type_changes="hold")
 
 
-def _collision(relation: SourceRelation, silver: Mapping[str, str], beside: Mapping[str, str]) -> Hold | None:
-    """Delta takes names for equal that differ only in case."""
-    for name, of in beside.items():
+def _collision(relation: SourceRelation, silver: Mapping[str, str], texts: Mapping[str, str]) -> Hold | None:
+    """Return a Hold if two columns would have one name; Delta ignores case in names."""
+    for name, source in texts.items():
         if any(column.name.lower() == name.lower() for column in relation.columns):
-            return _held(
-                relation,
-                f"column {name} stands where silver keeps the texts of {of} that do not fit",
-                ": rename one of the two at the source",
-            )
-    seen = {name.lower(): name for name in silver}
+            reason = f"silver needs the name of column {name} for the texts of {source} that do not fit"
+            return _hold(relation, reason, "Rename one of the two at the source.")
+    names = {name.lower(): name for name in silver}
     for column in relation.columns:
-        other = seen.setdefault(column.name.lower(), column.name)
+        other = names.setdefault(column.name.lower(), column.name)
         if other != column.name:
-            sentence = f"columns {other} and {column.name} differ only in case, which Delta cannot hold"
-            return _held(relation, sentence)
+            reason = f"columns {other} and {column.name} differ only in case, which Delta cannot hold"
+            return _hold(relation, reason, "Rename one of the two at the source.")
     return None
 
 
-def _held(relation: SourceRelation, what: str, way_out: str = "") -> Hold:
+def _hold(relation: SourceRelation, reason: str, action: str) -> Hold:
     return Hold(
-        f"{relation.schema_name}.{relation.table_name} is held: {what}; "
-        f"bronze keeps its changes, and silver shows the table as of before that{way_out}"
+        f"Table {relation.name} is held: {reason}. {action} Until then silver shows the table as of before "
+        "that, and bronze keeps its changes."
     )

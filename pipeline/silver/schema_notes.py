@@ -1,4 +1,7 @@
-"""What no message of the stream tells, and an event says instead: where silver may differ."""
+"""Notes about schema changes that the stream does not carry completely: silver may differ from the source.
+
+Each is recorded as an event of kind `resync` or `diverged`.
+"""
 
 from pipeline.bronze.relations import SourceColumn
 from pipeline.silver.column_mapping import SilverColumns
@@ -6,47 +9,47 @@ from pipeline.silver.schema_operations import SchemaNote
 from pipeline.silver.types import keeps_values
 
 
-def schema_note(known: SilverColumns, column: SourceColumn) -> SchemaNote | None:
-    """Say what no message tells of a column that silver has already."""
-    before = known.types.get(column.name)
+def schema_note(recorded: SilverColumns, column: SourceColumn) -> SchemaNote | None:
+    """Return the note about a column that silver has already, None if nothing can differ."""
+    before = recorded.types.get(column.name)
     if before is None:
-        return came_back(column.name) if known.types and column.name in known.numbers else None
+        return was_unpublished(column.name) if recorded.types and column.name in recorded.numbers else None
     if not column.is_type_known or keeps_values(before, column.type):
         return None
     sentence = (
-        f"the type of column {column.name} changed, which may have changed values of rows that no message "
-        "tells of: only a resync brings them"
+        f"The type of column {column.name} changed, which may have changed values that the stream does not "
+        "carry. Run a resync to copy them."
     )
     return SchemaNote(sentence, "resync")
 
 
-def computed(name: str) -> SchemaNote:
-    """Say that a default was computed for each row, or set after the column was added."""
+def default_may_vary(name: str) -> SchemaNote:
+    """Return the note for a column whose default may have given each row another value."""
     sentence = (
-        f"column {name} was added with a default that may have given each row from before a value of its "
-        "own, of which no message tells: only a resync brings them"
+        f"Column {name} was added with a default that may have given older rows values which the stream does "
+        "not carry. Run a resync to copy them."
     )
     return SchemaNote(sentence, "resync")
 
 
-def given(name: str) -> SchemaNote:
-    """Say that rows from before have values of which nothing is known: the default that gave them is gone."""
+def default_is_gone(name: str) -> SchemaNote:
+    """Return the note for a NOT NULL column whose default the catalog does not have any more."""
     sentence = (
-        f"column {name} was added as NOT NULL without a default that the catalog still has: if the table had "
-        "rows, they have values of which no message may have told, and only a resync brings them"
+        f"Column {name} was added as NOT NULL, and the catalog no longer has the default that gave older "
+        "rows, if there were any, their values. Run a resync to copy them."
     )
     return SchemaNote(sentence, "resync")
 
 
-def came_back(name: str) -> SchemaNote:
-    """Say that a column has values which were not published."""
-    sentence = f"column {name} was not published for some time: only a resync brings what it was then"
+def was_unpublished(name: str) -> SchemaNote:
+    """Return the note for a column whose values were not published for some time."""
+    sentence = f"Column {name} was not published for some time. Run a resync to copy what changed meanwhile."
     return SchemaNote(sentence, "resync")
 
 
-def unseen(name: str) -> SchemaNote:
-    """Say that nobody knows whether a column is a new one."""
+def may_be_renamed(name: str) -> SchemaNote:
+    """Return the note for a new column that may be a renamed one."""
     return SchemaNote(
-        f"column {name} appeared while the catalog was ahead of the stream: "
-        "if it was renamed or has a default, silver's older rows may not show it"
+        f"Column {name} appeared while the catalog was ahead of the stream. If it was renamed or has a "
+        "default, older rows may lack its values. Run a resync to copy them."
     )

@@ -1,7 +1,7 @@
-"""Operations of schema evolution: frozen values that know their SQL, what they cost and what they lose.
+"""The operations of schema evolution: frozen values that know their SQL, what they cost and what they lose.
 
-An operation is planned from relation versions alone (`schema_evolution`) and carried out by `SchemaWriter`,
-which runs `statements`; `pgdelta plan` prints the same. `features` are what readers of the table have to know
+`schema_evolution` plans them from relation versions alone, `SchemaWriter` carries them out by running
+`statements`, and `pgdelta plan` prints the same. `features` are the table features that readers need
 afterwards. `Hold`, `NeedsRebuild` and `SchemaNote` change no column.
 """
 
@@ -21,7 +21,7 @@ class Operation(Protocol):
 
     @property
     def sentence(self) -> str | None:
-        """What happens, for an event; None where it is not worth one."""
+        """What happens, as the sentence of an event; None if it is not worth one."""
 
     @property
     def kind(self) -> str:
@@ -29,22 +29,22 @@ class Operation(Protocol):
 
     @property
     def loses(self) -> str | None:
-        """What silver loses, None where nothing."""
+        """What silver loses, None if nothing."""
 
     @property
     def features(self) -> Sequence[Feature]:
         """The table features that readers need afterwards."""
 
     def statements(self, table: str) -> Sequence[str]:
-        """Return Spark SQL for a table, by its identifier; empty where no column changes."""
+        """Return the Spark SQL for a table, given by its identifier; none if no column changes."""
 
     def cost(self, rows: int, changes: int) -> str:
-        """Return what it costs in a table of `rows`, of which bronze has `changes`."""
+        """Return what the operation costs in a table of so many rows and changes in bronze."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """Create the silver table empty, our own columns last."""
+    """Create the silver table, empty, with pgdelta's columns last."""
 
     columns: tuple[tuple[str, SilverType], ...]
     metadata_columns: tuple[tuple[str, str], ...] = ()  # (name, DDL)
@@ -76,9 +76,9 @@ class CreateTable:
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """Add a column behind the others; rows that are there get `backfill`, the source's default for them.
+    """Add a column as the last one; existing rows get `backfill`, the source's default for them.
 
-    `number` is its attribute number, None where the catalog did not have it: then nothing is back-filled.
+    `number` is its attribute number, None if the catalog did not have it; then there is no backfill.
     """
 
     name: str
@@ -101,7 +101,7 @@ class AddColumn:
         return (f"ALTER TABLE {table} ADD COLUMNS ({quoted(self.name)} {self.type.ddl})",)
 
     def backfill_statement(self, table: str) -> str | None:
-        """Return the UPDATE that gives rows from before the default, None where there is none."""
+        """Return the UPDATE that sets the default in existing rows, None if there is none."""
         if self.backfill is None:
             return None
         return f"UPDATE {table} SET {quoted(self.name)} = {self.type.value(literal(self.backfill))}"
@@ -112,7 +112,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
-    """Give a column another name; without a sentence it is a step on the way to its own."""
+    """Rename a column; without a sentence it is an intermediate step of another rename."""
 
     name: str
     to: str
@@ -130,7 +130,7 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True)
 class WidenColumn:
-    """Give a column a type that holds every value of its own."""
+    """Change a column's type to one that holds all values of its current type."""
 
     name: str
     type: SilverType
@@ -141,8 +141,8 @@ class WidenColumn:
     @property
     def sentence(self) -> str:
         return (
-            f"Column {self.name} was widened from {self.before} to {self.type.ddl}. Values that ALTER TABLE "
-            "… USING computed are not in the stream, and only a resync brings them."
+            f"Column {self.name} was widened from {self.before} to {self.type.ddl}. If ALTER TABLE … USING "
+            "computed new values, run a resync to copy them, because the stream does not carry them."
         )
 
     @property
@@ -158,7 +158,7 @@ class WidenColumn:
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
-    """Drop a column that the source no longer has, with its values."""
+    """Drop a column that the source no longer has, and its values."""
 
     name: str
     kind: str = "evolved"
@@ -178,7 +178,7 @@ class DropColumn:
 
 @dataclass(frozen=True, slots=True)
 class NeedsRebuild:
-    """Rebuild the table from bronze with the types of the newest version."""
+    """Rebuild the table from bronze with the types of the newest relation version."""
 
     sentence: str
     kind: str = "evolved"
@@ -194,7 +194,7 @@ class NeedsRebuild:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Apply nothing from the version on that silver cannot follow."""
+    """Hold the table before the relation version that silver cannot follow."""
 
     sentence: str
     kind: str = "held"
@@ -205,16 +205,16 @@ class Hold:
         return ()
 
     def cost(self, rows: int, changes: int) -> str:
-        return "nothing is applied from there on"
+        return "nothing is applied after it"
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaNote:
-    """Go on, and record that silver may not show the source exactly."""
+    """Continue, and record that silver may differ from the source."""
 
     sentence: str
     kind: str = "diverged"  # or resync
-    loses: str = "what only a resync brings"
+    loses: str = "values that only a resync copies"
     features: tuple[Feature, ...] = ()
 
     def statements(self, table: str) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """Plan and change the columns of one silver table.
 
 `plan` reads the table's schema and returns an `Evolution`: operations in order, and the columns that the
-table has once they are carried out. `apply` carries them out and records an event for each. Our own two
-columns are told from the source's by what data files call them, which a rename does not change.
+table has afterwards. `apply` carries them out and records an event for each. Columns are recognized by their
+physical names, which a rename does not change.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
@@ -16,12 +16,13 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind, commit_settings
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, Registered, RegisteredColumn
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.column_mapping import AlignedVersions, SilverColumns, align_versions, plan_renames
 from pipeline.silver.merge import MetadataNames
 from pipeline.silver.metadata_columns import find_metadata_columns, free_names, plan_metadata_renames
-from pipeline.silver.schema_evolution import plan_evolution, shaped
+from pipeline.silver.schema_evolution import columns_after, plan_evolution
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -30,7 +31,7 @@ from pipeline.silver.schema_operations import (
     Operation,
 )
 from pipeline.silver.sidecars import with_sidecars
-from pipeline.silver.write_plan import followed
+from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.table_name import TableName
 
 _METADATA_TYPES = ("BIGINT", "TIMESTAMP")  # of _commit_lsn and _commit_time
@@ -40,20 +41,19 @@ _METADATA_TYPES = ("BIGINT", "TIMESTAMP")  # of _commit_lsn and _commit_time
 class Evolution:
     """What gives a table the columns of its newest relation version.
 
-    `operations` are in order, each with the LSN of the first row that needs it. Where one is a Hold or
-    NeedsRebuild it is the last, and `stop`. `columns` (name → DDL) are the source's in silver afterwards,
-    `metadata` our own. `relations` have their columns under silver's names.
+    `operations` are in order, each with the LSN of the first change that needs it. A Hold or NeedsRebuild is
+    the last one, and `stop`. `columns` (name → DDL) are the source's columns in silver afterwards, `metadata`
+    the names of pgdelta's. `relations` have their columns under silver's names.
     """
 
     operations: Sequence[tuple[LSN, Operation]]
-    known: SilverColumns
+    recorded: SilverColumns
     aligned: AlignedVersions
     columns: Mapping[str, str]
     metadata: MetadataNames
     relations: Mapping[int, SourceRelation]
-    created_again_at: LSN | None = None  # another table begins here under the same name
+    recreated_at: LSN | None = None  # where another source table with the same name begins
     stop: tuple[LSN, Hold | NeedsRebuild] | None = None
-    own: tuple[str, ...] = field(default=())  # what data files call our columns before the operations
 
 
 class SchemaWriter:
@@ -82,72 +82,72 @@ class SchemaWriter:
         self,
         surveys: Sequence[Survey],
         relations: Mapping[int, SourceRelation],
-        registered: Registered | None,
+        registered: RegisteredTable | None,
     ) -> Evolution:
         """Plan what gives the table the columns of all versions in order; change nothing.
 
-        Of a table that was created again under its name only the versions of the newest count.
+        If several source tables had the name, only the versions of the newest one count.
         """
-        versions = followed(surveys, relations)
+        versions = surveys_of_newest(surveys, relations)
         last = versions[-1]
         newest = relations[last.version].oid
-        is_there, known = self._table.exists(), None
-        if registered is not None and is_there:  # a table that was removed is built again
-            known = self._known(registered)
-        aligned = align_versions(known, [relations[s.version] for s in versions])
-        coming = {c.name for s in versions for c in relations[s.version].columns} | _names(aligned)
-        own = self._find_own(registered, coming) if is_there else ()
-        own_names = self._names_of(own)
-        silver = self._columns(own_names) if is_there else None
-        renames = plan_renames(known, aligned) if known is not None else []
-        known = known.renamed(renames) if known is not None else None
+        exists, recorded = self._table.exists(), None
+        if registered is not None and exists:
+            recorded = self._recorded_columns(registered)
+        aligned = align_versions(recorded, [relations[s.version] for s in versions])
+        source_names = {c.name for s in versions for c in relations[s.version].columns} | _names(aligned)
+        metadata_names = self._metadata_names(registered, source_names) if exists else []
+        silver = self._source_columns(metadata_names) if exists else None
+        renames = plan_renames(recorded, aligned) if recorded is not None else []
+        recorded = recorded.renamed(renames) if recorded is not None else None
         renames = with_sidecars(renames, silver or {})
-        wanted = {*_names(aligned), *(rename.to for rename in renames)}
-        moved = plan_metadata_renames(own_names, silver or {}, wanted)
-        operations: list[tuple[LSN, Operation]] = [(LSN(last.last[0]), r) for r in (*moved, *renames)]
-        columns = shaped(silver, renames) if silver is not None else None
+        targets = {*_names(aligned), *(rename.to for rename in renames)}
+        metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets)
+        operations: list[tuple[LSN, Operation]] = [
+            (LSN(last.last[0]), rename) for rename in (*metadata_renames, *renames)
+        ]
+        columns = columns_after(silver, renames) if silver is not None else None
         stop: tuple[LSN, Hold | NeedsRebuild] | None = None
         was_certain = True
         for survey, relation, is_certain in zip(versions, aligned.relations, aligned.certain, strict=True):
             planned = plan_evolution(
-                known, relation, columns, self._rule, is_certain=is_certain and was_certain
+                recorded, relation, columns, self._rule, is_certain=is_certain and was_certain
             )
             was_certain = is_certain
             for operation in planned:
                 if isinstance(operation, CreateTable):
                     operation = self._with_metadata(operation, _names(aligned))
-                    own_names = [name for name, _ in operation.metadata_columns]
+                    metadata_names = [name for name, _ in operation.metadata_columns]
                 operations.append((LSN(survey.first[0]), operation))
                 if isinstance(operation, Hold | NeedsRebuild):
                     stop = LSN(survey.first[0]), operation
             if stop:
                 break
-            columns = shaped(columns, planned)
-            known = (known or SilverColumns(relation.oid, {})).after(relation)
+            columns = columns_after(columns, planned)
+            recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
         is_another = registered is not None and silver is not None and registered.relation_id != newest
-        renamed = {rename.name: rename.to for rename in moved}
+        renamed = {rename.name: rename.to for rename in metadata_renames}
         return Evolution(
             operations,
-            known or SilverColumns(newest, {}),
+            recorded or SilverColumns(newest, {}),
             aligned,
             columns or {},
-            MetadataNames(*([renamed.get(name, name) for name in own_names] or (None, None))),
+            MetadataNames(*([renamed.get(name, name) for name in metadata_names] or (None, None))),
             {**relations, **{r.version: r for r in aligned.relations}},
             LSN(versions[0].first[0]) if is_another else None,
             stop,
-            own,
         )
 
     def apply(self, evolution: Evolution) -> tuple[tuple[RegisteredColumn, ...], tuple[str, ...]]:
-        """Carry out an evolution that has no stop; return the columns to register, and our own.
+        """Carry out an evolution without a stop; return the columns to register, and `metadata_columns`.
 
-        An operation that a run before carried out, and could not record, is skipped.
+        Operations that an earlier run carried out, and could not register, are skipped.
         """
-        if evolution.created_again_at is not None:
+        if evolution.recreated_at is not None:
             sentence = "The table was created again under its name."
-            self._record("evolved", evolution.created_again_at, sentence)
+            self._record("evolved", evolution.recreated_at, sentence)
         for lsn, operation in evolution.operations:
-            self._perform(operation, lsn, evolution.known.relation_id)
+            self._perform(operation, lsn, evolution.recorded.relation_id)
         physical = self._table.physical_names()
         names = (evolution.metadata.commit_lsn, evolution.metadata.commit_time)
         return self._columns_to_register(evolution, physical), tuple(physical[n] for n in names if n)
@@ -165,10 +165,7 @@ class SchemaWriter:
             self._record(operation.kind, lsn, operation.sentence)
 
     def _backfill(self, operation: AddColumn, lsn: LSN, oid: int) -> None:
-        """Give rows from before the default of ADD COLUMN, once.
-
-        Attribute numbers are never given twice in a table: whatever came later, what was filled is filled.
-        """
+        """Set the default of ADD COLUMN in existing rows, once for each attribute number."""
         statement = operation.backfill_statement(self._table.identifier)
         if statement is None:
             return
@@ -183,24 +180,28 @@ class SchemaWriter:
     def _columns_to_register(
         self, evolution: Evolution, physical: Mapping[str, str]
     ) -> tuple[RegisteredColumn, ...]:
-        known, sources = evolution.known, evolution.aligned.sources
+        recorded, source_names = evolution.recorded, evolution.aligned.source_names
         return tuple(
             RegisteredColumn(
-                sources.get(number or 0, name),
+                source_names.get(number or 0, name),
                 name,
                 number,
                 physical[name],
-                *known.types.get(name, (None, None)),
+                *recorded.types.get(name, (None, None)),
             )
-            for name, number in known.numbers.items()
+            for name, number in recorded.numbers.items()
             if name in physical
         )
 
-    def _known(self, registered: Registered) -> SilverColumns:
+    def _recorded_columns(self, registered: RegisteredTable) -> SilverColumns:
+        """Return the registered columns that the table has, under its current names."""
         names = {physical: name for name, physical in self._table.physical_names().items()}
-        names |= {"": ""}  # a rebuild that ended before it recorded what data files call the columns
-        named = {c: names.get(c.physical_name) for c in registered.columns}
-        columns = {c: name or c.silver_name for c, name in named.items() if name is not None}
+        columns = {
+            # A rebuild that ended early could not register the physical names.
+            c: names[c.physical_name] if c.physical_name else c.silver_name
+            for c in registered.columns
+            if not c.physical_name or c.physical_name in names
+        }
         return SilverColumns(
             registered.relation_id,
             {name: c.attribute_number for c, name in columns.items()},
@@ -212,39 +213,29 @@ class SchemaWriter:
             },
         )
 
-    def _with_metadata(self, operation: CreateTable, coming: Collection[str]) -> CreateTable:
-        taken = [*coming, *(name for name, _ in operation.columns)]
-        names = free_names(taken) if self._metadata_columns else []
+    def _with_metadata(self, operation: CreateTable, source_names: Collection[str]) -> CreateTable:
+        used = [*source_names, *(name for name, _ in operation.columns)]
+        names = free_names(used) if self._metadata_columns else []
         return replace(operation, metadata_columns=tuple(zip(names, _METADATA_TYPES, strict=False)))
 
-    def _columns(self, own_names: Collection[str]) -> dict[str, str]:
+    def _source_columns(self, metadata_names: Collection[str]) -> dict[str, str]:
         """Return the source's columns in silver: name → DDL."""
         fields = self._table.schema().fields
-        return {f.name: f.dataType.simpleString().upper() for f in fields if f.name not in own_names}
+        return {f.name: f.dataType.simpleString().upper() for f in fields if f.name not in metadata_names}
 
-    def _names_of(self, own: Sequence[str]) -> list[str]:
-        """Return the names of our columns, given as data files call them."""
-        if not own:
-            return []
-        called = {physical: name for name, physical in self._table.physical_names().items()}
-        return [called.get(physical, physical) for physical in own]
-
-    def _find_own(self, registered: Registered | None, coming: Collection[str]) -> tuple[str, ...]:
-        """Return what data files call our columns: as recorded, or found among those not the source's."""
+    def _metadata_names(self, registered: RegisteredTable | None, source_names: Collection[str]) -> list[str]:
+        """Return the names of pgdelta's columns, as registered or found among the table's."""
         if not self._metadata_columns:
-            return ()
+            return []
         physical = self._table.physical_names()
-        if (
-            registered
-            and registered.metadata_columns
-            and {*registered.metadata_columns} <= {*physical.values()}
-        ):
-            return registered.metadata_columns
-        known = self._known(registered).numbers if registered else ()
-        return tuple(physical.get(name, name) for name in find_metadata_columns([*physical], known, coming))
+        names = {physical_name: name for name, physical_name in physical.items()}
+        if registered and registered.metadata_columns and names.keys() >= {*registered.metadata_columns}:
+            return [names[physical_name] for physical_name in registered.metadata_columns]
+        recorded = self._recorded_columns(registered).numbers if registered else ()
+        return find_metadata_columns([*physical], recorded, source_names)
 
     def _record(self, kind: str, lsn: LSN, sentence: str) -> None:
-        self._records.record_events([Event(*self._name, lsn, kind, sentence)])
+        self._records.events.record([Event(*self._name, lsn, kind, sentence)])
 
 
 def _names(aligned: AlignedVersions) -> set[str]:

@@ -1,7 +1,6 @@
-"""Columns of silver that the source does not have: the texts that a column's type could not hold.
+"""Sidecar columns: texts that a column's silver type cannot hold, kept by the policy `text`.
 
-A column whose values that do not fit are kept as text (the policy `text`) has one beside it, `<name>__text`:
-NULL where the value fits.
+Such a column has a sidecar `<name>__text`, which is NULL if the value fits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ SUFFIX = "__text"
 
 
 def sidecars(relation: SourceRelation, rule: TableRule) -> dict[str, str]:
-    """Return the sidecars that a table has: name → the column whose texts it holds."""
+    """Return the sidecars of a relation version: name → the column whose texts it has."""
     return {
         column.name + SUFFIX: column.name
         for column in relation.columns
@@ -25,7 +24,7 @@ def sidecars(relation: SourceRelation, rule: TableRule) -> dict[str, str]:
 
 
 def with_sidecars(renames: Sequence[RenameColumn], silver: Iterable[str]) -> list[RenameColumn]:
-    """Return the renames of columns, and with each that of its sidecar where silver has one."""
+    """Return the renames, each followed by the rename of its column's sidecar if silver has one."""
     present = set(silver)
     both: list[RenameColumn] = []
     for rename in renames:

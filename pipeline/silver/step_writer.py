@@ -1,8 +1,8 @@
 """Carry out planned writes with Spark: fold the changes of a step, and commit them to the silver table once.
 
-By key one MERGE of at most one row per key; by whole rows one MERGE that removes rows of an image and adds
-some; else an append, or an overwrite where the step replaces the table's rows. Values that do not fit, and
-values that were not sent and that nobody has, are recorded before the commit.
+By key this is a MERGE of at most one row per key, by whole rows a MERGE that removes and adds equal rows,
+otherwise an append or an overwrite. Misfits, and values that neither the stream nor silver has, are recorded
+before the commit.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, commit_settings
 from pipeline.errors import LakeError
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.silver import merge, multiset
 from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, pick_or_missing
 from pipeline.silver.folded_frames import final_rows, fold_by_key, from_silver, steps, typed, with_key_changes
 from pipeline.silver.key_changes import follow_key_changes
-from pipeline.silver.key_ranges import KeysUnknown, known_bounds
+from pipeline.silver.key_ranges import KeyRangesUnusable, bounds_are_values
 from pipeline.silver.write import FOLDED, Write, WriteKind, keyless
 from pipeline.silver.write_plan import Identity
 from pipeline.table_name import TableName
@@ -34,35 +34,35 @@ class StepWriter:
         self._table = table
         self._records = records
         self._name = name
-        self.lost = 0  # values that were not sent, and that the table does not have either
+        self.missing_values = 0  # values that neither the stream nor the table has
 
     def write(self, changes: DataFrame, write: Write) -> int:
-        """Write the changes of one step in one commit, and return how many values did not fit.
+        """Write the changes of one step in one commit; return the number of misfits.
 
-        Raise KeysUnknown where the bounds of copied key ranges are not values of the key's types.
+        Raises KeyRangesUnusable if silver's types cannot hold the bounds of copied key ranges.
         """
         if write.step.copy_id is not None or write.step.identity is Identity.NONE:
-            return self._write_as_they_are(changes, write)
+            return self._write_rows(changes, write)
         if write.step.identity is Identity.WHOLE_ROW:
             return self._write_multiset(changes, write)
         return self._write_by_key(changes, write)
 
     def _write_by_key(self, changes: DataFrame, write: Write) -> int:
         fold = write.fold
-        stepped = steps(changes, fold)
-        folded = fold_by_key(stepped, fold)
-        source = _kept(typed(folded, fold))
+        key_steps = steps(changes, fold)
+        folded = fold_by_key(key_steps, fold)
+        source = _checkpointed(typed(folded, fold))
         found = _inspect(source, fold)
         if found.inherits:
-            linked = typed(with_key_changes(folded, follow_key_changes(stepped, fold), fold), fold)
-            source = _kept(from_silver(linked, self._table.frame(), fold))
+            moved = typed(with_key_changes(folded, follow_key_changes(key_steps, fold), fold), fold)
+            source = _checkpointed(from_silver(moved, self._table.frame(), fold))
             found = _inspect(source, fold)
         self._refuse_lost_keys(found, folded, fold)
         key = [fold.columns[i].name for i in fold.key]
         self._record_misfits(source, fold, found.misfits, key)
-        self.lost += found.unknown
+        self.missing_values += found.unknown
         if found.keeps:
-            self._record_unsent(source, fold, key, is_new=write.kind is not WriteKind.MERGE)
+            self._record_missing_values(source, fold, key, is_new=write.kind is not WriteKind.MERGE)
         self._commit(source, write, final_rows(source, fold, write.metadata))
         return found.misfits
 
@@ -70,24 +70,25 @@ class StepWriter:
         (version,) = write.fold.versions
         columns, plain = write.fold.columns, keyless(write.fold)
         silver = self._table.frame() if write.kind is WriteKind.MERGE_ROWS else None
-        copies = multiset.copies(changes, columns, version)
-        counted = _kept(multiset.against_silver(multiset.net_copies(copies, columns), silver, columns))
+        rows = multiset.signed_rows(changes, columns, version)
+        net = multiset.net_counts(rows, columns)
+        counted = _checkpointed(multiset.with_silver_counts(net, silver, columns))
         self._record_absent(counted, write.commit)
         added = multiset.added_rows(counted, columns).withColumn("op", F.lit("I"))
         source = typed(added, plain)
-        misfits = self._record_misfits_of_copies(copies, plain)
+        misfits = self._record_misfits_of_rows(rows, plain)
         if silver is None:
             self._commit(source, write, final_rows(source, plain, write.metadata))
             return misfits
-        removed = counted.where("wanted < held").selectExpr("'D' AS op", "image")
+        removed = counted.where("new_count < silver_count").selectExpr("'D' AS op", "image")
         kept = multiset.kept_rows(counted, silver, columns, write.metadata).withColumn("op", F.lit("I"))
-        rows = source.drop(*(c for c in source.columns if c.startswith("x")))
-        frame = rows.unionByName(kept.drop("image"), allowMissingColumns=True)
-        self._commit(_kept(frame.unionByName(removed, allowMissingColumns=True)), write, None)
+        inserted = source.drop(*(c for c in source.columns if c.startswith("x")))
+        frame = inserted.unionByName(kept.drop("image"), allowMissingColumns=True)
+        self._commit(_checkpointed(frame.unionByName(removed, allowMissingColumns=True)), write, None)
         return misfits
 
-    def _write_as_they_are(self, changes: DataFrame, write: Write) -> int:
-        """Write rows that no other change of the step speaks of."""
+    def _write_rows(self, changes: DataFrame, write: Write) -> int:
+        """Write rows that no other change of the step updates or deletes."""
         fold = write.fold
         picked = [
             *zip(fold.key_names, fold.key, strict=True),
@@ -101,13 +102,13 @@ class StepWriter:
         key = [fold.columns[i].name for i in fold.key]
         final = final_rows(source, fold, write.metadata)
         if write.condition is not None:
-            self._require_known_keys(final, write, write.condition)
+            self._require_usable_ranges(final, write, write.condition)
         self._record_misfits(source, fold, found.misfits, key)
         self._commit(source, write, final)
         return found.misfits
 
     def _commit(self, source: DataFrame, write: Write, rows: DataFrame | None) -> None:
-        """Make the one commit of a write: `source` is merged, `rows` are appended or put in others' place."""
+        """Make the one commit of a write: merge `source`, or append or replace rows by `rows`."""
         match write.kind:
             case WriteKind.MERGE | WriteKind.MERGE_ROWS:
                 assert write.statement is not None
@@ -125,60 +126,59 @@ class StepWriter:
                 assert rows is not None
                 self._table.append(rows, write.commit)
 
-    def _require_known_keys(self, rows: DataFrame, write: Write, condition: str) -> None:
-        """Raise KeysUnknown unless the bounds are values of the key, and all copied rows lie within them."""
-        bounds = known_bounds(write.fold, write.step.key_ranges)
-        is_known = not self._spark.range(1).where(bounds).isEmpty()
-        if not is_known or not rows.where(f"NOT coalesce({condition}, false)").isEmpty():
-            raise KeysUnknown
+    def _require_usable_ranges(self, rows: DataFrame, write: Write, condition: str) -> None:
+        """Raise KeyRangesUnusable unless silver can hold the bounds and finds all copied rows in them."""
+        bounds = bounds_are_values(write.fold, write.step.key_ranges)
+        are_values = not self._spark.range(1).where(bounds).isEmpty()
+        if not are_values or not rows.where(f"NOT coalesce({condition}, false)").isEmpty():
+            raise KeyRangesUnusable
 
     def _record_absent(self, counted: DataFrame, commit: TableCommit) -> None:
-        """Record that updates or deletes meant rows that silver does not have."""
+        """Record that silver lacks rows that updates or deletes refer to."""
         row = counted.agg(F.expr(f"coalesce(sum({multiset.ABSENT}), 0)").alias("count")).head()
         assert row is not None
         if row["count"]:
             sentence = (
-                f"{row['count']} updates or deletes under REPLICA IDENTITY FULL meant rows that silver does "
-                "not have: rows from before that were not copied, or that silver has otherwise, or of a "
-                "partition that has not REPLICA IDENTITY FULL itself (give it that); only a resync brings "
-                "the table to what the source has"
+                f"Silver lacks {row['count']} rows that updates or deletes under REPLICA IDENTITY FULL "
+                "refer to: they were never copied, or have other values in silver, or their partition has "
+                "another replica identity. Give every partition REPLICA IDENTITY FULL, then run "
+                f"{self._name.command('resync')}."
             )
-            self._records.record_events([Event(*self._name, commit.lsn, "diverged", sentence)])
+            self._records.events.record([Event(*self._name, commit.lsn, "diverged", sentence)])
 
-    def _record_misfits_of_copies(self, copies: DataFrame, fold: Fold) -> int:
-        """Record what the added copies of rows bring, also where silver holds another copy alike."""
-        lost = [
+    def _record_misfits_of_rows(self, rows: DataFrame, fold: Fold) -> int:
+        """Record the misfits of added rows, also if silver has equal rows already; return their number."""
+        misfits = [
             misfit
             for i, column in enumerate(fold.columns)
             if (misfit := column.type.misfit(f"x{i}", f"({column.type.value(f'x{i}')})"))
         ]
-        if not lost:
+        if not misfits:
             return 0
-        rows = multiset.left_over(copies.where(" OR ".join(lost)), fold.columns).withColumn("op", F.lit("I"))
-        source = _kept(typed(rows, fold))
+        added = multiset.surviving_rows(rows.where(" OR ".join(misfits)), fold.columns)
+        source = _checkpointed(typed(added.withColumn("op", F.lit("I")), fold))
         count = _inspect(source, fold).misfits
         self._record_misfits(source, fold, count, [])
         return count
 
     def _refuse_lost_keys(self, found: "_Found", texts: DataFrame, fold: Fold) -> None:
-        """Raise LakeError where rows have no key in silver; `texts` has the keys as they came."""
+        """Raise LakeError if rows have no key in silver; `texts` has the key texts of the source."""
         if not found.lost_keys:
             return
-        name = str(self._name)
-        unsaid = " OR ".join(f"{key} IS NULL" for key in fold.key_names)
-        if not texts.where(f"op = 'D' AND ({unsaid})").isEmpty():
+        missing = " OR ".join(f"{key} IS NULL" for key in fold.key_names)
+        if not texts.where(f"op = 'D' AND ({missing})").isEmpty():
             raise LakeError(
-                f"{name}: an update or delete does not say the key of the row that it means: a partition has "
-                "another replica identity than the table. Run ALTER TABLE … REPLICA IDENTITY FULL for each "
-                f"partition, as pgdelta check names them, then {self._name.command('resync')}"
+                f"Table {self._name}: an update or delete has no key, because a partition has another "
+                "replica identity than the table. Run ALTER TABLE … REPLICA IDENTITY FULL for each "
+                f"partition that pgdelta check names, then {self._name.command('resync')}."
             )
         raise LakeError(
-            f"{name}: {found.lost_keys} rows have a key that its silver type cannot "
-            "hold; set tables[].types of that column to STRING and remove the silver table to rebuild it"
+            f"Table {self._name}: {found.lost_keys} rows have a key that its silver type cannot hold. Set "
+            f"tables[].types of that column to STRING, then run {self._name.command('rebuild')}."
         )
 
-    def _record_unsent(self, source: DataFrame, fold: Fold, key: list[str], *, is_new: bool) -> None:
-        """Record the values that were not sent of rows that silver does not have: they become NULL."""
+    def _record_missing_values(self, source: DataFrame, fold: Fold, key: list[str], *, is_new: bool) -> None:
+        """Record values that were not sent, of rows that silver does not have: they become NULL."""
         rows = source.where(f"op = 'U' AND ({_keeps(fold)})")
         if not is_new:
             on = " AND ".join(
@@ -187,14 +187,14 @@ class StepWriter:
             rows = rows.alias("s").join(self._table.frame().alias("t"), F.expr(on), "left_anti")
         unknown = {f"s{i}": F.expr(f"coalesce(s{i}, {UNKNOWN})") for i in fold.partial}
         count = rows.count()
-        self.lost += count
+        self.missing_values += count
         self._record_misfits(rows.withColumns(unknown), fold, count, key)
 
     def _record_misfits(self, source: DataFrame, fold: Fold, count: int, key: list[str]) -> None:
         found = merge.misfits(fold)
         if not count or found is None:
             return
-        texts = ", ".join(f"{literal(name)}, {_shown(fold, i)}" for i, name in enumerate(key))
+        texts = ", ".join(f"{literal(name)}, {_key_text(fold, i)}" for i, name in enumerate(key))
         rows = (
             source.withColumn("misfit", F.explode(F.expr(found)))
             .withColumns(
@@ -207,11 +207,11 @@ class StepWriter:
             )
             .select("schema_name", "table_name", "key", "lsn", "misfit.*")
         )
-        self._records.record_misfits(rows)
+        self._records.misfits.record(rows)
 
 
-def _shown(fold: Fold, i: int) -> str:
-    """Return SQL for a key's value as text, by which rows are told apart."""
+def _key_text(fold: Fold, i: int) -> str:
+    """Return SQL for a key column's value as text, different for different values."""
     kind = fold.columns[fold.key[i]].type
     if kind.ddl == "BINARY":
         return rf"concat('\\x', lower(hex(k{i})))"
@@ -219,22 +219,22 @@ def _shown(fold: Fold, i: int) -> str:
     return f"CAST(k{i} AS STRING)" if plain else kind.canonical_value(f"k{i}")
 
 
-def _kept(frame: DataFrame) -> DataFrame:
-    """Compute a frame once, at its first use: a MERGE reads its source twice, and refuses a cached one."""
+def _checkpointed(frame: DataFrame) -> DataFrame:
+    """Return a frame that is computed once: a MERGE reads its source twice, and refuses a cached one."""
     return frame.localCheckpoint(eager=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    inherits: bool
-    keeps: bool
+    inherits: bool  # some column has its value at the old key of a key change
+    keeps: bool  # some column keeps silver's value
     misfits: int
-    lost_keys: int
-    unknown: int
+    lost_keys: int  # rows whose key does not fit
+    unknown: int  # rows with a value that was not sent
 
 
 def _inspect(source: DataFrame, fold: Fold) -> _Found:
-    """Look once over the folded rows: is there anything to link, and what does not fit."""
+    """Count, in one pass over the folded rows, what needs more work and what does not fit."""
     inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
     lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
     unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].indexes) or "false"
@@ -253,6 +253,6 @@ def _inspect(source: DataFrame, fold: Fold) -> _Found:
 
 
 def _keeps(fold: Fold) -> str:
-    """Return SQL that is true where a column that the relation has keeps what silver has."""
+    """Return SQL that is true if a column of the relation keeps silver's value."""
     columns = (i for i in fold.partial if fold.columns[i].indexes)
     return " OR ".join(f"s{i} IS NULL" for i in columns) or "false"

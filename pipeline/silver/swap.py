@@ -1,80 +1,110 @@
-"""A table that was written beside another put in its place, by one commit, and what is recorded of it.
+"""Swap a table that was written under another path into a silver table, by one commit.
 
-Until that commit readers see the old rows, after it the new ones. A run that ends between any two steps
-leaves a successor on record: the next one knows by the commit's position which of both the table holds.
+Before that commit readers see the old columns and rows, after it the new ones. A run that ends between any
+two steps leaves a successor registered; the next run sees by the recorded offset which rows the table has.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pyspark.sql import DataFrame
+
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
-from pipeline.metadata.events import ONLY_A_COPY_HELPS, Event
-from pipeline.metadata.registry import Records, Registered, Successor
+from pipeline.metadata.events import NEEDS_RESYNC, Event, EventLog
+from pipeline.metadata.misfits import MisfitLog
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredTable, Successor, TableRegistry
 from pipeline.protocol.lsn import INVALID, LSN
 
+REBUILD = "rebuild"
+"""The operation in the user metadata of a commit that replaces all rows."""
 
-# The records of a table that is written beside the one of its name, and what of them others have to know.
-class BufferedRecords(Records):
-    """The records of a table that is written beside the one of its name: nobody else sees them but misfits.
 
-    Its events are kept: those of what the table of its name had not come to yet are news.
-    """
+class BufferedRegistry(TableRegistry):
+    """Keeps the registered table in memory."""
+
+    registered: RegisteredTable | None = None
+
+    def register(self, table: RegisteredTable) -> None:
+        """Keep the table instead of the one that was registered before."""
+        self.registered = table
+
+
+class BufferedEvents(EventLog):
+    """Keeps events in memory."""
 
     def __init__(self, records: Records) -> None:
         super().__init__(records.lake)
-        self.registered_last: Registered | None = None
-        self._events_kept: list[Event] = []
-        self._lock = records._lock  # misfits go to the same table
+        self._events: list[Event] = []
 
-    def register(self, table: Registered) -> None:
-        """Keep the newest."""
-        self.registered_last = table
+    def record(self, events: Sequence[Event]) -> None:
+        """Keep the events."""
+        self._events += events
 
-    def record_events(self, events: Sequence[Event]) -> None:
-        """Keep them."""
-        self._events_kept += events
-
-    def news(self, shown: LSN) -> list[Event]:
-        """Return the events that only a copy helps after, of what lies behind the position that was shown."""
-        return [e for e in self._events_kept if e.kind in ONLY_A_COPY_HELPS and e.lsn > shown]
+    def resyncs_after(self, lsn: LSN) -> list[Event]:
+        """Return the events after an LSN that need a resync."""
+        return [event for event in self._events if event.kind in NEEDS_RESYNC and event.lsn > lsn]
 
 
-REWRITE = "rewrite"  # what such a commit says it is
+class DiscardedMisfits(MisfitLog):
+    """Records no misfits."""
+
+    def record(self, misfits: DataFrame) -> None:
+        """Do nothing."""
+
+
+class BufferedRecords(Records):
+    """The records of a table that is written under another path: in memory, except for misfits."""
+
+    tables: BufferedRegistry
+    events: BufferedEvents
+
+    def __init__(self, records: Records, *, discards_misfits: bool = False) -> None:
+        self.lake = records.lake
+        self.tables = BufferedRegistry(records.lake)
+        self.events = BufferedEvents(records)
+        self.misfits = DiscardedMisfits(records.lake) if discards_misfits else records.misfits
 
 
 def swap_in(
     table: LakeTable,
-    beside: LakeTable,
+    new: LakeTable,
     records: Records,
-    entry: Registered,
-    registered: Registered | None,
+    entry: RegisteredTable,
+    registered: RegisteredTable | None,
     txn: TxnId,
-    through: LSN,
+    end_lsn: LSN,
 ) -> None:
-    """Replace a table's columns and rows; `entry` is the other's, complete up to an LSN."""
-    name = [entry.schema_name, entry.table_name]
-    said = {"operation": REWRITE, "table": name, "after": str(INVALID)}
-    commit = TableCommit(txn, through, said)
-    if (table.offset(txn) or INVALID) >= through:
-        # Delta would skip it under an LSN that the table has; the clock alone may go back.
+    """Replace the columns and rows of `table` by those of `new`, complete up to an LSN; remove `new`.
+
+    `entry` is how `new` is registered, `registered` how `table` is.
+    """
+    metadata = {
+        "operation": REBUILD,
+        "table": [entry.schema_name, entry.table_name],
+        "start_lsn": str(INVALID),
+    }
+    commit = TableCommit(txn, end_lsn, metadata)
+    if (table.offset(txn) or INVALID) >= end_lsn:
+        # Delta would skip a commit at an LSN that the table records. The maximum, as clocks may go backwards.
         txn = txn.of(TxnKind.REBUILD)
         number = max(time.time_ns(), (table.offset(txn) or INVALID) + 1)
-        commit = TableCommit(txn, LSN(number), said)
-    in_files = {physical: name for name, physical in beside.physical_names().items()}
-    own = [in_files[physical] for physical in entry.metadata_columns]
+        commit = TableCommit(txn, LSN(number), metadata)
+    names = {physical: name for name, physical in new.physical_names().items()}
+    metadata_columns = [names[physical] for physical in entry.metadata_columns]
     entry = replace(entry, path=table.path)
-    # Until the new rows are there the old ones have their names; then what data files call them is new.
-    unnamed = tuple(replace(c, physical_name="") for c in entry.columns)
+    # The physical names of the new columns are only known once they are written.
+    unnamed = tuple(replace(column, physical_name="") for column in entry.columns)
     successor = Successor(entry.relation_id, unnamed, commit.txn, commit.lsn)
     before = registered or replace(entry, columns=(), copy_id=None, metadata_columns=())
-    records.register(replace(before, successor=successor))
+    records.tables.register(replace(before, successor=successor))
     with crash_step(CrashStep.SWAP_TABLE):
-        table.replace_by(beside, commit)
+        table.replace_with(new, commit)
     physical = table.physical_names()
     columns = tuple(replace(c, physical_name=physical[c.silver_name]) for c in entry.columns)
-    own_columns = tuple(physical[name] for name in own)
-    records.register(replace(entry, columns=columns, metadata_columns=own_columns))
-    beside.remove()
+    metadata_names = tuple(physical[name] for name in metadata_columns)
+    records.tables.register(replace(entry, columns=columns, metadata_columns=metadata_names))
+    new.remove()

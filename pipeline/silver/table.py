@@ -1,8 +1,8 @@
-"""One silver table: brought up to an LSN by its changes, from a table copy, or rebuilt from bronze.
+"""One silver table: apply changes up to an LSN, start from a table copy, or rebuild from bronze.
 
-Changes are applied from the offset in the table's own log. Copied keys (a partial copy) are put at their LSN
-among the changes. Where the rows of a whole table are replaced, by a copy or a rebuild, the new table is
-written under `_pgdelta/rewrites` and swapped in by one commit, so that readers see one or the other.
+Changes are applied from the offset in the table's own log. Copied keys (a partial copy) are written at their
+LSN among the changes. If all rows are replaced, by a copy or a rebuild, the new table is written under
+`_pgdelta/rebuilds` and swapped in by one commit, so that readers see either the old or the new table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,25 +18,26 @@ from pipeline.bronze.table_input import InputStart, Survey, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, Registered
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.batch_writer import BatchWriter, RangePlan, Written
+from pipeline.silver.batch_writer import BatchWriter, RangePlan, WriteResult
 from pipeline.silver.column_mapping import align_versions
-from pipeline.silver.foreign_commits import is_forgotten, refuse_foreign_commits, refuse_forgotten
-from pipeline.silver.key_ranges import KeysUnknown
-from pipeline.silver.schema_evolution import rule_of_last
+from pipeline.silver.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
+from pipeline.silver.key_ranges import KeyRangesUnusable
+from pipeline.silver.schema_evolution import rule_for_rebuild
 from pipeline.silver.schema_operations import NeedsRebuild
 from pipeline.silver.swap import BufferedRecords, swap_in
-from pipeline.silver.write_plan import followed
+from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.table_name import TableName
 
 Relations = Mapping[int, SourceRelation]
 
 
 class SilverTable:
-    """Writes one silver table; used by one thread at a time, in a Spark session of its own.
+    """Writes one silver table; used by one thread at a time, in a separate Spark session.
 
-    `history` is what the plan of the batch read of table copies.
+    `history` are the table copies, as the plan of the batch read them.
     """
 
     def __init__(
@@ -71,18 +72,18 @@ class SilverTable:
 
     @property
     def offset(self) -> LSN:
-        """The LSN up to which the table's own log says that it is complete."""
+        """The offset in the table's own log, INVALID if it has none."""
         return self.table.offset(self._txn) or INVALID
 
     def refuse_foreign_commits(self, since_version: int) -> None:
-        """Raise LakeError where a commit that is not ours changed the table's rows since a version."""
+        """Raise LakeError if a foreign commit changed the table's rows since a version."""
         refuse_foreign_commits(self.table, self.name, since_version)
 
     def plan(
         self,
         surveys: Sequence[Survey],
         relations: Relations,
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         start: InputStart,
         end_lsn: LSN,
     ) -> RangePlan:
@@ -93,28 +94,28 @@ class SilverTable:
         self,
         surveys: Sequence[Survey],
         relations: Relations,
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         start: InputStart,
         end_lsn: LSN,
-    ) -> Written:
-        """Bring the table from a start up to an LSN, or up to where it has to be held."""
+    ) -> WriteResult:
+        """Apply the changes from a start up to an LSN, or up to the change before which the table is held."""
         if start.offset == INVALID and start.copy is None:
-            refuse_forgotten(self.table, self.name, self._txn)
+            refuse_lost_offset(self.table, self.name, self._txn)
         return self._writer.execute(self.plan(surveys, relations, registered, start, end_lsn))
 
     def apply_partial_copies(
         self,
         copies: Sequence[CompleteCopy],
         relations: Relations,
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         start: InputStart,
         end_lsn: LSN,
-    ) -> Written:
-        """Bring the table from a start up to an LSN, with each partial copy put at its LSN.
+    ) -> WriteResult:
+        """Apply the changes from a start up to an LSN, and write each partial copy at its LSN.
 
-        Where one cannot be put, a copy of the whole table is requested instead.
+        If silver cannot find the keys of one, a copy of the whole table is requested instead.
         """
-        written = Written(start.offset)
+        written = WriteResult(start.offset)
         self._writer.registered = registered
         copies = [copy for copy in copies if copy.end_lsn <= end_lsn]
         for copy in copies:
@@ -124,55 +125,57 @@ class SilverTable:
                 if written.held:
                     return written
                 start = InputStart(copy.lsn)
-            put = self._put_keys(copy, relations) if offset <= copy.lsn else None
-            if put is None:
-                self._request_whole_copy("keys that were copied cannot be found in silver", copy)
+            replaced = self._replace_keys(copy, relations) if offset <= copy.lsn else None
+            if replaced is None:
+                self._request_whole_copy("Silver cannot find the keys of a partial copy.", copy)
                 continue
-            written = written.then(put)
+            written = written.then(replaced)
             if written.held:
                 return written
             start = InputStart(copy.lsn)
         written = written.then(self._apply_changes(start, relations, end_lsn))
-        if written.lost and copies:
-            # A row that came from other keys, with values that were not sent, while its own were copied.
-            self._request_whole_copy(f"{written.lost} values are missing where keys were copied", copies[-1])
+        if written.missing_values and copies:
+            # A row got its key from a key outside the copy, with unchanged TOAST, while the copy was read.
+            self._request_whole_copy(
+                f"{written.missing_values} values of copied keys are missing.", copies[-1]
+            )
         return written
 
-    def _apply_changes(self, start: InputStart, relations: Relations, end_lsn: LSN) -> Written:
+    def _apply_changes(self, start: InputStart, relations: Relations, end_lsn: LSN) -> WriteResult:
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
         if not surveys:
-            return Written(end_lsn)
+            return WriteResult(end_lsn)
         return self.apply(surveys, relations, self._writer.registered, start, end_lsn)
 
-    def _put_keys(self, copy: CompleteCopy, relations: Relations) -> Written | None:
-        """Put a partial copy; return None where silver cannot find its keys, or has rows of another table."""
+    def _replace_keys(self, copy: CompleteCopy, relations: Relations) -> WriteResult | None:
+        """Write a partial copy; return None if silver cannot find its keys, or shows another source table."""
         registered = self._writer.registered
         if registered is None or relations[copy.version].oid != registered.relation_id:
             return None
         try:
             return self.apply([survey_of(copy)], relations, registered, InputStart(copy=copy), copy.lsn)
-        except KeysUnknown:
+        except KeyRangesUnusable:
             return None
 
     def _request_whole_copy(self, reason: str, copy: CompleteCopy) -> None:
-        """Request a copy of the whole table in the place of a partial copy."""
-        sentence = f"{reason}: the whole table is copied"
+        """Request a copy of the whole table instead of a partial copy."""
+        sentence = f"{reason} The whole table will be copied."
         self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
         registered = self._writer.registered
         if registered and (registered.copy_id or 0) < copy.id:
             self._writer.registered = replace(registered, copy_id=copy.id)
-            self._records.register(self._writer.registered)
-        self._records.record_events([Event(*self.name, copy.lsn, "resync", sentence)])
+            self._records.tables.register(self._writer.registered)
+        self._records.events.record([Event(*self.name, copy.lsn, "resync", sentence)])
 
     def start_from_copy(
-        self, copy: CompleteCopy, relations: Relations, registered: Registered | None, end_lsn: LSN
-    ) -> Written:
-        """Replace the table's rows by those of a copy and the changes that follow them."""
+        self, copy: CompleteCopy, relations: Relations, registered: RegisteredTable | None, end_lsn: LSN
+    ) -> WriteResult:
+        """Replace the table's rows by those of a copy, and apply the changes that follow."""
         if registered is not None and (incomplete := self._incomplete(copy)):
             return incomplete
         is_new = self.table.offset(self._txn) is None
-        if is_new and not is_forgotten(self.table, self._txn):
-            # No reader knows this table yet: it is written in its place.
+        if is_new and not has_lost_offset(self.table, self._txn):
+            # No reader has seen this table, so it is written under its path.
             start = InputStart(copy=copy)
             partial = self.history.partial_copies(self.name, copy)
             written = self.apply_partial_copies(partial, relations, None, start, end_lsn)
@@ -180,90 +183,94 @@ class SilverTable:
             written = self._rebuild(relations, registered, end_lsn, copy=copy)
         if written.held:
             return written
-        sentence, kind = "the table shows a copy of the source's rows, and what followed", "evolved"
-        if written.lost and not copy.is_whole:
-            # A row that moved, between two snapshots, from pages that were not read yet to some that were.
+        sentence, kind = "The table starts from a copy of the source's rows.", "evolved"
+        if written.missing_values and not copy.is_whole:
+            # Between two snapshots a row moved from pages not read yet to pages read before.
             kind = "resync"
             sentence = (
-                f"{written.lost} values are missing in a copy that was cut off: the table is copied once more"
+                f"{written.missing_values} values are missing in a copy that was interrupted. The table "
+                "will be copied again."
             )
             self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
-        self._records.record_events([Event(*self.name, copy.end_lsn, kind, sentence)])
+        self._records.events.record([Event(*self.name, copy.end_lsn, kind, sentence)])
         return written
 
-    def rebuild_lost(self, relations: Relations, registered: Registered, end_lsn: LSN) -> Written:
+    def rebuild_lost(self, relations: Relations, registered: RegisteredTable, end_lsn: LSN) -> WriteResult:
         """Rebuild the table from bronze up to an LSN, because its folder lacks rows."""
         return self._rebuild(relations, registered, end_lsn)
 
-    def rebuild(self, relations: Relations, registered: Registered, end_lsn: LSN) -> Written:
-        """Rebuild the table from bronze up to an LSN, as the configuration is now."""
+    def rebuild(self, relations: Relations, registered: RegisteredTable, end_lsn: LSN) -> WriteResult:
+        """Rebuild the table from bronze up to an LSN, with the current configuration."""
         written = self._rebuild(relations, registered, end_lsn)
         if not written.held:
-            sentence = "the table was rebuilt from bronze on request"
-            self._records.record_events([Event(*self.name, end_lsn, "evolved", sentence)])
+            sentence = "The table was rebuilt from bronze on request."
+            self._records.events.record([Event(*self.name, end_lsn, "evolved", sentence)])
         return written
 
-    def _rebuild_instead(self, plan: RangePlan) -> Written:
+    def _rebuild_instead(self, plan: RangePlan) -> WriteResult:
         return self._rebuild(plan.relations, plan.registered, plan.end_lsn, need=plan.rebuild)
 
     def _rebuild(
         self,
         relations: Relations,
-        registered: Registered | None,
+        registered: RegisteredTable | None,
         end_lsn: LSN,
         need: tuple[LSN, NeedsRebuild] | None = None,
         copy: CompleteCopy | None = None,
-    ) -> Written:
-        """Write the table elsewhere, from a copy or the newest one, and swap it in by one commit."""
+    ) -> WriteResult:
+        """Write the table elsewhere, from a copy (default: the newest), and swap it in by one commit."""
         copy = copy or self.history.newest(end_lsn).get(self.name)
         if copy and (incomplete := self._incomplete(copy)):
             return incomplete
         start = InputStart(copy=copy)
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
         partial = self.history.partial_copies(self.name, copy)
-        place = self.bronze.lake.table("_pgdelta", "rewrites", *self.name)
-        place.remove()
+        rebuilt = self.bronze.lake.table("_pgdelta", "rebuilds", *self.name)
+        rebuilt.remove()
         records = BufferedRecords(self._records)
-        new = SilverTable(
+        writer = SilverTable(
             self.table.spark,
             self.bronze,
             records,
             self.name,
-            place.path,
+            rebuilt.path,
             self._rule_of_newest(surveys, relations),
             self.history,
             metadata_columns=self._metadata_columns,
         )
-        written = new.apply_partial_copies(partial, relations, None, start, end_lsn)
-        if written.held or records.registered_last is None:
+        written = writer.apply_partial_copies(partial, relations, None, start, end_lsn)
+        if written.held or records.tables.registered is None:
             return replace(written, applied=self.offset, misfits=0)
-        self._records.record_events(records.news(self.offset))
+        self._records.events.record(records.events.resyncs_after(self.offset))
         if need is not None:
             lsn, operation = need
-            sentences = {
-                "evolved": f"{operation.sentence}: the table was rebuilt from bronze",
-                "resync": f"{operation.sentence}: rows from before have the values of their texts as they "
-                "came then; what a cast or ALTER TABLE … USING computed is not in the stream, and only a "
-                "resync brings it",
-            }
-            self._records.record_events([Event(*self.name, lsn, k, s) for k, s in sentences.items()])
-        swap_in(self.table, place, self._records, records.registered_last, registered, self._txn, end_lsn)
-        self._writer.registered = self._records.registered()[self.name]
+            rebuilt_sentence = f"{operation.sentence} The table was rebuilt from bronze."
+            resync_sentence = (
+                f"{operation.sentence} Older rows have the values of their former texts. If a cast or ALTER "
+                f"TABLE … USING computed other values, run {self.name.command('resync')} to copy them."
+            )
+            self._records.events.record(
+                [
+                    Event(*self.name, lsn, "evolved", rebuilt_sentence),
+                    Event(*self.name, lsn, "resync", resync_sentence),
+                ]
+            )
+        swap_in(self.table, rebuilt, self._records, records.tables.registered, registered, self._txn, end_lsn)
+        self._writer.registered = self._records.tables.read()[self.name]
         return replace(written, applied=end_lsn)
 
-    def _incomplete(self, copy: CompleteCopy) -> Written | None:
-        """Return why the table is not built where bronze has lost rows of its copy, None where it has all."""
+    def _incomplete(self, copy: CompleteCopy) -> WriteResult | None:
+        """Return why the table is not built if bronze has lost rows of its copy, None if it has all."""
         count = self.bronze.copied_rows(copy.id)
         if count >= copy.row_count:
             return None
         sentence = (
-            f"{self.name} is not built again: bronze has {count} of the {copy.row_count} rows of "
-            "the copy that it begins with, so some were removed; "
-            f"{self.name.command('resync')} copies them"
+            f"Table {self.name} is not built: bronze has only {count} of the {copy.row_count} rows of the "
+            f"copy. Run {self.name.command('resync')} to copy the table again."
         )
-        return Written(self.offset, sentence, kind="resync")
+        return WriteResult(self.offset, sentence, kind="resync")
 
     def _rule_of_newest(self, surveys: Sequence[Survey], relations: Relations) -> TableRule:
-        """Return the rule that reads every version into the newest types, by the names in silver."""
-        versions = [relations[s.version] for s in followed(surveys, relations)]
-        return rule_of_last(align_versions(None, versions).relations, self._rule)
+        """Return the rule that reads every version into the newest types, under silver's names."""
+        versions = [relations[s.version] for s in surveys_of_newest(surveys, relations)]
+        return rule_for_rebuild(align_versions(None, versions).relations, self._rule)

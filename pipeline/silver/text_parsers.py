@@ -1,9 +1,9 @@
-"""A silver type: the Delta type, and the SQL that reads PostgreSQL's text into it.
+"""Silver types: a Delta type, and the SQL that reads PostgreSQL's text into it.
 
-Every parser is a Spark SQL expression over the value's text and returns NULL for a text that the type cannot
-hold: a misfit. Nothing here rounds or guesses: Spark's own casts accept more than PostgreSQL prints (`2024`,
-`now`, a BC date as AD), so dates and numbers are guarded before they are cast. Only a type that is `clamped`
-takes the nearest value instead, and its misfits are told all the same.
+A parser is a Spark SQL expression over the text; it returns NULL for a misfit, a text that the type cannot
+hold. Nothing is rounded or guessed: Spark's casts accept more than PostgreSQL prints (`2024`, `now`, a BC
+date as AD), so dates and numbers are checked before they are cast. Only a `clamped` type has the nearest
+value instead, and its misfits are recorded all the same.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ Parser = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class SilverType:
-    """A Delta type and how to get there; `is_total` where every text of the source type has a value.
+    """A Delta type and its parser; `is_total` if every text of the source type has a value.
 
-    `nearest` gives the closest value that the type holds for a text that it does not, NULL where there is
-    none; `lenient` is the parser of a clamped type.
+    `nearest` gives the closest value of the type for a misfit, NULL if there is none; `lenient` is the parser
+    of a clamped type.
     """
 
     ddl: str
@@ -28,13 +28,13 @@ class SilverType:
     lenient: Parser | None = None
 
     def value(self, text: str) -> str:
-        """Return SQL for the value that lands for a text, NULL where there is none."""
+        """Return SQL for the value of a text in silver, NULL if it has none."""
         return (self.lenient or self.parse)(text)
 
     def misfit(self, text: str, value: str) -> str | None:
-        """Return SQL that is true where the text is not NULL and its value, or an element of it, is lost.
+        """Return SQL that is true if the value of a text, or of an element, is lost; None if none can be.
 
-        `value` is the SQL of what landed.
+        `value` is the SQL of the value in silver.
         """
         if self.is_total:
             return None
@@ -48,7 +48,7 @@ class SilverType:
 
     @property
     def clamped(self) -> "SilverType":
-        """Return the type that takes the nearest value in place of one that it cannot hold."""
+        """The type that has the nearest value instead of NULL for a misfit."""
         if self.element is not None and not self.element.is_total:
             return replace(self, lenient=_array_parser(self.element.clamped))
         if (nearest := self.nearest) is None:
@@ -57,7 +57,7 @@ class SilverType:
 
     @property
     def text_of_misfit(self) -> "SilverType":
-        """Return the type of a column beside this one: the text where it does not fit, else NULL."""
+        """The type of a sidecar column: the text of a misfit, else NULL."""
 
         def parse(text: str) -> str:
             misfit = self.misfit(text, f"({self.parse(text)})")
@@ -66,29 +66,29 @@ class SilverType:
         return SilverType("STRING", parse, is_total=True)
 
     def canonical(self, text: str) -> str:
-        """Return SQL for a string that is equal for equal values of this type, and differs for -0 and 0."""
+        """Return SQL for a string that is equal for equal values of the type, and differs for -0 and 0."""
         return self.canonical_value(self.value(text))
 
     def canonical_value(self, value: str) -> str:
-        """Return the same SQL for a value instead of its text."""
+        """Return the same as `canonical` for a value instead of its text."""
         if self.ddl == "STRING":
             return value
         if self.ddl == "BINARY":
             return f"hex({value})"
         if self.element is None and self.is_comparable:
             return f"CAST({value} AS STRING)"
-        # JSON would round timestamps to milliseconds; bytes it encodes.
+        # JSON would round timestamps to milliseconds; it encodes bytes.
         as_text = self.element is not None and self.element.is_comparable and self.element.ddl != "BINARY"
         values = f"CAST({value} AS ARRAY<STRING>)" if as_text else value
         return f"CASE WHEN {value} IS NOT NULL THEN to_json(array({values})) END"
 
     @property
     def is_comparable(self) -> bool:
-        """Say whether Spark compares values of this type."""
+        """Whether Spark can compare values of the type."""
         return not any(word in self.ddl for word in ("MAP<", "VARIANT"))
 
     def comparable(self, value: str) -> str:
-        """Return SQL by which values of this type compare as keys."""
+        """Return SQL by which values of the type compare as keys."""
         return value if self.is_comparable else self.canonical_value(value)
 
 
@@ -104,21 +104,21 @@ def _cast(ddl: str) -> Parser:
 
 
 def _number(ddl: str, least: str, greatest: str, parse: Parser | None = None) -> SilverType:
-    """Return a type of numbers: a number beyond its bounds is nearest to the bound, NaN to nothing."""
+    """Return a numeric type: the nearest value of a number outside its bounds is the bound, NaN has none."""
     rounded = ddl if ddl.startswith("DECIMAL") else "DECIMAL(38,0)"
 
     def nearest(text: str) -> str:
         # Spark rounds half away from zero, as PostgreSQL's numeric does.
         value = f"try_cast(try_cast({text} AS {rounded}) AS {ddl})"
         bound = _sign(text, f"CAST({least} AS {ddl})", f"CAST({greatest} AS {ddl})")
-        beyond = f"CASE WHEN abs(try_cast({text} AS DOUBLE)) < 1 THEN CAST(0 AS {ddl}) ELSE {bound} END"
-        return f"CASE WHEN {text} RLIKE r'{_NUMBER}' THEN coalesce({value}, {beyond}) END"
+        outside = f"CASE WHEN abs(try_cast({text} AS DOUBLE)) < 1 THEN CAST(0 AS {ddl}) ELSE {bound} END"
+        return f"CASE WHEN {text} RLIKE r'{_NUMBER}' THEN coalesce({value}, {outside}) END"
 
     return SilverType(ddl, parse or _cast(ddl), nearest=nearest)
 
 
 def finite(ddl: str, greatest: str) -> SilverType:
-    """Return FLOAT or DOUBLE for numbers that may be larger than the type: what overflows is not infinite."""
+    """Return FLOAT or DOUBLE for numbers that may overflow: they do not become infinite."""
 
     def parse(text: str) -> str:
         return (
@@ -134,7 +134,7 @@ def finite(ddl: str, greatest: str) -> SilverType:
 
 
 def _dated(ddl: str, guard: str, greatest: str) -> SilverType:
-    """Guard a date or timestamp: years 1 to 9999, no `infinity`, no BC; a date has no time behind it."""
+    """Return a type for dates or timestamps of years 1 to 9999, without `infinity`, BC, or a date's time."""
 
     def parse(text: str) -> str:
         guarded = f"substr({text}, 5, 1) = '-' AND {guard.format(text)}"
@@ -166,7 +166,7 @@ TIMESTAMP = _dated("TIMESTAMP", "NOT endswith({}, ' BC')", "9999-12-31 23:59:59.
 
 
 def decimal(precision: int, scale: int) -> SilverType:
-    """Return DECIMAL(precision, scale); a text with digits beyond the scale does not fit: nothing rounds."""
+    """Return DECIMAL(precision, scale); a text with more digits after the point is a misfit, not rounded."""
     ddl = f"DECIMAL({precision},{scale})"
     exact = rf"^-?\d*(\.\d{{0,{scale}}}0*)?$"
     greatest = f"'{'9' * (precision - scale)}.{'9' * scale}'"
@@ -179,7 +179,7 @@ def decimal(precision: int, scale: int) -> SilverType:
 
 
 def array_of(element: SilverType, delimiter: str = ",") -> SilverType:
-    """Return ARRAY<element>: one dimension, bounds from 1; an element that does not fit is NULL there."""
+    """Return ARRAY<element> with one dimension and bounds from 1; an element that is a misfit is NULL."""
     return SilverType(f"ARRAY<{element.ddl}>", _array_parser(element, delimiter), element=element)
 
 
@@ -195,7 +195,7 @@ def _array_parser(element: SilverType, delimiter: str = ",") -> Parser:
 
 
 def _tokens(text: str, delimiter: str = ",") -> str:
-    """Return SQL for the elements of PostgreSQL's array text, quotes kept and what they escape marked."""
+    """Return SQL for the elements of PostgreSQL's array text, with quotes, and with escapes marked."""
     inner = f"substr({text}, 2, length({text}) - 2)"
     return rf"regexp_extract_all({_marked(inner)}, r'\"[^\"]*\"|[^{delimiter}]+', 0)"
 
@@ -203,26 +203,26 @@ def _tokens(text: str, delimiter: str = ",") -> str:
 def _marked(text: str) -> str:
     r"""Return SQL for a text without the escapes `\"` and `\\`.
 
-    PostgreSQL escapes nothing else between quotes, and text never holds NUL, so NUL can stand for the escape:
-    what remains splits without a regular expression that recurses.
+    PostgreSQL escapes nothing else between quotes, and text never contains NUL, so NUL can mark the escapes.
+    The result can be split without a recursive regular expression.
     """
     return rf"replace(replace({text}, r'\\', '\0b'), r'\"', '\0q')"
 
 
 def _unmarked(quoted: str) -> str:
-    """Return SQL for what stood between the quotes of a marked text."""
+    """Return SQL for the original text between the quotes of a marked text."""
     return rf"replace(replace(substr({quoted}, 2, length({quoted}) - 2), '\0q', '\"'), '\0b', r'\')"
 
 
 def _vector(text: str) -> str:
-    """Read pgvector's `[1,2.5]`."""
+    """Return SQL that reads pgvector's `[1,2.5]`."""
     values = f"split(substr({text}, 2, length({text}) - 2), ',')"
     numbers = f"transform({values}, e -> try_cast(e AS FLOAT))"
     return f"CASE WHEN startswith({text}, '[') AND NOT contains({text}, '=') THEN {numbers} END"
 
 
 def _hstore(text: str) -> str:
-    """Read hstore's `"key"=>"value", "other"=>NULL`; whole pairs are matched, as a key may hold `=>`."""
+    """Return SQL that reads hstore's `"key"=>"value", "other"=>NULL`; a key may contain `=>`."""
     marked = _marked(text)
     pairs = rf"regexp_extract_all({marked}, r'\"[^\"]*\"=>(?:\"[^\"]*\"|NULL)', 0)"
     key = r"regexp_extract(e, r'^(\"[^\"]*\")=>', 1)"
@@ -234,7 +234,7 @@ def _hstore(text: str) -> str:
 
 
 def _variant(text: str) -> str:
-    """Read JSON; a number that VARIANT would only hold as another one does not fit."""
+    """Return SQL that reads JSON; a number that VARIANT cannot hold exactly is a misfit."""
     strings = rf"regexp_replace({_marked(text)}, r'\"[^\"]*\"', '\"\"')"
     inexact = r"\d{39}|[\d.]{40}|[\d.]{17,}[eE]|[eE][+-]?\d{3}"
     return f"CASE WHEN NOT {strings} RLIKE r'{inexact}' THEN try_parse_json({text}) END"

@@ -1,6 +1,6 @@
-"""PostgreSQL's types to silver's: which Delta type a column has (`values` says how a text is read into it).
+"""Map PostgreSQL's types to silver's: the Delta type of each column (`text_parsers` reads texts into it).
 
-Types that no table here names land as PostgreSQL's own text.
+Types that are not in the tables below are STRING, in PostgreSQL's text form.
 """
 
 import re
@@ -27,7 +27,7 @@ from pipeline.silver.text_parsers import (
     finite,
 )
 
-# pg_type.dat: the oids of built-in types never change. A type that is not here is STRING.
+# pg_type.dat: the oids of built-in types never change.
 _BUILT_IN = {
     16: BOOLEAN,
     17: BINARY,
@@ -42,10 +42,10 @@ _BUILT_IN = {
     1184: TIMESTAMP,
 }
 _NUMERIC, _BOX = 1700, 603
-# Types of extensions, by the function that writes them as text; pgvector's are STRING unless overridden.
+# Types of extensions by their output function; pgvector's are STRING unless overridden.
 _BY_OUTPUT = {"hstore_out": HSTORE}
 _VECTORS = frozenset({"vector_out", "halfvec_out"})
-# Arrays of built-in types → their element, for relations whose catalog facts are unknown.
+# Arrays of built-in types → their element type, for relations that were not found in the catalog.
 _BUILT_IN_ARRAYS = {
     143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17,
     1002: 18, 1003: 19, 1005: 21, 1006: 22, 1007: 23, 1009: 25, 1010: 27, 1011: 28, 1012: 29, 1013: 30,
@@ -58,7 +58,7 @@ _BUILT_IN_ARRAYS = {
 
 
 def numeric(type_modifier: int) -> SilverType:
-    """Return the DECIMAL that holds numeric(p,s), STRING where none of 38 digits does or p is not given."""
+    """Return the DECIMAL that holds numeric(p,s), STRING if none of 38 digits does or p is not given."""
     if type_modifier < 4:
         return STRING
     precision, scale = ((type_modifier - 4) >> 16) & 0xFFFF, _scale(type_modifier)
@@ -72,10 +72,10 @@ def _scale(type_modifier: int) -> int:
     return (((type_modifier - 4) & 0x7FF) ^ 1024) - 1024  # 11 bits, signed
 
 
-def silver_type(column: SourceColumn, override: str | None = None, held: str | None = None) -> SilverType:
+def silver_type(column: SourceColumn, override: str | None = None, present: str | None = None) -> SilverType:
     """Return the silver type of a source column, or of its configured override.
 
-    `held` is what silver has: it stands where only the catalog could tell and did not.
+    `present` is the type that silver has; it stays if the catalog, which alone has the type, did not give it.
     """
     element = column.element_base_oid or _BUILT_IN_ARRAYS.get(column.base_oid)
     delimiter = ";" if element == _BOX else ","
@@ -84,8 +84,8 @@ def silver_type(column: SourceColumn, override: str | None = None, held: str | N
         if kind.ddl == VECTOR.ddl and column.output in _VECTORS:
             return VECTOR
         return array_of(kind.element, delimiter) if kind.element is not None else kind
-    if held is not None and not column.is_type_known:
-        return stored(held)
+    if present is not None and not column.is_type_known:
+        return stored(present)
     if element is not None:
         return array_of(_scalar(element, column), delimiter)
     return _scalar(column.base_oid, column)
@@ -97,14 +97,14 @@ def _scalar(oid: int, column: SourceColumn) -> SilverType:
     return _BUILT_IN.get(oid) or _BY_OUTPUT.get(column.output or "", STRING)
 
 
-_DIGITS = {"SMALLINT": 5, "INT": 10, "BIGINT": 20}  # as Delta counts them where it widens to DECIMAL
+_DIGITS = {"SMALLINT": 5, "INT": 10, "BIGINT": 20}  # as Delta counts them when it widens to DECIMAL
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
 def holds(wide: str, narrow: str) -> bool:
-    """Say whether the type `wide` holds every value of `narrow` as PostgreSQL casts it, read from its text.
+    """Return whether the type `wide` holds all values of `narrow` as PostgreSQL casts them, read as text.
 
-    FLOAT to DOUBLE is not among them: the text of the one is not the text of the other.
+    DOUBLE does not hold FLOAT: the text of a float4 is not that of its float8.
     """
     if wide == narrow:
         return True
@@ -115,19 +115,19 @@ def holds(wide: str, narrow: str) -> bool:
         return True
     if not _DECIMAL.fullmatch(wide):
         return (narrow, wide) == ("DATE", "TIMESTAMP_NTZ")
-    (whole, scale), (before, behind) = _digits(wide), _digits(narrow)
-    return whole >= before and scale >= behind
+    (whole, scale), (narrow_whole, narrow_scale) = _digits(wide), _digits(narrow)
+    return whole >= narrow_whole and scale >= narrow_scale
 
 
 def wide_enough(one: str, other: str) -> SilverType | None:
-    """Return the DECIMAL that holds every value of two types of numbers, None where there is none."""
+    """Return the DECIMAL that holds all values of two exact numeric types, None if there is none."""
     (whole, scale), (other_whole, other_scale) = _digits(one), _digits(other)
     whole, scale = max(whole, other_whole), max(scale, other_scale)
     return decimal(whole + scale, scale) if whole + scale <= 38 else None
 
 
 def _digits(ddl: str) -> tuple[int, int]:
-    """Return how many digits stand before and behind the point; too many where it is no exact number."""
+    """Return the digits before and after the decimal point; too many if the type is no exact number."""
     if ddl in _DIGITS:
         return max(_DIGITS[ddl], 10), 0
     match = _DECIMAL.fullmatch(ddl)
@@ -135,7 +135,7 @@ def _digits(ddl: str) -> tuple[int, int]:
 
 
 _INTEGERS = frozenset({20, 21, 23})
-# of integers any to any; int2 and int4 to float8; date to timestamp
+# any integer to any other; int2 and int4 to float8; date to timestamp
 _EXACT = {(a, b) for a in _INTEGERS for b in _INTEGERS} | {(21, 701), (23, 701), (1082, 1114)}
 _TEXTS = frozenset({25, 1043})  # text, varchar
 # varchar, varbit, time, timetz, timestamp, timestamptz: a modifier limits a length or fraction
@@ -143,7 +143,7 @@ _LIMITED = frozenset({1043, 1562, 1083, 1266, 1114, 1184})
 
 
 def keeps_values(before: PostgresType, after: PostgresType) -> bool:
-    """Say whether ALTER TYPE, without USING, leaves every value as silver has it: no padding, no rounding."""
+    """Return whether ALTER TYPE without USING changes no value: neither pads nor rounds."""
     (oid, modifier), (to, limit) = before, after
     if before == after or (oid, to) in _EXACT:
         return True
@@ -157,7 +157,7 @@ def keeps_values(before: PostgresType, after: PostgresType) -> bool:
 
 
 def stored(ddl: str) -> SilverType:
-    """Return the type of a column as the silver table has it; one that is not ours only takes NULL."""
+    """Return the type of a silver table's column; a type that pgdelta does not write only holds NULL."""
     try:
         return overridden(ddl)
     except ValueError:
@@ -172,7 +172,7 @@ _OVERRIDES = {kind.ddl: kind for kind in (*_SCALARS, HSTORE)} | {
 
 
 def overridden(ddl: str) -> SilverType:
-    """Return the type that a configuration names; raise ValueError where it names none."""
+    """Return the type that the configuration names; raise ValueError if it is none."""
     name = re.sub(r"\s+", "", ddl).upper()
     if kind := _OVERRIDES.get(name):
         return kind
@@ -180,7 +180,7 @@ def overridden(ddl: str) -> SilverType:
         precision, scale = int(match[1]), int(match[2] or 0)
         if 1 <= precision <= 38 and scale <= precision:
             return decimal(precision, scale)
-    # One dimension: PostgreSQL's type does not say how many an array has.
+    # One dimension: PostgreSQL's array types do not have their number of dimensions.
     if (match := re.fullmatch(r"ARRAY<(.*)>", name)) and not match[1].startswith("ARRAY"):
         return array_of(overridden(match[1]))
-    raise ValueError(f"{ddl} is not a silver type")
+    raise ValueError(f"{ddl} is not a silver type.")

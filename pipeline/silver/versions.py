@@ -1,8 +1,8 @@
-"""Whether a version of a silver table is there, and still what a manifest says of it.
+"""The versions of a silver table: what a manifest records of one, and whether it can still be read.
 
-A version number means other rows once a table was removed and built again: Delta's id of the table tells.
-What the version itself records is held against the manifest as well: its position, and that of the next
-commit that has one. Between both lies the manifest's LSN.
+A version number means other rows once a table was removed and created again: Delta's table id shows that. The
+offset that a version records, and the next one after it, are compared with the manifest's LSN, which must lie
+between them. A version may also be gone from the log, or its files removed by VACUUM.
 """
 
 from collections.abc import Mapping
@@ -11,95 +11,90 @@ from urllib.parse import unquote, urlparse
 
 from pyspark.sql import DataFrame
 
-from pipeline.delta.filesystem import hadoop_files, path_of
-from pipeline.delta.log import JVM_ERRORS, actions_since, delta_log, kind_of, metadata_of
+from pipeline.delta.filesystem import hadoop_files, hadoop_path
+from pipeline.delta.log import JVM_ERRORS, action_name, actions_after, delta_log, user_metadata_of
 from pipeline.delta.table import LakeTable, path_segment
 from pipeline.delta.txn import TxnId
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.swap import REWRITE
+from pipeline.silver.swap import REBUILD
 from pipeline.table_name import TableName
 
-_ENCODED_UUID = 20  # characters; what comes before is a folder
+_ENCODED_UUID = 20  # characters; a folder may precede it
 
 
 def version_and_id(table: LakeTable) -> tuple[int, str]:
-    """Return the newest version of a table, and the id that Delta gave it when it was created."""
+    """Return the newest version of a table, and Delta's id of the table."""
     snapshot = table.snapshot()
     return int(snapshot.version()), str(snapshot.metadata().id())
 
 
-def entry_of(
+def manifest_entry(
     table: LakeTable, name: TableName, applied: LSN, txn: TxnId, *, is_behind: bool
 ) -> ManifestEntry:
-    """Return what a manifest says of a table whose newest version is complete up to an LSN."""
-    version, table_id, position = state_of(table, txn)
-    return ManifestEntry(*name, table.path, version, applied, is_behind, table_id, position)
+    """Return the manifest entry of a table whose newest version is complete up to an LSN."""
+    version, table_id, offset = read_state(table, txn)
+    return ManifestEntry(*name, table.path, version, applied, is_behind, table_id, offset)
 
 
-def state_of(table: LakeTable, txn: TxnId) -> tuple[int, str, LSN | None]:
-    """Return the newest version of a table, Delta's id of it, and the offset that it records."""
+def read_state(table: LakeTable, txn: TxnId) -> tuple[int, str, LSN | None]:
+    """Return the newest version of a table, Delta's id of the table, and the offset that it records."""
     snapshot = table.snapshot()
     offset = table.offsets(snapshot).get(str(txn))
     return int(snapshot.version()), str(snapshot.metadata().id()), offset
 
 
-def find_refusal(table: LakeTable, version: int, lsn: LSN, table_id: str | None) -> str | None:
-    """Say why a version of a table cannot be read as of an LSN; None where it can.
-
-    `table_id` is the table's that was meant, None where nobody recorded it.
-    """
+def why_unreadable(table: LakeTable, version: int, lsn: LSN, table_id: str) -> str | None:
+    """Return why a version of a table cannot be read as of an LSN, None if it can."""
     log = delta_log(table.spark, table.path)
     newest, found_id = version_and_id(table)
     if newest < 0:
-        return f"there is no table in {table.path} any more"
-    if version > newest or table_id not in (None, found_id):
-        return f"the table in {table.path} was removed and built again since"
+        return f"There is no table in {table.path} any more."
+    if version > newest or table_id != found_id:
+        return f"The table in {table.path} was removed and created again since."
     none = table.spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
     try:
         log.history().checkVersionExists(version, none, True, False)
         snapshot = log.getSnapshotAt(version, none, none, False)
-        positions = table.offsets(snapshot)
-        following = None if version == newest else _following(table, version, positions)
+        offsets = table.offsets(snapshot)
+        next_offset = None if version == newest else _next_offset(table, version, offsets)
     except JVM_ERRORS:
         return (
             f"Delta's log of {table.path} does not have version {version} any more: it is older than "
-            "delta.logRetentionDuration, or files of the log are gone"
+            "delta.logRetentionDuration, or files of the log are missing."
         )
-    if table_id is None and not any(txn.advances for txn in TxnId.all_of(positions)):
-        return f"version {version} of {table.path} does not say up to where it is"
-    if not is_of(positions, lsn, following):
-        return f"version {version} of {table.path} has rows of another commit"
+    if not shows_lsn(offsets, lsn, next_offset):
+        return f"Version {version} of {table.path} has rows of another commit."
     if version < newest and (file := _missing_file(table, snapshot)):
         return (
-            f"version {version} of {table.path} lacks files, such as {file}: VACUUM removes what is older "
-            "than delta.deletedFileRetentionDuration"
+            f"Version {version} of {table.path} lacks files, such as {file}: VACUUM removes what is older "
+            "than delta.deletedFileRetentionDuration."
         )
     return None
 
 
-def is_of(positions: Mapping[str, LSN], lsn: LSN, following: int | None) -> bool:
-    """Say whether positions that a version records can be those of a table as of an LSN.
+def shows_lsn(offsets: Mapping[str, LSN], lsn: LSN, next_offset: int | None) -> bool:
+    """Return whether a version that records these offsets can be that of a table as of an LSN.
 
-    `positions` are LSNs by application id, `following` is the position that a later commit recorded first.
-    What a rewrite and copied keys record is a time: they say nothing of a commit.
+    `offsets` are LSNs by application id; `next_offset` is the first one that a later commit recorded.
+    Rebuilds and partial copies record times, which do not matter here.
     """
-    if following is not None and following <= lsn:
+    if next_offset is not None and next_offset <= lsn:
         return False
-    found = TxnId.all_of(positions)
-    for txn, position in found.items():
-        if txn.advances and position > lsn:
+    recorded = TxnId.all_of(offsets)
+    for txn, offset in recorded.items():
+        if txn.advances and offset > lsn:
             return False
-        if txn.kind.is_part and position > found.get(txn.offset_id, INVALID):
-            return False  # a part of a transaction, or of a copy, whose rest is not there yet
+        if txn.kind.is_part and offset > recorded.get(txn.offset_id, INVALID):
+            return False  # only a part of a transaction, or of a copy
     return True
 
 
 def resolve_path(path: str, name: TableName, root: str) -> str:
-    """Return where a table that a manifest found at a path is now, be it that the lake moved.
+    """Return where a table that was recorded at a path is now, under the lake's current root.
 
-    It is `silver/<schema>/<table>`, `silver/<target>` or `archive/<schema>/…` under the root, as it was under
-    the one of then.
+    The path ends in `silver/<schema>/<table>`, `silver/<target>` or `archive/<schema>/…`, after the former
+    root.
     """
     if path.startswith(f"{root}/"):
         return path
@@ -110,39 +105,39 @@ def resolve_path(path: str, name: TableName, root: str) -> str:
     return "/".join([root, *kept]) if kept[0] in ("silver", "archive") else path
 
 
-def _following(table: LakeTable, version: int, positions: Mapping[str, LSN]) -> int | None:
-    """Return the position that a commit behind a version recorded first, None where none did.
+def _next_offset(table: LakeTable, version: int, offsets: Mapping[str, LSN]) -> int | None:
+    """Return the first offset that a commit after a version recorded, None if none did.
 
-    A table that was written anew holds what it held before, be it up to a position that it had passed.
+    A rebuild keeps the rows as of its offset, so the table shows that LSN before and after it.
     """
-    before, now = TxnId.all_of(positions), TxnId.all_of(table.offsets())
-    if all(before.get(txn) == position for txn, position in now.items() if txn.advances):
+    before, now = TxnId.all_of(offsets), TxnId.all_of(table.offsets())
+    if all(before.get(txn) == offset for txn, offset in now.items() if txn.advances):
         return None
-    for _, actions in actions_since(table.spark, table.path, version, is_whole=True):
-        found = {kind_of(action): action for action in actions}
-        recorded = found.get("SetTransaction")
+    for _, actions in actions_after(table.spark, table.path, version, is_whole=True):
+        by_name = {action_name(action): action for action in actions}
+        recorded = by_name.get("SetTransaction")
         if recorded is not None and (txn := TxnId.parse(recorded.appId())) is not None and txn.advances:
-            is_rewrite = metadata_of(found.get("CommitInfo")).get("operation") == REWRITE
-            return int(recorded.version()) + (1 if is_rewrite else 0)
+            is_rebuild = user_metadata_of(by_name.get("CommitInfo")).get("operation") == REBUILD
+            return int(recorded.version()) + (1 if is_rebuild else 0)
     return None
 
 
 def _missing_file(table: LakeTable, snapshot: Any) -> str | None:
-    """Return the name of a file that a version needs and that is gone; only what left since may be."""
+    """Return a file of a version that does not exist; files that the table still has are not checked."""
     jvm: Any = table.spark._jvm
     files, _ = hadoop_files(table.spark, table.path)
     newest = delta_log(table.spark, table.path).unsafeVolatileSnapshot()
-    left = _files(table, snapshot).subtract(_files(table, newest))
-    seen = set()
-    for row in left.toLocalIterator():
+    removed = _files(table, snapshot).subtract(_files(table, newest))
+    checked = set()
+    for row in removed.toLocalIterator():
         names = [unquote(row.path)]
-        if row.kind == "u":  # rows of the file that are deleted, listed in another one
+        if row.kind == "u":  # a deletion vector in a separate file
             names.append(_vector_file(jvm, row.vector))
         for name in names:
-            if name not in seen:
-                seen.add(name)
-                at = name if urlparse(name).scheme else f"{table.path}/{name}"
-                if not files.exists(path_of(table.spark, at)):
+            if name not in checked:
+                checked.add(name)
+                path = name if urlparse(name).scheme else f"{table.path}/{name}"
+                if not files.exists(hadoop_path(table.spark, path)):
                     return name
     return None
 
@@ -156,6 +151,6 @@ def _files(table: LakeTable, snapshot: Any) -> DataFrame:
 
 def _vector_file(jvm: Any, text: str) -> str:
     codec = getattr(getattr(jvm.org.apache.spark.sql.delta.util, "Codec$Base85Codec$"), "MODULE$")
-    prefix, encoded = text[:-_ENCODED_UUID], text[-_ENCODED_UUID:]
+    folder, encoded = text[:-_ENCODED_UUID], text[-_ENCODED_UUID:]
     name = f"deletion_vector_{codec.decodeUUID(encoded).toString()}.bin"
-    return f"{prefix}/{name}" if prefix else name
+    return f"{folder}/{name}" if folder else name

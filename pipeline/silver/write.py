@@ -1,7 +1,8 @@
-"""What one write does to a silver table: decided before anything runs, as SQL that can be shown.
+"""Plan what one write does to a silver table, before anything runs, as SQL that can be shown.
 
-A MERGE or an INSERT reads the folded changes under the name `folded`. `pgdelta plan --sql` prints the text
-that apply runs; what it inserts as rows, apply writes by Spark's DataFrame writer with the same effect.
+A MERGE or INSERT reads the folded changes under the name `folded`. `pgdelta plan --sql` prints the MERGE that
+apply runs; appends and overwrites are printed as INSERT, and apply does them by Spark's DataFrame writer with
+the same effect.
 """
 
 import enum
@@ -31,7 +32,7 @@ class WriteKind(enum.Enum):
 class Write:
     """One write: what it reads, how it folds, what it does and what its commit records.
 
-    `condition` is that of a REPLACE_KEYS; `statement` is the MERGE.
+    `condition` is that of REPLACE_KEYS, `statement` the MERGE.
     """
 
     step: WriteStep
@@ -45,7 +46,7 @@ class Write:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are written, ours last."""
+        """The written columns, pgdelta's last."""
         return (*(column.name for column in self.fold.columns), *(name for name, _ in self.metadata.pairs()))
 
     @property
@@ -72,13 +73,13 @@ def plan_write(
     is_empty: bool,
     has_only_inserts: bool,
 ) -> Write:
-    """Plan the write of a step into a table, by its identifier.
+    """Plan the write of a step into a table, given by its identifier.
 
-    Rows that replace the table's, or come to an empty table, are written as they are. Raise KeysUnknown where
-    silver cannot tell which of its rows lie in copied key ranges.
+    Rows that replace the table's rows, or are written to an empty table, need no MERGE. Raises
+    KeyRangesUnusable if silver cannot select the rows of copied key ranges.
     """
     kind = WriteKind.OVERWRITE if step.replaces else WriteKind.APPEND
-    as_they_are = step.replaces or is_empty
+    needs_merge = not (step.replaces or is_empty)
     if step.copy_id is not None:
         fold = all_sent(fold)
         write = Write(step, kind, fold, commit, metadata, table)
@@ -87,10 +88,10 @@ def plan_write(
         condition = key_range_condition(fold, step.key_types, step.key_ranges)
         return replace(write, kind=WriteKind.REPLACE_KEYS, condition=condition)
     match step.identity:
-        case Identity.KEY if not as_they_are:
+        case Identity.KEY if needs_merge:
             statement = merge_by_key(table, FOLDED, fold, metadata)
             return Write(step, WriteKind.MERGE, fold, commit, metadata, table, statement)
-        case Identity.WHOLE_ROW if not as_they_are and not has_only_inserts:
+        case Identity.WHOLE_ROW if needs_merge and not has_only_inserts:
             image = image_of_row(fold.columns, "t")
             statement = merge_by_image(table, FOLDED, image, fold.columns, metadata)
             return Write(step, WriteKind.MERGE_ROWS, fold, commit, metadata, table, statement)
@@ -100,11 +101,11 @@ def plan_write(
 
 
 def all_sent(fold: Fold) -> Fold:
-    """Return the fold of rows of which every column is there."""
+    """Return the fold of rows that have a value for every column."""
     columns = tuple(replace(column, is_partial=False) for column in fold.columns)
     return replace(fold, columns=columns, has_key_changes=False)
 
 
 def keyless(fold: Fold) -> Fold:
-    """Return the fold of rows that are added as they are, and found by nothing."""
+    """Return the fold of rows that are added without a key."""
     return replace(all_sent(fold), key=())

@@ -19,7 +19,7 @@ from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.postgres.open_transactions import keeps_stale_entries, write_wal_past_now
 from pipeline.postgres.published_tables import Membership, list_published
@@ -134,12 +134,12 @@ class CopyCandidates:
         if new:
             records = Records(self._bronze.lake)
             records.ensure()
-            last = records.last_events()
+            last = records.events.newest()
             events = [
                 Event(*name, lsn, "held", f"The table cannot be copied: {why}") for name, why in new.items()
             ]
             recorded = {name: last[name].sentence for name in new if name in last}
-            records.record_events(
+            records.events.record(
                 [e for e in events if recorded.get(TableName(e.schema_name, e.table_name)) != e.sentence]
             )
         return bool(failures)
@@ -149,8 +149,8 @@ class CopyCandidates:
         copied_at = history.republished_since(name, now.relation_id, now.entry)
         if copied_at is not None and name not in self._republished:
             records = Records(self._bronze.lake)
-            if name in records.registered():
-                records.record_events([Event(*name, copied_at, "resync", _REPUBLISHED)])
+            if name in records.tables.read():
+                records.events.record([Event(*name, copied_at, "resync", _REPUBLISHED)])
             self._republished.add(name)
 
     def _wait_for_writers(

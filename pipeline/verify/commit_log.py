@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.delta.log import HARMLESS, json_object
+from pipeline.delta.log import ROW_PRESERVING, json_object
 from pipeline.delta.table import LakeTable
 from pipeline.delta.timestamps import from_microseconds
 from pipeline.protocol.lsn import LSN
@@ -31,7 +31,7 @@ class LoggedChanges:
             yield LoggedCommit(
                 row.version,
                 row.operation,
-                row.operation not in HARMLESS,
+                row.operation not in ROW_PRESERVING,
                 json_object(row.userMetadata),
                 from_microseconds(row.committed_at),
             )

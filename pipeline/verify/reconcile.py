@@ -44,14 +44,21 @@ from pipeline.metadata.reconciliations import (
     Reconciliation,
     Reconciliations,
 )
-from pipeline.metadata.registry import Records
+from pipeline.metadata.records import Records
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
 from pipeline.postgres.published_tables import list_published
 from pipeline.postgres.snapshot.comparable_forms import Kind
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.clone import Clones, Pinned, SnapshotSilver, Unsettled, pin, silver_fields
+from pipeline.silver.clone import (
+    CloneFolder,
+    NoStableVersion,
+    PinnedTable,
+    SnapshotCloner,
+    fields_by_physical_name,
+    pin_table,
+)
 from pipeline.silver.row_hashes import SilverRows
 from pipeline.table_name import TableName, match_tables
 from pipeline.verify.comparable_columns import ComparableColumns
@@ -154,10 +161,10 @@ class Reconciler:
                 unsettled |= dict.fromkeys(missing, _NO_SILVER)
             if not self._capture_beyond(keeper.snapshot.lsn):
                 return unsettled | dict.fromkeys((table.name for table in pinned), _STOPPED)
-            clones = stack.enter_context(closing(Clones(self._lake)))
+            clones = stack.enter_context(closing(CloneFolder(self._lake)))
             root, pipeline = self._lake.root, self._config.pipeline
-            silver = SnapshotSilver(self._spark, root, pipeline, keeper.snapshot, clones)
-            unsettled |= silver.look(pinned)
+            silver = SnapshotCloner(self._spark, root, pipeline, keeper.snapshot, clones)
+            unsettled |= silver.find_invisible(pinned)
             for table in pinned:
                 if table.name in unsettled:
                     continue
@@ -166,37 +173,37 @@ class Reconciler:
                     continue
                 try:
                     self._conclude(self._compare(table, silver, reads))
-                except (RowsMoved, SnapshotLost, Unsettled) as error:
+                except (RowsMoved, SnapshotLost, NoStableVersion) as error:
                     unsettled[table.name] = str(error)
                 except Exception as error:  # the others are compared all the same
                     self._conclude(Reconciliation(table.name, UNPROVEN, sentence=report_error(error)))
                 finally:
-                    silver.place(table.name).remove()
+                    silver.clone_of(table.name).remove()
         return unsettled
 
     def _pin(
         self, matches: Matches, names: set[TableName] | None
-    ) -> tuple[list[Pinned], dict[TableName, str]]:
+    ) -> tuple[list[PinnedTable], dict[TableName, str]]:
         """Return a version of each silver table whose columns are settled, and why others have none."""
         records = Records(self._lake)
         manifest = Manifests(self._lake).last()
         shown = manifest.by_name if manifest else {}
-        registered = records.registered()
+        registered = records.tables.read()
         captured, history = self._bronze.captured_offset(), self._bronze.copies.read()
         detached = detached_tables(self._config, history, registered, captured) if captured else {}
         chosen = names if names is not None else self._chosen(matches, registered) - detached.keys()
-        pinned: list[Pinned] = []
+        pinned: list[PinnedTable] = []
         unsettled: dict[TableName, str] = {}
         for name in sorted(chosen):
             try:
                 if name not in registered:
-                    raise Unsettled(_NO_SILVER)
-                pinned.append(pin(self._bronze, registered[name], shown.get(name)))
-            except Unsettled as error:
+                    raise NoStableVersion(_NO_SILVER)
+                pinned.append(pin_table(self._bronze, registered[name], shown.get(name)))
+            except NoStableVersion as error:
                 unsettled[name] = str(error)
             except Exception as error:  # one that cannot be read stops no other
                 self._conclude(Reconciliation(name, UNPROVEN, sentence=report_error(error)))
-        again = Records(self._lake).registered()
+        again = Records(self._lake).tables.read()
         changed = {table.name for table in pinned if again.get(table.name) != table.registered}
         unsettled |= dict.fromkeys(changed, "Apply is changing the table's columns.")
         return [table for table in pinned if table.name not in changed], unsettled
@@ -225,7 +232,7 @@ class Reconciler:
                 )
         return True
 
-    def _compare(self, pinned: Pinned, silver: SnapshotSilver, reads: SourceReads) -> Reconciliation:
+    def _compare(self, pinned: PinnedTable, silver: SnapshotCloner, reads: SourceReads) -> Reconciliation:
         """Compare one table under the snapshot."""
         started = time.monotonic()
         if any(pinned.offset < gap.end for gap in self._bronze.copies.read().gaps):
@@ -233,7 +240,9 @@ class Reconciler:
         read = reads.read(pinned.name)
         rule = self._config.rule_for(pinned.name)
         assert rule is not None
-        of_silver = silver.bring(pinned, rule, metadata_columns=self._config.silver.metadata_columns)
+        of_silver = silver.table_at_snapshot(
+            pinned, rule, metadata_columns=self._config.silver.metadata_columns
+        )
         compared = reads.plan(read, of_silver.columns, of_silver.fields)
         if not compared.silver:
             raise LakeError("No column can be compared.")
@@ -241,9 +250,10 @@ class Reconciler:
         found = find_differences(of_source, SilverRows(of_silver.frame, compared.silver, compared.shape.key))
         if not found.is_equal:
             self.requests.append(plan_repair(pinned.name, found, compared))
-        return replace(
-            _verdict(pinned.name, found, compared),
-            lsn=silver.through,
+        return Reconciliation(
+            pinned.name,
+            EQUAL if found.is_equal else DIFFERENT,
+            lsn=silver.end_lsn,
             silver_version=pinned.version,
             applied_lsn=pinned.offset,
             pending=of_silver.pending,
@@ -261,7 +271,7 @@ def compare_at_rest(config: Config, lake: Lake, names: Sequence[TableName]) -> l
 
     A table that silver does not have is left out.
     """
-    registered = Records(lake).registered()
+    registered = Records(lake).tables.read()
     tables = {name: registered[name] for name in names if name in registered}
     source, verdicts = config.source, []
     with ExitStack() as stack:
@@ -273,7 +283,7 @@ def compare_at_rest(config: Config, lake: Lake, names: Sequence[TableName]) -> l
         for name, table in tables.items():
             silver = lake.table_at(table.path)
             read = reads.read(name)
-            compared = reads.plan(read, table.columns, silver_fields(silver))
+            compared = reads.plan(read, table.columns, fields_by_physical_name(silver))
             rows = SilverRows(silver.frame(), compared.silver, compared.shape.key)
             found = find_differences(reads.side(read, compared.shape), rows)
             verdicts.append(replace(_verdict(name, found, compared), lsn=LSN(keeper.snapshot.lsn + 1)))

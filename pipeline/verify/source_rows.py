@@ -14,12 +14,12 @@ from types import TracebackType
 
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
-from pipeline.metadata.registry import Registered, RegisteredColumn
+from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.postgres.snapshot.hashed_rows import HashedColumns, RangeSum, RowHash, SourceRows, SourceTable
 from pipeline.protocol.messages import Relation
-from pipeline.silver.clone import silver_fields
+from pipeline.silver.clone import fields_by_physical_name
 from pipeline.table_name import TableName
 from pipeline.verify.comparable_columns import ComparableColumns, Fields, plan_comparison
 from pipeline.verify.differing_rows import FIRST_DIGITS
@@ -59,7 +59,7 @@ class SourceReads:
     ) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def start(self, tables: Mapping[TableName, Registered]) -> None:
+    def start(self, tables: Mapping[TableName, RegisteredTable]) -> None:
         """Start reading tables, in this order, in the form that silver's have now."""
         for name, registered in tables.items():
             self._reading[name] = self._pool.submit(self._read, name, registered)
@@ -78,8 +78,8 @@ class SourceReads:
         """Return how a table is compared with silver's columns."""
         return self._plan(read.name, read.relation, read.catalog, registered, fields)
 
-    def _read(self, name: TableName, registered: Registered) -> SourceRead:
-        fields = silver_fields(self._lake.table_at(registered.path))
+    def _read(self, name: TableName, registered: RegisteredTable) -> SourceRead:
+        fields = fields_by_physical_name(self._lake.table_at(registered.path))
         with self._open(name) as source:
             relation, catalog = source.table.relation, source.read_catalog()
             shape = self._plan(name, relation, catalog, registered.columns, fields).shape

@@ -10,8 +10,9 @@ from pipeline.bronze.copies import COPIES, REQUESTS
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
 from pipeline.metadata.events import EVENTS
 from pipeline.metadata.manifests import MANIFESTS
+from pipeline.metadata.misfits import MISFITS
 from pipeline.metadata.reconciliations import DIFFERENCES, RECONCILIATIONS
-from pipeline.metadata.registry import MISFITS, TABLES
+from pipeline.metadata.registry import TABLES
 from pipeline.metadata.status import STATUS
 from tests.support.paths import ROOT
 

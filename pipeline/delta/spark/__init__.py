@@ -1,1 +1,1 @@
-"""Spark: its session, settings and JARs."""
+"""Spark: its session, settings and JARs, and what a cluster needs."""

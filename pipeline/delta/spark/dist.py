@@ -1,9 +1,9 @@
 """Build what a Spark cluster needs into a folder: `make dist` runs this module.
 
-Out come the wheel (for the driver's Python environment), a zip of the package (`--py-files`), the JARs of
-Delta and of the log store (`--jars`), the jobs, quiet log settings, an archive of the packages that the
-driver needs where nothing can be installed, and a README.txt with the exact line. Executors run no Python at
-all. Everything comes from this checkout and its environment; only pip may fetch its build backend.
+The folder has the wheel (for the driver's Python environment), a zip of the package (`--py-files`), the JARs
+of Delta and of the log store (`--jars`), the jobs, quiet log settings, an archive of the packages that the
+driver needs if nothing can be installed, and a README.txt with the exact command. Executors run no Python.
+Everything comes from this checkout and its environment; only pip may fetch its build backend.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 JAR_NAMES = (*(f"{artifact}-{version}.jar" for _, artifact, version in DELTA_JARS), JAR_NAME)
 PACKAGES = "packages.tar.gz"
 README = """\
-What a Spark {spark} cluster needs to run the pipeline. From this folder, with the driver's Python in
-PYSPARK_DRIVER_PYTHON:
+What a Spark {spark} cluster needs to run the pipeline. Set PYSPARK_DRIVER_PYTHON to the driver's Python and
+run in this folder:
 
   {line}
 
 and the same with jobs/apply.py. The workers need Spark {spark} and nothing else: no Python, no package, no
-JAR. The driver needs Python {python} with pyspark {spark} and, by either way,
+JAR. The driver needs Python {python} with pyspark {spark} and one of these:
 
   pip install {wheel}
       with a package index; --py-files is then not needed
   tar -xzf {packages} -C FOLDER; export PYTHONPATH=FOLDER
       without one; built for this Python and platform ({platform})
 
-Where the cluster starts the driver itself (--deploy-mode cluster under YARN or Kubernetes; not tested here),
---archives {packages}#packages unpacks it beside the driver, whose PYTHONPATH then needs ./packages.
+If the cluster starts the driver (--deploy-mode cluster under YARN or Kubernetes; not tested here),
+--archives {packages}#packages unpacks it in the driver's folder, and PYTHONPATH needs ./packages.
 
-storage.root must be a path that driver and executors share and may both write: an object store, HDFS, or a
-shared folder. On a shared folder they may be different users with a group in common: give the folder that
-group and the set-group-ID bit (chmod g+ws), run both with umask 002, and add
---conf spark.hadoop.fs.permissions.umask-mode=002 to the line. Where storage.root is a folder, staged files
-are in it; elsewhere they are in the driver's TMPDIR, which has to hold the largest open transactions. The
-configuration and its secrets stay with the driver. The driver's memory is Spark's 1g unless the line says
---driver-memory 3g, which is what the jobs were tested with.
+storage.root must be a path that driver and executors share and can both write: an object store, HDFS, or a
+shared folder. On a shared folder they may be different users of one group: give the folder that group and the
+set-group-ID bit (chmod g+ws), run both with umask 002, and add
+--conf spark.hadoop.fs.permissions.umask-mode=002 to the command. If storage.root is a folder, staged files
+are in it; otherwise they are in the driver's TMPDIR, which must hold the largest open transactions. The
+configuration and its secrets stay with the driver. The driver's memory is Spark's default of 1g; the jobs
+were tested with --driver-memory 3g.
 """
 
 
 def submit_line(job: str, config: str) -> str:
-    """Return the spark-submit line of a job, to be run in the folder that was built."""
+    """Return the spark-submit command of a job, to be run in the built folder."""
     return (
         f"spark-submit --master spark://HOST:7077 --py-files pipeline.zip --jars {','.join(JAR_NAMES)} "
         f"--driver-java-options -Dlog4j2.configurationFile=log4j2.properties jobs/{job}.py --config {config}"
@@ -63,7 +63,7 @@ def submit_line(job: str, config: str) -> str:
 
 
 def build_dist(folder: Path, *, with_packages: bool = True) -> str:
-    """Fill the folder, which is emptied first, and return the text of its README."""
+    """Empty and fill the folder; return the text of its README."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "jobs").mkdir(parents=True)
     wheel = build_wheel(folder)
@@ -75,7 +75,7 @@ def build_dist(folder: Path, *, with_packages: bool = True) -> str:
     jars = spark_folder() / "jars"
     for name in JAR_NAMES:
         if not (jars / name).exists():
-            raise LakeError(f"{name} is not in Spark's jars; run make setup")
+            raise LakeError(f"{name} is not in Spark's JARs. Run make setup.")
         shutil.copy(jars / name, folder)
     (folder / "log4j2.properties").write_text(LOG4J_PROPERTIES)
     if with_packages:
@@ -96,12 +96,12 @@ def spark_folder() -> Path:
     """Return the Spark of the running environment."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise LakeError("pyspark is not installed in this environment; run make setup")
+        raise LakeError("pyspark is not installed in this environment. Run make setup.")
     return Path(spec.origin).parent
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel from a clean copy, so that nothing of an earlier build gets in."""
+    """Build the wheel from a clean copy of the sources, without files of earlier builds."""
     with tempfile.TemporaryDirectory() as name:
         for part in ("pyproject.toml", "README.md", "LICENSE", "pgdelta.py"):
             shutil.copy(CHECKOUT / part, name)
@@ -113,23 +113,23 @@ def build_wheel(folder: Path) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheel = next(folder.glob("pgdelta-*.whl"), None)
     if done.returncode or wheel is None:
-        said = next((line for line in done.stderr.splitlines()[::-1] if "ERROR" in line), "")
-        raise LakeError(f"pip could not build the wheel ({said}); run pip wheel . to see why")
+        message = next((line for line in done.stderr.splitlines()[::-1] if "ERROR" in line), "")
+        raise LakeError(f"pip could not build the wheel ({message}). Run pip wheel . for the whole output.")
     return wheel
 
 
 def pack_packages(archive: Path) -> None:
-    """Pack the packages that the driver needs beside pyspark, as installed here."""
+    """Pack the packages that the driver needs besides pyspark, as installed here."""
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         for found in required():
             for file in found.files or ():
-                # commands and cached bytecode stay behind
+                # without commands and bytecode
                 if ".." not in file.parts and file.suffix != ".pyc":
                     tar.add(str(found.locate_file(file)), str(file))
 
 
 def required(name: str = "pgdelta") -> list[Distribution]:
-    """Return every distribution that this one needs, pyspark and what only it needs left out."""
+    """Return all distributions that this one requires, without pyspark and py4j."""
     found: dict[str, Distribution] = {}
     names = list(_requirements(distribution(name), ()))
     while names:
@@ -139,7 +139,7 @@ def required(name: str = "pgdelta") -> list[Distribution]:
         try:
             found[name] = distribution(name)
         except PackageNotFoundError:
-            continue  # for another platform or Python
+            continue  # required on another platform or Python
         names += _requirements(found[name], extras)
     return [found[name] for name in sorted(found)]
 
@@ -147,13 +147,13 @@ def required(name: str = "pgdelta") -> list[Distribution]:
 def _requirements(of: Distribution, extras: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     for requirement in of.requires or ():
         match = re.match(r"([\w.-]+)\s*(?:\[([^]]*)\])?", requirement)
-        wanted = re.search(r"extra\s*==\s*['\"]([^'\"]+)", requirement)
-        if match and (wanted is None or wanted[1] in extras):
+        extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", requirement)
+        if match and (extra is None or extra[1] in extras):
             yield match[1].lower().replace("_", "-"), tuple((match[2] or "").replace(" ", "").split(","))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build into the named folder and print how to use it, or one sentence on failure."""
+    """Build into the named folder and print its README, or the error on stderr."""
     folder = Path(arguments[0] if arguments else "dist")
     try:
         print(build_dist(folder), end="")

@@ -1,9 +1,9 @@
-"""Make the environment's own Spark ready for Delta: `make setup` runs `python -m pipeline.delta.spark.jars`.
+"""Prepare the environment's Spark for Delta: `make setup` runs `python -m pipeline.delta.spark.jars`.
 
-Places Delta's two JARs and the compiled log store next to Spark's own, writes `conf/spark-defaults.conf` and
-`conf/log4j2.properties` there, and makes `bin/spark-submit` find this environment without activating it. The
-JARs, and the compiler of the log store, come from Maven Central through the Ivy that Spark ships. Safe to
-repeat: what is in place is left alone. It never touches a Spark outside this environment.
+Adds Delta's two JARs and the compiled log store to Spark's JARs, writes Spark's `conf/spark-defaults.conf`
+and `conf/log4j2.properties`, and lets `bin/spark-submit` find this environment without activating it. The
+JARs, and the compiler of the log store, come from Maven Central by the Ivy that Spark ships. Idempotent: only
+what is missing or different is written. Never changes a Spark outside this environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _IVY_SETTINGS = """\
 </ivysettings>
 """
 _FIND_SPARK_HOME = """\
-# Sourced by the commands beside it: this environment's Spark and Python, activated or not.
+# Sourced by the commands of this folder: this environment's Spark and Python, activated or not.
 if [ -z "${SPARK_HOME}" ]; then
   PGDELTA_BIN="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
   export PYSPARK_PYTHON="${PYSPARK_PYTHON:-${PGDELTA_BIN}/python}"
@@ -42,7 +42,7 @@ fi
 
 
 def prepare_spark(spark_home: Path, scripts: Path) -> list[str]:
-    """Leave Spark ready for Delta and return one line for each thing that had to be changed."""
+    """Prepare Spark for Delta; return one line for each change that was necessary."""
     check_java()
     changes = []
     for group, artifact, version in DELTA_JARS:
@@ -53,7 +53,7 @@ def prepare_spark(spark_home: Path, scripts: Path) -> list[str]:
             stale.unlink()
         retrieve_jar(spark_home, group, artifact, version, jar)
         changes.append(f"{jar.name} placed in Spark's jars")
-    # before the settings, which have Delta look for its class
+    # before the settings, with which Delta loads its class
     if not is_current(spark_home / "jars" / JAR_NAME):
         with tempfile.TemporaryDirectory() as folder:
             compiler = Path(folder, "ecj.jar")
@@ -75,27 +75,25 @@ def prepare_spark(spark_home: Path, scripts: Path) -> list[str]:
 
 
 def check_java() -> Path:
-    """Return the Java that Spark will run, or raise LakeError where there is none or an old one."""
+    """Return the Java that Spark will run; raise LakeError if there is none or it is too old."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
     if java is None:
-        where = "JAVA_HOME names no Java" if home else "there is no Java on the PATH"
-        raise LakeError(f"{where}; install Java {_OLDEST_JAVA} (a headless JRE will do)")
+        found = "JAVA_HOME has no Java." if home else "There is no Java on the PATH."
+        raise LakeError(f"{found} Install Java {_OLDEST_JAVA} (a headless JRE is enough).")
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     match = re.search(r'version "(\d+)', done.stderr)
     if match is None or int(match[1]) < _OLDEST_JAVA:
-        raise LakeError(
-            f"the Java on the PATH is not Java {_OLDEST_JAVA}; install it, or point JAVA_HOME at it"
-        )
+        raise LakeError(f"{java} is not Java {_OLDEST_JAVA} or newer. Install it, or set JAVA_HOME.")
     return Path(java)
 
 
 def retrieve_jar(spark_home: Path, group: str, artifact: str, version: str, jar: Path) -> None:
-    """Fetch one JAR into place, or raise LakeError; a damaged Ivy cache is passed by."""
+    """Fetch one JAR; raise LakeError if that fails. A damaged Ivy cache is bypassed."""
     ivy = next((spark_home / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
         raise LakeError(
-            "this Spark ships no Ivy to fetch JARs with; reinstall pyspark and run make setup again"
+            "This Spark has no Ivy to fetch JARs with. Reinstall pyspark and run make setup again."
         )
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder, "ivysettings.xml")
@@ -104,31 +102,31 @@ def retrieve_jar(spark_home: Path, group: str, artifact: str, version: str, jar:
         command += ["-dependency", group, artifact, version, "-confs", "default", "-notransitive"]
         command += ["-types", "jar", "-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
         fetched = Path(folder, f"{artifact}-{version}.jar")
-        said = ""
-        # the user's own cache first, which may hold the JAR already; then none, should that one be
-        # half-filled
+        message = ""
+        # the user's own cache first, which may have the JAR; then an empty one, in case the first is damaged
         for cache in ([], ["-cache", f"{folder}/cache"]):
             done = subprocess.run([*command, *cache], capture_output=True, text=True, check=False)
             if _is_jar(fetched):
-                # copied beside its place, then renamed: another session never sees half a JAR
+                # copied under another name, then renamed: another session never sees half a JAR
                 partial = jar.with_suffix(".partial")
                 shutil.copyfile(fetched, partial)
                 partial.replace(jar)
                 return
-            said = next((line.strip() for line in done.stdout.splitlines()[::-1] if "ERROR" in line), "")
+            message = next((line.strip() for line in done.stdout.splitlines()[::-1] if "ERROR" in line), "")
         raise LakeError(
-            f"{group}:{artifact}:{version} could not be fetched from Maven Central"
-            f"{f' ({said})' if said else ''}; check this machine's access to it and run make setup again"
+            f"{group}:{artifact}:{version} could not be fetched from Maven "
+            f"Central{f' ({message})' if message else ''}. Check this machine's access to it and run make "
+            "setup again."
         )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepare the Spark of the running environment; print what changed, or one sentence on failure."""
+    """Prepare the Spark of this environment; print the changes, or the error on stderr."""
     del arguments
     spec = find_spec("pyspark")
     try:
         if spec is None or spec.origin is None:
-            raise LakeError("pyspark is not installed in this environment; run make setup")
+            raise LakeError("pyspark is not installed in this environment. Run make setup.")
         for change in prepare_spark(Path(spec.origin).parent, Path(sys.prefix, "bin")):
             print(change)
     except (LakeError, OSError) as error:

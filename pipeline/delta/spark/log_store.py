@@ -1,8 +1,8 @@
-"""The log store for local folders: its Java source, compiled into a JAR when the environment is set up.
+"""Build the JAR of the log store for local folders, and check that a session uses it.
 
-Delta's own store for `file:` looks whether a version exists and renames then: two processes can both be told
-that they committed one version, and one of the commits is lost. `LinkLogStore` creates the version in one
-step and forces it to disk. The Eclipse compiler compiles it: that needs a Java runtime and no JDK.
+Delta's own store for `file:` checks whether a version exists and renames then: two processes can both believe
+that they committed one version, and one commit is lost. `LinkLogStore` creates the version in one step and
+syncs it to disk. The Eclipse compiler compiles it, which needs a Java runtime and no JDK.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ COMPILER = ("org.eclipse.jdt", "ecj", "3.36.0")
 SOURCES = Path(__file__).resolve().parent / "java"
 
 _MANIFEST = "META-INF/MANIFEST.MF"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a ZIP archive can hold
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a ZIP archive
 
 
 def is_current(jar: Path) -> bool:
-    """Say whether the JAR is there and was made of the source as it is."""
+    """Return whether the JAR exists and was built from the current sources."""
     if not zipfile.is_zipfile(jar):
         return False
     with zipfile.ZipFile(jar) as archive:
@@ -36,7 +36,7 @@ def is_current(jar: Path) -> bool:
 
 
 def build_jar(java: Path, compiler: Path, class_path: Path, jar: Path, sources: Path = SOURCES) -> None:
-    """Compile the sources against the JARs of a folder, or raise LakeError; equal sources, equal bytes."""
+    """Compile the sources against the JARs of a folder, reproducibly; raise LakeError if that fails."""
     with tempfile.TemporaryDirectory() as folder:
         classes = Path(folder, "classes")
         command = [str(java), "-jar", str(compiler), "-source", "17", "-target", "17", "-nowarn", "-g"]
@@ -44,8 +44,8 @@ def build_jar(java: Path, compiler: Path, class_path: Path, jar: Path, sources: 
         command += ["-d", str(classes), str(sources)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            said = next((line.strip() for line in done.stderr.splitlines() if "ERROR" in line), "")
-            raise LakeError(f"{sources} could not be compiled ({said}); reinstall pgdelta")
+            message = next((line.strip() for line in done.stderr.splitlines() if "ERROR" in line), "")
+            raise LakeError(f"{sources} could not be compiled ({message}). Reinstall pgdelta.")
         partial = jar.with_suffix(".partial")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             _add(archive, _MANIFEST, manifest(sources).encode())
@@ -55,21 +55,21 @@ def build_jar(java: Path, compiler: Path, class_path: Path, jar: Path, sources: 
 
 
 def require_log_store(spark: SparkSession) -> None:
-    """Raise LakeError where commits to a local folder would not exclude each other in this session."""
+    """Raise LakeError if commits of this session to a local folder do not exclude other commits."""
     if spark.sparkContext.getConf().get(LOG_STORE_SETTING) != LOG_STORE:
         raise LakeError(
-            "this Spark session would commit to a local folder through Delta's own log store, which can lose "
-            f"commits of two processes: start Spark with --conf {LOG_STORE_SETTING}={LOG_STORE}"
+            "This Spark session would commit to a local folder by Delta's own log store, which can lose "
+            f"commits of two processes. Start Spark with --conf {LOG_STORE_SETTING}={LOG_STORE}."
         )
     if not is_on_class_path(spark, LOG_STORE):
         raise LakeError(
-            f"{JAR_NAME} is not on Spark's class path: run `make setup`, or give spark-submit the JAR that "
-            "`make dist` builds, in --jars"
+            f"{JAR_NAME} is not on Spark's class path. Run `make setup`, or pass the JAR that `make dist` "
+            "builds to spark-submit in --jars."
         )
 
 
 def is_on_class_path(spark: SparkSession, name: str) -> bool:
-    """Say whether the driver's JVM finds a class."""
+    """Return whether the driver's JVM finds a class."""
     jvm: Any = spark._jvm
     try:
         jvm.java.lang.Class.forName(name, False, jvm.Thread.currentThread().getContextClassLoader())
@@ -79,7 +79,7 @@ def is_on_class_path(spark: SparkSession, name: str) -> bool:
 
 
 def manifest(sources: Path = SOURCES) -> str:
-    """Return the JAR's manifest, which names the sources that it was made of."""
+    """Return the manifest of a JAR that is built from the sources; it has their hash."""
     digest = hashlib.sha256()
     for path in sorted(sources.rglob("*.java")):
         digest.update(path.relative_to(sources).as_posix().encode())

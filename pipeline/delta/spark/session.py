@@ -1,6 +1,6 @@
-"""The Spark session of a job, and sessions beside it.
+"""Start the Spark session of a job, and further sessions for threads.
 
-Under `spark-submit` the JVM is already up and its settings are the user's: only what is not set is added.
+Under `spark-submit` the JVM runs already with the user's settings: only those that are not set are added.
 """
 
 import os
@@ -18,7 +18,7 @@ from pipeline.errors import LakeError
 
 
 def start_session(name: str) -> SparkSession:
-    """Return a session that can read and write Delta, or raise LakeError saying how to get one."""
+    """Return a session that can read and write Delta; raise LakeError if the JARs are missing."""
     if SparkContext._gateway is None:
         SparkContext._ensure_initialized(gateway=_launch_gateway())
     conf = SparkConf()
@@ -29,8 +29,8 @@ def start_session(name: str) -> SparkSession:
     if not is_on_class_path(spark, "io.delta.tables.DeltaTable"):
         group, artifact, version = DELTA_JARS[0]
         raise LakeError(
-            "Delta Lake's JARs are not on Spark's class path: run `make setup`, or give spark-submit "
-            f"--packages {group}:{artifact}:{version}"
+            "Delta Lake's JARs are not on Spark's class path. Run `make setup`, or start spark-submit with "
+            f"--packages {group}:{artifact}:{version}."
         )
     for key, value in RUNTIME_SETTINGS.items():
         spark.conf.set(key, value)
@@ -38,9 +38,9 @@ def start_session(name: str) -> SparkSession:
 
 
 def _launch_gateway() -> Any:
-    """Start Spark's JVM, or join the one that started this process.
+    """Start Spark's JVM, or connect to the one that started this process.
 
-    What it prints goes to stderr, as stdout is for what a command answers; a few lines are left out.
+    Its output goes to stderr, because stdout is for a command's result; a few lines are left out.
     """
     launch: Any = java_gateway.launch_gateway  # has no types
     if is_launched_by_spark():
@@ -56,15 +56,15 @@ def _launch_gateway() -> Any:
 def _forward(read_end: int) -> None:
     with open(read_end, "rb", buffering=0) as lines:
         for line in lines:
-            # the JVM announces a module that Spark asks for, at every start; Delta counts what VACUUM removes
+            # the JVM announces a module of Spark at every start; Delta counts the files that VACUUM removes
             if b"Using incubator modules" not in line and b"in a total of" not in line:
-                # our stderr may be a pipe that nobody reads any more
+                # stderr may be a closed pipe
                 with suppress(OSError):
                     os.write(2, line)
 
 
 def new_session(spark: SparkSession) -> SparkSession:
-    """Return a session with settings and views of its own, for one thread."""
+    """Return a session for one thread, with settings and views separate from all others."""
     session = spark.newSession()
     for key, value in RUNTIME_SETTINGS.items():
         session.conf.set(key, value)

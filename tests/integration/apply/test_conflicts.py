@@ -99,4 +99,4 @@ def test_rows_that_somebody_else_deleted_meanwhile_are_told(
     Outrun(monkeypatch, 1, ConcurrentAppendException, delete)
     summary = Applier(outrun.spark, outrun.config).apply_pending()
     failure = str(summary.tables[TableName("public", "t")].failure)
-    assert "was changed by somebody else (DELETE at version" in failure
+    assert "A foreign commit (DELETE at version" in failure

@@ -17,7 +17,8 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake, LakeTable, local_frame
 from pipeline.delta.txn import TableCommit
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.registry import Records, Registered
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
 from tests.support.bronze.events import relation, version
 
@@ -47,7 +48,7 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
         rows.append({**copy, "state": COMPLETE, "invisible_commits": [], "row_count": 1})
         silver = lake.table("silver", *name)
         silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), TableCommit(bronze.txn, UPTO))
-        records.register(Registered(*name, silver.path, number, (), copy_id=number))
+        records.tables.register(RegisteredTable(*name, silver.path, number, (), copy_id=number))
         entries.append(ManifestEntry(*name, silver.path, 0, UPTO, is_behind=False))
     bronze.copies.record([row for row in rows if row["state"] == READING])
     bronze.copies.record([row for row in rows if row["state"] == COMPLETE])
@@ -71,7 +72,7 @@ def test_a_look_that_finds_nothing_asks_as_many_logs_whatever_the_number_of_tabl
     for tables in (3, 10):
         applier = caught_up(spark, tmp_path / str(tables), tables)
         applier.apply_pending()  # the first look of a process reads each table's position
-        assert len(applier.records.registered()) == tables
+        assert len(applier.records.tables.read()) == tables
         with monkeypatch.context() as patch:
             patch.setattr(LakeTable, "snapshot", count)
             applier.apply_pending()

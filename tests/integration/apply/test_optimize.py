@@ -67,7 +67,7 @@ def test_small_files_become_few_and_rows_stay(grown: Pipeline) -> None:
 def test_one_table_that_fails_keeps_no_other_from_being_done(
     grown: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merge = LakeTable.merge_files
+    merge = LakeTable.compact
 
     def fail_for_one(table: LakeTable) -> tuple[int, int]:
         if table.path.endswith("bronze/changes"):
@@ -75,7 +75,7 @@ def test_one_table_that_fails_keeps_no_other_from_being_done(
         return merge(table)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LakeTable, "merge_files", fail_for_one)
+        patch.setattr(LakeTable, "compact", fail_for_one)
         summary = run_optimize(grown.config, vacuums=True, spark=grown.spark)
     assert summary.exit_code(strict=False) == 1
     assert [table.table for table in summary.tables if table.failure] == ["bronze/changes"]

@@ -221,10 +221,12 @@ def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(
     pipeline.catch_up()
     pipeline.run(*CREATED_AGAIN)
     pipeline.ingest()
-    from pipeline.metadata.registry import Records
+    from pipeline.metadata.registry import TableRegistry
 
     with monkeypatch.context() as patch:
-        patch.setattr(Records, "register", after(1, Records.register))  # the second comes after the rows
+        patch.setattr(
+            TableRegistry, "register", after(1, TableRegistry.register)
+        )  # the second comes after the rows
         with pytest.raises(Crash):
             apply_in_new_process(pipeline)
     pipeline.run("ALTER TABLE t ADD COLUMN n int DEFAULT 7", "INSERT INTO t VALUES ('more', 3)")

@@ -149,7 +149,8 @@ def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
     for summary in (first, pipeline.apply()):
         assert summary.exit_code(strict=False) == 1
         [line] = [line for line in summary.lines() if line.startswith("failed: ")]
-        assert "public.orders was changed by somebody else (DELETE at version" in line
+        assert "A foreign commit (DELETE at version" in line
+        assert "changed rows of silver table public.orders." in line
         assert ("RESTORE" in line) == (moment == "after")
     silver = as_of(pipeline.spark, pipeline.root)
     assert set(silver.behind) == {("public", "orders")}

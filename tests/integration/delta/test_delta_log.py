@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.log import clear_cache, delta_log, newest_snapshot
+from pipeline.delta.log import delta_log, forget_log, newest_snapshot
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN
@@ -62,7 +62,7 @@ def test_a_log_without_its_checksum_file_is_read_in_any_thread(spark: SparkSessi
     assert list(tmp_path.glob("t/_delta_log/*.checkpoint.parquet"))
     for checksum in tmp_path.glob("t/_delta_log/*.crc"):
         checksum.unlink()
-    clear_cache(spark, table.path)
+    forget_log(spark, table.path)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(table.offsets).result() == {"pgdelta:t:1": LSN(7)}
         assert pool.submit(table.is_empty).result() is False

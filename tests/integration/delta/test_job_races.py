@@ -22,7 +22,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline.delta.log import operations_since
+from pipeline.delta.log import operations_after
 from pipeline.delta.spark.settings import LOG_STORE_SETTING
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
@@ -168,7 +168,7 @@ def _positions(lake: Lake, *segments: str) -> Counter[str]:
     """Count the commits of a table's log by what they were told under."""
     path = lake.path(*(segments or ("bronze", "changes")))
     job, table = ("apply", "silver") if segments else ("ingest", "changes")
-    found = [operation.metadata.get("lsn") for operation in operations_since(lake.spark, path, -1)]
+    found = [operation.metadata.get("lsn") for operation in operations_after(lake.spark, path, -1)]
     texts = [text.split("/") for text in found if isinstance(text, str)]
     return Counter(f"{job}-{table}-{(int(high, 16) << 32 | int(low, 16)) - 1}" for high, low in texts)
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta import table as table_module
-from pipeline.delta.log import operations_since
+from pipeline.delta.log import operations_after
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.metadata.manifests import MANIFESTS, Manifest, ManifestEntry, Manifests
 from pipeline.protocol.lsn import LSN
@@ -27,14 +27,14 @@ def record(manifests: Manifests, *numbers: int) -> None:
 
 def merges(table: LakeTable) -> list[int]:
     """Return the versions in which files were merged."""
-    found = operations_since(table.spark, table.path, -1)
+    found = operations_after(table.spark, table.path, -1)
     return [each.version for each in found if each.operation == "OPTIMIZE"]
 
 
 def test_files_are_merged_where_the_version_gets_to_a_multiple(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_module, "MERGED_EACH", 6)
+    monkeypatch.setattr(table_module, "COMPACTION_INTERVAL", 6)
     lake = Lake(spark, str(tmp_path))
     manifests = Manifests(lake)
     manifests.ensure()
@@ -70,7 +70,7 @@ def test_a_process_that_begins_on_an_older_lake_merges_nothing_at_each_commit(
 def test_a_merge_that_loses_against_another_writer_fails_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_module, "MERGED_EACH", 2)
+    monkeypatch.setattr(table_module, "COMPACTION_INTERVAL", 2)
     manifests = Manifests(Lake(spark, str(tmp_path)))
     manifests.ensure()
     record(manifests, 1)

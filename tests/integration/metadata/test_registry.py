@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from pipeline.delta.table import Lake, LakeTable, local_frame
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, Registered, RegisteredColumn, Successor
+from pipeline.metadata.records import Records
+from pipeline.metadata.registry import RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -18,8 +19,10 @@ pytestmark = pytest.mark.spark
 
 ID = RegisteredColumn("id", "id", 1, "id")
 V = RegisteredColumn("v", "title", None, "col-1f")
-OLD = Registered("public", "t", "file:/lake/t", 16385, (ID, V), metadata_columns=("_commit_lsn", "col-2a"))
-NEW = Registered(
+OLD = RegisteredTable(
+    "public", "t", "file:/lake/t", 16385, (ID, V), metadata_columns=("_commit_lsn", "col-2a")
+)
+NEW = RegisteredTable(
     "public",
     "t",
     "file:/lake/t",
@@ -30,11 +33,13 @@ NEW = Registered(
 
 
 @pytest.mark.parametrize("entry", [OLD, NEW])
-def test_an_entry_is_read_back_as_recorded(spark: SparkSession, tmp_path: Path, entry: Registered) -> None:
+def test_an_entry_is_read_back_as_recorded(
+    spark: SparkSession, tmp_path: Path, entry: RegisteredTable
+) -> None:
     records = Records(Lake(spark, str(tmp_path)))
     records.ensure()
-    records.register(entry)
-    assert Records(Lake(spark, str(tmp_path))).registered() == {TableName("public", "t"): entry}
+    records.tables.register(entry)
+    assert Records(Lake(spark, str(tmp_path))).tables.read() == {TableName("public", "t"): entry}
 
 
 def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -50,10 +55,10 @@ def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp
     table.append(local_frame(spark, [row], older))
     records = Records(lake)
     records.ensure()
-    records.register(NEW)
-    found = Records(lake).registered()
+    records.tables.register(NEW)
+    found = Records(lake).tables.read()
     assert found == {
-        TableName("public", "u"): Registered("public", "u", "p", 1, (ID,)),
+        TableName("public", "u"): RegisteredTable("public", "u", "p", 1, (ID,)),
         TableName("public", "t"): NEW,
     }
 
@@ -64,18 +69,20 @@ def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
     records = Records(Lake(spark, str(tmp_path)))
     records.ensure()
     kinds = ("resync", "diverged", "evolved", "held")
-    records.record_events([Event("public", kind, LSN(1), kind, "a sentence") for kind in kinds])
+    records.events.record([Event("public", kind, LSN(1), kind, "a sentence") for kind in kinds])
     told = {TableName("public", "resync"): LSN(1), TableName("public", "diverged"): LSN(1)}
-    assert records.resyncs() == told
-    assert records.resyncs() == told
+    assert records.events.resyncs() == told
+    assert records.events.resyncs() == told
     after_a_crash = Records(Lake(spark, str(tmp_path)))
-    after_a_crash.record_events([Event("public", "resync", LSN(7), "resync", "another sentence")])
+    after_a_crash.events.record([Event("public", "resync", LSN(7), "resync", "another sentence")])
     newer = {**told, TableName("public", "resync"): LSN(7)}
-    assert after_a_crash.resyncs() == newer
-    after_a_crash.forget_resyncs(told)
-    assert after_a_crash.resyncs() == {TableName("public", "resync"): LSN(7)}, "another event came since"
-    after_a_crash.forget_resyncs(newer)
-    assert after_a_crash.resyncs() == {}
+    assert after_a_crash.events.resyncs() == newer
+    after_a_crash.events.forget_resyncs(told)
+    assert after_a_crash.events.resyncs() == {TableName("public", "resync"): LSN(7)}, (
+        "another event came since"
+    )
+    after_a_crash.events.forget_resyncs(newer)
+    assert after_a_crash.events.resyncs() == {}
 
 
 def test_an_event_is_recorded_once_and_looked_for_once_by_a_process(
@@ -85,13 +92,13 @@ def test_an_event_is_recorded_once_and_looked_for_once_by_a_process(
     records = Records(lake)
     records.ensure()
     held, evolved = (Event("public", "t", LSN(1), kind, "a sentence") for kind in ("held", "evolved"))
-    records.record_events([held])
+    records.events.record([held])
     events = lake.table("_pgdelta", "events")
     version = events.version()
-    records.record_events([held])
+    records.events.record([held])
     assert events.version() == version, "nothing was looked for"
-    records.record_events([held, evolved])
-    Records(lake).record_events([held, evolved])
+    records.events.record([held, evolved])
+    Records(lake).events.record([held, evolved])
     assert sorted(row.kind for row in events.frame().collect()) == ["evolved", "held"]
 
 
@@ -107,8 +114,8 @@ def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time(
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LakeTable, "append_few", fail)
+        patch.setattr(LakeTable, "append_small", fail)
         with pytest.raises(OSError, match="no space left"):
-            records.record_events([event])
-    records.record_events([event])
+            records.events.record([event])
+    records.events.record([event])
     assert lake.table("_pgdelta", "events").frame().count() == 1

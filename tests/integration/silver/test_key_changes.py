@@ -1,4 +1,4 @@
-"""Changed keys: what was not sent comes from the row at the old key, however far back, all in Spark."""
+"""Key changes: unchanged TOAST comes from the row at the old key, however far back, all in Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from pipeline.silver import folded_frames as ff
-from pipeline.silver import key_changes as link_module
+from pipeline.silver import key_changes as key_changes_module
 from pipeline.silver import merge
 from pipeline.silver.fold import FROM_SILVER, UNKNOWN, VALUE, Fold, FoldColumn
 from pipeline.silver.folded_frames import fold_by_key, steps
@@ -76,23 +76,23 @@ def bronze(spark: SparkSession, changes: Sequence[tuple[Any, ...]]) -> DataFrame
     return spark.createDataFrame(rows, CHANGES)
 
 
-def linked(changes: DataFrame, fold: Fold = FOLD) -> DataFrame:
-    stepped = steps(changes, fold)
-    return ff.with_key_changes(fold_by_key(stepped, fold), follow_key_changes(stepped, fold), fold)
+def followed(changes: DataFrame, fold: Fold = FOLD) -> DataFrame:
+    key_steps = steps(changes, fold)
+    return ff.with_key_changes(fold_by_key(key_steps, fold), follow_key_changes(key_steps, fold), fold)
 
 
-def told(spark: SparkSession, *changes: tuple[Any, ...], fold: Fold = FOLD) -> dict[int, str]:
-    """Return per key what the fold says of it: `D`, or the partial columns as text, state and base key."""
+def folded(spark: SparkSession, *changes: tuple[Any, ...], fold: Fold = FOLD) -> dict[int, str]:
+    """Return the fold of each key: `D`, or the partial columns as state, base key and text."""
     found = {}
-    for row in linked(bronze(spark, changes), fold).collect():
+    for row in followed(bronze(spark, changes), fold).collect():
         states = {VALUE: "=", UNKNOWN: "?", FROM_SILVER: f"<{row.b0}", None: "kept"}
         columns = (states[row[f"s{i}"]] + (row[f"x{i}"] or "") for i in fold.partial)
         found[int(row.k0)] = "D" if row.op == "D" else f"{row.x1} " + " ".join(columns)
     return found
 
 
-def test_swap_takes_what_was_not_sent_from_the_silver_rows(small: SparkSession) -> None:
-    found = told(
+def test_swapped_keys_inherit_from_the_silver_rows(small: SparkSession) -> None:
+    found = folded(
         small,
         update(100, "one", NOT_SENT, old=1),
         update(1, "two", NOT_SENT, old=2),
@@ -101,8 +101,8 @@ def test_swap_takes_what_was_not_sent_from_the_silver_rows(small: SparkSession) 
     assert found == {1: "two <2", 2: "one <1", 100: "D"}
 
 
-def test_chain_inherits_from_where_the_value_was_sent_last(small: SparkSession) -> None:
-    found = told(
+def test_chain_inherits_the_value_that_was_sent_last(small: SparkSession) -> None:
+    found = folded(
         small,
         insert(1, "a", "A"),
         update(2, "b", NOT_SENT, old=1),
@@ -115,12 +115,12 @@ def test_chain_inherits_from_where_the_value_was_sent_last(small: SparkSession) 
 
 
 def test_null_that_was_sent_is_inherited_as_null(small: SparkSession) -> None:
-    found = told(small, update(1, "a", None), update(2, "b", NOT_SENT, old=1))
+    found = folded(small, update(1, "a", None), update(2, "b", NOT_SENT, old=1))
     assert found == {1: "D", 2: "b ="}
 
 
-def test_delete_ends_what_can_be_inherited(small: SparkSession) -> None:
-    found = told(
+def test_nothing_is_inherited_across_a_delete(small: SparkSession) -> None:
+    found = folded(
         small,
         delete(1),
         insert(1, "a", "A"),
@@ -131,31 +131,31 @@ def test_delete_ends_what_can_be_inherited(small: SparkSession) -> None:
     assert found == {1: "D", 2: "c ?"}
 
 
-def test_row_that_came_back_to_its_key_has_its_own_value(small: SparkSession) -> None:
-    found = told(small, update(2, "a", NOT_SENT, old=1), update(1, "b", NOT_SENT, old=2))
+def test_row_that_returns_to_its_key_has_its_silver_value(small: SparkSession) -> None:
+    found = folded(small, update(2, "a", NOT_SENT, old=1), update(1, "b", NOT_SENT, old=2))
     assert found == {1: "b <1", 2: "D"}
 
 
-def test_key_that_came_toasted_and_unchanged_did_not_move(small: SparkSession) -> None:
+def test_key_that_is_unchanged_toast_does_not_change(small: SparkSession) -> None:
     fold = Fold((FoldColumn("id", INT, {1: 0}, True), *FOLD.columns[1:]), (0,), (1,))
     rows = [(100, 0, SOME_TIME, "U", 1, "K", ["7", None, None], [None, "a", None], [0, 2])]
-    [row] = linked(small.createDataFrame(rows, CHANGES), fold).collect()
+    [row] = followed(small.createDataFrame(rows, CHANGES), fold).collect()
     assert (row.k0, row.op, row.x0, row.x1, row.s2) == ("7", "U", "7", "a", None)
 
 
 def test_row_replaced_without_a_delete_leaves_one_row_at_its_key(small: SparkSession) -> None:
     # The source lost row 5 by what sends no delete: a partition that was dropped, a row filter.
-    found = told(small, update(5, "a", NOT_SENT, old=1), update(5, "b", NOT_SENT, old=2))
+    found = folded(small, update(5, "a", NOT_SENT, old=1), update(5, "b", NOT_SENT, old=2))
     assert found == {1: "D", 2: "D", 5: "b <2"}
-    assert len(linked(bronze(small, [update(5, "a", NOT_SENT, old=i) for i in (1, 2, 3)])).collect()) == 4
-    found = told(small, update(5, "a", NOT_SENT, old=1), insert(5, "b", "B"))
+    assert len(followed(bronze(small, [update(5, "a", NOT_SENT, old=i) for i in (1, 2, 3)])).collect()) == 4
+    found = folded(small, update(5, "a", NOT_SENT, old=1), insert(5, "b", "B"))
     assert found == {1: "D", 5: "b =B"}
 
 
-def test_row_from_before_a_column_has_its_default_and_an_arrival_what_its_row_had(
+def test_row_older_than_a_column_has_its_default_and_a_moved_row_its_value(
     small: SparkSession,
 ) -> None:
-    found = told(
+    found = folded(
         small,
         insert(1, "a", "A"),  # of the version without the column
         update(2, "b", NOT_SENT, old=1),
@@ -168,14 +168,14 @@ def test_row_from_before_a_column_has_its_default_and_an_arrival_what_its_row_ha
     assert found == {1: "D", 2: "b =A =seven", 3: "D", 4: "d =C =sent", 5: "e =E kept", 6: "f =F ?"}
 
 
-def test_silver_row_that_is_not_there_leaves_its_values_unknown(small: SparkSession) -> None:
+def test_values_of_a_missing_silver_row_are_unknown(small: SparkSession) -> None:
     changes = bronze(small, [update(2, "a", NOT_SENT, old=1), update(9, "b", NOT_SENT, old=8)])
     silver = small.createDataFrame([(1, "x", "BIG")], "id INT, v STRING, big STRING")
-    source = ff.from_silver(ff.typed(linked(changes), FOLD), silver, FOLD)
+    source = ff.from_silver(ff.typed(followed(changes), FOLD), silver, FOLD)
     found = {row.k0: (row.op, row.c2, row.s2) for row in source.collect() if row.op != "D"}
     assert found == {2: ("U", "BIG", FROM_SILVER), 9: ("U", None, UNKNOWN)}
-    lost = source.where("op <> 'D'").selectExpr("k0", f"{merge.misfits(FOLD)} AS m").collect()
-    assert {row.k0: [tuple(m) for m in row.m] for row in lost} == {2: [], 9: [("big", None, "not sent")]}
+    misfits = source.where("op <> 'D'").selectExpr("k0", f"{merge.misfits(FOLD)} AS m").collect()
+    assert {row.k0: [tuple(m) for m in row.m] for row in misfits} == {2: [], 9: [("big", None, "not sent")]}
 
 
 # Many at once -----------------------------------------------------------------------------------------------
@@ -183,28 +183,28 @@ def test_silver_row_that_is_not_there_leaves_its_values_unknown(small: SparkSess
 
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Count the passes of `link`; within it nothing may come to the driver."""
+    """Count the rounds of pointer doubling; within it no rows may be collected by the driver."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-    passes: list[str] = []
-    hop = link_module._hop
+    rounds: list[str] = []
+    inherit = key_changes_module._inherit
 
-    def counted_hop(nodes: DataFrame, fold: Fold) -> DataFrame:
-        passes.append("hop")
-        return hop(nodes, fold)
+    def counted(segments: DataFrame, fold: Fold) -> DataFrame:
+        rounds.append("inherit")
+        return inherit(segments, fold)
 
     def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("rows were brought to the driver")
+        raise AssertionError("rows were collected by the driver")
 
     with monkeypatch.context() as patch:
-        patch.setattr(link_module, "_hop", counted_hop)
+        patch.setattr(key_changes_module, "_inherit", counted)
         for name in ("collect", "toPandas", "toLocalIterator", "take", "head", "toArrow"):
             patch.setattr(ClassicDataFrame, name, refuse)
-        yield passes
+        yield rounds
 
 
 def moves(spark: SparkSession, count: int, *, by: int) -> DataFrame:
-    """Return `count` updates of keys 0…, each adding `by` to its key and leaving `big` unsent."""
+    """Return `count` updates of keys 0…, each adding `by` to its key and not sending `big`."""
     return spark.range(count).selectExpr(
         "CAST(100 AS BIGINT) AS commit_lsn",
         "id AS ordinal",
@@ -219,14 +219,14 @@ def moves(spark: SparkSession, count: int, *, by: int) -> DataFrame:
 
 
 @pytest.mark.slow
-def test_chain_of_100_000_key_changes_takes_logarithmic_passes(
+def test_chain_of_100_000_key_changes_needs_logarithmic_rounds(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 100_000
-    with watched(monkeypatch) as passes:
-        links = follow_key_changes(steps(moves(spark, count, by=1), FOLD), FOLD)
-    assert [tuple(row) for row in links.collect()] == [(str(count), "0", FROM_SILVER, None)]
-    assert len(passes) <= ceil(log2(count)) + 1
+    with watched(monkeypatch) as rounds:
+        moved = follow_key_changes(steps(moves(spark, count, by=1), FOLD), FOLD)
+    assert [tuple(row) for row in moved.collect()] == [(str(count), "0", FROM_SILVER, None)]
+    assert len(rounds) <= ceil(log2(count)) + 1
 
 
 @pytest.mark.slow
@@ -238,9 +238,9 @@ def test_chain_inherits_a_value_that_was_sent_in_the_middle(
     unsent = F.expr(f"CASE WHEN ordinal <> {middle} THEN unsent END")
     changes = moves(spark, count, by=1).withColumns({"new": sent, "unsent": unsent})
     with watched(monkeypatch):
-        stepped = steps(changes, FOLD)
+        key_steps = steps(changes, FOLD)
         source = ff.typed(
-            ff.with_key_changes(fold_by_key(stepped, FOLD), follow_key_changes(stepped, FOLD), FOLD),
+            ff.with_key_changes(fold_by_key(key_steps, FOLD), follow_key_changes(key_steps, FOLD), FOLD),
             FOLD,
         )
     [row] = source.where("op <> 'D'").collect()
@@ -249,16 +249,16 @@ def test_chain_inherits_a_value_that_was_sent_in_the_middle(
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_all_keys_moved_at_once_take_one_pass(
+def test_all_keys_changed_at_once_need_one_round(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     by = 1_000_000
     silver = spark.range(count).selectExpr("CAST(id AS INT) AS id", "'old' AS v", "concat('big', id) AS big")
-    with watched(monkeypatch) as passes:
-        stepped = steps(moves(spark, count, by=by), FOLD)
-        links = ff.with_key_changes(fold_by_key(stepped, FOLD), follow_key_changes(stepped, FOLD), FOLD)
-        source = ff.from_silver(ff.typed(links, FOLD), silver, FOLD).localCheckpoint()
-    assert len(passes) == 1
+    with watched(monkeypatch) as rounds:
+        key_steps = steps(moves(spark, count, by=by), FOLD)
+        moved = ff.with_key_changes(fold_by_key(key_steps, FOLD), follow_key_changes(key_steps, FOLD), FOLD)
+        source = ff.from_silver(ff.typed(moved, FOLD), silver, FOLD).localCheckpoint()
+    assert len(rounds) == 1
     kept = f"c0 = k0 AND c1 = 'moved' AND s2 = {FROM_SILVER} AND c2 = concat('big', k0 - {by})"
     assert source.where(f"op = 'U' AND {kept}").count() == count
     assert source.where("op = 'D'").selectExpr("count(DISTINCT k0)", "max(k0)").collect() == [

@@ -53,7 +53,7 @@ def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name:
     assert history.where("operation = 'WRITE'").orderBy("version").collect()[-1].version == max(
         row.version for row in history.collect()
     )
-    assert not pipeline.path("_pgdelta", "rewrites", "public", "t").exists()
+    assert not pipeline.path("_pgdelta", "rebuilds", "public", "t").exists()
     # silver goes on from there
     pipeline.run(
         "UPDATE t SET v = 'last', n = 9 WHERE id = 20",
@@ -68,29 +68,29 @@ def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["replace_by", "register"])
+@pytest.mark.parametrize("step", ["replace_with", "register"])
 def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     from pipeline.apply.applier import Applier
     from pipeline.delta.table import LakeTable
-    from pipeline.metadata.registry import Records
+    from pipeline.metadata.registry import TableRegistry
 
     pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     fill(pipeline)
     pipeline.run("ALTER TABLE t ALTER v TYPE text", "UPDATE t SET v = 'a text' WHERE id = 2")
     pipeline.ingest()
     with monkeypatch.context() as patch:
-        if step == "replace_by":
-            patch.setattr(LakeTable, "replace_by", crash)
+        if step == "replace_with":
+            patch.setattr(LakeTable, "replace_with", crash)
         else:
-            register = Records.register
+            register = TableRegistry.register
 
-            def first_only(records: Records, table: object) -> None:
-                register(records, table)  # type: ignore[arg-type]
-                patch.setattr(Records, "register", crash)
+            def first_only(registry: TableRegistry, table: object) -> None:
+                register(registry, table)  # type: ignore[arg-type]
+                patch.setattr(TableRegistry, "register", crash)
 
-            patch.setattr(Records, "register", first_only)
+            patch.setattr(TableRegistry, "register", first_only)
         with pytest.raises(Crash):
             Applier(pipeline.spark, pipeline.config).apply_pending()
     pipeline.run("ALTER TABLE t RENAME v TO title", "UPDATE t SET title = 'more', n = 1 WHERE id = 1")

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config.tables import TableRule
 from pipeline.metadata.reconciliations import EQUAL, UNPROVEN
-from pipeline.silver.clone import Pinned, SilverAsOf, SnapshotSilver
+from pipeline.silver.clone import PinnedTable, SnapshotCloner, TableAtSnapshot
 from pipeline.verify import reconcile
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.injuries import injure
@@ -24,13 +24,13 @@ def emptied(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Pip
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.run("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 20) i")
     pipeline.catch_up()
-    bring = SnapshotSilver.bring
+    bring = SnapshotCloner.table_at_snapshot
 
-    def empty(self: SnapshotSilver, pinned: Pinned, rule: TableRule, **options: Any) -> SilverAsOf:
+    def empty(self: SnapshotCloner, pinned: PinnedTable, rule: TableRule, **options: Any) -> TableAtSnapshot:
         pipeline.run("TRUNCATE t")
         return bring(self, pinned, rule, **options)
 
-    monkeypatch.setattr(SnapshotSilver, "bring", empty)
+    monkeypatch.setattr(SnapshotCloner, "table_at_snapshot", empty)
     monkeypatch.setattr(reconcile, "_ATTEMPTS", 1)
     return pipeline
 

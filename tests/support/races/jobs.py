@@ -55,7 +55,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
     from pipeline.delta.txn import TableCommit, commit_settings
     from pipeline.metadata.events import Event
     from pipeline.metadata.reconciliations import EQUAL, Reconciliation, Reconciliations
-    from pipeline.metadata.registry import Records
+    from pipeline.metadata.records import Records
     from pipeline.protocol.lsn import LSN
 
     bronze, records = Bronze(lake, PIPELINE), Records(lake)
@@ -69,7 +69,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
         commit_files(bronze.changes, [], TableCommit(bronze.txn, LSN(number + 1)))
 
     def note(number: int, tag: str) -> None:
-        records.record_events([Event(*NAME, LSN(number), "evolved", tag)])
+        records.events.record([Event(*NAME, LSN(number), "evolved", tag)])
 
     def say(number: int, tag: str) -> None:
         Reconciliations(lake).record(tag, Reconciliation(NAME, EQUAL))
@@ -90,7 +90,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
 
     def optimize(number: int, tag: str) -> None:
         segments = {"silver": ("silver", *NAME), "changes": ("bronze", "changes")}
-        retry_conflicts(lake.table(*segments.get(table, ("_pgdelta", table))).merge_files)
+        retry_conflicts(lake.table(*segments.get(table, ("_pgdelta", table))).compact)
 
     if job == "optimize":
         return optimize
@@ -102,7 +102,7 @@ def prepare(lake: Lake) -> None:
     from pipeline.bronze.copy_states import CopyRequest
     from pipeline.bronze.log import Bronze
     from pipeline.metadata.reconciliations import EQUAL, Reconciliation, Reconciliations
-    from pipeline.metadata.registry import Records
+    from pipeline.metadata.records import Records
 
     bronze = Bronze(lake, PIPELINE)
     bronze.ensure()

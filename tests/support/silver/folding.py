@@ -27,7 +27,7 @@ from pipeline.silver.folded_frames import fold_by_key, steps
 from pipeline.silver.key_changes import follow_key_changes
 from pipeline.silver.merge import MetadataNames
 from pipeline.silver.types import stored
-from pipeline.silver.write_plan import Identity, TableInput, WriteStep, identity_of, plan_fold, signature
+from pipeline.silver.write_plan import Identity, TableInput, WriteStep, fold_signature, identity_of, plan_fold
 from tests.support.histories import History
 from tests.support.model import ModelChange, Shape, Text
 
@@ -113,7 +113,7 @@ class Folding:
                         lineage.rows.clear()
                     if changes:
                         relation = self.relations[self.version(changes[0][0].shape)]
-                        groups.setdefault(signature(relation), []).append(lineage)
+                        groups.setdefault(fold_signature(relation), []).append(lineage)
             for group in groups.values():
                 self.fold(group, [(x.seed, x.rounds[number][1]) for x in group])
 
@@ -231,8 +231,8 @@ class Folding:
         """Move copies as `CutWriter` does."""
         (version,) = fold.versions
         columns = fold.columns
-        net = multiset.net_copies(multiset.copies(changes, columns, version), columns)
-        counted = multiset.against_silver(net, silver, columns).localCheckpoint()
+        net = multiset.net_counts(multiset.signed_rows(changes, columns, version), columns)
+        counted = multiset.with_silver_counts(net, silver, columns).localCheckpoint()
         plain = Fold(tuple(replace(c, is_partial=False) for c in columns), (), fold.versions)
         added = folded_frames.typed(multiset.added_rows(counted, columns).withColumn("op", F.lit("I")), plain)
         kept = multiset.kept_rows(counted, silver, columns, NO_METADATA)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.apply.table_paths import why_folder_is_taken
-from pipeline.metadata.registry import Registered
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.table_name import TableName
 
 ROOT = "file:/lake"
@@ -29,7 +29,7 @@ AT_A, AT_B, AT_T = "silver/public/a", "silver/public/b", "silver/t"
 def test_a_folder_with_rows_is_its_own_or_refused(
     places: dict[TableName, str], path: str, whose: str | None, root: str
 ) -> None:
-    registered = {name: Registered(*name, f"{root}/{place}", 1, ()) for name, place in places.items()}
+    registered = {name: RegisteredTable(*name, f"{root}/{place}", 1, ()) for name, place in places.items()}
     why = why_folder_is_taken(A, f"{ROOT}/{path}", registered, ROOT)
     assert (why is None) == (whose is None)
     if whose:

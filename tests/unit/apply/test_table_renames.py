@@ -10,7 +10,7 @@ from pipeline.apply.table_renames import ChangesUnderOtherName, names_by_table, 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import TableSurvey
 from pipeline.delta.timestamps import EPOCH
-from pipeline.metadata.registry import Registered
+from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from tests.support.silver.relations import column, relation, survey
@@ -18,8 +18,8 @@ from tests.support.silver.relations import column, relation, survey
 A, B = TableName("public", "a"), TableName("public", "b")
 
 
-def registered(name: TableName, oid: int) -> Registered:
-    return Registered(*name, f"file:/lake/{name[1]}", oid, ())
+def registered(name: TableName, oid: int) -> RegisteredTable:
+    return RegisteredTable(*name, f"file:/lake/{name[1]}", oid, ())
 
 
 def sentences(

@@ -108,10 +108,10 @@ def test_versions_are_printed_as_queries(
     assert calls == [{"lsn": "0/64", "timestamp": None, "globs": ()}]
     assert capsys.readouterr().out.splitlines() == [
         "-- silver as of 0/64, committed 2026-01-31 12:00:00.000000Z",
-        "-- public.b was as of 0/32 when the others were as of 0/64: its rows would be those of "
-        "another commit; ask for a manifest in which it caught up",
-        "-- public.[a]: version 7",
+        "-- public.[a]: version 7 of file:/lake/silver/public/[a]",
         "SELECT * FROM delta.`file:/lake/silver/public/[a]` VERSION AS OF 7;",
+        "-- Table public.b is behind: it shows 0/32, the other tables show 0/64. Read silver as of a manifest "
+        "that has caught up.",
     ]
     data = versions.as_json()
     assert (data["lsn"], data["commit_time"]) == ("0/64", "2026-01-31T12:00:00+00:00")

@@ -12,7 +12,7 @@ import pytest
 from pipeline.cli.signals import main_guard
 from pipeline.config.load import load_config
 from pipeline.delta.log import json_object
-from pipeline.delta.txn import TableCommit, TxnId, without_variables
+from pipeline.delta.txn import TableCommit, TxnId, escape_variables
 from pipeline.errors import ConfigError, one_line
 from pipeline.protocol.lsn import LSN
 from pipeline.tail.request import TailOptions
@@ -151,7 +151,7 @@ def test_a_password_on_the_command_line_is_refused(conninfo: str) -> None:
 
 def test_a_commit_names_no_variable_that_spark_would_replace() -> None:
     commit = TableCommit(TxnId("shop"), LSN(7), {"table": ["sales", "${env:PGPASSWORD}"]})
-    text = without_variables(commit.user_metadata)
+    text = escape_variables(commit.user_metadata)
     assert "$" not in text
     assert json_object(text)["table"] == ["sales", "${env:PGPASSWORD}"]
 

@@ -33,7 +33,7 @@ with lock_apply(SimpleNamespace(local_root=sys.argv[1], root=sys.argv[1])):
 
 
 def lake_at(folder: Path | None) -> Lake:
-    """Return what a lock needs to know of a lake; None is one on another machine."""
+    """Return the part of a lake that a lock uses; None is a lake on other storage."""
     return cast(
         Lake,
         SimpleNamespace(local_root=folder and str(folder), root=f"file:{folder}" if folder else "s3a://b"),
@@ -42,7 +42,7 @@ def lake_at(folder: Path | None) -> Lake:
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Give a process that holds the lock of the lake in the test's folder."""
+    """Yield a process that holds the lock of the lake in the test's folder."""
     command = [sys.executable, "-c", HOLD, str(tmp_path / "lake")]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
@@ -54,7 +54,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_a_second_one_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+def test_a_second_apply_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     lake = lake_at(tmp_path / "not" / "there" / "yet")
     errors: list[BaseException] = []
 
@@ -68,11 +68,11 @@ def test_a_second_one_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
         thread = threading.Thread(target=second)
         thread.start()
         thread.join()
-        assert "Another apply writes the silver tables of file:" in str(errors)
+        assert "Another apply is writing the silver tables of file:" in str(errors)
     refuse_while_apply_runs(lake)
 
 
-def test_the_lock_is_let_go_on_every_way_out(tmp_path: Path) -> None:
+def test_the_lock_is_released_by_every_exception(tmp_path: Path) -> None:
     lake = lake_at(tmp_path)
 
     def fail(error: BaseException) -> None:
@@ -88,19 +88,21 @@ def test_the_lock_is_let_go_on_every_way_out(tmp_path: Path) -> None:
     refuse_while_apply_runs(lake)
 
 
-def test_the_process_that_holds_it_is_named_and_a_kill_frees_it(
+def test_the_holder_is_named_and_a_kill_releases_the_lock(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     lake = lake_at(tmp_path / "lake")
-    with pytest.raises(LakeError, match=rf"\(process {holder.pid} on .*\).* stop it"):
+    with pytest.raises(LakeError, match=rf"\(process {holder.pid} on .*\)\. Stop it"):
         refuse_while_apply_runs(lake)
     holder.send_signal(signal.SIGKILL)
     holder.wait(30)
-    assert (tmp_path / "lake" / "_pgdelta" / "locks" / "apply").read_text(), "nobody tidied up"
+    assert (tmp_path / "lake" / "_pgdelta" / "locks" / "apply").read_text(), (
+        "the holder's name is still there"
+    )
     refuse_while_apply_runs(lake)
 
 
-def test_a_copy_of_a_lake_in_use_is_free(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+def test_a_copy_of_a_locked_lake_is_not_locked(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
     assert holder.poll() is None
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
     refuse_while_apply_runs(lake_at(tmp_path / "copy"))
@@ -108,14 +110,16 @@ def test_a_copy_of_a_lake_in_use_is_free(tmp_path: Path, holder: subprocess.Pope
         refuse_while_apply_runs(lake_at(tmp_path / "lake"))
 
 
-def test_elsewhere_nothing_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_other_storage_nothing_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with lock_apply(lake_at(None)):
         refuse_while_apply_runs(lake_at(None))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_system_without_locks_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_file_system_without_locks_nothing_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*arguments: Any, number: int = errno.ENOLCK) -> None:
         raise OSError(number, "no locks available")
 
@@ -127,8 +131,10 @@ def test_a_file_system_without_locks_goes_without(tmp_path: Path, monkeypatch: p
         refuse_while_apply_runs(lake_at(tmp_path))
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    place = tmp_path / "lake"
-    place.write_text("no folder")
-    with pytest.raises(LakeError, match=f"The lock {place}/_pgdelta/locks/apply cannot be taken"):
-        refuse_while_apply_runs(lake_at(place))
+def test_a_lock_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "lake"
+    path.write_text("no folder")
+    with pytest.raises(
+        LakeError, match=f"The lock file {path}/_pgdelta/locks/apply cannot be opened: .* Give apply"
+    ):
+        refuse_while_apply_runs(lake_at(path))

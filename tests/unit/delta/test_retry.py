@@ -1,4 +1,4 @@
-"""What is written again where somebody else's commit came before, and what is not."""
+"""Writes that conflict with a foreign commit are repeated, others are not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.delta.log import delta_log
-from pipeline.delta.retry import ATTEMPTS, conflict_sentence, is_conflict, retry_conflicts
+from pipeline.delta.retry import ATTEMPTS, describe_conflict, is_conflict, retry_conflicts
 from pipeline.delta.table import Lake
 
 CONFLICT = ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] files were added")
@@ -24,7 +24,7 @@ SAME_WRITE = ConcurrentTransactionException("[DELTA_CONCURRENT_TRANSACTION] anot
 
 
 class Writer:
-    """Fails as it is told, then writes."""
+    """Raises the given errors, then writes."""
 
     def __init__(self, *failures: BaseException) -> None:
         self.failures = list(failures)
@@ -49,18 +49,18 @@ class Writer:
         (OSError("no space"), False),
     ],
 )
-def test_two_writers_of_the_same_are_no_conflict(error: Exception, expected: bool) -> None:
+def test_two_writers_of_one_offset_are_no_conflict(error: Exception, expected: bool) -> None:
     assert is_conflict(error) == expected
 
 
 @pytest.mark.parametrize("failures", range(ATTEMPTS))
-def test_a_conflict_is_written_again(failures: int) -> None:
+def test_a_write_is_repeated_after_a_conflict(failures: int) -> None:
     writer = Writer(*[CONFLICT] * failures)
     assert retry_conflicts(writer) == "written"
     assert writer.count == failures + 1
 
 
-def test_conflicts_without_end_are_an_error() -> None:
+def test_the_last_attempt_raises_its_conflict() -> None:
     writer = Writer(*[CONFLICT] * ATTEMPTS)
     with pytest.raises(ConcurrentAppendException):
         retry_conflicts(writer)
@@ -68,7 +68,7 @@ def test_conflicts_without_end_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("error", [SAME_WRITE, ValueError("other")])
-def test_any_other_error_comes_at_once(error: Exception) -> None:
+def test_any_other_error_is_raised_at_once(error: Exception) -> None:
     writer = Writer(error)
     with pytest.raises(type(error)):
         retry_conflicts(writer)
@@ -76,9 +76,9 @@ def test_any_other_error_comes_at_once(error: Exception) -> None:
 
 
 def test_a_conflict_has_a_sentence() -> None:
-    assert "each of the 4 times" in str(conflict_sentence(CONFLICT))
-    assert "another apply" in str(conflict_sentence(SAME_WRITE))
-    assert conflict_sentence(ValueError("other")) is None
+    assert "each of 4 attempts" in str(describe_conflict(CONFLICT))
+    assert "Another apply" in str(describe_conflict(SAME_WRITE))
+    assert describe_conflict(ValueError("other")) is None
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""What `make setup` leaves in the environment's own Spark, and what `spark-submit` makes of it."""
+"""`make setup` prepares the environment's Spark, and `spark-submit` uses it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
-    """Return a Spark that has Delta's JARs and nothing else of ours."""
+    """Return a Spark that has Delta's JARs and the log store, but no settings."""
     (tmp_path / "jars").mkdir()
     (tmp_path / "bin").mkdir()
     for _, artifact, version in DELTA_JARS:
@@ -53,7 +53,7 @@ def test_a_file_that_was_changed_is_written_again(spark_home: Path) -> None:
 
 def test_a_spark_without_ivy_is_named(spark_home: Path) -> None:
     (spark_home / "jars" / f"{DELTA_JARS[0][1]}-{DELTA_JARS[0][2]}.jar").write_bytes(b"half a jar")
-    with pytest.raises(LakeError, match="ships no Ivy"):
+    with pytest.raises(LakeError, match="has no Ivy"):
         prepare_spark(spark_home, spark_home / "bin")
 
 
@@ -61,11 +61,11 @@ def test_a_log_store_of_another_source_is_compiled_again(spark_home: Path) -> No
     jar = spark_home / "jars" / JAR_NAME
     with zipfile.ZipFile(jar, "w") as archive:
         archive.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\nSource-SHA-256: 0\n")
-    with pytest.raises(LakeError, match="ships no Ivy"):  # to fetch the compiler with
+    with pytest.raises(LakeError, match="has no Ivy"):  # to fetch the compiler with
         prepare_spark(spark_home, spark_home / "bin")
 
 
-def test_a_session_that_commits_by_another_store_is_refused() -> None:
+def test_a_session_with_another_log_store_is_refused() -> None:
     def session(store: str | None, *, has_class: bool) -> Any:
         def for_name(*_: object) -> None:
             if not has_class:
@@ -77,15 +77,15 @@ def test_a_session_that_commits_by_another_store_is_refused() -> None:
         return SimpleNamespace(sparkContext=context, _jvm=SimpleNamespace(java=java, Thread=thread))
 
     require_log_store(session(LOG_STORE, has_class=True))
-    with pytest.raises(LakeError, match=f"start Spark with --conf {LOG_STORE_SETTING}={LOG_STORE}$"):
+    with pytest.raises(LakeError, match=rf"Start Spark with --conf {LOG_STORE_SETTING}={LOG_STORE}\.$"):
         require_log_store(session(None, has_class=True))
-    with pytest.raises(LakeError, match=f"{JAR_NAME} is not on Spark's class path: run `make setup`"):
+    with pytest.raises(LakeError, match=f"{JAR_NAME} is not on Spark's class path. Run `make setup`"):
         require_log_store(session(LOG_STORE, has_class=False))
 
 
 def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(LakeError, match="JAVA_HOME names no Java; install Java 17"):
+    with pytest.raises(LakeError, match=r"JAVA_HOME has no Java\. Install Java 17"):
         check_java()
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
@@ -95,7 +95,7 @@ def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         check_java()
 
 
-def test_this_environment_is_as_setup_leaves_it() -> None:
+def test_this_environment_needs_no_setup() -> None:
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -105,7 +105,7 @@ def test_this_environment_is_as_setup_leaves_it() -> None:
 JOB = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from pipeline.guard import main_guard
+from pipeline.cli.signals import main_guard
 from pipeline.delta.spark.settings import SPARK_SETTINGS
 def work(stop):
     from pyspark.sql import SparkSession
@@ -152,7 +152,7 @@ def test_a_job_does_not_outlive_the_jvm_that_started_it(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
         "import os, sys, threading\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from pipeline.guard import main_guard\n"
+        "from pipeline.cli.signals import main_guard\n"
         "def work(stop):\n"
         "    print(os.getpid(), flush=True)\n"
         "    stop.wait(60)\n"

@@ -1,4 +1,4 @@
-"""What is forced where a writer died before it did: a folder and all above it, as far as they can be read."""
+"""`sync_names` syncs a folder and all folders above it, as far as they can be read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipeline.delta.filesystem import sync_names
 
 
 @pytest.fixture
-def forced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the paths that are forced from now on."""
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the paths that are synced from now on."""
     paths: list[str] = []
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
@@ -20,20 +20,20 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_a_folder_and_all_above_it_are_forced(tmp_path: Path, forced: list[str]) -> None:
+def test_a_folder_and_all_above_it_are_synced(tmp_path: Path, synced: list[str]) -> None:
     folder = tmp_path.resolve() / "a" / "b"
     folder.mkdir(parents=True)
     sync_names(folder)
-    assert forced == [str(each) for each in (folder, *folder.parents)]
+    assert synced == [str(each) for each in (folder, *folder.parents)]
 
 
-def test_a_folder_that_is_not_there_is_left_out(tmp_path: Path, forced: list[str]) -> None:
+def test_a_folder_that_does_not_exist_is_left_out(tmp_path: Path, synced: list[str]) -> None:
     sync_names(tmp_path.resolve() / "a" / "b")
-    assert forced == [str(each) for each in (tmp_path.resolve(), *tmp_path.resolve().parents)]
+    assert synced == [str(each) for each in (tmp_path.resolve(), *tmp_path.resolve().parents)]
 
 
 def test_a_folder_that_may_not_be_read_is_left_out(
-    tmp_path: Path, forced: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = os.open
 
@@ -44,4 +44,4 @@ def test_a_folder_that_may_not_be_read_is_left_out(
 
     monkeypatch.setattr(os, "open", refuse)
     sync_names(tmp_path)
-    assert forced == [str(each) for each in tmp_path.parents]
+    assert synced == [str(each) for each in tmp_path.parents]

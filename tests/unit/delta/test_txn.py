@@ -31,7 +31,7 @@ def test_an_id_is_read_as_it_is_written(txn: TxnId) -> None:
         (TxnId("shop", 2), "pgdelta:shop:2"),
         (TxnId("shop").of(TxnKind.PART, 3), "pgdelta:shop:1#3"),
         (TxnId("shop").of(TxnKind.COPIED, 17), "pgdelta:shop:1#copied/17"),
-        (TxnId("shop").of(TxnKind.KEY_RANGES), "pgdelta:shop:1#patched"),
+        (TxnId("shop").of(TxnKind.KEY_RANGES), "pgdelta:shop:1#keys"),
         (TxnId("shop").of(TxnKind.REBUILD), "pgdelta:shop:1/rebuild"),
         (TxnId("shop").of(TxnKind.BACKFILL, 16385, 4), "pgdelta:shop:1+16385.4"),
         (TxnId("shop").of(TxnKind.CHUNKS, 17), "pgdelta:shop:1#copy/17"),

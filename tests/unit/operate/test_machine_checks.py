@@ -66,5 +66,5 @@ def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     java = checked("/")["Java"]
     assert (java.ok, java.sentence) == (
         False,
-        "JAVA_HOME names no Java; install Java 17 (a headless JRE will do).",
+        "JAVA_HOME has no Java. Install Java 17 (a headless JRE is enough).",
     )

@@ -1,4 +1,4 @@
-"""Pairs of types have a form that both sides write, or none."""
+"""Pairs of types have a text form that both sides write, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who wrote to a silver table is told from Delta's log: ours, maintenance, others, and what was undone."""
+"""Commits in Delta's log: pgdelta's, maintenance, foreign ones, and those that were undone."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from pipeline.delta.log import LoggedOperation
 from pipeline.delta.txn import TxnId
-from pipeline.silver.foreign_commits import ForeignCommit, find_foreign, records_offset
+from pipeline.silver.foreign_commits import ForeignCommit, find_foreign_commit, records_offset
 
 OURS = {"pgdelta": 1}
-REWRITE = {"pgdelta": 1, "operation": "rewrite"}
+REBUILT = {"pgdelta": 1, "operation": "rebuild"}
 
 
 def log(*commits: str | tuple[str, int] | Mapping[str, object]) -> list[LoggedOperation]:
-    """Return commits from version 11 on: ours by metadata, others by name, a RESTORE with its version."""
+    """Return commits from version 11: pgdelta's as metadata, others by name, a RESTORE with its version."""
     found = []
     for version, commit in enumerate(commits, 11):
         if isinstance(commit, Mapping):
@@ -36,13 +36,13 @@ def log(*commits: str | tuple[str, int] | Mapping[str, object]) -> list[LoggedOp
         (log("DELETE"), ForeignCommit("DELETE", 11, 10)),
         (log(OURS, "WRITE", "DELETE"), ForeignCommit("WRITE", 12, 11)),
         (log("a commit without a name"), ForeignCommit("a commit without a name", 11, 10)),
-        # undone: by a RESTORE to where rows and columns are those of our last commit
+        # undone: a RESTORE to a version with the rows and columns of pgdelta's last commit
         (log("DELETE", ("RESTORE", 10)), None),
         (log(OURS, "OPTIMIZE", "DELETE", "WRITE", ("RESTORE", 11)), None),
         (log(OURS, "OPTIMIZE", "DELETE", ("RESTORE", 12)), None),
         (log("DELETE", ("RESTORE", 10), OURS, "DELETE", ("RESTORE", 13)), None),
         (log(OURS, ("RESTORE", 11)), None),
-        # not undone: its rows are still there, or ours are gone with them while their position stays
+        # not undone: its rows stay, or pgdelta's rows are removed with them while their offset stays
         (log("DELETE", "WRITE", ("RESTORE", 11)), ForeignCommit("DELETE", 11, 10)),
         (log(OURS, "DELETE", ("RESTORE", 10)), ForeignCommit("DELETE", 12, 11)),
         (log("ADD COLUMNS", "DELETE", ("RESTORE", 10)), ForeignCommit("DELETE", 12, 11)),
@@ -51,20 +51,20 @@ def log(*commits: str | tuple[str, int] | Mapping[str, object]) -> list[LoggedOp
         (log("DELETE", OURS, ("RESTORE", 12)), ForeignCommit("DELETE", 11, None)),
         (log(OURS, OURS, ("RESTORE", 11)), ForeignCommit("RESTORE", 13, 12)),
         (log(("RESTORE", 9)), ForeignCommit("RESTORE", 11, 10)),
-        # replaced: no row of before is left
-        (log("DELETE", REWRITE), None),
-        (log("DELETE", OURS, REWRITE, OURS), None),
-        (log("DELETE", REWRITE, "WRITE"), ForeignCommit("WRITE", 13, 12)),
+        # replaced: all rows are new
+        (log("DELETE", REBUILT), None),
+        (log("DELETE", OURS, REBUILT, OURS), None),
+        (log("DELETE", REBUILT, "WRITE"), ForeignCommit("WRITE", 13, 12)),
     ],
 )
-def test_what_somebody_else_changed_is_found_unless_it_was_undone(
+def test_foreign_changes_are_found_unless_they_were_undone(
     commits: list[LoggedOperation], foreign: ForeignCommit | None
 ) -> None:
-    assert find_foreign(commits, 10) == foreign
+    assert find_foreign_commit(commits, 10) == foreign
 
 
 @pytest.mark.parametrize(
-    ("recorded", "is_told"),
+    ("app_ids", "expected"),
     [
         (["pgdelta:app:1"], True),
         (["pgdelta:app:1/rebuild", "pgdelta:app:1"], True),
@@ -72,9 +72,9 @@ def test_what_somebody_else_changed_is_found_unless_it_was_undone(
         (["pgdelta:app:1#copied/1795000000000000"], True),
         ([], False),
         (["pgdelta:app:1/rebuild"], False),
-        (["pgdelta:app:1#patched", "pgdelta:app:1+16385.4"], False),
+        (["pgdelta:app:1#keys", "pgdelta:app:1+16385.4"], False),
         (["pgdelta:app:10", "other"], False),
     ],
 )
-def test_only_a_position_says_how_far_a_table_is(recorded: list[str], is_told: bool) -> None:
-    assert records_offset(recorded, TxnId("app")) is is_told
+def test_only_an_offset_or_a_part_of_one_counts(app_ids: list[str], expected: bool) -> None:
+    assert records_offset(app_ids, TxnId("app")) is expected

@@ -1,4 +1,4 @@
-"""Guards hold a table of which one pass would take more than they allow, and the sentence says what to do."""
+"""Guards hold a table with more pending deletes or truncates than allowed; the sentence says what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from pipeline.config.tables import Guards, TableRule
-from pipeline.silver.policies import confirmation, find_excess
+from pipeline.silver.policies import confirm_command, find_excess
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "orders")
@@ -23,7 +23,7 @@ NAME = TableName("public", "orders")
         (Guards(0, 0), {}),
     ],
 )
-def test_what_is_within_the_limits_goes_on(guards: Guards, counts: dict[str, int]) -> None:
+def test_changes_within_the_limits_hold_no_table(guards: Guards, counts: dict[str, int]) -> None:
     assert find_excess(NAME, counts, guards) is None
 
 
@@ -42,8 +42,8 @@ def test_what_is_within_the_limits_goes_on(guards: Guards, counts: dict[str, int
 )
 def test_more_than_a_limit_holds_the_table(guards: Guards, counts: dict[str, int], excess: str) -> None:
     assert find_excess(NAME, counts, guards) == (
-        f"public.orders is held by its guards: what waits for it has {excess}; bronze keeps the changes: "
-        "where they are meant, apply them with pgdelta apply --confirm --table public.orders"
+        f"Table public.orders is held by its guards: {excess} are pending. If they are intended, run "
+        "pgdelta apply --confirm --table public.orders. Until then bronze keeps the changes."
     )
 
 
@@ -58,7 +58,7 @@ def test_more_than_a_limit_holds_the_table(guards: Guards, counts: dict[str, int
 )
 def test_the_command_names_that_table_and_no_other(name: TableName, glob: str) -> None:
     assert name.glob == glob
-    words = shlex.split(confirmation(name))
+    words = shlex.split(confirm_command(name))
     assert words == ["pgdelta", "apply", "--confirm", "--table", glob]
     assert TableRule(words[-1]).matches(name)
     assert not TableRule(words[-1]).matches(TableName(name.schema, name.table + "x"))

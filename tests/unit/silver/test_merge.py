@@ -1,4 +1,4 @@
-"""The text of the writes, whole, for one table; names appear in them as quoted columns only."""
+"""The whole text of the writes for one table; names appear in it as quoted columns only."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from pipeline.silver.text_parsers import BINARY, INT, STRING
 ID = FoldColumn("id", INT, {1: 0, 2: 1})
 NOTE = FoldColumn("no`te", STRING, {1: 1, 2: 0}, is_partial=True)
 ADDED = FoldColumn("it's", BINARY, {2: 2}, is_partial=True, missing_value="\\x00")
-GONE = FoldColumn("gone", STRING, {}, is_partial=True)
-FOLD = Fold((ID, NOTE, ADDED, GONE), (0,), (1, 2))
-OURS = MetadataNames("_commit_lsn", "_commit_time")
+DROPPED = FoldColumn("dropped", STRING, {}, is_partial=True)
+FOLD = Fold((ID, NOTE, ADDED, DROPPED), (0,), (1, 2))
+METADATA = MetadataNames("_commit_lsn", "_commit_time")
 
 
 def test_merge_by_key_deletes_updates_what_was_sent_and_inserts() -> None:
-    assert merge_by_key("delta.`/lake/t`", "folded", FOLD, OURS) == (
+    assert merge_by_key("delta.`/lake/t`", "folded", FOLD, METADATA) == (
         "MERGE INTO delta.`/lake/t` t USING folded s ON t.`id` <=> s.k0\n"
         "WHEN MATCHED AND s.op = 'D' THEN DELETE\n"
         "WHEN MATCHED THEN UPDATE SET t.`id` = s.c0, "
         "t.`no``te` = CASE WHEN s.s1 IS NULL THEN t.`no``te` ELSE s.c1 END, "
         "t.`it's` = CASE WHEN s.s2 IS NULL THEN t.`it's` ELSE s.c2 END, "
-        "t.`gone` = CASE WHEN s.s3 IS NULL THEN t.`gone` ELSE s.c3 END, "
+        "t.`dropped` = CASE WHEN s.s3 IS NULL THEN t.`dropped` ELSE s.c3 END, "
         "t.`_commit_lsn` = s.commit_lsn, t.`_commit_time` = s.commit_time\n"
         "WHEN NOT MATCHED AND s.op <> 'D' THEN "
-        "INSERT (`id`, `no``te`, `it's`, `gone`, `_commit_lsn`, `_commit_time`) "
+        "INSERT (`id`, `no``te`, `it's`, `dropped`, `_commit_lsn`, `_commit_time`) "
         "VALUES (s.c0, s.c1, s.c2, s.c3, s.commit_lsn, s.commit_time)"
     )
 
 
-def test_merge_without_our_columns_writes_the_source_s_only() -> None:
+def test_merge_without_metadata_columns_writes_the_source_s_only() -> None:
     plain = Fold((ID, FoldColumn("v", STRING, {1: 1, 2: 1})), (0, 1), (1, 2))
     assert merge_by_key("t1", "s1", plain, MetadataNames(None, None)) == (
         "MERGE INTO t1 t USING s1 s ON t.`id` <=> s.k0 AND t.`v` <=> s.k1\n"
@@ -49,11 +49,11 @@ def test_merge_without_our_columns_writes_the_source_s_only() -> None:
     )
 
 
-def test_merge_by_image_deletes_every_copy_and_inserts_what_stays() -> None:
+def test_merge_by_image_deletes_all_equal_rows_and_inserts_those_that_stay() -> None:
     columns = (ID, FoldColumn("b", BINARY, {1: 1}))
     image = image_of_row(columns, "t")
     assert image == "to_json(named_struct('q0', CAST(t.`id` AS STRING), 'q1', hex(t.`b`)))"
-    assert merge_by_image("t1", "s1", image, columns, OURS) == (
+    assert merge_by_image("t1", "s1", image, columns, METADATA) == (
         f"MERGE INTO t1 t USING s1 s ON s.op = 'D' AND {image} = s.image\n"
         "WHEN MATCHED THEN DELETE\n"
         "WHEN NOT MATCHED AND s.op = 'I' THEN INSERT (`id`, `b`, `_commit_lsn`, `_commit_time`) "
@@ -62,10 +62,10 @@ def test_merge_by_image_deletes_every_copy_and_inserts_what_stays() -> None:
 
 
 def test_image_of_a_table_without_columns_is_one_for_all_rows() -> None:
-    assert image_of_row((), "t") == image_of_texts(()) == image_of_row((GONE,), "t") == "'{}'"
+    assert image_of_row((), "t") == image_of_texts(()) == image_of_row((DROPPED,), "t") == "'{}'"
 
 
-def test_position_of_a_column_depends_on_the_version_only_where_it_differs() -> None:
+def test_index_of_a_column_depends_on_the_version_only_if_it_differs() -> None:
     assert pick(FOLD, 0, "new") == "CASE relation_version WHEN 1 THEN get(new, 0) WHEN 2 THEN get(new, 1) END"
     assert pick(Fold((FoldColumn("a", INT, {1: 3, 2: 3}),), (), (1, 2)), 0, "old") == "get(old, 3)"
     assert pick(FOLD, 3, "new") == "CAST(NULL AS STRING)"
@@ -77,11 +77,11 @@ def test_position_of_a_column_depends_on_the_version_only_where_it_differs() -> 
     assert (is_sent(FOLD, 0), is_sent(FOLD, 3)) == ("true", "false")
 
 
-def test_value_that_cannot_be_lost_is_not_looked_at() -> None:
+def test_value_that_cannot_be_lost_is_not_checked() -> None:
     assert misfits(Fold((FoldColumn("v", STRING, {1: 0}),), (0,), (1,))) is None
     text = misfits(FOLD)
     assert text is not None
-    assert "'gone'" not in text
+    assert "'dropped'" not in text
 
 
 @pytest.mark.parametrize("name", ["a b", "a.b", "a`b", "", "`", "``", "SELECT", "a\nb", "t.`x`"])

@@ -1,4 +1,4 @@
-"""From silver's shape to a relation version's: what is followed, what is held, and what a crash leaves."""
+"""From silver's columns to those of a relation version: followed, held, and continued after a crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SilverColumns, align_versions
-from pipeline.silver.schema_evolution import plan_evolution, rule_of_last, shaped
+from pipeline.silver.schema_evolution import columns_after, plan_evolution, rule_for_rebuild
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -24,32 +24,32 @@ from tests.support.silver.relations import FLOAT8, INT4, INT8, NUMERIC, TEXT, co
 ID = column("id", 1, INT4, is_key=True)
 NAME = column("name", 2)
 BEFORE = relation(ID, NAME)
-KNOWN = SilverColumns(500, {"id": 1, "name": 2})
+RECORDED = SilverColumns(500, {"id": 1, "name": 2})
 SILVER = {"id": "INT", "name": "STRING"}
-HELD = "; bronze keeps its changes, and silver shows the table as of before that"
+KEPT = " Until then silver shows the table as of before that, and bronze keeps its changes."
 
 
 def plan(
     to: SourceRelation,
-    known: SilverColumns | None = KNOWN,
+    recorded: SilverColumns | None = RECORDED,
     silver: Mapping[str, str] | None = SILVER,
     overrides: Mapping[str, str] | None = None,
 ) -> list[Operation]:
-    return plan_evolution(known, to, silver, TableRule("*.*", types=overrides or {}))
+    return plan_evolution(recorded, to, silver, TableRule("*.*", types=overrides or {}))
 
 
 def held(
-    to: SourceRelation, known: SilverColumns | None = KNOWN, silver: Mapping[str, str] | None = SILVER
+    to: SourceRelation, recorded: SilverColumns | None = RECORDED, silver: Mapping[str, str] | None = SILVER
 ) -> str:
-    [operation] = plan(to, known, silver)
+    [operation] = plan(to, recorded, silver)
     assert isinstance(operation, Hold)
-    sentence, _, way_out = operation.sentence.partition(HELD)
-    assert len(sentence) < len(operation.sentence)
-    name = f"{to.schema_name}.{to.table_name}"
-    is_of_types = " changed from " in sentence
-    told = f": set type_changes to rebuild, or run pgdelta rebuild --table {name}"
-    assert way_out == (told if is_of_types else "")
-    return sentence
+    assert operation.sentence.endswith(KEPT)
+    reason, _, action = operation.sentence.removesuffix(KEPT).partition(". ")
+    if " changed from " in reason:
+        assert action == f"Set type_changes to rebuild, or run pgdelta rebuild --table {to.name}."
+    else:
+        assert action == "Rename one of the two at the source."
+    return reason
 
 
 def test_table_is_created_with_the_columns_of_the_relation_in_order() -> None:
@@ -64,7 +64,7 @@ def test_table_is_created_with_the_columns_of_the_relation_in_order() -> None:
     assert not bool(operation.features)
 
 
-def test_name_that_delta_takes_under_column_mapping_only_asks_for_it() -> None:
+def test_name_that_delta_accepts_with_column_mapping_only_enables_it() -> None:
     for name in ("a b", "a,b", "a;b", "{a", "a}", "(a", "a)", "a\nb", "a\tb", "a=b"):
         [operation] = plan(relation(column(name, 1)), None, None)
         assert isinstance(operation, CreateTable)
@@ -74,7 +74,7 @@ def test_name_that_delta_takes_under_column_mapping_only_asks_for_it() -> None:
     assert not bool(operation.features)
 
 
-def test_same_shape_needs_nothing() -> None:
+def test_same_columns_need_nothing() -> None:
     assert plan(BEFORE) == []
     assert plan(relation(NAME, ID)) == []
 
@@ -103,7 +103,7 @@ def test_column_that_leaves_the_relation_stays_in_silver() -> None:
 
 
 def test_changed_type_is_held() -> None:
-    sentence = "public.t is held: column name changed from STRING to INT"
+    sentence = "Table public.t is held: column name changed from STRING to INT"
     assert held(relation(ID, column("name", 2, INT4))) == sentence
     assert held(relation(ID, column("name", 9, INT4))) == sentence
 
@@ -132,16 +132,16 @@ WIDER = {
 @pytest.mark.parametrize("name", WIDER)
 def test_type_that_holds_every_value_of_the_one_before_is_widened_and_stays_wide(name: str) -> None:
     before, wide, after = WIDER[name]
-    known = SilverColumns(500, {"id": 1, "v": 2})
-    [operation] = plan(relation(ID, wide), known, {"id": "INT", "v": before})
+    recorded = SilverColumns(500, {"id": 1, "v": 2})
+    [operation] = plan(relation(ID, wide), recorded, {"id": "INT", "v": before})
     assert isinstance(operation, WidenColumn)
     assert (operation.type.ddl, operation.sentence.split(".")[0]) == (
         after,
         f"Column v was widened from {before} to {after}",
     )
-    silver = shaped({"id": "INT", "v": before}, [operation])
+    silver = columns_after({"id": "INT", "v": before}, [operation])
     assert silver == {"id": "INT", "v": after}
-    assert plan(relation(ID, wide), known, silver) == []
+    assert plan(relation(ID, wide), recorded, silver) == []
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_type_that_holds_every_value_of_the_one_before_is_widened_and_stays_wide
     ],
 )
 def test_type_that_does_not_hold_every_value_is_held(before: str, to: SourceColumn) -> None:
-    assert "column name changed from" in held(relation(ID, to), KNOWN, {"id": "INT", "name": before})
+    assert "column name changed from" in held(relation(ID, to), RECORDED, {"id": "INT", "name": before})
 
 
 def test_narrower_type_leaves_silver_as_wide_as_it_is() -> None:
@@ -169,7 +169,7 @@ def test_override_keeps_the_type_that_silver_has() -> None:
 
 
 def test_names_that_differ_only_in_case_are_held() -> None:
-    sentence = "public.t is held: columns Id and id differ only in case, which Delta cannot hold"
+    sentence = "Table public.t is held: columns Id and id differ only in case, which Delta cannot hold"
     assert held(relation(column("Id", 1), column("id", 2)), None, None) == sentence
     present = {"Id": "INT", "name": "STRING"}
     assert (
@@ -177,16 +177,16 @@ def test_names_that_differ_only_in_case_are_held() -> None:
     )
 
 
-def test_evolution_that_a_crash_cut_short_is_done_again() -> None:
+def test_evolution_that_a_crash_interrupted_is_repeated() -> None:
     to = relation(ID, NAME, column("a", 3, default="7"), column("b", 4))
     whole = plan(to)
-    for there in ({}, {"a": "STRING"}, {"a": "STRING", "b": "STRING"}):
-        again = plan(to, silver=SILVER | there)
+    for added in ({}, {"a": "STRING"}, {"a": "STRING", "b": "STRING"}):
+        again = plan(to, silver=SILVER | added)
         assert again == whole
     assert [type(operation) for operation in whole] == [AddColumn, AddColumn]
 
 
-def test_table_created_again_under_its_name_numbers_its_columns_anew() -> None:
+def test_table_created_again_under_its_name_has_new_attribute_numbers() -> None:
     again = relation(column("name", 1), column("id", 2, INT4, is_key=True), column("more", 3), oid=501)
     [operation] = plan(again)
     assert isinstance(operation, AddColumn)
@@ -195,71 +195,71 @@ def test_table_created_again_under_its_name_numbers_its_columns_anew() -> None:
 
 def test_column_that_appears_while_the_catalog_is_ahead_is_added_with_a_note() -> None:
     to = relation(*(column(c.name, None, c.type_oid) for c in (ID, NAME)), column("more", None))
-    added, note = plan_evolution(KNOWN, to, SILVER, TableRule("*.*"), is_certain=False)
+    added, note = plan_evolution(RECORDED, to, SILVER, TableRule("*.*"), is_certain=False)
     assert isinstance(added, AddColumn)
     assert isinstance(note, SchemaNote)
-    assert note.sentence.startswith("column more appeared while the catalog was ahead of the stream")
+    assert note.sentence.startswith("Column more appeared while the catalog was ahead of the stream")
 
 
-def test_column_that_may_be_one_of_which_nobody_knew_the_number_is_added_with_a_note() -> None:
+def test_column_that_may_be_one_with_an_unknown_number_is_added_with_a_note() -> None:
     before = relation(ID, column("old", None, NAME.type_oid))
-    known = SilverColumns(500, {}).after(before)
+    recorded = SilverColumns(500, {}).after(before)
     silver = {"id": "INT", "old": "STRING"}
     added, note = plan_evolution(
-        known, relation(ID, column("new", 2, NAME.type_oid)), silver, TableRule("*.*")
+        recorded, relation(ID, column("new", 2, NAME.type_oid)), silver, TableRule("*.*")
     )
     assert (type(added), type(note)) == (AddColumn, SchemaNote)
-    # one that is still there under its name is not in doubt, nor is one that is long gone
+    # not if it still has its name, nor if it was dropped before
     later = relation(ID, column("old", 2, NAME.type_oid), column("more", 3))
-    assert [type(o) for o in plan_evolution(known, later, silver, TableRule("*.*"))] == [AddColumn]
-    gone = known.after(relation(ID))
+    assert [type(o) for o in plan_evolution(recorded, later, silver, TableRule("*.*"))] == [AddColumn]
+    dropped = recorded.after(relation(ID))
     assert [
-        type(o) for o in plan_evolution(gone, relation(ID, column("more", 3)), silver, TableRule("*.*"))
+        type(o) for o in plan_evolution(dropped, relation(ID, column("more", 3)), silver, TableRule("*.*"))
     ] == [AddColumn]
 
 
-def test_type_that_only_the_catalog_knows_is_what_silver_has() -> None:
+def test_type_that_only_the_catalog_has_is_silver_s() -> None:
     silver = {"id": "INT", "name": "ARRAY<STRING>"}
     unknown = relation(column("id", None, 16_400), column("name", None, 16_500))
     assert plan(unknown, silver=silver) == []
     assert held(relation(column("id", None, TEXT)), silver=silver).endswith("changed from INT to STRING")
 
 
-def test_what_the_catalog_did_not_say_does_not_make_numbers_unknown() -> None:
-    silent = relation(column("id", None), column("name", None), column("new", None))
-    after = KNOWN.after(silent)
+def test_numbers_stay_where_the_catalog_has_none() -> None:
+    unnumbered = relation(column("id", None), column("name", None), column("new", None))
+    after = RECORDED.after(unnumbered)
     assert after.numbers == {"id": 1, "name": 2, "new": None}
-    assert KNOWN.after(relation(ID)).numbers == KNOWN.numbers
-    assert KNOWN.after(relation(column("id", 4), oid=9)) == SilverColumns(
+    assert RECORDED.after(relation(ID)).numbers == RECORDED.numbers
+    assert RECORDED.after(relation(column("id", 4), oid=9)) == SilverColumns(
         9, {"id": 4}, types={"id": (TEXT, -1)}
     )
 
 
 def test_dropped_column_stays_unless_the_rule_says_otherwise() -> None:
     silver = SILVER | {"name__text": "STRING"}
-    assert plan_evolution(KNOWN, relation(ID), silver, TableRule("*.*")) == []
+    assert plan_evolution(RECORDED, relation(ID), silver, TableRule("*.*")) == []
     rule = TableRule("*.*", dropped_columns="drop")
-    operations = plan_evolution(KNOWN, relation(ID), silver, rule)
+    operations = plan_evolution(RECORDED, relation(ID), silver, rule)
     assert operations == [DropColumn("name"), DropColumn("name__text")]
-    assert shaped(silver, operations) == {"id": "INT"}
-    # the catalog does not say which columns there are
-    assert plan_evolution(KNOWN, relation(column("id", None, INT4)), silver, rule) == []
+    assert columns_after(silver, operations) == {"id": "INT"}
+    # the catalog does not have the columns
+    assert plan_evolution(RECORDED, relation(column("id", None, INT4)), silver, rule) == []
 
 
-def test_a_rewrite_reads_each_column_into_the_type_it_had_last_under_its_name_in_silver() -> None:
+def test_a_rebuild_reads_each_column_into_its_last_type_under_silver_s_name() -> None:
     first = relation(ID, column("v", 2, INT4), column("V", 3, INT4), column("gone", 4, INT4))
     second = relation(ID, column("v", 2, INT4), column("V", 3), column("gone", 4), version=2)
     third = relation(ID, column("w", 2, INT8), column("V", 3), version=3)
-    alike = align_versions(None, [first, second, third])
-    found = rule_of_last(alike.relations, TableRule("*.*", type_changes="rebuild"))
+    aligned = align_versions(None, [first, second, third])
+    found = rule_for_rebuild(aligned.relations, TableRule("*.*", type_changes="rebuild"))
     assert found.types == {"id": "INT", "w": "BIGINT", "V": "STRING", "gone": "STRING"}
     assert found.type_changes == "hold"
-    alike = align_versions(None, [first, second])
-    found = rule_of_last(alike.relations, TableRule("*.*", types={"gone": "BIGINT"}))
+    aligned = align_versions(None, [first, second])
+    found = rule_for_rebuild(aligned.relations, TableRule("*.*", types={"gone": "BIGINT"}))
     assert found.types == {"id": "INT", "v": "INT", "V__3": "STRING", "gone": "BIGINT"}
 
 
-def test_a_rewrite_leaves_a_type_that_the_last_version_does_not_tell() -> None:
-    known = relation(ID, column("v", 2, 16_400, base_oid=INT4))
+def test_a_rebuild_keeps_a_type_that_the_last_version_lacks() -> None:
+    typed = relation(ID, column("v", 2, 16_400, base_oid=INT4))
     unknown = relation(ID, column("v", None, 16_400), version=2)
-    assert rule_of_last([known, unknown], TableRule("*.*")).types == {"id": "INT", "v": "INT"}
+    assert rule_for_rebuild([typed, unknown], TableRule("*.*")).types == {"id": "INT", "v": "INT"}

@@ -1,4 +1,4 @@
-"""What the stream does not tell of a column is noted: silver may differ from the source."""
+"""What the stream does not carry about a column becomes a note: silver may differ from the source."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.support.silver.relations import INT4, INT8, NUMERIC, TEXT, column, re
 
 ID = column("id", 1, INT4, is_key=True)
 NAME = column("name", 2)
-KNOWN = SilverColumns(500, {"id": 1, "name": 2})
+RECORDED = SilverColumns(500, {"id": 1, "name": 2})
 SILVER = {"id": "INT", "name": "STRING"}
 VARCHAR, BPCHAR, TIMESTAMP, JSON, JSONB = 1043, 1042, 1114, 114, 3802
 NUMERIC_10_2, NUMERIC_12_4 = (((p << 16) | s) + 4 for p, s in ((10, 2), (12, 4)))
 
 
-def notes(to: SourceRelation, known: SilverColumns, silver: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the kind and the first word after the column's name of what is noted."""
-    found = plan_evolution(known, to, silver, TableRule("*.*"))
+def notes(to: SourceRelation, recorded: SilverColumns, silver: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the kind of each note, and its sentence up to the first comma."""
+    found = plan_evolution(recorded, to, silver, TableRule("*.*"))
     return [(n.kind, n.sentence.split(", ")[0]) for n in found if isinstance(n, SchemaNote)]
 
 
@@ -61,36 +61,39 @@ def test_type_that_changes_values_without_a_message_is_noted(
 
 def test_change_of_type_that_silver_does_not_see_is_noted() -> None:
     silver = {"id": "INT", "v": "STRING"}
-    known = SilverColumns(500, {"id": 1, "v": 2}, types={"id": (INT4, -1), "v": (BPCHAR, 9)})
+    recorded = SilverColumns(500, {"id": 1, "v": 2}, types={"id": (INT4, -1), "v": (BPCHAR, 9)})
     to = relation(ID, column("v", 2, BPCHAR, modifier=14))
-    assert notes(to, known, silver) == [("resync", "the type of column v changed")]
-    assert notes(to, known.after(to), silver) == []
+    assert notes(to, recorded, silver) == [("resync", "The type of column v changed")]
+    assert notes(to, recorded.after(to), silver) == []
     unknown = relation(ID, column("v", None, 16_400))
-    assert notes(unknown, known, silver) == []
-    assert notes(to, known.after(unknown), silver) == [("resync", "the type of column v changed")]
+    assert notes(unknown, recorded, silver) == []
+    assert notes(to, recorded.after(unknown), silver) == [("resync", "The type of column v changed")]
 
 
 def test_column_that_was_not_published_for_some_time_is_noted() -> None:
-    known = SilverColumns(500, {"id": 1, "name": 2}, types={"id": (INT4, -1)})
-    assert notes(relation(ID, NAME), known, SILVER) == [
-        ("resync", "column name was not published for some time: only a resync brings what it was then")
+    recorded = SilverColumns(500, {"id": 1, "name": 2}, types={"id": (INT4, -1)})
+    assert notes(relation(ID, NAME), recorded, SILVER) == [
+        (
+            "resync",
+            "Column name was not published for some time. Run a resync to copy what changed meanwhile.",
+        )
     ]
     never = SilverColumns(500, {"id": 1, "last": 3}, types={"id": (INT4, -1), "last": (TEXT, -1)})
     to = relation(ID, NAME, column("last", 3))
     assert [kind for kind, _ in notes(to, never, {"id": "INT", "last": "STRING"})] == ["resync"]
 
 
-def test_default_that_each_row_has_for_itself_is_noted() -> None:
+def test_default_that_may_vary_by_row_is_noted() -> None:
     serial = replace(column("n", 3, INT4), has_default=True)
-    assert [kind for kind, _ in notes(relation(ID, NAME, serial), KNOWN, SILVER)] == ["resync"]
+    assert [kind for kind, _ in notes(relation(ID, NAME, serial), RECORDED, SILVER)] == ["resync"]
     constant = replace(serial, missing_value="7")
-    assert notes(relation(ID, NAME, constant), KNOWN, SILVER) == []
+    assert notes(relation(ID, NAME, constant), RECORDED, SILVER) == []
 
 
-def test_column_that_cannot_be_null_is_noted_where_nobody_knows_what_it_is_in_older_rows() -> None:
-    given = replace(column("u", 3), is_not_null=True)
-    [(kind, sentence)] = notes(relation(ID, NAME, given), KNOWN, SILVER)
+def test_not_null_column_without_a_default_is_noted() -> None:
+    required = replace(column("u", 3), is_not_null=True)
+    [(kind, sentence)] = notes(relation(ID, NAME, required), RECORDED, SILVER)
     assert kind == "resync"
-    assert sentence.startswith("column u was added as NOT NULL")
-    assert notes(relation(ID, NAME, replace(given, missing_value="7")), KNOWN, SILVER) == []
-    assert notes(relation(ID, NAME, column("c", 3, INT4)), KNOWN, SILVER) == []
+    assert sentence.startswith("Column u was added as NOT NULL")
+    assert notes(relation(ID, NAME, replace(required, missing_value="7")), RECORDED, SILVER) == []
+    assert notes(relation(ID, NAME, column("c", 3, INT4)), RECORDED, SILVER) == []

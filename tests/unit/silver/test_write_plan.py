@@ -1,4 +1,4 @@
-"""The writes that a table's input needs, by what the survey says of it."""
+"""The write steps of a table's input, by its survey."""
 
 from __future__ import annotations
 
@@ -35,46 +35,48 @@ RELATIONS = {r.version: r for r in (KEYED, WIDER, FULL, FULL_WIDER, OTHER_KEY, N
 START = (0, -1)
 
 
-def cuts(
-    *surveys: Survey, runs: Sequence[Run] | None = None, known_oid: int | None = None
+def write_steps(
+    *surveys: Survey, runs: Sequence[Run] | None = None, shown_oid: int | None = None
 ) -> list[WriteStep]:
     found = plain_runs(surveys, RELATIONS) if runs is None else tuple(runs)
     assert found is not None
-    return plan_write_steps(TableInput(surveys, RELATIONS, LSN(1000), found), known_oid)
+    return plan_write_steps(TableInput(surveys, RELATIONS, LSN(1000), found), shown_oid)
 
 
-def told(cut: WriteStep) -> str:
-    text = f"{cut.identity.value} {cut.versions} ({cut.start}, {cut.end}] → {int(cut.end_lsn)}"
-    return text + f" #{cut.part}" * bool(cut.part) + " replaces" * cut.replaces
+def described(step: WriteStep) -> str:
+    text = f"{step.identity.value} {step.versions} ({step.start}, {step.end}] → {int(step.end_lsn)}"
+    return text + f" #{step.part}" * bool(step.part) + " replaces" * step.replaces
 
 
-def test_one_version_is_one_cut() -> None:
-    [cut] = cuts(survey(1, (10, 0), (90, 4)))
-    assert told(cut) == "key (1,) ((0, -1), (90, 4)] → 1000"
+def test_one_version_is_one_step() -> None:
+    [step] = write_steps(survey(1, (10, 0), (90, 4)))
+    assert described(step) == "key (1,) ((0, -1), (90, 4)] → 1000"
 
 
-def test_versions_of_one_key_are_one_cut_even_interleaved() -> None:
-    [cut] = cuts(survey(1, (10, 0), (90, 4)), survey(2, (20, 0), (80, 0)))
-    assert told(cut) == "key (1, 2) ((0, -1), (90, 4)] → 1000"
+def test_versions_of_one_key_are_one_step_even_interleaved() -> None:
+    [step] = write_steps(survey(1, (10, 0), (90, 4)), survey(2, (20, 0), (80, 0)))
+    assert described(step) == "key (1, 2) ((0, -1), (90, 4)] → 1000"
 
 
-def test_another_identity_is_another_cut_complete_up_to_the_next_transaction() -> None:
-    planned = cuts(survey(1, (10, 0), (20, 3)), survey(3, (30, 0), (40, 0)), survey(5, (50, 1), (60, 0)))
-    assert [told(cut) for cut in planned] == [
+def test_another_identity_is_another_step_complete_up_to_the_next_transaction() -> None:
+    planned = write_steps(
+        survey(1, (10, 0), (20, 3)), survey(3, (30, 0), (40, 0)), survey(5, (50, 1), (60, 0))
+    )
+    assert [described(step) for step in planned] == [
         "key (1,) ((0, -1), (20, 3)] → 30",
         "whole row (3,) ((20, 3), (40, 0)] → 50",
         "key (5,) ((40, 0), (60, 0)] → 1000",
     ]
 
 
-def test_cuts_within_one_transaction_are_numbered() -> None:
-    planned = cuts(
+def test_steps_within_one_transaction_are_numbered() -> None:
+    planned = write_steps(
         survey(1, (10, 0), (30, 1)),
         survey(3, (30, 2), (30, 5)),
         survey(5, (30, 6), (40, 0)),
         survey(6, (40, 1), (50, 0)),
     )
-    assert [told(cut) for cut in planned] == [
+    assert [described(step) for step in planned] == [
         "key (1,) ((0, -1), (30, 1)] → 30 #1",
         "whole row (3,) ((30, 1), (30, 5)] → 30 #2",
         "key (5,) ((30, 5), (40, 0)] → 40 #1",
@@ -82,16 +84,16 @@ def test_cuts_within_one_transaction_are_numbered() -> None:
     ]
 
 
-def test_whole_rows_of_two_shapes_are_two_cuts() -> None:
-    planned = cuts(survey(3, (10, 0), (20, 0)), survey(4, (30, 0), (40, 0)))
-    assert [cut.versions for cut in planned] == [(3,), (4,)]
+def test_whole_rows_of_two_versions_are_two_steps() -> None:
+    planned = write_steps(survey(3, (10, 0), (20, 0)), survey(4, (30, 0), (40, 0)))
+    assert [step.versions for step in planned] == [(3,), (4,)]
 
 
 def test_identities_that_interleave_have_no_plain_runs() -> None:
     surveys = survey(1, (10, 0), (50, 0)), survey(3, (20, 0), (40, 0))
     assert plain_runs(surveys, RELATIONS) is None
     runs = Run((1,), (10, 0), (19, 0)), Run((3,), (20, 0), (40, 0)), Run((1,), (41, 0), (50, 0))
-    assert [told(cut) for cut in cuts(*surveys, runs=runs)] == [
+    assert [described(step) for step in write_steps(*surveys, runs=runs)] == [
         "key (1,) ((0, -1), (19, 0)] → 20",
         "whole row (3,) ((19, 0), (40, 0)] → 41",
         "key (1,) ((40, 0), (50, 0)] → 1000",
@@ -99,34 +101,34 @@ def test_identities_that_interleave_have_no_plain_runs() -> None:
 
 
 def test_truncate_makes_what_is_before_it_irrelevant() -> None:
-    [cut] = cuts(survey(1, (10, 0), (90, 4), truncate=(50, 2)))
-    assert told(cut) == "key (1,) ((50, 2), (90, 4)] → 1000 replaces"
-    [cut] = cuts(survey(1, (10, 0), (20, 0)), survey(3, (30, 0), (90, 4), truncate=(50, 2)))
-    assert told(cut) == "whole row (3,) ((50, 2), (90, 4)] → 1000 replaces"
+    [step] = write_steps(survey(1, (10, 0), (90, 4), truncate=(50, 2)))
+    assert described(step) == "key (1,) ((50, 2), (90, 4)] → 1000 replaces"
+    [step] = write_steps(survey(1, (10, 0), (20, 0)), survey(3, (30, 0), (90, 4), truncate=(50, 2)))
+    assert described(step) == "whole row (3,) ((50, 2), (90, 4)] → 1000 replaces"
 
 
 def test_truncate_at_the_end_leaves_nothing() -> None:
-    [cut] = cuts(survey(1, (10, 0), (90, 4), truncate=(90, 4)))
-    assert told(cut) == "key (1,) ((90, 4), (90, 4)] → 1000 replaces"
+    [step] = write_steps(survey(1, (10, 0), (90, 4), truncate=(90, 4)))
+    assert described(step) == "key (1,) ((90, 4), (90, 4)] → 1000 replaces"
 
 
 def test_truncate_as_the_last_change_of_an_identity_empties_before_the_next_one() -> None:
-    planned = cuts(survey(1, (10, 0), (20, 0), truncate=(20, 0)), survey(3, (30, 0), (40, 0)))
-    assert [told(cut) for cut in planned] == [
+    planned = write_steps(survey(1, (10, 0), (20, 0), truncate=(20, 0)), survey(3, (30, 0), (40, 0)))
+    assert [described(step) for step in planned] == [
         "key (1,) ((20, 0), (20, 0)] → 30 replaces",
         "whole row (3,) ((20, 0), (40, 0)] → 1000",
     ]
 
 
 def test_table_created_again_under_its_name_replaces_the_rows_of_the_old_one() -> None:
-    [cut] = cuts(survey(1, (10, 0), (20, 0)), survey(7, (30, 3), (40, 0)))
-    assert told(cut) == "key (7,) ((30, 2), (40, 0)] → 1000 replaces"
-    [cut] = cuts(survey(7, (30, 0), (40, 0)), known_oid=500)
-    assert told(cut) == "key (7,) ((30, -1), (40, 0)] → 1000 replaces"
-    [cut] = cuts(survey(7, (30, 0), (40, 0)), known_oid=501)
-    assert told(cut) == "key (7,) ((0, -1), (40, 0)] → 1000"
-    [cut] = cuts(survey(7, (30, 0), (40, 0), truncate=(35, 0)), known_oid=500)
-    assert told(cut) == "key (7,) ((35, 0), (40, 0)] → 1000 replaces"
+    [step] = write_steps(survey(1, (10, 0), (20, 0)), survey(7, (30, 3), (40, 0)))
+    assert described(step) == "key (7,) ((30, 2), (40, 0)] → 1000 replaces"
+    [step] = write_steps(survey(7, (30, 0), (40, 0)), shown_oid=500)
+    assert described(step) == "key (7,) ((30, -1), (40, 0)] → 1000 replaces"
+    [step] = write_steps(survey(7, (30, 0), (40, 0)), shown_oid=501)
+    assert described(step) == "key (7,) ((0, -1), (40, 0)] → 1000"
+    [step] = write_steps(survey(7, (30, 0), (40, 0), truncate=(35, 0)), shown_oid=500)
+    assert described(step) == "key (7,) ((35, 0), (40, 0)] → 1000 replaces"
 
 
 def test_only_the_last_of_tables_created_again_counts() -> None:
@@ -135,29 +137,29 @@ def test_only_the_last_of_tables_created_again_counts() -> None:
     relations: dict[int, SourceRelation] = RELATIONS | {8: third}
     runs = plain_runs(surveys, relations)
     assert runs is not None
-    [cut] = plan_write_steps(TableInput(surveys, relations, LSN(1000), runs), 500)
-    assert told(cut) == "key (8,) ((50, -1), (60, 0)] → 1000 replaces"
+    [step] = plan_write_steps(TableInput(surveys, relations, LSN(1000), runs), 500)
+    assert described(step) == "key (8,) ((50, -1), (60, 0)] → 1000 replaces"
 
 
-def test_identity_without_columns_appends_and_refuses_what_it_cannot_place() -> None:
+def test_table_without_identity_is_appended_to_and_refuses_updates() -> None:
     unflagged = relation(column("id", 1, INT4), version=9)
     for version, of in ((6, NOTHING), (9, unflagged)):
         runs = (Run((version,), (10, 0), (20, 0)),)
         table = TableInput((survey(version, (10, 0), (20, 0)),), {version: of}, LSN(50), runs)
-        assert [cut.identity for cut in plan_write_steps(table)] == [Identity.NONE]
+        assert [step.identity for step in plan_write_steps(table)] == [Identity.NONE]
         changed = TableInput((survey(version, (10, 0), (20, 0), updates=1),), {version: of}, LSN(50), runs)
-        with pytest.raises(LakeError, match="has no replica identity, but updates or deletes came"):
+        with pytest.raises(LakeError, match="has no replica identity, but has updates or deletes"):
             plan_write_steps(changed)
 
 
-def test_fold_knows_where_each_version_has_a_column_and_what_may_be_missing() -> None:
+def test_fold_has_the_index_of_each_column_and_what_may_be_missing() -> None:
     surveys = survey(1, (10, 0), (20, 0), unsent=[1], key_tuples=1), survey(2, (30, 0), (40, 0))
     runs = plain_runs(surveys, RELATIONS)
     assert runs is not None
     table = TableInput(surveys, RELATIONS, LSN(1000), runs)
-    [cut] = plan_write_steps(table)
+    [step] = plan_write_steps(table)
     silver = {"id": INT, "v": STRING, "w": STRING, "gone": BIGINT}
-    fold = plan_fold(table, cut, silver, TableRule("*.*"))
+    fold = plan_fold(table, step, silver, TableRule("*.*"))
     assert [(c.name, dict(c.indexes), c.is_partial) for c in fold.columns] == [
         ("id", {1: 0, 2: 0}, False),
         ("v", {1: 1, 2: 1}, True),
@@ -166,16 +168,16 @@ def test_fold_knows_where_each_version_has_a_column_and_what_may_be_missing() ->
     ]
     assert (fold.key, fold.versions, fold.partial, fold.has_key_changes) == ((0,), (1, 2), (1, 2, 3), True)
     assert fold.columns[3].type is BIGINT or fold.columns[3].type.ddl == "BIGINT"
-    configured = plan_fold(table, cut, silver | {"v": BIGINT}, TableRule("*.*", types={"v": "BIGINT"}))
+    configured = plan_fold(table, step, silver | {"v": BIGINT}, TableRule("*.*", types={"v": "BIGINT"}))
     assert configured.columns[1].type.ddl == "BIGINT"
-    wider = plan_fold(table, cut, silver | {"id": BIGINT}, TableRule("*.*"))
+    wider = plan_fold(table, step, silver | {"id": BIGINT}, TableRule("*.*"))
     assert wider.columns[0].type.ddl == "BIGINT"
 
 
-def test_fold_takes_the_type_that_silver_has_where_only_the_catalog_could_tell() -> None:
+def test_fold_has_silver_s_type_if_the_catalog_did_not_give_one() -> None:
     unknown = relation(column("id", None, INT4, is_key=True), column("v", None, 16_500), version=1)
     surveys = (survey(1, (10, 0), (20, 0)),)
     table = TableInput(surveys, {1: unknown}, LSN(50), (Run((1,), (10, 0), (20, 0)),))
-    [cut] = plan_write_steps(table)
-    fold = plan_fold(table, cut, {"id": INT, "v": BIGINT}, TableRule("*.*"))
+    [step] = plan_write_steps(table)
+    fold = plan_fold(table, step, {"id": INT, "v": BIGINT}, TableRule("*.*"))
     assert [c.type.ddl for c in fold.columns] == ["INT", "BIGINT"]

@@ -37,15 +37,15 @@ import org.apache.spark.sql.delta.util.Codec;
  * Delta's log on a file system that this machine mounts (`file:` URLs), NFS included.
  *
  * <p>A log entry is written to a temporary file and becomes visible by a hard link, which the file system
- * refuses where the name is taken. That is one step, between processes and between machines. Delta's own store
- * looks first and renames then: two processes can both be told that their commit is version 7.
+ * refuses if the name exists. That is one step, between processes and between machines. Delta's own store checks
+ * first and renames then, so that two processes can both believe that they committed version 7.
  *
- * <p>By the time a commit is visible, its data files, its log entry and the folders that name them have been
- * forced to disk: what Delta reports as committed survives a power failure. The system property
- * pgdelta.sync=false leaves that out, for measurements.
+ * <p>Before a commit is visible, its data files, its log entry and the folders that name them are synced to
+ * disk: what Delta reports as committed survives a power failure. The system property pgdelta.sync=false omits
+ * that, for measurements.
  *
- * <p>Set as spark.delta.logStore.file.impl. Errors: FileAlreadyExistsException where the version is taken,
- * IOException with a sentence where the file system has no hard links.
+ * <p>Set as spark.delta.logStore.file.impl. Throws FileAlreadyExistsException if the version exists, and
+ * IOException with what to do if the file system has no hard links.
  */
 public class LinkLogStore extends HadoopFileSystemLogStore {
 
@@ -85,7 +85,7 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
           channel.force(true);
         }
       } catch (NoSuchFileException error) {
-        throw (IOException) new FileNotFoundException(folder + " is not there").initCause(error);
+        throw (IOException) new FileNotFoundException(folder + " does not exist").initCause(error);
       }
       setPermissions(temporary, configuration);
       if (isCommit && syncs) {
@@ -94,7 +94,7 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
       if (name.equals(LAST_CHECKPOINT) && syncs) {
         forceCheckpoint(temporary, folder);
       }
-      // Hadoop's checksum of an earlier file of this name would make readers refuse the new one.
+      // Readers would refuse the new file by Hadoop's checksum of an earlier one of this name.
       Files.deleteIfExists(folder.resolve("." + name + ".crc"));
       if (overwrite) {
         Files.move(
@@ -118,7 +118,7 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
 
   @Override
   public Boolean isPartialWriteVisible(org.apache.hadoop.fs.Path path, Configuration configuration) {
-    // Of what this store writes none is. Checkpoints are Spark's to write: this has it rename them into place.
+    // This store never writes partially. Spark writes the checkpoints, and true makes it rename them into place.
     return true;
   }
 
@@ -130,7 +130,7 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
     try {
       Files.createLink(target, temporary);
     } catch (FileAlreadyExistsException error) {
-      // NFS repeats a request whose answer was lost, and answers the second one by the first one's link.
+      // NFS repeats a request whose answer was lost, and then finds the link that the first request made.
       if (!Files.isSameFile(target, temporary)) {
         throw error;
       }
@@ -138,17 +138,16 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
       throw error;
     } catch (UnsupportedOperationException | FileSystemException error) {
       throw new IOException(
-          "the file system under "
+          "The file system of "
               + target.getParent()
-              + " refused a hard link, without which two writers could both be told that they committed one"
-              + " version: use a storage.root on a file system that has hard links ("
+              + " has no hard links ("
               + error
-              + ")",
+              + "), so two writers could commit one version. Use a storage.root on a file system with hard links.",
           error);
     }
   }
 
-  /** Write each line; collect the data files that it adds, where they are asked for. */
+  /** Write the lines; collect the data files that they add, unless `written` is null. */
   private static void writeLines(
       FileChannel channel, Iterator<String> lines, Set<Path> written, Path table) throws IOException {
     StringBuilder pending = new StringBuilder();
@@ -168,7 +167,7 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
     }
   }
 
-  /** Add the files that an action of Delta's log protocol (add, cdc) brings into the table. */
+  /** Collect the files that an action of Delta's log protocol (add, cdc) adds to the table. */
   private static void collectFiles(String action, Path table, Set<Path> written) throws IOException {
     try (JsonParser parser = JSON.createParser(action)) {
       if (parser.nextToken() != JsonToken.START_OBJECT) {
@@ -228,16 +227,16 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
         written.add(table.resolve(uri.getPath()));
       }
     } catch (URISyntaxException error) {
-      throw new IOException("an action names a file by no URI", error);
+      throw new IOException("An action has a path that is no URI.", error);
     }
   }
 
-  /** Force the files, Hadoop's checksums of them, and the folders from theirs up to the table's. */
+  /** Sync the files, Hadoop's checksums of them, and their folders up to the table's. */
   private static void forceData(Set<Path> files, Path table) throws IOException {
     Set<Path> folders = new LinkedHashSet<>();
     for (Path file : files) {
-      // What was added by an action but is there no longer (a file that REORG or RESTORE names again) was
-      // not written by this commit.
+      // A file that does not exist any more, and that REORG or RESTORE adds again, was not written by this
+      // commit.
       if (!force(file)) {
         continue;
       }
@@ -276,7 +275,7 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
     force(folder);
   }
 
-  /** Force a file or a folder to disk; say whether it is there. */
+  /** Sync a file or a folder to disk; return whether it exists. */
   private static boolean force(Path path) throws IOException {
     try (FileChannel channel = FileChannel.open(path, StandardOpenOption.READ)) {
       channel.force(true);
@@ -284,7 +283,7 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
     } catch (NoSuchFileException error) {
       return false;
     } catch (AccessDeniedException error) {
-      // Who may not read a folder made nothing in it, or somebody else did, and forced it.
+      // This user created nothing in a folder that it may not read; another who did has synced it.
       if (Files.isDirectory(path)) {
         return true;
       }
@@ -312,7 +311,7 @@ public class LinkLogStore extends HadoopFileSystemLogStore {
     try {
       Files.setPosixFilePermissions(path, permissions);
     } catch (UnsupportedOperationException | FileSystemException error) {
-      // A mount that keeps no permissions gives every file its own.
+      // The mount has no permissions.
       return;
     }
   }

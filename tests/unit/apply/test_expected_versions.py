@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.apply.known_versions import FirstCommit, TableChange, TableVersion, judge
+from pipeline.apply.expected_versions import FirstCommit, TableChange, TableVersion, classify_change
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -20,7 +20,7 @@ def verdict(
         assert origin is not None, "the table's log is read where ids differ, and not otherwise"
         return origin
 
-    return judge(NAME, entry, found, ask)
+    return classify_change(NAME, entry, found, ask)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def verdict(
         (TableVersion(5, "a", LSN(70)), TableChange.SAME),
         (TableVersion(9, "a", LSN(70)), TableChange.SAME),  # somebody's OPTIMIZE
         (TableVersion(6, "a", LSN(80)), TableChange.SAME),  # a run that ended before its manifest
-        (TableVersion(-1, "", INVALID), TableChange.GONE),
+        (TableVersion(-1, "", INVALID), TableChange.MISSING),
         (TableVersion(3, "a", LSN(50)), TableChange.OLDER),
         (TableVersion(8, "a", LSN(50)), TableChange.OLDER),  # put back, then changed by somebody's OPTIMIZE
         (TableVersion(4, "a", LSN(70)), TableChange.OLDER),  # a column that came without rows is not there
@@ -56,9 +56,9 @@ def test_a_table_is_judged_by_its_log(found: TableVersion, expected: TableChange
         (
             TableVersion(9, "b", LSN(80)),
             FirstCommit(TableName("public", "other"), INVALID),
-            TableChange.OTHER,
+            TableChange.REPLACED,
         ),
-        (TableVersion(9, "b", LSN(80)), FirstCommit(), TableChange.OTHER),
+        (TableVersion(9, "b", LSN(80)), FirstCommit(), TableChange.REPLACED),
     ],
 )
 def test_a_table_of_another_id_is_judged_by_how_it_began(

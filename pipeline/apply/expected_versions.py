@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from pipeline.delta.log import clear_cache, operations_since
+from pipeline.delta.log import forget_log, operations_after
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnId
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.versions import resolve_path, state_of
+from pipeline.silver.versions import read_state, resolve_path
 from pipeline.table_name import TableName
 
 
@@ -40,9 +40,9 @@ class TableChange(Enum):
     """What became of a table since a manifest."""
 
     SAME = "the same"
-    GONE = "gone"
+    MISSING = "gone"
     OLDER = "older"
-    OTHER = "other"
+    REPLACED = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class FirstCommit:
     """
 
     name: TableName | None = None
-    after: LSN | None = None
+    start_lsn: LSN | None = None
 
 
-def judge(
+def classify_change(
     name: TableName, entry: ManifestEntry | None, found: TableVersion, origin: Callable[[], FirstCommit]
 ) -> TableChange:
     """Say what became of a table, by what the last manifest has of it; `origin` is asked where ids differ.
@@ -67,31 +67,31 @@ def judge(
     if entry is None or entry.version < 0:
         return TableChange.SAME
     if found.version < 0:
-        return TableChange.GONE
+        return TableChange.MISSING
     if found.offset == INVALID:
         return TableChange.SAME  # nothing says how far it is: it begins, or is refused for its rows
     is_behind = found.offset < (entry.offset or INVALID)
     if entry.table_id in (None, found.table_id):
         return TableChange.OLDER if is_behind or found.version < entry.version else TableChange.SAME
     first = origin()
-    if first.name != name or first.after is None:
-        return TableChange.OTHER
-    return TableChange.OLDER if is_behind or first.after > INVALID else TableChange.SAME
+    if first.name != name or first.start_lsn is None:
+        return TableChange.REPLACED
+    return TableChange.OLDER if is_behind or first.start_lsn > INVALID else TableChange.SAME
 
 
-def change_sentence(name: TableName, path: str, verdict: TableChange) -> str:
+def describe_change(name: TableName, path: str, verdict: TableChange) -> str:
     """Say what was found, and what becomes of the table."""
     table = str(name)
-    if verdict is TableChange.OTHER:
+    if verdict is TableChange.REPLACED:
         return (
             f"{table} is held: {path} holds another table than the one that was written there; put that "
             "back, or move the folder away, and the table is built again"
         )
-    what = "is gone" if verdict is TableChange.GONE else "lacks commits that were written to it"
+    what = "is gone" if verdict is TableChange.MISSING else "lacks commits that were written to it"
     return f"the table in {path} {what}: it is built again from bronze"
 
 
-class KnownVersions:
+class ExpectedVersions:
     """The silver tables as this process saw or wrote them last; each is used by one thread at a time."""
 
     def __init__(self, lake: Lake, path: Callable[[TableName], str], txn: TxnId) -> None:
@@ -109,11 +109,11 @@ class KnownVersions:
         if entry is not None and resolve_path(entry.path, name, self._lake.root) != table.path:
             entry = None  # the configuration gives it another folder
         found = read_version(table, self._txn)
-        verdict = judge(name, entry, found, lambda: read_first_commit(table))
+        verdict = classify_change(name, entry, found, lambda: read_first_commit(table))
         if verdict is not TableChange.SAME:
-            clear_cache(table.spark, table.path)  # of a folder that was there before
+            forget_log(table.spark, table.path)  # of a folder that was there before
             found = read_version(table, self._txn)
-            verdict = judge(name, entry, found, lambda: read_first_commit(table))
+            verdict = classify_change(name, entry, found, lambda: read_first_commit(table))
         self._last[name] = found
         return found, verdict
 
@@ -139,7 +139,7 @@ class KnownVersions:
 
 def read_version(table: LakeTable, txn: TxnId) -> TableVersion:
     """Look at a table's log."""
-    return _sight(*state_of(table, txn))
+    return _sight(*read_state(table, txn))
 
 
 def _sight(version: int, table_id: str, position: LSN | None) -> TableVersion:
@@ -152,7 +152,7 @@ def _sight(version: int, table_id: str, position: LSN | None) -> TableVersion:
 
 def read_first_commit(table: LakeTable) -> FirstCommit:
     """Return what the first commit of rows that the table's log has says of itself."""
-    for operation in operations_since(table.spark, table.path, -1):
+    for operation in operations_after(table.spark, table.path, -1):
         if "table" in operation.metadata:
             named, after = operation.metadata["table"], operation.metadata.get("after")
             is_named = isinstance(named, list) and len(named) == 2
