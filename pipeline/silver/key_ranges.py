@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.delta.sql import literal, quoted
-from pipeline.key_ranges import KeyRange
+from pipeline.key_ranges import KeyRange, has_same_order
 from pipeline.silver.fold import Fold
 from pipeline.silver.text_parsers import SilverType
 

@@ -110,8 +110,8 @@ def test_versions_are_printed_as_queries(
         "-- silver as of 0/64, committed 2026-01-31 12:00:00.000000Z",
         "-- public.[a]: version 7 of file:/lake/silver/public/[a]",
         "SELECT * FROM delta.`file:/lake/silver/public/[a]` VERSION AS OF 7;",
-        "-- Table public.b is behind: it shows 0/32, the other tables show 0/64. Read silver as of a manifest "
-        "that has caught up.",
+        "-- Table public.b is behind: it shows 0/32, the other tables show 0/64. Read silver as of a "
+        "manifest that has caught up.",
     ]
     data = versions.as_json()
     assert (data["lsn"], data["commit_time"]) == ("0/64", "2026-01-31T12:00:00+00:00")
