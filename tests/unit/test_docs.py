@@ -10,7 +10,7 @@ import yaml
 
 from pipeline.apply.decision import TABLE
 from pipeline.config.config import load_config
-from tests.support.fault_points import STEPS
+from pipeline.crash_steps import CrashStep
 from tests.support.paths import ROOT
 from tools.docs_site import find_external
 
@@ -160,11 +160,11 @@ def test_the_table_of_decisions_is_the_code_s() -> None:
     ]
 
 
-def test_the_crash_points_are_those_of_the_fault_tests() -> None:
+def test_the_crash_points_are_the_named_steps() -> None:
     rows = re.findall(
         r"^\| ([^|]+) \| (?:ingest|apply) \|", read(DOCS / "architecture" / "crash-points.md"), re.M
     )
-    assert rows == list(STEPS)
+    assert rows == [step.value for step in CrashStep]
 
 
 def test_metrics_of_the_alerts_are_in_the_reference() -> None:
