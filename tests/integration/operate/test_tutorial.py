@@ -36,7 +36,7 @@ def test_its_commands_work(make_server: MakeServer, tmp_path: Path) -> None:
     [config] = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "shop.yaml").write_text(config, encoding="utf-8")
     # psql is that of the server
-    tools = (str(Path(sys.executable).parent), str(server.binaries / "bin"), os.environ["PATH"])
+    tools = (str(Path(sys.executable).parent), str(server.binaries), os.environ["PATH"])
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PG")},
         "PATH": os.pathsep.join(tools),
