@@ -7,7 +7,7 @@ AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test slow matrix faults races soak bench demo dist airflow notebook clean
+.PHONY: help setup check test slow matrix faults races soak bench demo dist airflow notebook docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -20,7 +20,7 @@ $(READY): pyproject.toml pipeline/delta/spark/jars.py pipeline/delta/spark/setti
 	@$(PYTHON) -c 'import sys; sys.exit("pgdelta needs Python 3.10 or newer: make setup PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[demo,notebook,dev]'
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[demo,notebook,docs,dev]'
 	@$(VENV)/bin/python -m pipeline.delta.spark.jars
 	@touch $@
 
@@ -69,6 +69,10 @@ $(AIRFLOW)/.ready: Makefile
 
 notebook: $(READY) ## execute the notebook on the demo's lake, or on one it makes itself
 	$(VENV)/bin/python -m tools.notebook_run notebooks/explore.ipynb
+
+docs: $(READY) ## build the documentation's site into build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 clean: ## remove the environment and what the tools left
 	rm -rf $(VENV) .airflow build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,7 +16,7 @@ from pipeline.metadata.registry import TABLES
 from pipeline.metadata.status import STATUS
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "lake.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "lake.md").read_text(encoding="utf-8")
 SCHEMAS = {
     "bronze/changes": spark_ddl(CHANGES),
     "bronze/relations": spark_ddl(RELATIONS),

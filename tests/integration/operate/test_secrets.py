@@ -1,8 +1,8 @@
 """A planted password is in nothing that a run leaves behind, says, or shows to other users of the machine.
 
 The job runs as users run it, with `--debug`, copies, captures and applies, and loses its server in the end.
-The role has the grants of docs/security.md. Some columns are called as the variables that hold the password:
-Spark would put the password in the place of such a name.
+The role has the grants of docs/operations/security.md. Some columns are called as the variables that hold
+the password: Spark would put the password in the place of such a name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The grants of docs/security.md are enough, and each of them is needed: `check`, or one sentence, names it.
+"""The grants of docs/operations/security.md are enough, and each of them is needed.
 
-On the oldest and the newest major. The database is closed to PUBLIC, the tables belong to another role.
+`check`, or one sentence, names one that is missing. On the oldest and the newest major. The database is
+closed to PUBLIC, the tables belong to another role.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
 
-PAGE = ROOT / "docs" / "security.md"
+PAGE = ROOT / "docs" / "operations" / "security.md"
 # As the page has them: the database and the owner are called shop there, the schema sales, the role pgdelta.
 CONNECT = "GRANT CONNECT ON DATABASE shop TO pgdelta"
 CAPTURE = ("ALTER ROLE pgdelta LOGIN REPLICATION", CONNECT)

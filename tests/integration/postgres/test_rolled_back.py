@@ -1,6 +1,7 @@
 """A prepared transaction that was rolled back before it was read: the server cannot decode some of them.
 
-The fault is the server's (15 to 18). The sentence says so, and what docs/limits.md advises for 18 works.
+The fault is the server's (15 to 18). The sentence says so, and what docs/operations/limits.md advises for 18
+works.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tests.support.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres
 
-PAGE = ROOT / "docs" / "silver.md"
+PAGE = ROOT / "docs" / "reference" / "types.md"
 ROW = re.compile(r"\| `([^`]+)`[^|]*\| `([^`]+)` \|\n")
 
 
