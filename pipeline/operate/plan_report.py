@@ -70,9 +70,9 @@ class TablePlan:
             return Text.assemble(("fails: ", "red"), plain(self.failure))
         for step in self.steps:
             if step.holds:
-                reason = step.sentence.removeprefix(f"{self.name} is held ")
-                colon = "" if reason != step.sentence else ":"
-                return Text.assemble((f"held{colon} ", "red"), plain(reason))
+                reason = step.sentence.removeprefix(f"Table {self.name} is held")
+                heading = "held" if reason != step.sentence else "held: "
+                return Text.assemble((heading, "red"), plain(reason))
         steps = self.column_steps
         losses = [step for step in steps if step.loses]
         if len(steps) == 1:

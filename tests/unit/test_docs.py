@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipeline.apply.decision import TABLE
-from pipeline.config.config import load_config
+from pipeline.config.load import load_config
 from pipeline.crash_steps import CrashStep
 from tests.support.paths import ROOT
 from tools.docs_site import find_external

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     short_help="Show how far each table is, and why not further.",
     examples=[
         ("how far are the tables, and the slot?", "pgdelta status --config conf/pipeline.yaml"),
-        ("what does one table look like, column by column?", "pgdelta status public.orders"),
+        (
+            "what does one table look like, column by column?",
+            "pgdelta status public.orders --config conf/pipeline.yaml",
+        ),
         ("fail a scheduled check if a table is held", "pgdelta status --config conf/pipeline.yaml --strict"),
     ],
     exit_codes={1: "failed; with --strict also if a table is held, refused or failed"},

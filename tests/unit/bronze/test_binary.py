@@ -201,8 +201,8 @@ def test_a_type_that_is_not_known_is_refused_by_name() -> None:
     known = CatalogType(REGCLASS, "regclass", "b", "regclasssend", "regclassout", ",", ())
     message = Insert(7, (Binary(b"\0\0\0\1"),))
     assert refusal(message, relation(REGCLASS), Types(180000, {REGCLASS: known}.get)) == (
-        "Insert number 1: column 1 of the new tuple (c0) is in binary format, and nothing is known of the"
-        " binary format of the type regclass. Set source.protocol.binary to false."
+        "Insert number 1: column 1 of the new tuple (c0) is in binary format, and the binary format of the"
+        " type regclass is not supported. Set source.protocol.binary to false."
     )
     assert "the catalog has no type with oid 99999" in refusal(message, relation(99_999), Types(180000))
 
