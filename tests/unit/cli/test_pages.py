@@ -46,7 +46,7 @@ def test_no_stored_page_is_of_a_page_that_is_gone() -> None:
 def test_a_page_in_a_pipe_has_every_line_whole() -> None:
     lines = run_in("pipe", {}).splitlines()
     sentence = next(table.steps[0].sentence for table in PLAN.tables if table.attention == 1)
-    assert any(line.endswith(sentence.removeprefix("public.orders is ")) for line in lines)
+    assert any(line.endswith(sentence.removeprefix("Table public.orders is ")) for line in lines)
     assert max(map(len, lines)) > 200
 
 
