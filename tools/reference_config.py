@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.config.schema import schema
+from pipeline.config.load import schema
 
 _HEAD = """\
 # Configuration

@@ -14,15 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.apply.decision import Decision, Step
 from pipeline.apply.detached_tables import archive_detached, detached_tables
-from pipeline.apply.expected_versions import ChangedError
-from pipeline.apply.manifest_entries import ManifestEntries
+from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_replaced
-from pipeline.apply.table_paths import refuse_nested_folder
-from pipeline.apply.table_renames import OtherNames, rename_events
-from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import BronzeOffset
+from pipeline.apply.table_renames import OtherNames, refuse_nested_folder, rename_events
+from pipeline.bronze.copy_states import CopyHistory
+from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
@@ -32,7 +29,7 @@ from pipeline.delta.table import Lake
 from pipeline.errors import report_error
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.records import Records
+from pipeline.metadata.registry import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.batch_writer import WriteResult

@@ -6,14 +6,12 @@ manifest any more, as nobody keeps it up to date.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import DROPPED
-from pipeline.bronze.new_files import BronzeOffset
+from pipeline.bronze.copy_states import DROPPED, CopyHistory
+from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.events import Event
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredTable
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.progress import TableState
 from pipeline.table_name import TableName
 

@@ -14,20 +14,16 @@ from datetime import datetime
 from pipeline.apply.decision import Decision, Step, TableFacts, decide
 from pipeline.apply.detached_tables import why_detached
 from pipeline.apply.expected_versions import ExpectedVersions, TableChange, describe_change
-from pipeline.apply.table_paths import why_folder_is_taken
-from pipeline.apply.table_renames import names_by_table, replaced_tables
+from pipeline.apply.table_renames import names_by_table, replaced_tables, why_folder_is_taken
 from pipeline.bronze.activity import newest_commits
-from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import CompleteCopy, Gap
-from pipeline.bronze.log import Bronze, TableSurvey
-from pipeline.bronze.new_files import BronzeOffset
+from pipeline.bronze.copy_states import CompleteCopy, CopyHistory, Gap
+from pipeline.bronze.log import Bronze, BronzeOffset, TableSurvey
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.tables import NO_LIMITS
 from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredTable
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 

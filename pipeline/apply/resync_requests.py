@@ -4,7 +4,7 @@ from pipeline.apply.planner import BatchPlan
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest
 from pipeline.config.config import Config
-from pipeline.metadata.records import Records
+from pipeline.metadata.registry import Records
 
 
 def request_after_events(config: Config, records: Records, copies: Copies) -> None:

@@ -1,4 +1,9 @@
-"""Names that several tables had: bronze has changes under the name of their time, silver a table for each."""
+"""Names and folders of silver tables: of tables that had several names, and of each table alone.
+
+Folders of silver tables: each is that of one table, and lies in no other's.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -6,18 +11,51 @@ from dataclasses import dataclass
 from pyspark.sql import functions as F
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.log import TableSurvey
-from pipeline.bronze.new_files import BronzeOffset
+from pipeline.bronze.log import BronzeOffset, TableSurvey
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import Survey
+from pipeline.config.config import Config
 from pipeline.delta.sql import literal
 from pipeline.delta.table import LakeTable
+from pipeline.errors import LakeError
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.table import SilverTable
+from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
+
+
+def refuse_nested_folder(config: Config, name: TableName) -> None:
+    """Raise LakeError where a table's folder would lie in another's: VACUUM would take its files away."""
+    rule = config.rule_for(name)
+    if rule and rule.target is None and any(name[0] == other.target for other in config.tables):
+        raise LakeError(
+            f"{name} would lie in the folder of the silver table {name[0]}, which is another "
+            "table's target: give one of them another target"
+        )
+
+
+def why_folder_is_taken(
+    name: TableName, path: str, registered: Mapping[TableName, RegisteredTable], root: str
+) -> str | None:
+    """Say why a table may not go on in a folder that has rows, None where they are its own.
+
+    All tables record their positions alike, so a folder does not tell whose it is: where tables are on record
+    does. Of a folder that is on record for nobody the table was cut off as it began.
+    """
+    places = {other: resolve_path(table.path, other, root) for other, table in registered.items()}
+    if places.get(name) == path:
+        return None
+    owner = next((other for other, place in sorted(places.items()) if place == path), None)
+    if owner is None and name not in places:
+        return None
+    whose = f"those of {owner}" if owner else f"not those of now, which are in {places[name]}"
+    return (
+        f"{name} is held: the rows in its folder {path} are {whose}; give it another target, or "
+        "move the folder away, and the table begins there anew"
+    )
 
 
 # Changes of a table that came under another name, before others came under its own again.

@@ -11,10 +11,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import BronzeOffset
+from pipeline.bronze.log import Bronze, BronzeOffset
+from pipeline.delta.sql import EPOCH, from_microseconds
 from pipeline.delta.table import Lake
-from pipeline.delta.timestamps import EPOCH, from_microseconds
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 

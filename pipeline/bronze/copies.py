@@ -12,7 +12,6 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.copy_states import (
     ABANDONED,
     COMPLETE,
@@ -20,6 +19,7 @@ from pipeline.bronze.copy_states import (
     GAP,
     READING,
     Chunk,
+    CopyHistory,
     CopyRequest,
     CopyState,
     Gap,
@@ -27,8 +27,8 @@ from pipeline.bronze.copy_states import (
 )
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
+from pipeline.delta.sql import from_microseconds, now
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.timestamps import from_microseconds, now
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName

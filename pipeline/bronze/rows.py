@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.bronze.columnar import RowTypes, decode_rows
-from pipeline.bronze.relation_versions import RelationVersion
+from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.schema import CHANGES, STREAMED, storable
 from pipeline.errors import ProtocolError
 from pipeline.protocol.events import (

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.bronze.relation_versions import RelationVersion
+from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.rows import (
     OtherRow,
     RowMessages,

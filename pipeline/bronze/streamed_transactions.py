@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc as ipc
 
-from pipeline.bronze.relation_versions import RelationVersion
+from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.rows import (
     OtherRow,
     RowMessages,

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import BronzeOffset
+from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.prepared import PreparedTransactions, transaction_keys
-from pipeline.bronze.relation_versions import RelationVersion, relations_table
+from pipeline.bronze.relations import RelationVersion, relations_table
 from pipeline.bronze.schema import RELATIONS, spark_ddl
 from pipeline.bronze.spool import StagedTransactions
 from pipeline.bronze.staged_files import StagingFolder

@@ -18,8 +18,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pipeline.delta.txn import TxnId
-from pipeline.demo.load import Load
-from pipeline.demo.shop import SCHEMA_NAME, TABLES
+from pipeline.demo.shop import SCHEMA_NAME, TABLES, Load
 from pipeline.progress import ApplySummary, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName

@@ -29,9 +29,8 @@ from pipeline.config.load import load_config
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.demo.board import Board
-from pipeline.demo.load import MINIMUM, Load
 from pipeline.demo.outcome import Outcome, print_outcome, short_path
-from pipeline.demo.shop import SCHEMA_NAME, TABLES, create_shop
+from pipeline.demo.shop import MINIMUM, SCHEMA_NAME, TABLES, Load, create_shop
 from pipeline.errors import ConfigError
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import Connection, connect

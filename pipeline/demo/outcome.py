@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.demo.load import MINIMUM
-from pipeline.demo.shop import SCHEMA_NAME, TABLES
+from pipeline.demo.shop import MINIMUM, SCHEMA_NAME, TABLES
 from pipeline.metadata.reconciliations import EQUAL, Reconciliation
 from pipeline.operate.run import RunSummary
 from pipeline.protocol.lsn import INVALID, LSN

@@ -14,9 +14,8 @@ from pipeline.config.config import Config
 from pipeline.errors import GapError
 from pipeline.postgres.connection import Connection, ServerIdentity, read_timeline_ends
 from pipeline.postgres.open_transactions import read_prepared_transactions
-from pipeline.postgres.published_tables import list_published
-from pipeline.postgres.replication.slot import Slot, ensure_slot, read_slot, renew_slot
-from pipeline.postgres.replication.slot_errors import moved_slot_error
+from pipeline.postgres.publication import list_published
+from pipeline.postgres.replication.slot import Slot, ensure_slot, moved_slot_error, read_slot, renew_slot
 from pipeline.protocol.lsn import LSN
 
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pyspark.sql import functions as F
 
 from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.sql import now
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.timestamps import now
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 

@@ -12,8 +12,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.sql import from_microseconds, now, to_microseconds
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.timestamps import from_microseconds, now, to_microseconds
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 
 from pyspark.sql import functions as F
 
+from pipeline.delta.sql import now
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.timestamps import now
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 

@@ -1,7 +1,11 @@
 """`_pgdelta/tables`: where each silver table is, and which of its columns is which at the source.
 
 Only one apply at a time writes it, and always the whole table.
+
+`Records` is the facade of all that jobs record of their silver tables: this one, events and misfits.
 """
+
+from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -11,9 +15,11 @@ from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.sql import now
 from pipeline.delta.table import Lake, local_frame
-from pipeline.delta.timestamps import now
 from pipeline.delta.txn import TxnId
+from pipeline.metadata.events import EventLog
+from pipeline.metadata.misfits import MisfitLog
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -77,7 +83,7 @@ class RegisteredTable:
     def name(self) -> TableName:
         return TableName(self.schema_name, self.table_name)
 
-    def detached(self, path: str) -> "RegisteredTable":
+    def detached(self, path: str) -> RegisteredTable:
         """Return the table at another path, without a copy from which it could continue."""
         return replace(self, path=path, copy_id=None)
 
@@ -169,3 +175,19 @@ def _successor(row: Mapping[str, Any]) -> Successor:
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
     return tuple(RegisteredColumn(**row) for row in rows)
+
+
+class Records:
+    """`tables`, `events` and `misfits` of a lake; safe to use from several threads of one apply."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.tables = TableRegistry(lake)
+        self.events = EventLog(lake)
+        self.misfits = MisfitLog(lake)
+
+    def ensure(self) -> None:
+        """Create the Delta tables unless they exist."""
+        self.tables.ensure()
+        self.events.ensure()
+        self.misfits.ensure()

@@ -1,17 +1,73 @@
-"""Check what the jobs need of this machine: Java, and a folder for the lake that can be written."""
+"""The checks of `pgdelta check`: what the jobs need of this machine, and the report of all checks."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
 from pipeline.config.config import Config
 from pipeline.delta.spark.jars import check_java
 from pipeline.errors import LakeError
 from pipeline.postgres.checks.table_checks import Check
+from pipeline.terminal import plain, print_pairs, print_paragraph
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The checks of one configuration file, in the order in which a start would meet them."""
+
+    pipeline: str
+    path: str
+    checks: tuple[Check, ...]
+
+    @property
+    def failure_count(self) -> int:
+        """How many checks failed."""
+        return sum(not check.ok for check in self.checks)
+
+    def exit_code(self, strict: bool) -> int:
+        """Return 1 if a check failed."""
+        del strict
+        return int(self.failure_count > 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the checks as data."""
+        rows = [{"name": c.name, "ok": c.ok, "sentence": c.sentence, "fix": c.fix} for c in self.checks]
+        return {"ok": not self.failure_count, "checks": rows}
+
+    def print(self, console: Console) -> None:
+        """Print each check with its sentence, and below it what to do."""
+        print_paragraph(console, f"{self.pipeline}: {self.path}")
+        console.print()
+        print_pairs(console, self._pairs(console.width))
+        console.print()
+        count = len(self.checks)
+        verdict = f"{self.failure_count} of {count} checks failed" if self.failure_count else "ready"
+        print_paragraph(console, f"{self.pipeline}: {verdict}")
+
+    def _pairs(self, width: int) -> Iterator[tuple[str | Text, str | Text]]:
+        ordered = sorted(self.checks, key=lambda check: (check.ok, not check.fix))
+        longest = max((cell_len(check.name) for check in ordered), default=0) + len("✔ ")
+        for check in ordered:
+            mark = Text("✔", "green") if check.ok else Text("✘", "red")
+            label = Text.assemble(mark, " ", plain(check.name))
+            if not check.fix:
+                yield label, check.sentence
+            elif cell_len(f"{check.sentence} → {check.fix}") + longest + 2 <= width:
+                yield label, f"{check.sentence} → {check.fix}"
+            else:
+                yield label, check.sentence
+                yield "", f"→ {check.fix}"
+
 
 _RELATIVE = (
     "storage.root is relative to the working directory. An absolute path means the same lake from any folder."

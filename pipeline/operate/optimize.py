@@ -17,7 +17,7 @@ from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
-from pipeline.metadata.records import Records
+from pipeline.metadata.registry import Records
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import match_tables
 from pipeline.terminal import print_lines, print_list, print_paragraph

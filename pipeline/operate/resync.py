@@ -20,7 +20,7 @@ from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange, describe_unusable
-from pipeline.metadata.records import Records
+from pipeline.metadata.registry import Records
 from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition

@@ -12,8 +12,7 @@ import psycopg
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, describe, for_server
-from pipeline.postgres.publication import Publication
-from pipeline.postgres.published_tables import IS_PUBLISHED
+from pipeline.postgres.publication import IS_PUBLISHED, Publication
 from pipeline.protocol.binary.converters import CatalogType, Types
 from pipeline.table_name import TableName
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PgdeltaError, describe_error, one_line
-from pipeline.report.alerts import Alerts
 from pipeline.report.progress import CopyBoard
-from pipeline.report.run_log import RunLog
+from pipeline.report.run_log import Alerts, RunLog
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -96,9 +95,8 @@ class Observers:
         return exit_code
 
     def _serve_metrics(self, host: str, port: int) -> RunMetrics:
-        from pipeline.postgres.replication.wal_end import WalEnd
-        from pipeline.report.metrics import RunMetrics
-        from pipeline.report.metrics_endpoint import MetricsEndpoint
+        from pipeline.postgres.replication.slot_status import WalEnd
+        from pipeline.report.metrics import MetricsEndpoint, RunMetrics
 
         metrics = RunMetrics(self._config.pipeline)
         endpoint = MetricsEndpoint(host, port, metrics.registry)

@@ -13,8 +13,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.bronze.activity import Activity, read_activity
-from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import DROPPED, READING
+from pipeline.bronze.copy_states import DROPPED, READING, CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.spark.session import start_session
@@ -23,12 +22,10 @@ from pipeline.errors import ConfigError, SourceError
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredTable
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.metadata.status import FAILED, Failure, StatusTable
 from pipeline.postgres.replication.slot_status import read_source_status
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.report.lag import lag_bytes, lag_seconds, wal_rate
 from pipeline.report.status_page import (
     BEHIND,
     COPYING,
@@ -37,6 +34,9 @@ from pipeline.report.status_page import (
     HOLDING,
     Status,
     TableStatus,
+    lag_bytes,
+    lag_seconds,
+    wal_rate,
 )
 from pipeline.report.table_details import SourceColumnType, StatusDetails, TableDetails, list_columns
 from pipeline.table_name import TableName, match_tables

@@ -17,8 +17,7 @@ from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredColumn, RegisteredTable, Successor
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.policies import Refusal, refusal_of, refused_value, update_without_row
 from pipeline.silver.schema_operations import Hold, NeedsRebuild

@@ -19,8 +19,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.bronze.copy_states import SnapshotChunks
-from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import BronzeOffset
+from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.filesystem import folders_in, remove_folder
@@ -30,8 +29,7 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.swap import BufferedRecords

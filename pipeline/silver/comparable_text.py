@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from pipeline.bronze.relations import SourceColumn
-from pipeline.postgres.snapshot.comparable_forms import TEXT, Form, Kind
+from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, Kind
 from pipeline.silver.types import holds, numeric
 
 _BOX, _NUMERIC = 603, 1700

@@ -3,21 +3,19 @@
 Pure: nothing is changed here, and the operations know their SQL and their sentence. Renames come first
 (`column_mapping`). A change that silver cannot follow exactly, as to a type that does not hold all values,
 holds the table or has it rebuilt, as the configuration says.
+
+Notes about schema changes that the stream does not carry completely: silver may differ from the source.
+Each is recorded as an event of kind `resync` or `diverged`.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
-from pipeline.silver.column_mapping import SilverColumns
-from pipeline.silver.schema_notes import (
-    default_is_gone,
-    default_may_vary,
-    may_be_renamed,
-    schema_note,
-    was_unpublished,
-)
+from pipeline.silver.column_mapping import SUFFIX, SilverColumns, sidecars
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -26,11 +24,57 @@ from pipeline.silver.schema_operations import (
     NeedsRebuild,
     Operation,
     RenameColumn,
+    SchemaNote,
     WidenColumn,
 )
-from pipeline.silver.sidecars import SUFFIX, sidecars
 from pipeline.silver.text_parsers import STRING
-from pipeline.silver.types import holds, silver_type, wide_enough
+from pipeline.silver.types import holds, keeps_values, silver_type, wide_enough
+
+
+def schema_note(recorded: SilverColumns, column: SourceColumn) -> SchemaNote | None:
+    """Return the note about a column that silver has already, None if nothing can differ."""
+    before = recorded.types.get(column.name)
+    if before is None:
+        return was_unpublished(column.name) if recorded.types and column.name in recorded.numbers else None
+    if not column.is_type_known or keeps_values(before, column.type):
+        return None
+    sentence = (
+        f"The type of column {column.name} changed, which may have changed values that the stream does not "
+        "carry. Run a resync to copy them."
+    )
+    return SchemaNote(sentence, "resync")
+
+
+def default_may_vary(name: str) -> SchemaNote:
+    """Return the note for a column whose default may have given each row another value."""
+    sentence = (
+        f"Column {name} was added with a default that may have given older rows values which the stream does "
+        "not carry. Run a resync to copy them."
+    )
+    return SchemaNote(sentence, "resync")
+
+
+def default_is_gone(name: str) -> SchemaNote:
+    """Return the note for a NOT NULL column whose default the catalog does not have any more."""
+    sentence = (
+        f"Column {name} was added as NOT NULL, and the catalog no longer has the default that gave older "
+        "rows, if there were any, their values. Run a resync to copy them."
+    )
+    return SchemaNote(sentence, "resync")
+
+
+def was_unpublished(name: str) -> SchemaNote:
+    """Return the note for a column whose values were not published for some time."""
+    sentence = f"Column {name} was not published for some time. Run a resync to copy what changed meanwhile."
+    return SchemaNote(sentence, "resync")
+
+
+def may_be_renamed(name: str) -> SchemaNote:
+    """Return the note for a new column that may be a renamed one."""
+    return SchemaNote(
+        f"Column {name} appeared while the catalog was ahead of the stream. If it was renamed or has a "
+        "default, older rows may lack its values. Run a resync to copy them."
+    )
 
 
 def plan_evolution(

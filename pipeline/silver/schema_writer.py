@@ -16,12 +16,18 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind, commit_settings
 from pipeline.metadata.events import Event
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.column_mapping import AlignedVersions, SilverColumns, align_versions, plan_renames
-from pipeline.silver.merge import MetadataNames
-from pipeline.silver.metadata_columns import find_metadata_columns, free_names, plan_metadata_renames
+from pipeline.silver.column_mapping import (
+    AlignedVersions,
+    SilverColumns,
+    align_versions,
+    find_metadata_columns,
+    free_names,
+    plan_metadata_renames,
+    plan_renames,
+    with_sidecars,
+)
 from pipeline.silver.schema_evolution import columns_after, plan_evolution
 from pipeline.silver.schema_operations import (
     AddColumn,
@@ -30,7 +36,7 @@ from pipeline.silver.schema_operations import (
     NeedsRebuild,
     Operation,
 )
-from pipeline.silver.sidecars import with_sidecars
+from pipeline.silver.write import MetadataNames
 from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.table_name import TableName
 

@@ -15,13 +15,20 @@ from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, commit_settings
 from pipeline.errors import LakeError
 from pipeline.metadata.events import Event
-from pipeline.metadata.records import Records
-from pipeline.silver import merge, multiset
+from pipeline.metadata.registry import Records
+from pipeline.silver import folded_frames
+from pipeline.silver import write as write_module
 from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, pick_or_missing
-from pipeline.silver.folded_frames import final_rows, fold_by_key, from_silver, steps, typed, with_key_changes
-from pipeline.silver.key_changes import follow_key_changes
-from pipeline.silver.key_ranges import KeyRangesUnusable, bounds_are_values
-from pipeline.silver.write import FOLDED, Write, WriteKind, keyless
+from pipeline.silver.folded_frames import (
+    final_rows,
+    fold_by_key,
+    follow_key_changes,
+    from_silver,
+    steps,
+    typed,
+    with_key_changes,
+)
+from pipeline.silver.write import FOLDED, KeyRangesUnusable, Write, WriteKind, bounds_are_values, keyless
 from pipeline.silver.write_plan import Identity
 from pipeline.table_name import TableName
 
@@ -70,18 +77,18 @@ class StepWriter:
         (version,) = write.fold.versions
         columns, plain = write.fold.columns, keyless(write.fold)
         silver = self._table.frame() if write.kind is WriteKind.MERGE_ROWS else None
-        rows = multiset.signed_rows(changes, columns, version)
-        net = multiset.net_counts(rows, columns)
-        counted = _checkpointed(multiset.with_silver_counts(net, silver, columns))
+        rows = folded_frames.signed_rows(changes, columns, version)
+        net = folded_frames.net_counts(rows, columns)
+        counted = _checkpointed(folded_frames.with_silver_counts(net, silver, columns))
         self._record_absent(counted, write.commit)
-        added = multiset.added_rows(counted, columns).withColumn("op", F.lit("I"))
+        added = folded_frames.added_rows(counted, columns).withColumn("op", F.lit("I"))
         source = typed(added, plain)
         misfits = self._record_misfits_of_rows(rows, plain)
         if silver is None:
             self._commit(source, write, final_rows(source, plain, write.metadata))
             return misfits
         removed = counted.where("new_count < silver_count").selectExpr("'D' AS op", "image")
-        kept = multiset.kept_rows(counted, silver, columns, write.metadata).withColumn("op", F.lit("I"))
+        kept = folded_frames.kept_rows(counted, silver, columns, write.metadata).withColumn("op", F.lit("I"))
         inserted = source.drop(*(c for c in source.columns if c.startswith("x")))
         frame = inserted.unionByName(kept.drop("image"), allowMissingColumns=True)
         self._commit(_checkpointed(frame.unionByName(removed, allowMissingColumns=True)), write, None)
@@ -135,7 +142,7 @@ class StepWriter:
 
     def _record_absent(self, counted: DataFrame, commit: TableCommit) -> None:
         """Record that silver lacks rows that updates or deletes refer to."""
-        row = counted.agg(F.expr(f"coalesce(sum({multiset.ABSENT}), 0)").alias("count")).head()
+        row = counted.agg(F.expr(f"coalesce(sum({folded_frames.ABSENT}), 0)").alias("count")).head()
         assert row is not None
         if row["count"]:
             sentence = (
@@ -155,7 +162,7 @@ class StepWriter:
         ]
         if not misfits:
             return 0
-        added = multiset.surviving_rows(rows.where(" OR ".join(misfits)), fold.columns)
+        added = folded_frames.surviving_rows(rows.where(" OR ".join(misfits)), fold.columns)
         source = _checkpointed(typed(added.withColumn("op", F.lit("I")), fold))
         count = _inspect(source, fold).misfits
         self._record_misfits(source, fold, count, [])
@@ -182,7 +189,7 @@ class StepWriter:
         rows = source.where(f"op = 'U' AND ({_keeps(fold)})")
         if not is_new:
             on = " AND ".join(
-                merge.same_key(fold, k, i) for k, i in zip(fold.key_names, fold.key, strict=True)
+                write_module.same_key(fold, k, i) for k, i in zip(fold.key_names, fold.key, strict=True)
             )
             rows = rows.alias("s").join(self._table.frame().alias("t"), F.expr(on), "left_anti")
         unknown = {f"s{i}": F.expr(f"coalesce(s{i}, {UNKNOWN})") for i in fold.partial}
@@ -191,7 +198,7 @@ class StepWriter:
         self._record_misfits(rows.withColumns(unknown), fold, count, key)
 
     def _record_misfits(self, source: DataFrame, fold: Fold, count: int, key: list[str]) -> None:
-        found = merge.misfits(fold)
+        found = write_module.misfits(fold)
         if not count or found is None:
             return
         texts = ", ".join(f"{literal(name)}, {_key_text(fold, i)}" for i, name in enumerate(key))
@@ -238,7 +245,7 @@ def _inspect(source: DataFrame, fold: Fold) -> _Found:
     inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
     lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
     unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].indexes) or "false"
-    misfits = merge.misfits(fold)
+    misfits = write_module.misfits(fold)
     row = source.agg(
         F.expr(f"coalesce(bool_or(op = 'U' AND ({inherits})), false)").alias("inherits"),
         F.expr(f"coalesce(bool_or(op = 'U' AND ({_keeps(fold)})), false)").alias("keeps"),

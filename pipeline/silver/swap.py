@@ -15,8 +15,7 @@ from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.metadata.events import NEEDS_RESYNC, Event, EventLog
 from pipeline.metadata.misfits import MisfitLog
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredTable, Successor, TableRegistry
+from pipeline.metadata.registry import Records, RegisteredTable, Successor, TableRegistry
 from pipeline.protocol.lsn import INVALID, LSN
 
 REBUILD = "rebuild"

@@ -10,24 +10,22 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import CompleteCopy, CopyRequest
+from pipeline.bronze.copy_states import CompleteCopy, CopyHistory, CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredTable
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.batch_writer import BatchWriter, RangePlan, WriteResult
 from pipeline.silver.column_mapping import align_versions
 from pipeline.silver.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
-from pipeline.silver.key_ranges import KeyRangesUnusable
 from pipeline.silver.schema_evolution import rule_for_rebuild
 from pipeline.silver.schema_operations import NeedsRebuild
 from pipeline.silver.swap import BufferedRecords, swap_in
+from pipeline.silver.write import KeyRangesUnusable
 from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.table_name import TableName
 

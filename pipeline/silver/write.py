@@ -3,17 +3,192 @@
 A MERGE or INSERT reads the folded changes under the name `folded`. `pgdelta plan --sql` prints the MERGE that
 apply runs; appends and overwrites are printed as INSERT, and apply does them by Spark's DataFrame writer with
 the same effect.
+
+Conditions on silver that select the rows of key ranges, for a partial resync. Pure text.
+Silver must select the same keys as the source. That needs types whose values both sort alike, unless a range
+is one key.
+
+The SQL of a MERGE of folded rows, and of what it compares and records. Pure text.
+The source frame numbers its columns (c0…, s0…, k0…), so that no name of a source table can collide with them;
+names appear only as quoted columns of the target.
 """
 
+from __future__ import annotations
+
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.delta.sql import quoted
+from pipeline.delta.sql import literal, quoted
 from pipeline.delta.txn import TableCommit
-from pipeline.silver.fold import Fold
-from pipeline.silver.key_ranges import key_range_condition
-from pipeline.silver.merge import MetadataNames, image_of_row, merge_by_image, merge_by_key
+from pipeline.key_ranges import KeyRange, has_same_order
+from pipeline.silver.fold import UNKNOWN, Fold, FoldColumn
+from pipeline.silver.text_parsers import SilverType
 from pipeline.silver.write_plan import Identity, WriteStep
+
+Column = tuple[str, SilverType]  # quoted name
+
+
+class KeyRangesUnusable(Exception):
+    """Silver cannot select the rows of key ranges."""
+
+
+def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
+    """Return SQL that is true for silver's rows in the ranges.
+
+    `key_types` are the oids of the key's types at the source, of domains those of their base types. Raises
+    KeyRangesUnusable if silver sorts a type differently.
+    """
+    key = [(quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]
+    for each in ranges:
+        pairs = zip(key_types, key[: each.width], strict=False)
+        if not each.is_single and not all(has_same_order(oid, kind.ddl) for oid, (_, kind) in pairs):
+            raise KeyRangesUnusable
+    return " OR ".join(f"({_condition(key, each)})" for each in ranges)
+
+
+def bounds_are_values(fold: Fold, ranges: Sequence[KeyRange]) -> str:
+    """Return SQL that is true if the silver types can hold all bounds of the ranges."""
+    kinds = [fold.columns[i].type for i in fold.key]
+    values = {
+        kind.value(literal(text))
+        for each in ranges
+        for texts in (each.first, each.last)
+        for kind, text in zip(kinds, texts, strict=False)
+    }
+    return " AND ".join(f"({value}) IS NOT NULL" for value in sorted(values))
+
+
+def _condition(key: Sequence[Column], each: KeyRange) -> str:
+    if each.is_single:
+        return " AND ".join(
+            f"{kind.comparable(name)} <=> {_value(kind, text)}"
+            for (name, kind), text in zip(key, each.first, strict=False)
+        )
+    bounds = ((">", each.first), ("<", each.last))
+    return " AND ".join(_bound(key, operator, texts) for operator, texts in bounds if texts)
+
+
+def _bound(key: Sequence[Column], operator: str, texts: Sequence[str]) -> str:
+    """Return SQL for keys beyond or at a bound; the condition on the first column lets files be skipped."""
+    alternatives = []
+    equal = ""
+    for (name, kind), text in zip(key, texts, strict=False):
+        alternatives.append(f"({equal}{name} {operator} {_value(kind, text)})")
+        equal += f"{name} = {_value(kind, text)} AND "
+    alternatives.append(f"({equal.removesuffix(' AND ')})")
+    name, kind = key[0]
+    return f"{name} {operator}= {_value(kind, texts[0])} AND ({' OR '.join(alternatives)})"
+
+
+def _value(kind: SilverType, text: str) -> str:
+    return kind.comparable(f"({kind.value(literal(text))})")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataNames:
+    """The names of pgdelta's two columns in a silver table, None if it does not have them."""
+
+    commit_lsn: str | None
+    commit_time: str | None
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return pairs of the silver name and the source frame's name."""
+        named = ((self.commit_lsn, "commit_lsn"), (self.commit_time, "commit_time"))
+        return [(name, source) for name, source in named if name is not None]
+
+
+def misfits(fold: Fold) -> str | None:
+    """Return SQL for an array of struct(column_name, raw_text, policy), None if no value can misfit."""
+    found = []
+    for i, column in enumerate(fold.columns):
+        if lost := column.type.misfit(f"x{i}", f"c{i}"):
+            found.append(
+                f"CASE WHEN {lost} THEN named_struct('column_name', {literal(column.name)}, "
+                f"'raw_text', x{i}, 'policy', {_policy(column, f'c{i}')}) END"
+            )
+        # The source never sends a column that it does not have any more.
+        if i in fold.partial and column.indexes and not column.is_sidecar:
+            found.append(
+                f"CASE WHEN s{i} = {UNKNOWN} AND op <> 'D' THEN named_struct('column_name', "
+                f"{literal(column.name)}, 'raw_text', CAST(NULL AS STRING), 'policy', 'not sent') END"
+            )
+    if not found:
+        return None
+    return f"filter(array({', '.join(found)}), m -> m IS NOT NULL)"
+
+
+def _policy(column: FoldColumn, value: str) -> str:
+    """Return SQL for the policy that was applied to a misfit; a clamped value may have no nearest one."""
+    if column.type.lenient is None:
+        return "'text'" if column.misfit == "text" else "'null'"
+    return f"CASE WHEN {value} IS NULL THEN 'null' ELSE 'clamp' END"
+
+
+def merge_by_key(target: str, source: str, fold: Fold, metadata: MetadataNames) -> str:
+    """Return the MERGE of one row per key: it deletes, updates what was sent, or inserts."""
+    on = " AND ".join(same_key(fold, name, i) for name, i in zip(fold.key_names, fold.key, strict=True))
+    updates = [f"t.{quoted(column.name)} = {_updated(fold, i)}" for i, column in enumerate(fold.columns)]
+    updates += [f"t.{quoted(name)} = s.{source_name}" for name, source_name in metadata.pairs()]
+    return "\n".join(
+        [
+            f"MERGE INTO {target} t USING {source} s ON {on}",
+            "WHEN MATCHED AND s.op = 'D' THEN DELETE",
+            f"WHEN MATCHED THEN UPDATE SET {', '.join(updates)}",
+            f"WHEN NOT MATCHED AND s.op <> 'D' THEN {_insert(fold.columns, metadata)}",
+        ]
+    )
+
+
+def same_key(fold: Fold, name: str, i: int) -> str:
+    """Return SQL that is true if key column i of target and source are equal."""
+    column = fold.columns[i]
+    target = column.type.comparable(f"t.{quoted(column.name)}")
+    return f"{target} <=> {column.type.comparable(f's.{name}')}"
+
+
+def _updated(fold: Fold, i: int) -> str:
+    if i in fold.partial:
+        return f"CASE WHEN s.s{i} IS NULL THEN t.{quoted(fold.columns[i].name)} ELSE s.c{i} END"
+    return f"s.c{i}"
+
+
+def _insert(columns: Sequence[FoldColumn], metadata: MetadataNames) -> str:
+    names = [quoted(column.name) for column in columns] + [quoted(name) for name, _ in metadata.pairs()]
+    values = [f"s.c{i}" for i in range(len(columns))] + [f"s.{source}" for _, source in metadata.pairs()]
+    return f"INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
+
+
+def merge_by_image(
+    target: str, source: str, image: str, columns: Sequence[FoldColumn], metadata: MetadataNames
+) -> str:
+    """Return the MERGE of whole rows: op D deletes all rows with an image, op I inserts one row."""
+    return "\n".join(
+        [
+            f"MERGE INTO {target} t USING {source} s ON s.op = 'D' AND {image} = s.image",
+            "WHEN MATCHED THEN DELETE",
+            f"WHEN NOT MATCHED AND s.op = 'I' THEN {_insert(columns, metadata)}",
+        ]
+    )
+
+
+def image_of_texts(columns: Sequence[FoldColumn]) -> str:
+    """Return SQL for the canonical image of a row of texts x0…."""
+    fields = [
+        f"'q{i}', {column.type.canonical(f'x{i}')}" for i, column in enumerate(columns) if column.indexes
+    ]
+    return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
+
+
+def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
+    """Return SQL for the canonical image of a row of the silver table."""
+    fields = [
+        f"'q{i}', {column.type.canonical_value(f'{alias}.{quoted(column.name)}')}"
+        for i, column in enumerate(columns)
+        if column.indexes
+    ]
+    return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
+
 
 FOLDED = "folded"
 

@@ -17,8 +17,8 @@ from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.column_mapping import sidecars
 from pipeline.silver.fold import Fold, FoldColumn
-from pipeline.silver.sidecars import sidecars
 from pipeline.silver.text_parsers import SilverType
 from pipeline.silver.types import silver_type
 

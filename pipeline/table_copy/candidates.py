@@ -4,31 +4,99 @@ Each poll records which tables are not published any more. Tables that the strea
 those that some transaction was writing to when they joined, wait until a copy has all that the stream will
 not bring. An event is recorded once for a table that left the publication and came back, and for one that
 cannot be copied.
+
+Tables that joined the publication, and the transactions that a copy of them has to wait for.
+What a transaction wrote to a table before the table joined comes in no message, and a snapshot does not see
+it while the transaction is open. So a copy begins once all transactions have ended that were writing to its
+table when it was first seen in the publication.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.bronze.copies import dropped_row
-from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import CopyRequest
+from pipeline.bronze.copy_states import CopyHistory, CopyRequest, CopyState
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.events import Event
-from pipeline.metadata.records import Records
+from pipeline.metadata.registry import Records
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
-from pipeline.postgres.open_transactions import keeps_stale_entries, write_wal_past_now
-from pipeline.postgres.published_tables import Membership, list_published
+from pipeline.postgres.open_transactions import (
+    OpenTransactions,
+    keeps_stale_entries,
+    read_writers,
+    write_wal_past_now,
+)
+from pipeline.postgres.publication import Membership, list_published
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.capture_state import CaptureState
-from pipeline.table_copy.new_tables import NewTables, is_new
 from pipeline.table_name import TableName
+
+PATIENCE = 600.0  # seconds until a table that waits counts as one that cannot be copied
+
+
+@dataclass(slots=True)
+class NewTable:
+    """A table since it was first seen in the publication: who was writing to it then, and still is."""
+
+    writers: frozenset[str]
+    since: float  # of the monotonic clock, in seconds
+    is_in_session: bool = False  # the stream's session began after all of these had ended
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether one of the writers is still open."""
+        return bool(self.writers)
+
+    def sentence(self, now: float) -> str | None:
+        """Return what it waits for, once it has waited for long."""
+        if now - self.since < PATIENCE:
+            return None
+        return (
+            f"It waits for transactions ({len(self.writers)}) that were writing to it when it joined the "
+            "publication: no message will bring their rows. End them (pg_locks and pg_prepared_xacts show "
+            "them), and it is copied."
+        )
+
+
+@dataclass(slots=True)
+class NewTables:
+    """The tables that joined during one run."""
+
+    tables: dict[tuple[TableName, Membership], NewTable] = field(default_factory=dict)
+
+    def poll(
+        self, connection: Connection, joined: Mapping[TableName, Membership]
+    ) -> dict[TableName, NewTable]:
+        """Read who writes to tables that joined, and return each as it is now."""
+        if not joined:
+            return {}
+        writers = read_writers(connection, [now.relation_id for now in joined.values()])
+        return self.update(joined, writers, time.monotonic())
+
+    def update(
+        self, joined: Mapping[TableName, Membership], writers: OpenTransactions, now: float
+    ) -> dict[TableName, NewTable]:
+        """Return each table that joined as it is, given who writes to it now."""
+        found = {}
+        for name, membership in joined.items():
+            relation_id = membership.relation_id
+            seen = self.tables.setdefault((name, membership), NewTable(writers.writers_of(relation_id), now))
+            seen.writers = writers.still_open(seen.writers, relation_id)
+            found[name] = seen
+        return found
+
+
+def is_new(now: Membership, states: Sequence[CopyState]) -> bool:
+    """Return whether a table has no copy under its publication entry; FOR ALL TABLES has no entries."""
+    return now.entry != 0 and all(state.membership != now.entry for state in states)
+
 
 _REPUBLISHED = (
     "The table left the publication and came back, or its row filter changed. What happened meanwhile is "

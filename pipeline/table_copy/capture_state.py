@@ -12,8 +12,8 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
-from pipeline.bronze.relation_versions import RelationVersion
-from pipeline.postgres.published_tables import Membership
+from pipeline.bronze.relations import RelationVersion
+from pipeline.postgres.publication import Membership
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from pipeline.bronze.copies import CopyRow, abandoned_row, complete_row, reading_row
-from pipeline.bronze.copy_history import CopyHistory
+from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.staged_files import StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config

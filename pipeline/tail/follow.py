@@ -20,11 +20,9 @@ from pipeline.postgres.catalog import read_type_name
 from pipeline.postgres.connection import Connection, connect, read_flush_lsn
 from pipeline.postgres.replication.change_stream import ChangeStream, last_end_lsn
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.tail.frames import TailReader, is_after
 from pipeline.tail.json_format import JsonFormat
-from pipeline.tail.request import TailOptions
-from pipeline.tail.selection import Selection
-from pipeline.tail.source import APPLICATION_NAME, busy_error, resolve, start_stream
+from pipeline.tail.selection import Selection, TailReader, is_after
+from pipeline.tail.source import APPLICATION_NAME, TailOptions, busy_error, resolve, start_stream
 from pipeline.tail.text_format import TextFormat
 
 _READ_TIMEOUT = 0.25

@@ -24,7 +24,7 @@ from pipeline.protocol.messages import (
     Relation,
     Truncate,
 )
-from pipeline.tail.frames import TailMessage
+from pipeline.tail.selection import TailMessage
 from pipeline.tail.text_format import TypeName, kind_of, time_text
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlparse
 
 from pipeline.config.config import Protocol, Source
@@ -22,12 +23,39 @@ from pipeline.postgres.connection import Connection, is_synchronous_standby
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.options import Negotiated, negotiate
 from pipeline.postgres.replication.slot import read_slot, require_publication, require_slot
-from pipeline.postgres.replication.sql_follow import start_sql_follow
-from pipeline.postgres.replication.sql_stream import start_sql_stream
+from pipeline.postgres.replication.sql_stream import start_sql_follow, start_sql_stream
 from pipeline.postgres.replication.temporary_slot import start_temporary_slot
 from pipeline.postgres.replication.walsender import start_walsender
+from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableGlob
-from pipeline.tail.request import TailOptions
+
+if TYPE_CHECKING:
+    from pipeline.config.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailOptions:
+    """The options of the command line; None is what was not given."""
+
+    config: Config | None = None
+    conninfo: str | None = None
+    slot: str | None = None
+    publication: str | None = None
+    route: Literal["walsender", "sql"] | None = None
+    protocol_version: Literal[1, 2, 3, 4] | None = None
+    streaming: Literal["off", "on", "parallel"] | None = None
+    two_phase: bool = False
+    temporary: bool = False
+    acknowledge: bool = False
+    follow: bool = True
+    limit: int | None = None
+    until_lsn: LSN | None = None
+    tables: tuple[str, ...] = ()
+    committed_only: bool = False
+    as_json: bool = False
+    has_values: bool = True
+    value_length: int = 60
+
 
 APPLICATION_NAME = "pgdelta tail"
 _BUSY_SECONDS = 2.0  # a reader that has just ended may hold the slot for a moment

@@ -43,7 +43,7 @@ from pipeline.protocol.messages import (
     Type,
     Update,
 )
-from pipeline.tail.frames import TailMessage, lsn_of
+from pipeline.tail.selection import TailMessage, lsn_of
 
 TypeName = Callable[[int, int], str]
 """Return the name of a type by its OID and modifier."""

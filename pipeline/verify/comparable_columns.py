@@ -11,12 +11,11 @@ from pipeline.bronze.relations import SourceColumn
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogRelation
-from pipeline.postgres.snapshot.comparable_forms import Form
-from pipeline.postgres.snapshot.hashed_rows import HashedColumns
+from pipeline.postgres.snapshot.hashed_rows import Form, HashedColumns
 from pipeline.protocol.messages import Relation
+from pipeline.silver.column_mapping import SUFFIX
 from pipeline.silver.comparable_text import delimiter_of, form_of
 from pipeline.silver.row_hashes import SilverColumn
-from pipeline.silver.sidecars import SUFFIX
 
 Fields = Mapping[str, tuple[str, str]]  # silver's columns by the names that data files have: (name, DDL)
 

@@ -44,12 +44,12 @@ from pipeline.metadata.reconciliations import (
     Reconciliation,
     Reconciliations,
 )
-from pipeline.metadata.records import Records
+from pipeline.metadata.registry import Records
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import Connection, identify
-from pipeline.postgres.published_tables import list_published
-from pipeline.postgres.snapshot.comparable_forms import Kind
+from pipeline.postgres.publication import list_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
+from pipeline.postgres.snapshot.hashed_rows import Kind
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.clone import (
     CloneFolder,

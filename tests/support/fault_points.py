@@ -26,7 +26,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "relations are recorded": ("pipeline.bronze.writer", "BronzeWriter.record_relations"),
     "bronze is committed": ("pipeline.bronze.writer", "BronzeWriter.commit"),
     "the slot is told": ("pipeline.ingest.capture", "Capture._acknowledge"),
-    "copied rows are staged": ("pipeline.table_copy.rows", "CopySpool.finish"),
+    "copied rows are staged": ("pipeline.table_copy.reader_pool", "CopySpool.finish"),
     "a copy is recorded": ("pipeline.bronze.copies", "Copies.record"),
     "a shape evolves": ("pipeline.silver.schema_writer", "SchemaWriter.evolve"),
     "a table is written": ("pipeline.silver.step_writer", "StepWriter.write"),

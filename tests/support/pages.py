@@ -17,7 +17,7 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliation
 from pipeline.operate.as_of import SilverVersions
-from pipeline.operate.check_report import CheckReport
+from pipeline.operate.machine_checks import CheckReport
 from pipeline.operate.optimize import OptimizedTable, OptimizeSummary
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.operate.resync import ResyncSummary

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Begin, Column, Commit, Message, Relation
-from pipeline.tail.frames import TailMessage, TailReader
+from pipeline.tail.selection import TailMessage, TailReader
 from pipeline.tail.text_format import TextFormat
 from tests.support.protocol.encode import encode
 

@@ -28,12 +28,12 @@ SAFE = {
         *("self.ddl", "properties", "key", "value"),
         "self.type.value(literal(self.backfill))",
     },
-    "pipeline/silver/merge.py": {
+    "pipeline/silver/write.py": {
+        *("self.table", "self.condition", "names", "FOLDED"),
         *("target", "source", "on", "', '.join(updates)", "image"),
         *("quoted(column.name)", "_updated(fold, i)", "quoted(name)", "source_name"),
         *("_insert(fold.columns, metadata)", "_insert(columns, metadata)"),
     },
-    "pipeline/silver/write.py": {"self.table", "self.condition", "names", "FOLDED"},
     "pipeline/silver/clone.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/delta/table.py": {
         *("self.identifier", "_AUTO_COMPACTION"),
@@ -44,8 +44,8 @@ SAFE = {
     "pipeline/postgres/snapshot/read_table.py": {
         "table.row_filter"
     },  # what pg_get_expr writes; see test_injection
-    "pipeline/postgres/publication.py": {"truncate", "via_root", "generated", "kinds"},
-    "pipeline/postgres/published_tables.py": {
+    "pipeline/postgres/publication.py": {
+        *("truncate", "via_root", "generated", "kinds"),
         "_PUBLISHED.format(entries=entries)",
         "_TABLE.format(row_filter=row_filter)",
         "_COLUMNS.format(is_published=is_published, key=key, not_null=not_null)",

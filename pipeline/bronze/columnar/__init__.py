@@ -15,7 +15,7 @@ offset; a test holds that the two agree. `decode_copied` does step 3 for rows th
 """
 
 from pipeline.bronze.columnar.binary import RowTypes
-from pipeline.bronze.columnar.copied import decode_copied
 from pipeline.bronze.columnar.decode import RowColumns, decode_rows
+from pipeline.bronze.columnar.tuples import decode_copied
 
 __all__ = ["RowColumns", "RowTypes", "decode_copied", "decode_rows"]

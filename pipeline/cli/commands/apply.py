@@ -72,7 +72,7 @@ def apply(
     options = WatchOptions(trigger=trigger, metrics=metrics, log=log, json=as_json, debug=debug)
     with Observers(loaded, options, "apply") as watch:
         if tables or confirm:
-            from pipeline.operate.apply_tables import apply_tables
+            from pipeline.operate.rebuild import apply_tables
 
             summary = apply_tables(loaded, tables, confirms=confirm, progress=watch.on_apply)
         else:

@@ -26,8 +26,7 @@ def check(config: str, as_json: bool, debug: bool, stop: threading.Event) -> int
     those that fail. Nothing is changed.
     """
     loaded = load_config(config)
-    from pipeline.operate.check_report import CheckReport
-    from pipeline.operate.machine_checks import check_machine
+    from pipeline.operate.machine_checks import CheckReport, check_machine
     from pipeline.postgres.checks.source_checks import run_checks
 
     checks = (*check_machine(loaded), *run_checks(loaded))

@@ -23,7 +23,7 @@ from pipeline.cli.options import debug_option
 @debug_option
 def schema(debug: bool, stop: threading.Event) -> int:
     """Print the JSON Schema of the configuration file. Editors complete keys and check values with it."""
-    schema_text: Callable[[], str] = import_module("pipeline.config.schema").schema_text
+    schema_text: Callable[[], str] = import_module("pipeline.config.load").schema_text
 
     print(schema_text().rstrip("\n"), flush=True)
     return 0

@@ -171,7 +171,7 @@ def tail(
         config = os.environ.get("PGDELTA_CONFIG") or None
     loaded = None if config is None else load_config(config)
     from pipeline.tail.follow import run_tail
-    from pipeline.tail.request import TailOptions
+    from pipeline.tail.source import TailOptions
 
     request = TailOptions(
         config=loaded,

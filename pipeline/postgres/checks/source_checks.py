@@ -22,11 +22,13 @@ from pipeline.postgres.publication import (
     read_publication,
 )
 from pipeline.postgres.replication.options import negotiate
-from pipeline.postgres.replication.slot import creation_sql, find_slot_fault, read_slot
-from pipeline.postgres.replication.slot_errors import (
+from pipeline.postgres.replication.slot import (
     REPLICATION_ADVICE,
     SLOT_LIMIT_ADVICE,
     WAL_LEVEL_ADVICE,
+    creation_sql,
+    find_slot_fault,
+    read_slot,
 )
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.table_name import TableName

@@ -5,16 +5,50 @@ for one field, the end LSN in a message that ends a transaction.
 
 An acknowledgement lets the server discard changes. It is refused for an LSN that was not received: the server
 would accept it, and the changes up to it would be lost.
+
+Detect a server that has stopped sending: a reply is requested halfway, and required by the end.
+TCP keepalives end a connection whose peer is gone. Behind a peer that still answers them, such as a proxy or
+a server that hangs, nothing else would ever end the wait.
 """
 
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from pipeline.errors import SourceError
 from pipeline.protocol.lsn import INVALID, LSN
+
+IDLE_TIMEOUT = 300.0  # seconds; a server that decodes a long transaction still replies
+
+
+class IdleTimeout:
+    """The time since data was received, and since a reply was requested; by the monotonic clock."""
+
+    def __init__(self, seconds: float = IDLE_TIMEOUT) -> None:
+        self.seconds = seconds
+        self._received_at = time.monotonic()
+        self._requested_at: float | None = None
+
+    def reset(self) -> None:
+        """Record that data was received."""
+        self._received_at, self._requested_at = time.monotonic(), None
+
+    def needs_reply(self) -> bool:
+        """Return whether to request a reply now; if so, the wait for the reply starts."""
+        now = time.monotonic()
+        if now - self._received_at < self.seconds / 2:
+            return False
+        self._requested_at = self._requested_at or now
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a requested reply is overdue; valid only after all received data was read."""
+        return self._requested_at is not None and time.monotonic() - self._requested_at > self.seconds / 2
+
 
 #: A batch of read() ends at the first of these two limits.
 BATCH_MESSAGES = 10_000

@@ -31,11 +31,10 @@ from psycopg.pq.abc import PGresult
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, describe, read_flush_lsn, use_raw_encoding
-from pipeline.postgres.replication.busy_slot import BusyRetry, is_in_use
 from pipeline.postgres.replication.change_stream import BATCH_BYTES, BATCH_MESSAGES, last_end_lsn
 from pipeline.postgres.replication.options import options_array
-from pipeline.postgres.replication.slot import require_slot
-from pipeline.postgres.replication.slot_errors import lost_session_error, notice_error, slot_error
+from pipeline.postgres.replication.slot import lost_session_error, notice_error, require_slot, slot_error
+from pipeline.postgres.replication.slot_lock import BusyRetry, is_in_use
 from pipeline.protocol.lsn import LSN
 
 _NO_CHANGES_INTERVAL = 0.1  # seconds between two readings of the flush LSN

@@ -11,6 +11,13 @@ Rules:
 4. Between polls the slot is free, and another session may move it or create it again. The slot is therefore
    read again before the first messages of a poll are returned, and before it is moved; if it is ahead of what
    the caller has, the stream fails.
+
+Follow a slot by SQL without moving it, for `pgdelta tail`: each poll starts at the slot's confirmed LSN.
+Messages of earlier polls are returned again; the consumer recognizes them by their LSNs. A poll that reaches
+its limit of messages is repeated with twice the limit. Between two polls there is a pause as long as the last
+poll, so that a server with much to decode is not kept busy.
+If the slot's own reader moves it past what was returned here, the stream fails, because the changes between
+would be missing silently.
 """
 
 from __future__ import annotations
@@ -26,19 +33,88 @@ from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import describe
-from pipeline.postgres.replication.busy_slot import BUSY_SECONDS, SlotInUse, is_in_use, retry_while_busy
 from pipeline.postgres.replication.change_stream import last_end_lsn, refused_acknowledgement
 from pipeline.postgres.replication.options import options_array
-from pipeline.postgres.replication.slot import read_slot
-from pipeline.postgres.replication.slot_errors import (
+from pipeline.postgres.replication.slot import (
     lost_session_error,
     missing_slot_error,
     moved_slot_error,
+    read_slot,
+    require_slot,
     skipped_changes_error,
     slot_error,
 )
+from pipeline.postgres.replication.slot_lock import BUSY_SECONDS, SlotInUse, is_in_use, retry_while_busy
 from pipeline.postgres.replication.sql_polling import Peek, SlotSessions, SqlPolling, open_sessions
 from pipeline.protocol.lsn import INVALID, LSN
+
+#: The limit of messages of the first poll; the server stops after the transaction that reaches it.
+FIRST_POLL_MESSAGES = 20_000
+_MAX_POLL_MESSAGES = 2**31 - 1  # the server's integer
+_IDLE_INTERVAL = 0.5  # seconds
+
+
+def start_sql_follow(
+    conninfo: str,
+    slot: str,
+    publication: str,
+    *,
+    options: Mapping[str, str],
+    busy_timeout: float = 10.0,
+    poll_messages: int = FIRST_POLL_MESSAGES,
+    application_name: str = "pgdelta",
+) -> SqlFollow:
+    """Return the stream of the slot from its confirmed LSN; a slot in use is retried for `busy_timeout`."""
+    return SqlFollow(
+        open_sessions(conninfo, slot, publication, application_name=application_name),
+        publication=publication,
+        options=options,
+        poll_messages=poll_messages,
+        busy_timeout=busy_timeout,
+    )
+
+
+class SqlFollow(SqlPolling):
+    """A slot that is read and never moved; a ChangeStream, started by `start_sql_follow`."""
+
+    needs_acknowledgement = False
+
+    def __init__(
+        self,
+        sessions: SlotSessions,
+        *,
+        publication: str,
+        options: Mapping[str, str],
+        poll_messages: int,
+        busy_timeout: float,
+    ) -> None:
+        super().__init__(sessions, options=options, poll_messages=poll_messages, busy_timeout=busy_timeout)
+        self._publication = publication
+        self._started_at = 0.0
+
+    def acknowledge(self, lsn: LSN) -> None:
+        """Raise SourceError: nothing can be acknowledged."""
+        raise refused_acknowledgement(self._slot, lsn, self._received_lsn)
+
+    def confirm(self, timeout: float) -> bool:
+        """Return True: there is no acknowledgement to wait for."""
+        del timeout
+        return True
+
+    def _prepare_poll(self) -> None:
+        confirmed_lsn = require_slot(self._control, self._slot, self._publication).confirmed_flush_lsn
+        if confirmed_lsn > self._received_lsn:
+            raise skipped_changes_error(self._slot, confirmed_lsn, self._received_lsn)
+        self._started_at = time.monotonic()
+
+    def _finish_poll(self, peek: Peek) -> None:
+        now = time.monotonic()
+        if peek.message_count >= peek.limit:
+            self._limit = min(2 * peek.limit, _MAX_POLL_MESSAGES)
+            return
+        self._received_lsn = max(self._received_lsn, peek.end_lsn)
+        self._next_poll = now + max(_IDLE_INTERVAL, now - self._started_at)
+
 
 #: A poll ends with the transaction in which it reaches this number of messages.
 POLL_MESSAGES = 200_000

@@ -18,7 +18,7 @@ from psycopg.pq.abc import PGresult
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect_replication, describe
 from pipeline.postgres.replication.options import PLUGIN, start_command
-from pipeline.postgres.replication.slot_errors import SLOT_LIMIT_ADVICE, slot_error
+from pipeline.postgres.replication.slot import SLOT_LIMIT_ADVICE, slot_error
 from pipeline.postgres.replication.walsender import Walsender, closed_on_failure, read_walsender_timeout
 from pipeline.postgres.sql_text import quote_identifier
 from pipeline.protocol.lsn import LSN

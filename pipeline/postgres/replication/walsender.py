@@ -22,10 +22,11 @@ from psycopg.pq import ExecStatus
 
 from pipeline.errors import SourceError
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
-from pipeline.postgres.replication.busy_slot import BUSY_SECONDS, SlotInUse, is_in_use, retry_while_busy
 from pipeline.postgres.replication.change_stream import (
     BATCH_BYTES,
     BATCH_MESSAGES,
+    IDLE_TIMEOUT,
+    IdleTimeout,
     last_end_lsn,
     refused_acknowledgement,
 )
@@ -35,16 +36,17 @@ from pipeline.postgres.replication.copy_both import (
     decode_keepalive,
     encode_status_update,
 )
-from pipeline.postgres.replication.idle_timeout import IDLE_TIMEOUT, IdleTimeout
 from pipeline.postgres.replication.options import start_command
-from pipeline.postgres.replication.slot import read_slot, require_slot
-from pipeline.postgres.replication.slot_errors import (
+from pipeline.postgres.replication.slot import (
     lost_session_error,
     moved_slot_error,
     notice_error,
+    read_slot,
+    require_slot,
     slot_error,
     stream_end_error,
 )
+from pipeline.postgres.replication.slot_lock import BUSY_SECONDS, SlotInUse, is_in_use, retry_while_busy
 from pipeline.protocol.lsn import INVALID, LSN
 
 _MAX_STATUS_INTERVAL = 10.0  # seconds

@@ -19,8 +19,7 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 
 from pipeline.errors import SourceError
-from pipeline.postgres.connection import Connection, connect, describe
-from pipeline.postgres.connection_errors import privilege_advice
+from pipeline.postgres.connection import Connection, connect, describe, privilege_advice
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 

@@ -17,7 +17,7 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 
 from pipeline.postgres.connection import describe, use_raw_encoding
-from pipeline.postgres.published_tables import Leaf, PublishedTable
+from pipeline.postgres.publication import Leaf, PublishedTable
 from pipeline.postgres.snapshot.export import (
     RowsMoved,
     Snapshot,

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from pipeline.protocol.binary import extensions as ext
-from pipeline.protocol.binary import geometry as geo
+from pipeline.protocol.binary import extensions as txt
+from pipeline.protocol.binary import numbers as geo
 from pipeline.protocol.binary import numbers as num
-from pipeline.protocol.binary import texts as txt
 from pipeline.protocol.binary import times as tim
 from pipeline.protocol.binary.nested import (
     Converter,

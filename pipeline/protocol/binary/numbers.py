@@ -1,9 +1,13 @@
-"""Numbers: integers, floats, numeric, money, oid, xid, tid, pg_lsn.
+"""Numbers (integers, floats, numeric, money, oid, xid, tid, pg_lsn), and geometric types of numbers.
 
 Floats are written as by PostgreSQL 12 and newer with extra_float_digits 1 or more: the fewest digits to which
 no other float is nearer, and never a decimal exactly midway between two floats, which `repr` of Python
 may return. Money is that of locale C: two digits after the point.
+
+Geometric types: coordinates are float8.
 """
+
+from __future__ import annotations
 
 import math
 import struct
@@ -196,3 +200,61 @@ def _format_float(number: float, digits: str, exponent: int, digit_limit: int) -
         whole, part = digits[: exponent + 1].ljust(exponent + 1, "0"), digits[exponent + 1 :]
         text = f"{whole}.{part}" if part else whole
     return (sign + text).encode()
+
+
+_COUNT = struct.Struct(">i")
+_POINT_SIZE = 16
+
+
+def read_point(value: bytes) -> bytes:
+    """Return the text of a point."""
+    return b"(%b)" % b",".join(_numbers(value, 2))
+
+
+def read_lseg(value: bytes) -> bytes:
+    """Return the text of a line segment."""
+    return b"[%b]" % _points(value, 2)
+
+
+def read_box(value: bytes) -> bytes:
+    """Return the text of a box."""
+    return _points(value, 2)
+
+
+def read_line(value: bytes) -> bytes:
+    """Return the text of a line."""
+    return b"{%b}" % b",".join(_numbers(value, 3))
+
+
+def read_circle(value: bytes) -> bytes:
+    """Return the text of a circle."""
+    return b"<(%b,%b),%b>" % tuple(_numbers(value, 3))
+
+
+def read_polygon(value: bytes) -> bytes:
+    """Return the text of a polygon."""
+    return b"(%b)" % _counted(value)
+
+
+def read_path(value: bytes) -> bytes:
+    """Return the text of a path; an open one is in brackets."""
+    if value[:1] not in (b"\0", b"\1"):
+        raise ValueError
+    return (b"(%b)" if value[0] else b"[%b]") % _counted(value[1:])
+
+
+def _counted(value: bytes) -> bytes:
+    (count,) = _COUNT.unpack_from(value)
+    return _points(value[_COUNT.size :], count)
+
+
+def _points(value: bytes, count: int) -> bytes:
+    if count * _POINT_SIZE != len(value):
+        raise ValueError
+    return b",".join([read_point(value[at : at + _POINT_SIZE]) for at in range(0, len(value), _POINT_SIZE)])
+
+
+def _numbers(value: bytes, count: int) -> list[bytes]:
+    if len(value) != 8 * count:
+        raise ValueError
+    return [read_float8(value[at : at + 8]) for at in range(0, len(value), 8)]

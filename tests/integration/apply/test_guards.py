@@ -10,9 +10,8 @@ import pytest
 from pipeline.config.tables import Guards, TableRule
 from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange
-from pipeline.operate.apply_tables import apply_tables
 from pipeline.operate.plan import make_plan
-from pipeline.operate.rebuild import run_rebuild
+from pipeline.operate.rebuild import apply_tables, run_rebuild
 from pipeline.operate.resync import run_resync
 from pipeline.progress import ApplySummary
 from pipeline.report.status import read_status

@@ -17,8 +17,7 @@ from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake, LakeTable, local_frame
 from pipeline.delta.txn import TableCommit
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredTable
+from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import LSN
 from tests.support.bronze.events import relation, version
 

@@ -78,7 +78,7 @@ def prove(make_pipeline: MakePipeline, seed: int, *, workloads: int, transaction
 
 def apply_schema(lane: Pipeline, applier: Applier, schema: Schema, way: str, rng: Random) -> None:
     """Apply what bronze holds up to the last commit that touched the schema."""
-    from pipeline.bronze.new_files import BronzeOffset
+    from pipeline.bronze.log import BronzeOffset
 
     newest = applier.bronze.captured_offset()
     assert newest is not None

@@ -8,8 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.bronze.copies import Copies, gap_row
-from pipeline.bronze.copy_history import CopyHistory
-from pipeline.bronze.copy_states import COMPLETE, DROPPED, CopyRequest
+from pipeline.bronze.copy_states import COMPLETE, DROPPED, CopyHistory, CopyRequest
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.bronze.log import Bronze
-from pipeline.bronze.new_files import MOST_FILES, BronzeOffset
+from pipeline.bronze.log import MOST_FILES, Bronze, BronzeOffset
 from pipeline.bronze.table_input import InputStart
 from pipeline.delta.table import Lake, local_frame
 from pipeline.delta.txn import TableCommit, TxnKind
@@ -113,7 +112,7 @@ def test_a_log_that_is_not_whole_any_more_is_read_as_a_table(land: Land, tmp_pat
 
 
 def test_very_many_files_are_read_as_a_table(land: Land, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.bronze.new_files.MOST_FILES", 2)
+    monkeypatch.setattr("pipeline.bronze.log.MOST_FILES", 2)
     assert MOST_FILES > 2
     start = land.point
     for lsn in (20, 30, 40):

@@ -18,8 +18,7 @@ import pytest
 
 from pipeline.demo.board import SilverLog
 from pipeline.demo.demo import run_demo
-from pipeline.demo.load import MINIMUM, Load
-from pipeline.demo.shop import TABLES, create_shop
+from pipeline.demo.shop import MINIMUM, TABLES, Load, create_shop
 from pipeline.errors import ConfigError
 from pipeline.protocol.lsn import LSN
 from tests.support.servers import Database

@@ -17,7 +17,7 @@ import pytest
 
 from pipeline.bronze import copies
 from pipeline.config.tables import TableRule
-from pipeline.delta.timestamps import now
+from pipeline.delta.sql import now
 from pipeline.operate.rebuild import run_rebuild
 from tests.support.orders_load import change
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules

@@ -17,8 +17,8 @@ import pytest
 from pipeline.delta.locks import lock_apply
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError, SlotBusyError
-from pipeline.operate.apply_tables import apply_tables
 from pipeline.operate.plan import make_plan
+from pipeline.operate.rebuild import apply_tables
 from pipeline.operate.resync import run_resync
 from pipeline.operate.run import run_both
 from pipeline.postgres.connection import connect

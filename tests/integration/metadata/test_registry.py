@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from pipeline.delta.table import Lake, LakeTable, local_frame
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.metadata.events import Event
-from pipeline.metadata.records import Records
-from pipeline.metadata.registry import RegisteredColumn, RegisteredTable, Successor
+from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 

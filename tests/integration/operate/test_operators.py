@@ -11,10 +11,9 @@ from rich.console import Console
 
 from pipeline.config.tables import TableRule
 from pipeline.errors import ConfigError
-from pipeline.operate.apply_tables import apply_tables
 from pipeline.operate.plan import make_plan
 from pipeline.operate.plan_report import Plan
-from pipeline.operate.rebuild import run_rebuild
+from pipeline.operate.rebuild import apply_tables, run_rebuild
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status
 from pipeline.silver.as_of import as_of

@@ -16,7 +16,7 @@ import pytest
 from pipeline.errors import GapError, SourceError
 from pipeline.ingest.continuity import first_slot
 from pipeline.postgres.connection import connect
-from pipeline.postgres.replication.slot_errors import describe_lost_slot
+from pipeline.postgres.replication.slot import describe_lost_slot
 from tests.support.postgres.streams import (
     both_routes,
     end_lsns,

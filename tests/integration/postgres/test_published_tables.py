@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.postgres.connection import connect
-from pipeline.postgres.published_tables import list_published
+from pipeline.postgres.publication import list_published
 from tests.support.servers import Database, MakeServer
 
 pytestmark = pytest.mark.postgres

@@ -9,9 +9,16 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from pipeline.postgres.snapshot.comparable_forms import TEXT, Form, Kind
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper
-from pipeline.postgres.snapshot.hashed_rows import HashedColumns, RangeSum, SourceRows, SourceTable
+from pipeline.postgres.snapshot.hashed_rows import (
+    TEXT,
+    Form,
+    HashedColumns,
+    Kind,
+    RangeSum,
+    SourceRows,
+    SourceTable,
+)
 from pipeline.table_name import TableName
 from tests.support.servers import Database
 

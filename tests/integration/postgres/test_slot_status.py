@@ -11,10 +11,9 @@ import pytest
 
 from pipeline.errors import SourceError
 from pipeline.postgres.replication.slot import Slot
-from pipeline.postgres.replication.slot_status import SourceStatus, read_source_status
-from pipeline.postgres.replication.wal_end import WalEnd
+from pipeline.postgres.replication.slot_status import SourceStatus, WalEnd, read_source_status
 from pipeline.protocol.lsn import LSN
-from pipeline.report.lag import seconds_until_limit, slot_lines
+from pipeline.report.status_page import seconds_until_limit, slot_lines
 from tests.support.postgres.streams import make_items, prepare, start
 from tests.support.servers import Database, MakeServer
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from pipeline.bronze import streamed_transactions
-from pipeline.bronze.relation_versions import RelationVersion
+from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.spool import Spool
 from pipeline.config.config import Config, Protocol
-from pipeline.ingest import catalog_lookups
+from pipeline.ingest import decoder
 from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.walsender import Walsender
@@ -234,7 +234,7 @@ def test_a_commit_that_waits_for_a_standby_is_seen_a_moment_later(
 def test_a_commit_that_waits_for_long_is_not_waited_for_and_known_once_it_is_seen(
     held: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
 ) -> None:
-    monkeypatch.setattr(catalog_lookups, "VISIBLE_SECONDS", 0.3)
+    monkeypatch.setattr(decoder, "VISIBLE_SECONDS", 0.3)
     config = make(held)
     statements = (*ADD, MANY.format("item (id, v)", 2, 1000)) if is_streamed else ADD
     with closing(Ingest(config, tmp_path)) as ingest:
@@ -243,7 +243,7 @@ def test_a_commit_that_waits_for_long_is_not_waited_for_and_known_once_it_is_see
             rows = ingest.read(held)
             assert time.monotonic() - before < 10
             assert {str(facts(version)) for _, version in rows} == {"None"}
-        time.sleep(catalog_lookups.VISIBLE_SECONDS)
+        time.sleep(decoder.VISIBLE_SECONDS)
         held.run("INSERT INTO item VALUES (3000, 'y', 2)")
         [(_, version)] = ingest.read(held)
         assert facts(version) == WIDE

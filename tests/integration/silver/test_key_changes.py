@@ -11,11 +11,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from pipeline.silver import folded_frames as ff
-from pipeline.silver import key_changes as key_changes_module
-from pipeline.silver import merge
+from pipeline.silver import folded_frames as key_changes_module
+from pipeline.silver import write
 from pipeline.silver.fold import FROM_SILVER, UNKNOWN, VALUE, Fold, FoldColumn
-from pipeline.silver.folded_frames import fold_by_key, steps
-from pipeline.silver.key_changes import follow_key_changes
+from pipeline.silver.folded_frames import fold_by_key, follow_key_changes, steps
 from pipeline.silver.text_parsers import INT, STRING
 from tests.support.silver.folding import CHANGES, SOME_TIME
 
@@ -174,7 +173,7 @@ def test_values_of_a_missing_silver_row_are_unknown(small: SparkSession) -> None
     source = ff.from_silver(ff.typed(followed(changes), FOLD), silver, FOLD)
     found = {row.k0: (row.op, row.c2, row.s2) for row in source.collect() if row.op != "D"}
     assert found == {2: ("U", "BIG", FROM_SILVER), 9: ("U", None, UNKNOWN)}
-    misfits = source.where("op <> 'D'").selectExpr("k0", f"{merge.misfits(FOLD)} AS m").collect()
+    misfits = source.where("op <> 'D'").selectExpr("k0", f"{write.misfits(FOLD)} AS m").collect()
     assert {row.k0: [tuple(m) for m in row.m] for row in misfits} == {2: [], 9: [("big", None, "not sent")]}
 
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.config.config import Config, Copying
 from pipeline.errors import SourceError
 from pipeline.postgres.checks.source_checks import Check, run_checks
-from pipeline.postgres.published_tables import describe_published
+from pipeline.postgres.publication import describe_published
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.table_name import TableName

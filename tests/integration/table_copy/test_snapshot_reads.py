@@ -15,7 +15,7 @@ from pipeline.errors import SourceError
 from pipeline.ingest.decoder import Decoder
 from pipeline.postgres.connection import connect
 from pipeline.postgres.embedded import start_server
-from pipeline.postgres.published_tables import describe_published
+from pipeline.postgres.publication import describe_published
 from pipeline.postgres.snapshot.export import RowsMoved, SnapshotKeeper, SnapshotLost
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.table_name import TableName

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.bronze.relation_versions import RelationVersion, relation_version
+from pipeline.bronze.relations import RelationVersion, relation_version
 from pipeline.bronze.spool import Spool, StagedTransactions
 from pipeline.bronze.staged_files import StagedFile
 from pipeline.protocol.events import Began, Change, Committed, Emitted, Truncation

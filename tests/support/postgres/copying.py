@@ -7,14 +7,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pipeline.bronze.relation_versions import relation_version
+from pipeline.bronze.relations import relation_version
 from pipeline.postgres.catalog import read_relation
-from pipeline.postgres.published_tables import PublishedTable, describe_published
+from pipeline.postgres.publication import PublishedTable, describe_published
 from pipeline.postgres.snapshot.export import SnapshotKeeper
 from pipeline.postgres.snapshot.read_table import CopyReader, LeafPages
 from pipeline.protocol.lsn import INVALID
-from pipeline.table_copy.chunks import plan_chunks
-from pipeline.table_copy.rows import CopyHeader, CopySpool
+from pipeline.table_copy.planner import plan_chunks
+from pipeline.table_copy.reader_pool import CopyHeader, CopySpool
 from pipeline.table_name import TableName
 from tests.support.bronze.events import rows_of_files
 

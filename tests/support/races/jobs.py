@@ -55,7 +55,7 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
     from pipeline.delta.txn import TableCommit, commit_settings
     from pipeline.metadata.events import Event
     from pipeline.metadata.reconciliations import EQUAL, Reconciliation, Reconciliations
-    from pipeline.metadata.records import Records
+    from pipeline.metadata.registry import Records
     from pipeline.protocol.lsn import LSN
 
     bronze, records = Bronze(lake, PIPELINE), Records(lake)
@@ -102,7 +102,7 @@ def prepare(lake: Lake) -> None:
     from pipeline.bronze.copy_states import CopyRequest
     from pipeline.bronze.log import Bronze
     from pipeline.metadata.reconciliations import EQUAL, Reconciliation, Reconciliations
-    from pipeline.metadata.records import Records
+    from pipeline.metadata.registry import Records
 
     bronze = Bronze(lake, PIPELINE)
     bronze.ensure()

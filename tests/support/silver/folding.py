@@ -21,12 +21,12 @@ from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.sql import quoted
 from pipeline.protocol.lsn import LSN
-from pipeline.silver import folded_frames, merge, multiset
+from pipeline.silver import folded_frames, write
+from pipeline.silver import folded_frames as folded_frames_module
 from pipeline.silver.fold import INHERITED, Fold
-from pipeline.silver.folded_frames import fold_by_key, steps
-from pipeline.silver.key_changes import follow_key_changes
-from pipeline.silver.merge import MetadataNames
+from pipeline.silver.folded_frames import fold_by_key, follow_key_changes, steps
 from pipeline.silver.types import stored
+from pipeline.silver.write import MetadataNames
 from pipeline.silver.write_plan import Identity, TableInput, WriteStep, fold_signature, identity_of, plan_fold
 from tests.support.histories import History
 from tests.support.model import ModelChange, Shape, Text
@@ -231,12 +231,16 @@ class Folding:
         """Move copies as `CutWriter` does."""
         (version,) = fold.versions
         columns = fold.columns
-        net = multiset.net_counts(multiset.signed_rows(changes, columns, version), columns)
-        counted = multiset.with_silver_counts(net, silver, columns).localCheckpoint()
+        net = folded_frames_module.net_counts(
+            folded_frames_module.signed_rows(changes, columns, version), columns
+        )
+        counted = folded_frames_module.with_silver_counts(net, silver, columns).localCheckpoint()
         plain = Fold(tuple(replace(c, is_partial=False) for c in columns), (), fold.versions)
-        added = folded_frames.typed(multiset.added_rows(counted, columns).withColumn("op", F.lit("I")), plain)
-        kept = multiset.kept_rows(counted, silver, columns, NO_METADATA)
-        images = silver.alias("t").withColumn("image", F.expr(merge.image_of_row(columns, "t")))
+        added = folded_frames.typed(
+            folded_frames_module.added_rows(counted, columns).withColumn("op", F.lit("I")), plain
+        )
+        kept = folded_frames_module.kept_rows(counted, silver, columns, NO_METADATA)
+        images = silver.alias("t").withColumn("image", F.expr(write.image_of_row(columns, "t")))
         untouched = images.join(counted.where("wanted < held"), "image", "left_anti")
         values = [f"c{i}" for i in range(len(columns))]
         named = [F.col(quoted(column.name)).alias(c) for c, column in zip(values, columns, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.apply.table_paths import why_folder_is_taken
+from pipeline.apply.table_renames import why_folder_is_taken
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.table_name import TableName
 

@@ -9,7 +9,7 @@ import pytest
 from pipeline.apply.table_renames import ChangesUnderOtherName, names_by_table, rename_events, replaced_tables
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import TableSurvey
-from pipeline.delta.timestamps import EPOCH
+from pipeline.delta.sql import EPOCH
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName

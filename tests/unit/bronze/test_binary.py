@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.bronze.columnar import binary as binary_module
-from pipeline.bronze.columnar.binary_types import COLUMN_READERS
+from pipeline.bronze.columnar.binary import COLUMN_READERS
 from pipeline.errors import ProtocolError
-from pipeline.protocol.binary import numbers, texts, times
+from pipeline.protocol.binary import extensions, numbers, times
 from pipeline.protocol.binary.converters import FAULTS, CatalogType, Types
 from pipeline.protocol.binary.nested import Converter
 from pipeline.protocol.messages import UNCHANGED_TOAST, Binary, Delete, Insert, Relation, TupleData, Update
@@ -22,9 +22,9 @@ SERVERS = load_typed_values()
 INT4, TEXT, NUMERIC, JSONB, INT8, REGCLASS = 23, 25, 1700, 3802, 20, 2205
 # Oids whose values are read a column at once.
 OIDS: dict[Converter, int] = {
-    texts.read_bool: 16, numbers.read_int2: 21, numbers.read_int4: INT4, numbers.read_int8: INT8,
+    extensions.read_bool: 16, numbers.read_int2: 21, numbers.read_int4: INT4, numbers.read_int8: INT8,
     numbers.read_uint4: 26, numbers.read_float8: 701, numbers.read_numeric: NUMERIC, times.read_date: 1082,
-    times.read_timestamp: 1114, times.read_timestamptz: 1184, texts.read_uuid: 2950,
+    times.read_timestamp: 1114, times.read_timestamptz: 1184, extensions.read_uuid: 2950,
 }  # fmt: skip
 
 
@@ -96,7 +96,7 @@ moments = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
 ).map(lambda n: struct.pack(">q", n))
 DRAWN: dict[Converter, st.SearchStrategy[bytes]] = {
-    texts.read_bool: st.binary(min_size=1, max_size=1),
+    extensions.read_bool: st.binary(min_size=1, max_size=1),
     numbers.read_int2: ints(2),
     numbers.read_int4: ints(4),
     numbers.read_int8: ints(8),
@@ -112,7 +112,7 @@ DRAWN: dict[Converter, st.SearchStrategy[bytes]] = {
     ),
     times.read_timestamp: moments,
     times.read_timestamptz: moments,
-    texts.read_uuid: st.binary(min_size=16, max_size=16),
+    extensions.read_uuid: st.binary(min_size=16, max_size=16),
 }
 
 

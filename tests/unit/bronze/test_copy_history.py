@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.bronze.copy_history import CopyHistory
 from pipeline.bronze.copy_states import (
     COMPLETE,
     DROPPED,
     READING,
+    CopyHistory,
     CopyRequest,
     CopyState,
     Gap,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.bronze.relation_versions import relations_table
+from pipeline.bronze.relations import relations_table
 from pipeline.errors import ProtocolError
 from pipeline.protocol.events import Began, Change, Committed
 from pipeline.protocol.lsn import LSN

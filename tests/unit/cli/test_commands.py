@@ -20,7 +20,7 @@ from pipeline.cli.command import PipelineCommand
 from pipeline.cli.output import show
 from pipeline.cli.signals import Kind
 from pipeline.key_ranges import KeyRange
-from pipeline.tail.request import TailOptions
+from pipeline.tail.source import TailOptions
 from tests.support.pages import PLAN
 from tests.support.paths import ROOT
 
@@ -69,7 +69,7 @@ def config(tmp_path: Path) -> str:
 
 def test_apply_without_tables_is_the_job_and_with_tables_one_batch(config: str, replace: Replace) -> None:
     job = replace("pipeline.apply.job", "run_apply")
-    batch = replace("pipeline.operate.apply_tables", "apply_tables")
+    batch = replace("pipeline.operate.rebuild", "apply_tables")
     assert main.main(["apply", "--config", config]) == 0
     assert (len(job), batch) == (1, [])
     assert main.main(["apply", "--config", config, "--table", "public.a", "--table", "s.*", "--confirm"]) == 0
@@ -178,15 +178,15 @@ def test_the_environment_stands_in_for_tail_unless_it_is_given_a_server(
 def test_the_schema_is_printed_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = ModuleType("pipeline.config.schema")
+    place = ModuleType("pipeline.config.load")
     monkeypatch.setattr(place, "schema_text", lambda: '{"type": "object"}\n', raising=False)
-    monkeypatch.setitem(sys.modules, "pipeline.config.schema", place)
+    monkeypatch.setitem(sys.modules, "pipeline.config.load", place)
     assert main.main(["schema"]) == 0
     assert capsys.readouterr().out == '{"type": "object"}\n'
 
 
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("pipeline.config.schema")
+    pytest.importorskip("pipeline.config.load")
     assert main.main(["schema"]) == 0
     assert "properties" in json.loads(capsys.readouterr().out)
 

@@ -15,8 +15,7 @@ from pipeline.delta.log import json_object
 from pipeline.delta.txn import TableCommit, TxnId, escape_variables
 from pipeline.errors import ConfigError, one_line
 from pipeline.protocol.lsn import LSN
-from pipeline.tail.request import TailOptions
-from pipeline.tail.source import resolve
+from pipeline.tail.source import TailOptions, resolve
 
 HEAD = "pipeline: shop\nsource:\n  conninfo: "
 

@@ -12,8 +12,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from pipeline.config.load import load_config
-from pipeline.config.schema import schema, schema_text
+from pipeline.config.load import load_config, schema, schema_text
 from pipeline.errors import ConfigError
 from tests.support.paths import ROOT
 from tools.reference_config import page
@@ -65,7 +64,7 @@ def loads(folder: Path, content: dict[str, Any]) -> bool:
 def test_the_schema_is_checked_in() -> None:
     VALIDATOR.check_schema(schema())
     checked_in = (ROOT / "conf" / "pipeline.schema.json").read_text(encoding="utf-8")
-    assert checked_in == schema_text(), "write it with pipeline.config.schema.schema_text"
+    assert checked_in == schema_text(), "write it with pipeline.config.load.schema_text"
     assert EXAMPLE.read_text(encoding="utf-8").startswith(
         "# yaml-language-server: $schema=pipeline.schema.json\n"
     )

@@ -14,8 +14,7 @@ from rich.console import Console
 
 from pipeline.demo import board as board_module
 from pipeline.demo.board import Board
-from pipeline.demo.load import Load
-from pipeline.demo.shop import TABLES
+from pipeline.demo.shop import TABLES, Load
 from pipeline.progress import ApplySummary, IngestSummary, TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName

@@ -7,7 +7,7 @@ from psycopg.errors import Diagnostic
 from psycopg.pq import DiagnosticField
 
 from pipeline.errors import GapError
-from pipeline.postgres.replication.slot_errors import notice_error, slot_error
+from pipeline.postgres.replication.slot import notice_error, slot_error
 
 
 def diagnostic(text: str, sqlstate: str, context: str = "") -> Diagnostic:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.protocol.binary import numbers, texts, times
+from pipeline.protocol.binary import extensions, numbers, times
 from pipeline.protocol.binary.converters import FAULTS, CatalogType, Types, UnknownType
 from pipeline.protocol.binary.nested import Converter
 from tests.support.protocol.typed_values import TypedValues, load_typed_values
@@ -19,7 +19,7 @@ SERVERS = load_typed_values()
 NEWEST = max(SERVERS, key=lambda server: server.server_version)
 INT4, TEXT, INTERVAL, CHAR, REGCLASS, ACLITEM = 23, 25, 1186, 18, 2205, 1033
 # Of these a part is a value as well.
-ANY_LENGTH = (texts.read_text, texts.read_versioned, texts.read_bytea)
+ANY_LENGTH = (extensions.read_text, extensions.read_versioned, extensions.read_bytea)
 
 
 def read(converter: Converter, value: bytes) -> bytes | None:

@@ -10,7 +10,7 @@ from pipeline.bronze.activity import Mark
 from pipeline.postgres.replication.slot import Slot
 from pipeline.postgres.replication.slot_status import SourceStatus
 from pipeline.protocol.lsn import LSN
-from pipeline.report.lag import lag_bytes, lag_seconds, seconds_until_limit, slot_lines, wal_rate
+from pipeline.report.status_page import lag_bytes, lag_seconds, seconds_until_limit, slot_lines, wal_rate
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 MIB = 1 << 20

@@ -27,8 +27,7 @@ from pipeline.errors import ConfigError, EndpointError
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, StreamProgress, TableState
 from pipeline.protocol.lsn import LSN
-from pipeline.report.metrics import METRICS, RunMetrics
-from pipeline.report.metrics_endpoint import MetricsEndpoint
+from pipeline.report.metrics import METRICS, MetricsEndpoint, RunMetrics
 from pipeline.table_name import TableName
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.postgres.snapshot.comparable_forms import TEXT, Form, Kind
+from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, Kind
 from pipeline.silver.comparable_text import delimiter_of, form_of
 from tests.support.silver.relations import column
 

@@ -6,7 +6,8 @@ import pytest
 
 from pipeline.delta.sql import literal, quoted
 from pipeline.silver.fold import Fold, FoldColumn, is_present, is_sent, pick
-from pipeline.silver.merge import (
+from pipeline.silver.text_parsers import BINARY, INT, STRING
+from pipeline.silver.write import (
     MetadataNames,
     image_of_row,
     image_of_texts,
@@ -14,7 +15,6 @@ from pipeline.silver.merge import (
     merge_by_key,
     misfits,
 )
-from pipeline.silver.text_parsers import BINARY, INT, STRING
 
 ID = FoldColumn("id", INT, {1: 0, 2: 1})
 NOTE = FoldColumn("no`te", STRING, {1: 1, 2: 0}, is_partial=True)

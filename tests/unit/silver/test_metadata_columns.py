@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.silver.metadata_columns import find_metadata_columns, free_names, plan_metadata_renames
+from pipeline.silver.column_mapping import find_metadata_columns, free_names, plan_metadata_renames
 from pipeline.silver.schema_operations import RenameColumn
 
 NAMES = ["_commit_lsn", "_commit_time"]

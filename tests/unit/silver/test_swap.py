@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from pipeline.delta.table import Lake
 from pipeline.metadata.events import Event
-from pipeline.metadata.records import Records
+from pipeline.metadata.registry import Records
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.swap import BufferedRecords
 

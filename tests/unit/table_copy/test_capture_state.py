@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from pipeline.bronze.relation_versions import relation_version
-from pipeline.postgres.published_tables import Membership
+from pipeline.bronze.relations import relation_version
+from pipeline.postgres.publication import Membership
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Relation
 from pipeline.table_copy.capture_state import MOST_SESSIONS, CaptureState

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.bronze.copy_states import READING, Chunk, CopyState, Gap, SnapshotChunks
 from pipeline.protocol.lsn import LSN
-from pipeline.table_copy.chunks import is_outdated
+from pipeline.table_copy.planner import is_outdated
 from pipeline.table_name import TableName
 
 ENTRY = 7

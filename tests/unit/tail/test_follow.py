@@ -13,7 +13,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Insert, Message
 from pipeline.tail.follow import Tail
 from pipeline.tail.json_format import JsonFormat
-from pipeline.tail.request import TailOptions
+from pipeline.tail.source import TailOptions
 from pipeline.tail.text_format import TextFormat
 from tests.support.protocol.encode import encode
 from tests.support.tail_messages import COMMIT, ITEM, inside, type_name

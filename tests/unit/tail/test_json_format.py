@@ -24,8 +24,8 @@ from pipeline.protocol.messages import (
     Truncate,
     Update,
 )
-from pipeline.tail.frames import TailReader
 from pipeline.tail.json_format import JsonFormat
+from pipeline.tail.selection import TailReader
 from tests.support.protocol.golden import CAPTURES, Capture
 from tests.support.tail_messages import BEGIN, COMMIT, ITEM, NOTE, inside, see, type_name
 

@@ -27,8 +27,7 @@ from pipeline.protocol.messages import (
     Truncate,
     Type,
 )
-from pipeline.tail.frames import TailMessage, TailReader
-from pipeline.tail.selection import Selection
+from pipeline.tail.selection import Selection, TailMessage, TailReader
 from pipeline.tail.text_format import kind_of
 from tests.support.tail_messages import BEGIN, COMMIT, ITEM, NOTE, TIME, inside, see
 

@@ -30,7 +30,7 @@ from pipeline.protocol.messages import (
     Type,
     Update,
 )
-from pipeline.tail.frames import TailReader
+from pipeline.tail.selection import TailReader
 from pipeline.tail.text_format import TextFormat, quote, time_text
 from tests.support.protocol.golden import CAPTURES, Capture
 from tests.support.tail_messages import BEGIN, COMMIT, ITEM, NOTE, TIME, WHEN, bodies, inside, see, type_name

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
-from pipeline.postgres.snapshot.comparable_forms import TEXT, Form, Kind
+from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, Kind
 from pipeline.protocol.messages import Column, Relation
 from pipeline.silver.row_hashes import SilverColumn
 from pipeline.verify.comparable_columns import ComparableColumns, Fields, plan_comparison

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pipeline.key_ranges import KeyRange
-from pipeline.postgres.snapshot.comparable_forms import TEXT, Form, Kind
-from pipeline.postgres.snapshot.hashed_rows import HashedColumns
+from pipeline.postgres.snapshot.hashed_rows import TEXT, Form, HashedColumns, Kind
 from pipeline.table_name import TableName
 from pipeline.verify import reconcile
 from pipeline.verify.comparable_columns import ComparableColumns

@@ -10,13 +10,13 @@ from itertools import pairwise
 import pytest
 
 from pipeline.protocol.lsn import LSN
-from pipeline.verify.commit_chain import read_chain
-from pipeline.verify.row_counts import (
+from pipeline.verify.commit_chain import (
     Interval,
     compare_counts,
     copy_findings,
     intervals_of,
     number_of_interval,
+    read_chain,
     row_findings,
 )
 from tests.support.commit_chains import APP, CREATED, WHOLE, chain, link
