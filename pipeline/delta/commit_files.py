@@ -174,7 +174,7 @@ def _read_back(table: LakeTable, transaction: Any, version: int) -> None:
     raise LakeError(
         f"The storage of {table.path} lost a commit: it confirmed version {version}, which is another "
         "writer's. Nothing of the commit was acknowledged. Let all writers use a log store in which commits "
-        "exclude each other (docs/limits.md), then run again."
+        "exclude each other (docs/operations/limits.md), then run again."
     )
 
 

@@ -3,7 +3,8 @@
 If the lake is on a file system of this machine, a run holds an operating-system lock on a plain file of the
 lake. The lock ends with the process, however that ends, and a copy of the lake is not locked. The text of the
 file names the holder, for people only. On other storage, and on file systems without locks, nothing is held:
-there Delta refuses the second of two commits for the same offset (docs/limits.md describes what remains).
+there Delta refuses the second of two commits for the same offset (docs/operations/limits.md describes what
+remains).
 """
 
 import errno

@@ -163,7 +163,7 @@ def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
     in_order = at_key.orderBy("sequence_key")
     begins = F.col("step").isin("I", "K") | F.coalesce(F.lag("step").over(in_order) == "D", F.lit(False))
     states = [
-        F.expr(f"max_by({column_state(fold, i)}, sequence_key) FILTER (WHERE {_has_state(fold, i)})").alias(
+        F.expr(f"max_by({column_state(fold, i)}, sequence_key) FILTER (WHERE {_determines(fold, i)})").alias(
             f"p{i}"
         )
         for i in fold.partial

@@ -84,7 +84,7 @@ def check_copies(connection: Connection, config: Config, publication: Publicatio
                 "copy source",
                 False,
                 f"Its catalog cannot be read: {text}.",
-                "Grant the privilege that it names (see docs/security.md).",
+                "Grant the privilege that it names (see docs/operations/security.md).",
             )
 
 

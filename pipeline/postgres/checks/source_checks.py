@@ -65,7 +65,7 @@ def run_checks(config: Config) -> list[Check]:
                     "catalog",
                     False,
                     f"The catalog cannot be read: {text.rstrip('.')}.",
-                    "Grant the privilege that it names (see docs/security.md).",
+                    "Grant the privilege that it names (see docs/operations/security.md).",
                 )
             ]
 

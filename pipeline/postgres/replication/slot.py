@@ -149,7 +149,8 @@ def slot_error(name: str, error: psycopg.Error | str, diagnostic: Diagnostic | N
     if "could not map file" in message:
         return SourceError(
             f"The slot {name} cannot be decoded ({message}), because of a transaction that was prepared and"
-            " rolled back before it was read. See docs/limits.md for how to continue without two_phase."
+            " rolled back before it was read. See docs/operations/limits.md for how to continue without"
+            " two_phase."
         )
     return SourceError(f"The slot {name} cannot be read: {message}.")
 

@@ -44,13 +44,13 @@ def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
     second = opened(spark, tmp_path)
     second.claim()
     version = first.bronze.changes.version()
-    with pytest.raises(FencedError, match="another ingest took over while this one was held up"):
+    with pytest.raises(FencedError, match="Another ingest has taken over"):
         move(first, 100, 200)
-    with pytest.raises(FencedError, match="took over"):
+    with pytest.raises(FencedError, match="has taken over"):
         first.commit([], TableCommit(copy, LSN(2), expected_offset=LSN(1)))
-    with pytest.raises(FencedError, match="took over"):
+    with pytest.raises(FencedError, match="has taken over"):
         first.prepared.commit([CommittedPrepared("gid", 5, LSN(150), LSN(160), 0)])
-    with pytest.raises(FencedError, match="took over"):
+    with pytest.raises(FencedError, match="has taken over"):
         first.claim()
     assert first.bronze.changes.version() == version
     move(second, 100, 200)
@@ -64,7 +64,7 @@ def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
 def test_two_starts_of_one_number_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
     one, two = opened(spark, tmp_path), opened(spark, tmp_path)
     one.claim()
-    with pytest.raises(FencedError, match="took over"):
+    with pytest.raises(FencedError, match="has taken over"):
         two.claim()
     one.claim()
 
@@ -79,11 +79,11 @@ def test_a_table_beside_changes_is_claimed_by_what_is_written_there(
     row |= {"lsn": 50, "running": [], "chunks_before": 0, "chunks": [], "relation_version": 7}
     first.record_copies([row])
     second.record_copies([row])
-    with pytest.raises(FencedError, match="took over"):
+    with pytest.raises(FencedError, match="has taken over"):
         first.record_copies([row])
     assert second.bronze.copies.table.frame().count() == 2
     second.prepared._claim()
-    with pytest.raises(FencedError, match="took over"):
+    with pytest.raises(FencedError, match="has taken over"):
         commit_files.commit_files(first.prepared.table, [], epoch=first.epoch)
 
 
@@ -93,7 +93,9 @@ def test_a_range_that_does_not_go_on_from_what_is_recorded_is_refused(
 ) -> None:
     writer = opened(spark, tmp_path)
     move(writer, 0, 100)
-    with pytest.raises(FencedError, match=rf"records 0/64 of pgdelta:shop:1, .* go on from {LSN(start)}"):
+    with pytest.raises(
+        FencedError, match=rf"records the offset 0/64 for pgdelta:shop:1, .* continues from {LSN(start)}:"
+    ):
         move(writer, start, 200)
     assert writer.bronze.changes.offset(writer.bronze.txn) == LSN(100)
 
@@ -103,7 +105,7 @@ def test_a_copy_goes_on_from_the_range_that_is_recorded(spark: SparkSession, tmp
     copy = writer.bronze.copy_txn(7)
     writer.commit([], TableCommit(copy, LSN(3), expected_offset=INVALID))
     for count, after in ((4, 2), (5, 4), (1, 0)):
-        with pytest.raises(FencedError, match="was to go on from"):
+        with pytest.raises(FencedError, match="but this ingest continues from"):
             writer.commit([], TableCommit(copy, LSN(count), expected_offset=LSN(after)))
     assert writer.bronze.changes.offset(copy) == LSN(3)
 
@@ -122,7 +124,7 @@ def test_who_is_overtaken_amid_a_commit_is_told_so(
         return now()
 
     monkeypatch.setattr(commit_files, "_now", let_another_be_first)
-    with pytest.raises(FencedError, match="took over"):
+    with pytest.raises(FencedError, match="has taken over"):
         move(first, 100, 200)
     assert first.bronze.changes.offset(first.bronze.txn) == LSN(150)
 
@@ -140,5 +142,7 @@ def test_a_commit_that_the_storage_lost_is_seen_before_anything_is_acknowledged(
         read_back(table, transaction, version)  # type: ignore[arg-type]
 
     monkeypatch.setattr(commit_files, "_read_back", lose)
-    with pytest.raises(LakeError, match=r"lost a commit: version 2 is another writer's.*docs/limits\.md"):
+    with pytest.raises(
+        LakeError, match=r"lost a commit: it confirmed version 2, which is another writer's.*limits\.md"
+    ):
         move(writer, 100, 200)

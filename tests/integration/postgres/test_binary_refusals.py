@@ -99,7 +99,7 @@ def test_a_type_that_appears_later_is_refused_when_its_first_value_arrives(
     assert sentence.startswith("Insert for public.item in the transaction committed at ")
     assert sentence.endswith(
         "column 2 of the new tuple (c0) is in binary format, and the binary format of the type regclass"
-        " is not supported: set source.protocol.binary to false"
+        " is not supported. Set source.protocol.binary to false."
     )
 
 

@@ -89,8 +89,8 @@ def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
     [
         None,
         pytest.param("delta.table.LakeTable.add_columns", marks=pytest.mark.slow, id="before columns"),
-        pytest.param("metadata.registry.Records.register", id="before the columns are recorded"),
-        pytest.param("silver.writer.StepWriter.write", marks=pytest.mark.slow, id="before the rows"),
+        pytest.param("metadata.registry.TableRegistry.register", id="before the columns are recorded"),
+        pytest.param("silver.step_writer.StepWriter.write", marks=pytest.mark.slow, id="before the rows"),
     ],
 )
 def test_our_columns_give_way_to_those_that_come(

@@ -241,7 +241,7 @@ class Folding:
         )
         kept = folded_frames_module.kept_rows(counted, silver, columns, NO_METADATA)
         images = silver.alias("t").withColumn("image", F.expr(write.image_of_row(columns, "t")))
-        untouched = images.join(counted.where("wanted < held"), "image", "left_anti")
+        untouched = images.join(counted.where("new_count < silver_count"), "image", "left_anti")
         values = [f"c{i}" for i in range(len(columns))]
         named = [F.col(quoted(column.name)).alias(c) for c, column in zip(values, columns, strict=True)]
         everything = added.select(values).unionAll(kept.select(values)).unionAll(untouched.select(named))
