@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -108,9 +108,11 @@ def replace_one_that_is_held_up(pipeline: Pipeline, config: Path, moment: str, d
             wait_until(lambda: second.captured > captured or second.error, 240)
         assert second.error is None
     finally:
-        if first.poll() is None:
+        with suppress(ProcessLookupError):  # its JVM may outlive it
             os.killpg(first.pid, signal.SIGKILL)
-            first.communicate()
+        first.wait()
+        if first.stderr is not None:
+            first.stderr.close()
     assert first.returncode == 1
     return said
 
@@ -142,8 +144,8 @@ def test_an_ingest_that_was_held_up_at_its_commit_writes_no_more(
     said = check(pipeline, tmp_path / "pipeline.yaml", [(moment, 0.0) for moment in MOMENTS])
     for moment, sentence in zip(MOMENTS, said, strict=True):
         print(f"held up {moment} its commit: {sentence}", end="")
-    assert "another ingest took over while this one was held up" in said[0]
-    assert "another ingest took over while this one was held up" in said[1]
+    assert "Another ingest has taken over" in said[0]
+    assert "Another ingest has taken over" in said[1]
 
 
 @pytest.mark.slow
@@ -154,5 +156,5 @@ def test_an_ingest_that_was_held_up_fifty_times_at_any_moment(
     rng = random.Random(seed)
     moments = [("any", rng.uniform(0, 1.5)) for _ in range(ROUNDS)]
     said = check(make_pipeline(create_publication="all"), tmp_path / "pipeline.yaml", moments)
-    fenced = sum("another ingest took over" in sentence for sentence in said)
+    fenced = sum("Another ingest has taken over" in sentence for sentence in said)
     print(f"PGDELTA_SEED={seed}: {len(said)} times held up, {fenced} of them refused at a commit")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +25,17 @@ from pipeline.errors import LakeError
 from tests.support.paths import ROOT
 
 SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
+
+
+@contextmanager
+def submitted(job: Path, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a job by spark-submit, and leave no process behind."""
+    command = [str(SPARK_SUBMIT), str(job), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # nothing to a process that has ended
 
 
 @pytest.fixture
@@ -129,19 +142,14 @@ def test_spark_submit_needs_nothing_on_its_line_and_a_signal_ends_it_with_0(tmp_
     java = shutil.which("java")
     assert java is not None
     environ["PATH"] = os.pathsep.join([str(Path(java).parent), "/usr/bin", "/bin"])
-    process = subprocess.Popen(
-        [str(SPARK_SUBMIT), str(tmp_path / "job.py"), str(ROOT), str(tmp_path / "table")],
-        cwd=tmp_path,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == f"python {sys.executable}\n"
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    arguments = (str(ROOT), str(tmp_path / "table"))
+    options = {"cwd": tmp_path, "env": environ, "stderr": subprocess.PIPE}
+    with submitted(tmp_path / "job.py", *arguments, **options) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"python {sys.executable}\n"
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "rows 5\n")
     # the JVM's own line about a module that Spark asks for; nothing of Spark's
     assert [line for line in err.splitlines() if "incubator" not in line] == []
@@ -159,17 +167,9 @@ def test_a_job_does_not_outlive_the_jvm_that_started_it(tmp_path: Path) -> None:
         "    return 0\n"
         "main_guard(work)\n"
     )
-    process = subprocess.Popen(
-        [str(SPARK_SUBMIT), str(tmp_path / "job.py")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    job = int(process.stdout.readline())
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with submitted(tmp_path / "job.py", stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        job = int(process.stdout.readline())
     for _ in range(100):
         try:
             os.kill(job, 0)
