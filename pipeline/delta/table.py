@@ -267,11 +267,6 @@ class LakeTable:
         with settings:
             self.spark.sql(statement)
 
-    def add_columns(self, ddl: str) -> None:
-        """Add columns behind the last one: `name TYPE, …` in Spark's DDL, names quoted."""
-        self.enable(features_of(ddl))
-        self.spark.sql(f"ALTER TABLE {self.identifier} ADD COLUMNS ({ddl})")
-
     def enable(self, features: Iterable[Feature]) -> None:
         """Enable table features that are not enabled yet; readers must support them from then on."""
         for feature in self.missing_features(features):

@@ -37,7 +37,7 @@ SAFE = {
     "pipeline/silver/clone.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/delta/table.py": {
         *("self.identifier", "_AUTO_COMPACTION"),
-        *("ddl", "key", "value"),  # names are quoted by whoever writes DDL; properties are constants
+        *("key", "value"),  # properties are constants
     },
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
     "pipeline/postgres/connection.py": {"timeline"},

@@ -88,7 +88,9 @@ def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
     "ends",
     [
         None,
-        pytest.param("delta.table.LakeTable.add_columns", marks=pytest.mark.slow, id="before columns"),
+        pytest.param(
+            "silver.schema_operations.AddColumn.statements", marks=pytest.mark.slow, id="before columns"
+        ),
         pytest.param("metadata.registry.TableRegistry.register", id="before the columns are recorded"),
         pytest.param("silver.step_writer.StepWriter.write", marks=pytest.mark.slow, id="before the rows"),
     ],
