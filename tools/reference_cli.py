@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import click
 
-from pipeline.cli.command import EXIT_CODES, PipelineCommand
-from pipeline.cli.main import PROGRAM, cli
+from pipeline.cli.command import EXIT_CODES, PROGRAM, PipelineCommand
+from pipeline.cli.main import cli
 
 _ABOUT = """\
 <!-- Written by `python -m tools.reference_cli`; change the commands under pipeline/cli instead. -->

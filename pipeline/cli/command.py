@@ -15,6 +15,9 @@ import click
 
 from pipeline.cli.signals import Kind, main_guard
 
+PROGRAM = "pgdelta"
+COMPLETE_VARIABLE = "_PGDELTA_COMPLETE"
+
 ExitCodes = Mapping[int, str]
 EXIT_CODES: ExitCodes = {
     0: "done",

@@ -12,7 +12,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from pipeline import __version__
-from pipeline.cli.command import PipelineGroup
+from pipeline.cli.command import COMPLETE_VARIABLE, PROGRAM, PipelineGroup
 from pipeline.cli.commands.apply import apply
 from pipeline.cli.commands.as_of import as_of
 from pipeline.cli.commands.audit import audit
@@ -30,9 +30,6 @@ from pipeline.cli.commands.schema import schema
 from pipeline.cli.commands.status import status
 from pipeline.cli.commands.tail import tail
 from pipeline.cli.signals import print_error
-
-PROGRAM = "pgdelta"
-COMPLETE_VARIABLE = "_PGDELTA_COMPLETE"
 
 
 @click.group(

@@ -5,7 +5,7 @@ import threading
 import click
 from click.shell_completion import get_completion_class
 
-from pipeline.cli.command import command
+from pipeline.cli.command import COMPLETE_VARIABLE, PROGRAM, command
 
 
 @command(
@@ -21,9 +21,8 @@ from pipeline.cli.command import command
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(shell: str, stop: threading.Event) -> int:
     """Print the script by which a shell completes the commands and options of pgdelta."""
-    from pipeline.cli.main import COMPLETE_VARIABLE, PROGRAM, cli
-
     completer = get_completion_class(shell)
     assert completer is not None
-    print(completer(cli, {}, PROGRAM, COMPLETE_VARIABLE).source(), flush=True)
+    any_group = click.Group(PROGRAM)  # the script only names the program, which it asks for the rest
+    print(completer(any_group, {}, PROGRAM, COMPLETE_VARIABLE).source(), flush=True)
     return 0
