@@ -40,7 +40,7 @@ def test_what_cannot_be_followed_is_held_and_says_so(pipeline: Pipeline) -> None
         summary = pipeline.apply()
         assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
         for table in tables[:2]:
-            assert any(line.startswith(f"held: public.{table} ") for line in summary.lines())
+            assert any(line.startswith(f"held: Table public.{table} is held: ") for line in summary.lines())
     pipeline.assert_equal("followed")
     for table in tables[:2]:
         rows = pipeline.frame("silver", "public", table).select("id", "v").collect()

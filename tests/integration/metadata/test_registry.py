@@ -1,4 +1,4 @@
-"""The registry of silver tables: read back as recorded, and from a lake of an older release."""
+"""The registry of silver tables is read back as recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.table import Lake, LakeTable, local_frame
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
@@ -39,27 +39,6 @@ def test_an_entry_is_read_back_as_recorded(
     records.ensure()
     records.tables.register(entry)
     assert Records(Lake(spark, str(tmp_path))).tables.read() == {TableName("public", "t"): entry}
-
-
-def test_a_lake_of_an_older_release_is_read_and_written(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, str(tmp_path))
-    older = (
-        "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, columns ARRAY<STRUCT<"
-        "name: STRING, silver_name: STRING, attribute_number: INT>>, updated_at TIMESTAMP"
-    )
-    column = {"name": "id", "silver_name": "id", "attribute_number": 1}
-    row = {"schema_name": "public", "table_name": "u", "path": "p", "relation_id": 1, "columns": [column]}
-    table = lake.table("_pgdelta", "tables")
-    table.ensure(older)
-    table.append(local_frame(spark, [row], older))
-    records = Records(lake)
-    records.ensure()
-    records.tables.register(NEW)
-    found = Records(lake).tables.read()
-    assert found == {
-        TableName("public", "u"): RegisteredTable("public", "u", "p", 1, (ID,)),
-        TableName("public", "t"): NEW,
-    }
 
 
 def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(

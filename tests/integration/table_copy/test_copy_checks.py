@@ -125,9 +125,7 @@ def test_tables_of_which_policies_hide_rows_are_named(database: Database, role: 
     config = of_role(database, role)
     check = checks_of(config)["row-level security"]
     assert not check.ok
-    assert check.sentence.endswith(
-        "on 1 tables, whose copy fails rather than leave out rows: public.guarded."
-    )
+    assert check.sentence.endswith("on 1 tables, whose copy will fail rather than skip rows: public.guarded.")
     assert [can_copy(config, TableName("public", table)) for table in ("plain", "guarded", "mine")] == [
         True,
         False,
@@ -148,7 +146,7 @@ def test_published_tables_without_a_rule_are_said(database: Database) -> None:
     database.run(f"CREATE PUBLICATION {database.name} FOR ALL TABLES")
     check = checks_of(database.config())["tables without a rule"]
     assert check.ok
-    assert check.sentence.endswith("silver does not: shop.other.")
+    assert check.sentence.endswith("in bronze but not in silver: shop.other.")
     assert check.fix
     assert "tables without a rule" not in checks_of(replace(database.config(), tables=()))
 
@@ -188,5 +186,5 @@ def test_a_standby_is_one_until_it_is_promoted(make_server: MakeServer) -> None:
         check = checks_of(config)["copy source"]
         assert not check.ok
         assert check.sentence.startswith(
-            "Rows would be copied from a server on timeline 2, the source is on 1"
+            "Rows would be copied from a server on timeline 2, but the source is on 1:"
         )
