@@ -1,7 +1,7 @@
 """Carry out batch plans: bring silver to what bronze holds, table by table, and record a manifest.
 
-Each table goes on from the offset in its own log, so one that failed, was held or came later catches up by
-itself. Tables are written side by side; one that fails stops no other.
+Each table continues from the offset in its own log, so one that failed, was held or joined later catches up
+by itself. Tables are written in parallel; one that fails stops no other.
 """
 
 import threading
@@ -121,7 +121,7 @@ class Applier:
         return self.summary
 
     def plan(self) -> BatchPlan | None:
-        """Return the plan of the next batch, None where there is nothing to do; changes nothing."""
+        """Return the plan of the next batch, None if there is nothing to do; writes nothing."""
         end = self.bronze.captured_offset() if self.bronze.changes.exists() else None
         if end is None:
             return None

@@ -46,7 +46,7 @@ _WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Ste
 class TableFacts:
     """What is known of a table that bronze has and the configuration follows.
 
-    `offset` is the LSN up to which its rows are complete, INVALID where it has none. Texts are sentences for
+    `offset` is the LSN up to which its rows are complete, INVALID if it has none. Texts are sentences for
     people; None means that the fact does not hold.
     """
 
@@ -58,7 +58,7 @@ class TableFacts:
     unreadable: str | None = None  # its log cannot be read
     folder: str | None = None  # its folder belongs to another table, or another table was put there
     lost: str | None = None  # its folder lacks rows that were written
-    copy: CompleteCopy | None = None  # the newest complete copy, where it has not started from it yet
+    copy: CompleteCopy | None = None  # the newest complete copy, if the table has not started from it yet
     gap: Gap | None = None  # the stream lacks changes, and no copy covers them
     has_key_requests: bool = False  # some of its keys are to be copied and are not yet
     partial_copies: tuple[CompleteCopy, ...] = ()  # copies of keys that are complete and not put yet
@@ -82,7 +82,7 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The step of a table, the row of the table of decisions that gave it, and a sentence where it stops."""
+    """The step of a table, the row of `TABLE` that gave it, and a sentence if the table stops."""
 
     step: Step
     row: str
@@ -128,8 +128,8 @@ def decide(facts: TableFacts) -> Decision:
 
 def awaits_copy(name: TableName) -> str:
     """Return the sentence for a table whose copy is not complete."""
-    return f"{name} waits for its copy, which ingest goes on with"
+    return f"Table {name} waits for its copy. Run pgdelta ingest to complete it."
 
 
 def _awaits_keys(name: TableName) -> str:
-    return f"{name} waits for the copy of some of its keys, which ingest goes on with"
+    return f"Table {name} waits for the copy of some of its keys. Run pgdelta ingest to complete it."

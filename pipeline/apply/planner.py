@@ -1,8 +1,8 @@
 """The plan of a batch: what is known of each table, and the decision that follows.
 
 Reads the logs of silver tables, the copies, requests and relations that bronze records, and surveys the
-changes that are pending. Writes nothing. What it has seen of a table it does not read again until the table
-is written, or `POLL_SECONDS` have passed.
+changes that are pending. Writes nothing. A table's log is not read again until the table is
+written, or `POLL_SECONDS` have passed.
 """
 
 import time
@@ -71,7 +71,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is on record as of one look: tables, copies, relations, and what follows for all tables."""
+    """The records as of one plan: tables, copies, relations, and what follows for all tables."""
 
     end: BronzeOffset
     manifest: Manifest
@@ -85,7 +85,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Folder:
-    """What a look at a table's log found."""
+    """What a table's log contained when it was read."""
 
     offset: LSN = INVALID
     unreadable: str | None = None
@@ -95,7 +95,7 @@ class _Folder:
 
 @dataclass(slots=True)
 class _Folders:
-    """What the last look found, by table; those that are not here are where the manifest says."""
+    """What the last reads found, by table; a table that is not here is at the offset of the manifest."""
 
     found: dict[TableName, _Folder] = field(default_factory=dict)
     read_at: float | None = None  # when the folders of all tables were read
@@ -124,7 +124,7 @@ class Planner:
         return read_at is not None and time.monotonic() - read_at >= POLL_SECONDS
 
     def plan(self, end: BronzeOffset, manifest: Manifest, since: BronzeOffset | None) -> BatchPlan | None:
-        """Return what brings silver to `end`; None where silver is there and nothing has to be recorded.
+        """Return what brings silver to `end`; None if silver is there and nothing has to be recorded.
 
         `since` is the bronze version that the manifest was written at, if this process wrote it: then only
         the files that came since are read.
@@ -133,7 +133,7 @@ class Planner:
         self._read_folders(known)
         tables = {name: self._table_facts(name, known) for name in self._captured_tables(end)}
         decisions = self.decisions = {name: decide(facts) for name, facts in tables.items()}
-        # Silver as a whole never goes back: what lies before a manifest is in it.
+        # The LSN that silver shows never goes back: silver has everything before a manifest.
         if end.lsn < manifest.lsn or (end.lsn == manifest.lsn and not _has_news(tables, decisions, manifest)):
             return None
         self.bronze.read_new_files(since, end)
@@ -171,7 +171,7 @@ class Planner:
             for name, table in registered.items()
             if table.path != self.path(name) and why_detached(self._config, history, name, end)
         }
-        # Tables that left and came back lack what happened meanwhile.
+        # Tables that were detached and came back lack the changes of that time.
         returning = history.returning(newest, end.lsn) if self._config.source.copy != "never" else set()
         copies = {name: copy for name, copy in newest.items() if name not in archived | returning}
         self._replaced = {n: copy for n, copy in self._replaced.items() if copy == copies.get(n)}
@@ -231,10 +231,10 @@ class Planner:
         is_current = name in manifest.by_name and name not in manifest.behind
         offset = manifest.lsn
         if folder is not None:
-            # A table that has no offset starts from the beginning. One without newer changes is where the
-            # manifest is; one that left and came back is in no manifest, and goes on where it was.
-            is_whole = table is not None and folder.offset > INVALID and is_current
-            offset = max(folder.offset, manifest.lsn) if is_whole else folder.offset
+            # A table without an offset starts from the beginning. One without newer changes is at the LSN of
+            # the manifest. One that was detached and came back is in no manifest and continues at its offset.
+            is_complete = table is not None and folder.offset > INVALID and is_current
+            offset = max(folder.offset, manifest.lsn) if is_complete else folder.offset
         started = table.copy_id or 0 if table and (folder is None or folder.offset > INVALID) else -1
         copy = known.copies.get(name)
         starts = copy if copy is not None and copy.id > started else None

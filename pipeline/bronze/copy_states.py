@@ -1,14 +1,12 @@
-"""What became of the copies of tables: begun, complete, abandoned, dropped; what was requested; gaps.
+"""What bronze records of table copies, of requests for them and of gaps in the stream, as of one read.
 
-A table copy is a copy of all rows of a table, or of those of some keys (a partial resync). Its rows are in
-bronze with op `R`, at the LSN of the snapshot they were read under; a copy that was interrupted and resumed
-has several. A snapshot does not see some commits before its LSN: they were in the WAL, but no session could
-see them yet (`invisible_commits`). Rows of one snapshot are followed by every change that it does not hold.
-Rows of several are inserts among the changes, so that the newest row of a key and what came after it count.
-Rows of some keys replace all that silver has of these, and every change after them follows: changes that they
-hold already are applied once more, and leave the same rows.
-
-What is recorded of table copies, gaps of the stream and requests, as of one read.
+A table copy contains all rows of a table, or those of some keys (a partial resync). Its rows are in bronze
+with op `R`, at the LSN of the snapshot that they were read under; a copy that was interrupted and resumed has
+several. Rows of one snapshot are followed by every change that it does not contain: those after its LSN, and
+commits before it that no session could see yet (`invisible_commits`). Rows of several snapshots are inserts
+among the changes, so the newest row of a key and the changes after it count. Rows of a partial resync replace
+all that silver has of their keys. Changes that they already contain are applied once more, to the same
+result.
 """
 
 from __future__ import annotations

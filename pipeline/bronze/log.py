@@ -1,8 +1,8 @@
-"""The tables of bronze, and what apply and status read of them; `writer.py` has what ingest commits.
+"""The tables of bronze as apply and status read them: offsets, surveys, and the changes between two offsets.
 
-The changes between two offsets of bronze, read from the files that its commits added.
-To read a Delta table, Delta computes which files its newest version has: after every commit that is a job
-over the log. If the commits since an offset only added files, these are all there is to read.
+To read a Delta table, Delta first computes which files its newest version has: after every commit, that is a
+job over the log. If the commits since an offset only added files, only these are read. Writes nothing;
+`writer` has what ingest commits.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Reads the configuration file (a YAML file in, a validated `Config` out), and describes it as JSON Schema.
+"""Read the configuration file: YAML in, a validated `Config` out; and its JSON Schema.
 
 `load_config` is the only way from a file to a `Config`, so a loaded one is complete and valid. Every mistake
-is a `ConfigError` of one sentence with its fix, `file:line: key: …`; of several mistakes it is the first in
-the file. Values never appear in errors. Nothing here connects to anything.
+is a `ConfigError` of one sentence with its fix, `file:line: key: …`; of several mistakes it is the first one
+in the file. Errors contain no values. Nothing here connects to anything.
 
-The JSON Schema of the configuration file, generated from its classes.
-Editors complete and check `conf/pipeline.yaml` with it: `conf/pipeline.schema.json` is the output of
-`schema_text`. The reference page is generated from it, and errors take known keys and allowed values from it.
-Beyond the standard it has `x-postgresql`, the first version that supports a key, and `x-default`, the default
-in words where it is not a constant.
+The schema is generated from the same classes; editors, the reference page and the errors use it. Beyond the
+standard it has `x-postgresql`, the first version that supports a key, and `x-default`, a default in words.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Messages of the server in, their rows into the spool.
+"""Decode the messages of the server into rows of the spool, with relation versions from the catalog.
 
-Committed transactions that bronze holds already are left out. Relations are looked up in the catalog each
-time they are described; those of a stream are recorded only when it ends well. A look-up may come before
-other sessions can see the transaction: what a stream described is looked up again at its commit, and of any
-other transaction the server describes the relation again in the one that follows.
-
-Look-ups of relations and types in the catalog, once other sessions can see the transaction that made them.
-The server sends a transaction before other sessions see what it did: in pieces while it is open, else from
-the moment that its commit record is on disk, which is before it becomes visible, and with a synchronous
-standby may be long before. Until then the catalog has the state from before the transaction.
+Committed transactions that bronze already has are skipped. Relations are read from the catalog each time the
+server describes them. The server sends a transaction before other sessions can see it: in segments while it
+is open, or as soon as its commit record is on disk, which is before it becomes visible (with a synchronous
+standby possibly long before). Until then the catalog has the state from before the transaction. Therefore a
+relation that a stream describes is read again at the commit, and recorded only if the stream commits. After
+any other transaction, the server describes the relation again in the next one.
 """
 
 from __future__ import annotations

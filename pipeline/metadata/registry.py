@@ -1,8 +1,7 @@
-"""`_pgdelta/tables`: where each silver table is, and which of its columns is which at the source.
+"""`_pgdelta/tables`: the path of each silver table, and the source column of each of its columns.
 
-Only one apply at a time writes it, and always the whole table.
-
-`Records` is the facade of all that jobs record of their silver tables: this one, events and misfits.
+Only one apply at a time writes the registry, and each write replaces it. `Records` groups all that the jobs
+record of silver tables: the registry, the events and the misfits.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Open connections to the source, and read what the server is; errors say what to do.
+"""Open connections to the source and identify the server; errors say what to do.
 
 Every session pins the settings that determine a value's text (dates, floats, bytea, money): a walsender sets
 none of them, and a role or database may have others. A query sets them after the connection is open, which
 also works behind a session pooler.
 
-Errors are raised as SourceError, without passwords. libpq never prints a password, except from a conninfo
-that it cannot parse; such a message is not repeated.
-
-Errors of a refused connection or a missing privilege, with what to do.
-They are found by the messages of libpq and of several majors of the server; a failed connection has no
-SQLSTATE on the client's side.
+Errors are SourceErrors. A failed connection has no SQLSTATE on the client's side, so its reason is taken from
+the messages of libpq and of several majors of the server. No error contains a password: libpq prints one only
+from a conninfo that it cannot parse, and that message is not repeated.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Metrics of one run for Prometheus. LSNs are numbers, so a difference is bytes of WAL; times are in seconds.
+"""Metrics of one run for Prometheus, and the endpoint that serves them.
 
 `METRICS` declares every metric once; the reference page is generated from it. `RunMetrics` is a collector in
-a registry of its own. It reads the summaries of the run at each scrape, and leaves out what has no value yet.
+a registry of its own. It reads the summaries of the run at each scrape and omits what has no value yet. LSNs
+are numbers, so that a difference is bytes of WAL; times are in seconds.
 
-The HTTP endpoint of a run's metrics: `GET /metrics` and nothing else, on threads of its own.
-prometheus_client chooses the format and writes it; the server is that of the standard library. There is no
-authentication and no TLS, so the caller chooses the address, by default this machine only.
+`MetricsEndpoint` answers `GET /metrics` and nothing else, on threads of its own. There is no authentication
+and no TLS, so the caller chooses the address, by default this machine only.
 """
 
 from __future__ import annotations

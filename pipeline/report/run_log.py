@@ -1,9 +1,8 @@
-"""The log of a run as JSON, one object a line, and the alerts of tables that are held or fail.
+"""The log of a run as JSON, one object a line, with an alert for each table that is held, fails or resumes.
 
 A `logging.Logger` of its own, which no configuration of the process changes, writes to stderr through
-`JsonFormatter`. Lines hold LSNs, counts, names and sentences, never a row's values or the connection.
-
-Alerts of a run: tables that are held, that fail, or that resume; each once for each sentence. Pure.
+`JsonFormatter`. `Alerts` finds, from the summary of apply, each change of a table's state once. Lines contain
+LSNs, counts, names and sentences, never a row's values or the connection.
 """
 
 from __future__ import annotations

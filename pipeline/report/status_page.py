@@ -1,10 +1,8 @@
 """The status of a pipeline as data and as a page: totals, the slot, one line a table, and what to do.
 
-Tables that need attention come first. The page fits 80 columns without breaking a word; a wider terminal gets
-more columns. Names of the source may hold control characters and markup: they are written out.
-
-How far tables are behind, and how long the slot can wait: arithmetic of LSNs and times, and its sentences.
-Lags are bytes of WAL and seconds; None means unknown. Pure.
+Tables that need attention come first. Lags are bytes of WAL and seconds; None means unknown. The page fits 80
+columns without breaking a word, and a wider terminal gets more columns. Names of the source may contain
+control characters and markup, which are escaped. Nothing here does I/O.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""Match silver's columns with those of relation versions, by attribute number; plan the renames that follow.
+"""Match silver's columns with those of relation versions, and plan the renames that follow.
 
 PostgreSQL never reuses an attribute number in a table, so a column with another name may still be the same
-column, and a column that was dropped and added again is another one. The stream itself only has names; if the
-catalog did not have the number of a column, it is the column that had its name in the version before.
+column, and a column that was dropped and added again is another one. If the catalog did not have the number
+of a column, it is the column that had its name in the previous version, because the stream itself only has
+names.
 
-pgdelta's two columns of a silver table, `_commit_lsn` and `_commit_time`: name and find them.
-A source column with such a name keeps it, and pgdelta's column gets trailing underscores, whether the source
-column exists when the table is created, is added or is renamed later.
-
-Sidecar columns: texts that a column's silver type cannot hold, kept by the policy `text`.
-Such a column has a sidecar `<name>__text`, which is NULL if the value fits.
+pgdelta's own columns give way to columns of the source with the same name: `_commit_lsn` and `_commit_time`
+get trailing underscores. With the policy `text`, a column has a sidecar `<name>__text` for texts that its
+silver type cannot hold; it is NULL if the value fits.
 """
 
 from __future__ import annotations

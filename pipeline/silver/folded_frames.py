@@ -1,21 +1,12 @@
-"""Changes as Spark frames: split into steps, folded to one row per key, then typed.
+"""Changes as Spark frames: split into steps, folded to one row per key, then typed. Nothing is written here.
 
-The columns of these frames are named by number (k0…, x0…, c0…, s0…), so that no name of a source table can
-collide with them. Nothing is written here.
+The columns of these frames are numbered (k0…, x0…, c0…, s0…), so that no name of a source table can collide
+with them. Changes without a key are folded as a multiset: each adds or removes rows equal to an image, and an
+update does both, with unchanged TOAST taken from the old image. Images are compared as canonical text, in
+which NULL equals NULL and -0 differs from 0.
 
-Tables under REPLICA IDENTITY FULL: a multiset of rows, in which each change adds or removes equal rows.
-An update removes one row equal to the old image and adds one equal to the new; unchanged TOAST in the new
-tuple has its value in the old one. Changes of one image commute, except for the removal of a row that silver
-never had: that does nothing, so the lowest running count (`lowest`) is kept besides the net count. Images are
-compared as canonical text, in which NULL equals NULL and -0 differs from 0.
-
-Resolve what the upsert of a key change did not send, from the row at its old key.
-The life of a row at one key is a *segment*. It begins with an insert, with the upsert of a key change, after
-a delete, or at the start of the input; it ends with a delete, with the delete of a key change, or with the
-input. A segment that begins with a key change inherits from the segment that the same change ended at the old
-key, and so on, up to a segment that sent the column or to a row of silver. Segments are joined to their
-predecessors by pointer doubling: each round halves the remaining distance, so a chain of 100,000 key changes
-takes 17 joins, all in Spark.
+An upsert after a key change inherits what was not sent from the row at its old key. Chains of key changes are
+resolved by pointer doubling, so that 100,000 of them take 17 joins (`follow_key_changes`).
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""Plan what one write does to a silver table, before anything runs, as SQL that can be shown.
+"""Plan one write to a silver table as SQL that can be shown, before anything runs. Pure text.
 
-A MERGE or INSERT reads the folded changes under the name `folded`. `pgdelta plan --sql` prints the MERGE that
-apply runs; appends and overwrites are printed as INSERT, and apply does them by Spark's DataFrame writer with
-the same effect.
+A MERGE or INSERT reads the folded changes under the name `folded`. Its columns are numbered (c0…, s0…, k0…),
+so that no name of a source table can collide with them; names appear only as quoted columns of the target.
+`pgdelta plan --sql` prints the MERGE that apply runs. Appends and overwrites are printed as INSERT, and apply
+does them with Spark's DataFrame writer to the same effect.
 
-Conditions on silver that select the rows of key ranges, for a partial resync. Pure text.
-Silver must select the same keys as the source. That needs types whose values both sort alike, unless a range
-is one key.
-
-The SQL of a MERGE of folded rows, and of what it compares and records. Pure text.
-The source frame numbers its columns (c0…, s0…, k0…), so that no name of a source table can collide with them;
-names appear only as quoted columns of the target.
+A partial resync deletes by key ranges. Silver must select the same keys as the source, which needs types
+whose values sort alike in both, unless a range is one key.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Which tables need a copy now: what the source publishes, and what was requested.
+"""Find the tables that need a copy now: tables that joined the publication, and requested ones.
 
-Each poll records which tables are not published any more. Tables that the stream has under an old name, and
-those that some transaction was writing to when they joined, wait until a copy has all that the stream will
-not bring. An event is recorded once for a table that left the publication and came back, and for one that
-cannot be copied.
-
-Tables that joined the publication, and the transactions that a copy of them has to wait for.
-What a transaction wrote to a table before the table joined comes in no message, and a snapshot does not see
-it while the transaction is open. So a copy begins once all transactions have ended that were writing to its
-table when it was first seen in the publication.
+Each poll records which tables are no longer published. What a transaction wrote to a table before the table
+joined is not in the stream, and a snapshot does not see it while the transaction is open. So the copy of a
+new table starts once all transactions have ended that were writing to it when it was first published. A table
+that the stream has under an old name waits for the rename. An event is recorded once for a table that left
+the publication and came back, and for one that cannot be copied.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is read of each table under one snapshot: all of it, the rest of an interrupted copy, or some keys.
+"""Plan what is read of each table under one snapshot: all rows, the rest of a copy, or some keys.
 
-Which chunks a copy reads, and whether an interrupted copy may be resumed under another snapshot.
-Pure. A copy is resumed only if every row has a key and the table still is what it was: rows that moved
-between two snapshots are then put right by their key and the changes in between.
+A copy is read in chunks of pages. An interrupted copy is resumed under another snapshot only if every row has
+a key and the table has the same files: rows that moved between two snapshots are then corrected by their key
+and the changes in between. Nothing is read from a table or written here.
 """
 
 from __future__ import annotations

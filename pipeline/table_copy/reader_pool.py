@@ -1,11 +1,9 @@
-"""Tables that are copied under one snapshot: readers stage chunks, and bronze gets them in their order.
+"""Copy tables under one snapshot: readers stage chunks, and bronze commits them in their order.
 
-Readers are threads, each with a session of its own, that stage one chunk at a time as a file. What is staged
-lands in the order of the chunks, each commit with the count of chunks that are in bronze then: a run that
-ends early loses no more than the chunks under way. A table that cannot be copied stops no other.
-
-Copied rows in, rows of `bronze/changes` out: op R, at the LSN of their snapshot.
-Blocks of rows come from `CopyReader`. Memory is that of one row group.
+Readers are threads, each with a session of its own, that stage one chunk at a time as a file. `CopySpool`
+turns the blocks of rows that a reader returns into rows of `bronze/changes`, with op `R` at the LSN of the
+snapshot; its memory is that of one row group. Each commit records how many chunks bronze has, so a run that
+ends early loses only the chunks in progress. A table that cannot be copied stops no other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Audit bronze by its own Delta log: from which LSN to which it is complete, by which commits, and where not.
+"""Audit bronze with its own Delta log: which LSNs it is complete for, by which commits, and what is wrong.
 
-Reads the log and counts rows; changes nothing and does not read the source.
-
-The commits of `bronze/changes` in Delta's log, and the counts of the rows that they recorded.
+Reads the commits of `bronze/changes` in the log and counts the rows that each of them recorded. Changes
+nothing and does not read the source. `commit_chain` has the rules.
 """
 
 from __future__ import annotations

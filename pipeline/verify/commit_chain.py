@@ -1,15 +1,12 @@
-"""The chain of bronze commits: each says from which LSN to which it is complete, and follows another.
+"""The chain of bronze commits, and the rows that they recorded. Pure.
 
-Pure. The commits of `bronze/changes` that Delta's log still has are read in the order of versions. Those that
-record offsets have to follow one another: if one begins after the end of the one before, changes are missing;
-if it begins before that end, some may be there twice. A gap that a run crossed by policy is a link of the
-chain. Table copies and prepared transactions have commits of their own, which record no offset of the stream.
+A commit that records offsets contains the changes that end in (start, end]. Such commits must follow one
+another in the order of versions: if one starts after the end of the previous one, changes are missing; if it
+starts before that end, some may be there twice. A gap that a run crossed by policy is a link of the chain.
+Table copies and prepared transactions have commits of their own, which record no offset of the stream.
 
-The rows of bronze compared with what its commits recorded: how many changes end between two LSNs.
-Pure. The changes of a commit are its rows of op I, U, D and T, except those of prepared transactions, which
-land in commits of their own. Rows of table copies and logical messages are not counted. All changes end in
-(from, to] of their commit. One query counts the rows of many commits together, and only those that differ are
-counted commit by commit.
+The changes of a commit are its rows of op I, U, D and T. One query counts the rows of many commits together,
+and only those that differ are counted commit by commit.
 """
 
 from __future__ import annotations

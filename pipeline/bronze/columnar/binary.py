@@ -1,13 +1,10 @@
-"""Cells in binary format, converted to the text that the server would have sent.
+"""Convert cells in binary format to the text that the server would have sent.
 
-A column of one type is converted at once if `binary_types` has the type, else value by value with
-`protocol/binary`. Text that needs no conversion stays in the messages; other text is appended to them, and
-the cells refer to it there.
-
-Binary values of a whole column to text at once, for the types that most columns have.
-Each function is given the starts and lengths of values in a buffer, and returns the starts and lengths of
-their texts in another. Rare values (NaN, infinity, BC, very long) and malformed ones are left to the function
-for one value in `protocol/binary`, with which it agrees on all others.
+A type that has a function here is converted for all rows of a column at once; other types are converted value
+by value with `protocol/binary`. Such a function takes the starts and lengths of values in a buffer, and
+returns those of their texts in another one. It leaves rare values (NaN, infinity, BC, very long) and
+malformed ones to `protocol/binary`, with which it agrees on all others. Text that needs no conversion stays
+in the messages. Other text is appended to them, and the cells refer to it there.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""The interface that both routes show to ingest: pgoutput messages in, acknowledgements out.
+"""The interface of both routes to ingest: pgoutput messages in, acknowledgements out.
 
-A stream returns the raw messages of one replication slot, in the server's order. It decodes none of them but
-for one field, the end LSN in a message that ends a transaction.
+A stream returns the raw messages of one replication slot, in the server's order. The only field that it
+decodes is the end LSN in a message that ends a transaction. An acknowledgement lets the server discard
+changes. It is refused for an LSN that was not received: the server would accept it, and the changes up to it
+would be lost.
 
-An acknowledgement lets the server discard changes. It is refused for an LSN that was not received: the server
-would accept it, and the changes up to it would be lost.
-
-Detect a server that has stopped sending: a reply is requested halfway, and required by the end.
-TCP keepalives end a connection whose peer is gone. Behind a peer that still answers them, such as a proxy or
-a server that hangs, nothing else would ever end the wait.
+`IdleTimeout` detects a server that stopped sending behind a peer that still answers TCP keepalives, such as a
+proxy: a reply is requested halfway through the timeout, and required by its end.
 """
 
 from __future__ import annotations

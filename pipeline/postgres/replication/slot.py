@@ -1,12 +1,11 @@
-"""The replication slot: read its state, judge whether it can be used, create it, name what is wrong.
+"""The replication slot: read its state, decide whether it can be used, create it, and name what is wrong.
 
-A slot that exists is used as it is or refused. A lost slot is replaced only if the configuration allows it
-and all tables are copied again, because the changes committed in between would otherwise be missing silently.
+An existing slot is used as it is or refused. A lost slot is replaced only if the configuration allows it and
+all tables are copied again, because the changes committed in between would otherwise be missing silently.
 
-Errors about a slot: one for each reason for which it cannot be read, with what to do.
-The server writes its messages in the language of lc_messages, which a role may not be allowed to change. The
-reason is therefore taken from the SQLSTATE, or from a part of the message that is not translated, where one
-of them is specific enough; otherwise from the English text.
+There is one error for each reason for which a slot cannot be read. The server writes its messages in the
+language of lc_messages, which a role may not be allowed to change. The reason is therefore taken from the
+SQLSTATE or from a part of the message that is not translated, and only otherwise from the English text.
 """
 
 from __future__ import annotations

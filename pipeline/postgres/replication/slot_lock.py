@@ -1,11 +1,9 @@
 """Allow one ingest at a time for a slot: an advisory lock at the source, held until its session ends.
 
-The slot itself has one reader at a time, but only while it is read; by SQL it is free between two polls. The
-key of the lock is a hash of the slot's name. Both a slot and an advisory lock belong to one database.
-
-Retry an attempt on a slot while another session uses the slot.
-Only one session at a time can read a slot, advance it or hold its lock. Whoever finds it in use waits, with
-pauses that double, until it is free, a deadline has passed or the caller wants to stop.
+Only one session at a time can read or advance a slot, but with SQL polls the slot is free between two of
+them; hence the lock. Its key is a hash of the slot's name, because an advisory lock belongs to one database,
+as a slot does. `retry_while_busy` retries an attempt on a slot or lock that is in use, with pauses that
+double, until it succeeds, a deadline has passed or the caller stops.
 """
 
 from __future__ import annotations

@@ -3,21 +3,19 @@
 Rules:
 
 1. A poll peeks at the changes up to the flush LSN, in whole transactions (`sql_polling`). Peeking moves
-   nothing: changes that were not acknowledged are read again, also after a crash.
-2. The next poll starts once what the last one returned was acknowledged.
-3. An acknowledgement moves the slot by pg_replication_slot_advance. PostgreSQL 10 does not have it: there,
-   pg_logical_slot_get_binary_changes discards the changes up to an acknowledged commit, between polls only,
-   when everything that it can discard has been returned. The slot stays where it is if nothing is committed.
-4. Between polls the slot is free, and another session may move it or create it again. The slot is therefore
-   read again before the first messages of a poll are returned, and before it is moved; if it is ahead of what
-   the caller has, the stream fails.
+nothing: changes that were not acknowledged are read again, also after a crash. 2. The next poll starts once
+everything that the last one returned is acknowledged. 3. An acknowledgement moves the slot by
+pg_replication_slot_advance. PostgreSQL 10 does not have it: there, pg_logical_slot_get_binary_changes
+discards the changes up to an acknowledged commit, between polls only, when everything that it can discard has
+been returned. The slot does not move if nothing is committed. 4. Between polls the slot is free, and another
+session may move it or create it again. The slot is therefore read again before the first messages of a poll
+are returned, and before it is moved; if it is ahead of what the caller has, the stream fails.
 
-Follow a slot by SQL without moving it, for `pgdelta tail`: each poll starts at the slot's confirmed LSN.
-Messages of earlier polls are returned again; the consumer recognizes them by their LSNs. A poll that reaches
-its limit of messages is repeated with twice the limit. Between two polls there is a pause as long as the last
-poll, so that a server with much to decode is not kept busy.
-If the slot's own reader moves it past what was returned here, the stream fails, because the changes between
-would be missing silently.
+`SqlFollow` reads a slot without moving it, for `pgdelta tail`: each poll starts at the slot's confirmed LSN
+and returns messages of earlier polls again, which the consumer recognizes by their LSNs. A poll that reaches
+its limit of messages is repeated with twice the limit. The pause between two polls is as long as the last
+poll, so that a server with much to decode is not kept busy. If the slot's own reader moves it beyond what was
+returned, the stream fails, because changes would be missing silently.
 """
 
 from __future__ import annotations

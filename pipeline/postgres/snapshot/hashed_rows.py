@@ -5,10 +5,9 @@ its key is that of the key's values, or of the whole row if it has no key. Range
 hash, because the order of a collation is not known outside the server. Sums of hashes do not depend on the
 order of rows, and count equal rows. Each query is one scan, under a shared snapshot.
 
-The form in which a value is compared with silver: the server's SQL for a text that Spark writes, too.
-For most types it is PostgreSQL's own text, as in the stream. A decimal has the digits of silver's scale, a
-float is its bits, and a value that silver's type cannot hold is NULL or, if that is the column's policy, the
-nearest one. `silver.comparable_text` is the other side.
+A value is hashed in a form that Spark writes too (`silver.comparable_text`). For most types it is
+PostgreSQL's own text, as in the stream. A decimal has the digits of silver's scale, a float is its bits, and
+a value that silver's type cannot hold is NULL or, if that is the column's policy, the nearest one.
 """
 
 from __future__ import annotations

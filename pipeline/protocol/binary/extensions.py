@@ -1,10 +1,8 @@
-"""Strings, bytes that are written as text, types of extensions (hstore, pgvector) and of text search.
+"""Binary values of strings, bytes, bits and addresses, of text search, and of hstore and pgvector.
 
-Except for text search, their OIDs differ from database to database: `converters` finds them by the names of
-their send and output functions.
-
-Strings, json and xml, and bytes that are written as text: bytea, uuid, bits, addresses.
-Most strings are their own binary format; some types put a byte with the version of their format before it.
+Most strings, json and xml are their own binary format; some types put a byte with the version of the format
+before it. The OIDs of the types of extensions differ from database to database: `converters` finds them by
+the names of their send and output functions.
 """
 
 from __future__ import annotations

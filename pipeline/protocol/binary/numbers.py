@@ -1,10 +1,8 @@
-"""Numbers (integers, floats, numeric, money, oid, xid, tid, pg_lsn), and geometric types of numbers.
+"""Binary values of numbers (integers, floats, numeric, money, oid, xid, tid, pg_lsn) and geometric types.
 
 Floats are written as by PostgreSQL 12 and newer with extra_float_digits 1 or more: the fewest digits to which
-no other float is nearer, and never a decimal exactly midway between two floats, which `repr` of Python
-may return. Money is that of locale C: two digits after the point.
-
-Geometric types: coordinates are float8.
+no other float is nearer, and never a decimal exactly midway between two floats, which `repr` of Python may
+return. Money has the format of locale C: two digits after the point. Coordinates are float8.
 """
 
 from __future__ import annotations
