@@ -1,11 +1,11 @@
-"""Check that a silver table is the one that was read or written last, and make its entry in the manifest.
+"""Check that a silver table is the one that was last read or written, and make its entry in the manifest.
 
-A folder may be removed, restored from a backup, or replaced by another table. Then the applied offset no
-longer describes its rows, and the table is rebuilt or held. `ExpectedVersions` detects this from the table's
+A folder may be removed, restored from a backup, or replaced by another table. The applied offset then no
+longer describes its rows, and the table is rebuilt or held. `ExpectedVersions` detects this by the table's
 version, id and offset, before each write and when the folders are polled.
 
-`ManifestEntries` gives the version of each table that shows the source. A version enters a manifest only if
-no foreign commit has changed rows since the previous manifest.
+`ManifestEntries` returns the version of each table that shows the source. A version is recorded in a manifest
+only if no foreign commit has changed rows since the previous manifest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Source tables that change their name, and the folders of silver tables.
+"""Detect source tables whose name changed, and check that each folder of silver belongs to one table.
 
-Bronze records a change under the name that its table had then; silver follows names. Here are found changes
-that were recorded under another name, tables that took a name over, and the events that say what silver
-lacks. A folder of silver belongs to one table and lies in no other table's folder; anything else is refused.
+Bronze records a change under the name that its table had at that time; silver follows names. This module
+finds changes that were recorded under another name and tables that took over a name, and makes the events
+that say what silver lacks. A folder that belongs to another table, or lies in another table's folder, is
+refused.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def rename_events(
         if oid in first and other != name and (known is None or known.relation_id != oid):
             sentence = (
                 f"Table {other} was renamed to {name}. Earlier rows are in the silver table of the old name. "
-                f"Run pgdelta resync --table {name}."
+                f"Run {name.command('resync')}."
             )
             yield Event(*name, LSN(first[oid]), "resync", sentence)
     if other_name is not None:

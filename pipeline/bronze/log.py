@@ -1,8 +1,7 @@
-"""The tables of bronze as apply and status read them: offsets, surveys, and the changes between two offsets.
+"""Read the tables of bronze for apply and status: offsets, surveys, and the changes between two offsets.
 
-To read a Delta table, Delta first computes which files its newest version has: after every commit, that is a
-job over the log. If the commits since an offset only added files, only these are read. Writes nothing;
-`writer` has what ingest commits.
+After every commit, Delta computes the files of the newest version with a job over the log. If the commits
+since an offset only added files, only these files are read. Writes nothing; ingest commits through `writer`.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def new_files_between(
                     return None
                 elif kind == "AddFile":
                     paths.append(f"{changes.path}/{unquote(action.path())}")
-    except JVM_ERRORS:  # a log that is not whole any more: reading the table raises a better error
+    except JVM_ERRORS:  # the log is incomplete: reading the table raises a better error
         return None
     if not is_recorded or len(paths) > MOST_FILES:
         return None

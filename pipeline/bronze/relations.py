@@ -1,8 +1,8 @@
-"""Relation versions: a Relation message and what the catalog has of it, under one id.
+"""Relation versions: a Relation message and the catalog's information about it, under one id.
 
-Ingest records them in `bronze/relations`, and apply reads them back. The id is a hash of the content, so the
-same columns have the same id in any session, by any route and on any host. A version that no change refers to
-is harmless.
+Ingest records them in `bronze/relations`, and apply reads them. The id is a hash of the content, so the same
+columns have the same id in every session, by either route and on any host. A version to which no change
+refers is harmless.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of `bronze/changes`: row messages as whole columns, truncations and logical messages one by one.
+"""Rows of `bronze/changes`: row messages column by column, truncations and logical messages one by one.
 
 A row message has its relation and its tuples; `RowMessages` has what it does not carry (ordinal, relation
 version, origin), and the transaction gives the rest. The rows of a transaction that has not ended yet have no

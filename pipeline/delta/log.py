@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 JVM_ERRORS = (PySparkException, Py4JJavaError)
-"""Raised where a log is incomplete or lacks a version."""
+"""Raised if a log is incomplete or lacks a version."""
 
 # Commits of these operations change no row.
 ROW_PRESERVING = frozenset(

@@ -1,9 +1,9 @@
-"""The demo's shop: its tables, and a load that changes them in every way that pgdelta follows.
+"""The demo's shop: its tables, and a load that makes every kind of change that pgdelta follows.
 
 Keys change alone, in swaps and within a composite key. The description of a product is TOASTed, so PostgreSQL
-does not send it unless it changes. The audit log has no key and has equal rows. During the load one table is
-truncated and two tables get a column. `Load` runs the statements at a steady rate, counts the rows of
-committed transactions and samples the server's WAL.
+does not send it unless it changes. The audit log has no key and contains equal rows. During the load, one
+table is truncated and a column is added to two tables. `Load` runs the statements at a steady rate, counts
+the rows of committed transactions and samples the server's WAL.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class Load:
     def _mark(self) -> LSN:
         last = read_flush_lsn(self._connection)
         self.log.append((last, time.monotonic()))
-        # a commit after the LSN, so that replication passes it although nothing else happens
+        # a commit after the LSN, so that replication goes beyond it although nothing else happens
         self._connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'pgdelta', 'mark')")
         return last
 

@@ -1,9 +1,9 @@
-"""Rebuild silver tables from bronze, with the types and policies of the present configuration.
+"""Rebuild silver tables from bronze, with the types and policies of the current configuration.
 
-Pending changes are applied first (`apply_tables`, which is also `pgdelta apply --table`). Then each table is
-written from all that bronze has of it, up to the LSN of the newest manifest, and a new manifest records the
-new version. Readers see the previous rows until the commit of a table. Each command holds the lock of apply,
-and retries held tables.
+Pending changes are applied first (`apply_tables`, which `pgdelta apply --table` also runs). Then each table
+is written from everything that bronze has of it, up to the LSN of the newest manifest, and a new manifest
+records the new version. Readers see the previous rows until the commit of a table. Each command holds the
+lock of apply, and retries held tables.
 """
 
 from __future__ import annotations

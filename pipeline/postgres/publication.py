@@ -1,11 +1,11 @@
-"""The publication: which tables, columns and rows it publishes, which tables match, and its creation.
+"""Read the publication, with its tables, columns and row filters, or create it.
 
-An existing publication is used as it is and never altered here. A table that is added to it is published from
-that moment on only, and its owner decides whether the earlier rows matter. `checks` reports missing tables.
+An existing publication is used as it is and never altered. A table that is added to it is published from that
+moment on only, and its owner decides whether the earlier rows matter. `checks` reports missing tables.
 
 A published table is described as pgoutput describes it in the stream, so that copied and streamed rows have
-the same relation version: its columns, its row filter, and the leaves that contain the rows of a partitioned
-table that is published by its root.
+the same relation version: its columns, its row filter, and the leaves that contain the rows if a partitioned
+table is published by its root.
 """
 
 from __future__ import annotations

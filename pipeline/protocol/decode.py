@@ -281,7 +281,7 @@ class FieldReader:
         return tag
 
     def read_flags(self, field: str, defined: int) -> int:
-        """Read a byte of flags, of which only the bits in `defined` may be set."""
+        """Read a byte of flags, in which only the bits in `defined` may be set."""
         offset = self.offset
         flags = self.read_int8(field)
         if flags & ~defined:

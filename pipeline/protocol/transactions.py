@@ -90,7 +90,7 @@ class State(enum.Enum):
     IN_STREAM = "in a segment of a stream"
     BROKEN = "in a broken session"
 
-    # enum.Enum hashes in Python code, and each transaction looks up two states.
+    # enum.Enum hashes in Python code, and each transaction hashes two states.
     __hash__ = object.__hash__
 
 

@@ -1,4 +1,4 @@
-"""What the thread that captures the stream and the one that copies tables know of each other.
+"""The state that the thread that captures the stream and the one that copies tables share.
 
 Capture sets how far bronze is complete and under which names its session sends tables. A copy sets how far
 capture has to get before it may end, and requests another session of the stream if a name is old: up to

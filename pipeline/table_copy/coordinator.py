@@ -199,16 +199,16 @@ class CopyCoordinator:
     def _record(self, tables: Sequence[TableCopy]) -> None:
         """Record that tables are complete, or why not, once bronze is past their snapshot."""
         rows: list[CopyRow] = []
-        whole = [table for table in tables if table.failure is None]
+        read = [table for table in tables if table.failure is None]
         for table in tables:
             if isinstance(table.failure, RowsMoved):
                 rows.append(abandoned_row(table.state, str(table.failure)))  # and is copied again
             elif table.failure is not None:
                 table.progress.failure = str(table.failure)
-        if whole and self._state.wait_past(whole[0].snapshot.lsn):
-            snapshots = {t.state.name: [*t.state.snapshots, t.snapshot] for t in whole}
+        if read and self._state.wait_past(read[0].snapshot.lsn):
+            snapshots = {t.state.name: [*t.state.snapshots, t.snapshot] for t in read}
             invisible = find_invisible_commits(self._bronze.changes, snapshots)
-            for table in whole:
+            for table in read:
                 lsns = invisible.get(table.state.name, ())
                 if lsns and table.state.snapshots:
                     sentence = "Transactions ended while a snapshot was taken: several do not fit together."

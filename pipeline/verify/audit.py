@@ -1,7 +1,7 @@
-"""Audit bronze with its own Delta log: which LSNs it is complete for, by which commits, and what is wrong.
+"""Audit bronze with its own Delta log: up to which LSNs it is complete, by which commits, and what is wrong.
 
-Reads the commits of `bronze/changes` in the log and counts the rows that each of them recorded. Changes
-nothing and does not read the source. `commit_chain` has the rules.
+Reads the commits of `bronze/changes` from the log, and counts the rows that each of them recorded. Changes
+nothing and does not read the source. The rules are in `commit_chain`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The chain of bronze commits, and the rows that they recorded. Pure.
 
-A commit that records offsets contains the changes that end in (start, end]. Such commits must follow one
-another in the order of versions: if one starts after the end of the previous one, changes are missing; if it
-starts before that end, some may be there twice. A gap that a run crossed by policy is a link of the chain.
-Table copies and prepared transactions have commits of their own, which record no offset of the stream.
+A commit that records offsets contains the changes that end in (start, end]. In the order of versions, each
+such commit must start where the previous one ended: if it starts after that LSN, changes are missing; if it
+starts before, some may be in bronze twice. A gap that a run recorded by policy is part of the chain. Table
+copies and prepared transactions have their own commits, which record no offset of the stream.
 
 The changes of a commit are its rows of op I, U, D and T. One query counts the rows of many commits together,
 and only those that differ are counted commit by commit.

@@ -74,7 +74,7 @@ def plan_comparison(
                     silver.append(SilverColumn(sidecar, "STRING"))
     indexes = [_index(columns, name) for name in key]
     compared = tuple(index for index in indexes if index is not None)
-    # If not all columns of the key are compared, a row is found as a whole.
+    # If not all columns of the key are compared, a row is found by all its columns.
     shape = HashedColumns(tuple(columns), compared if len(compared) == len(key) else ())
     return ComparableColumns(shape, tuple(silver), skipped)
 

@@ -1,10 +1,11 @@
 """Convert cells in binary format to the text that the server would have sent.
 
-A type that has a function here is converted for all rows of a column at once; other types are converted value
-by value with `protocol/binary`. Such a function takes the starts and lengths of values in a buffer, and
-returns those of their texts in another one. It leaves rare values (NaN, infinity, BC, very long) and
-malformed ones to `protocol/binary`, with which it agrees on all others. Text that needs no conversion stays
-in the messages. Other text is appended to them, and the cells refer to it there.
+A type with a function in this module is converted for all rows of a column at once; any other type is
+converted value by value with `protocol/binary`. A function receives the starts and lengths of values in a
+buffer, and returns the starts and lengths of their texts in another buffer. It leaves rare values (NaN,
+infinity, BC, very long) and malformed ones to `protocol/binary`, and agrees with it on all others. Text that
+needs no conversion remains in the messages; any other text is appended to them, and the cells refer to it
+there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Arrow arrays of decoded tuples: lists of text, the raw bytes of tuples that are not UTF-8, unchanged TOAST.
+"""Build Arrow arrays of tuples: lists of text, raw bytes of tuples that are not UTF-8, unchanged TOAST.
 
 A cell is a kind, a start and a length in a buffer. Its bytes are copied once, into the memory of an Arrow
-array; values in binary format have been converted to text before. The rows of a table copy come as one block
-of text, with control characters after the values that occur in no value (`postgres/snapshot/read_table.py`);
-they are found for all rows at once. If values may contain these characters, the block is a list of rows
-instead.
+array; values in binary format have been converted to text before. The rows of a table copy arrive as one
+block of text, with control characters after the values that occur in no value
+(`postgres/snapshot/read_table.py`); the cells of all rows are found at once. If values may contain these
+characters, the block is a list of rows instead.
 """
 
 from __future__ import annotations
