@@ -47,7 +47,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What brings silver from a manifest to `end`: a plan for each table that bronze has."""
+    """How silver gets from a manifest to `end`: a plan for each table that bronze has."""
 
     end: BronzeOffset
     manifest: Manifest
@@ -124,7 +124,7 @@ class Planner:
         return read_at is not None and time.monotonic() - read_at >= POLL_SECONDS
 
     def plan(self, end: BronzeOffset, manifest: Manifest, since: BronzeOffset | None) -> BatchPlan | None:
-        """Return what brings silver to `end`; None if silver is there and nothing has to be recorded.
+        """Return the plan that brings silver to `end`, None if there is nothing to do or record.
 
         `since` is the bronze version that the manifest was written at, if this process wrote it: then only
         the files that came since are read.

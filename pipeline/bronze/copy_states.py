@@ -143,7 +143,7 @@ class Gap:
 
     @property
     def table_sentence(self) -> str:
-        """Return what becomes of a table that lacks what lies in it."""
+        """Return the sentence about a table that lacks the changes of the gap."""
         return (
             f"The stream has a gap from {self.start} to {self.end}. The table keeps its state of "
             f"{self.start} until the resync that was requested is complete."

@@ -65,7 +65,7 @@ class OpenStreams:
         self._bytes = self._rows = 0  # in memory, of all
 
     def start(self, started: StreamStarted) -> None:
-        """Begin a segment; the first one voids what came of the transaction before."""
+        """Start a segment; the first one discards what was received of the transaction before."""
         if started.is_first:
             self.drop(started.xid)
             self._open[started.xid] = OpenStream(started.xid, self._versions)
@@ -154,7 +154,7 @@ class Description:
 
 
 class OpenStream:
-    """The rows of one top-level transaction until it is known what becomes of them.
+    """The rows of one top-level transaction until its outcome is known.
 
     Rows are numbered in the order they come: `ordinal` is that number until the transaction ends.
     """

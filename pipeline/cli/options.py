@@ -57,7 +57,7 @@ def config_option(function: Function) -> Function:
 
 
 def tables_option(what: str) -> Callable[[Function], Function]:
-    """Declare `--table GLOB`, repeatable; `what` says what becomes of the tables."""
+    """Declare `--table GLOB`, repeatable; `what` is its help text."""
     return option(
         "--table",
         "tables",

@@ -34,7 +34,7 @@ class WatchOptions:
 
 
 class Observers:
-    """Passes what a run reports to the observers that the command line asks for.
+    """Passes the summaries of a run to the observers that the command line requests.
 
     Without `--log json` these are people: they see the copies and, in a continuous run, alerts. Other runs
     report held and failed tables in their closing lines.

@@ -54,7 +54,7 @@ class ChainOrigin:
 class ChainLink:
     """One commit that records offsets: bronze was complete up to `start`, and is up to `end`.
 
-    `gap` is the reason why nothing of what lies between was captured.
+    `gap` is the reason why the changes in between were not captured.
     """
 
     version: int

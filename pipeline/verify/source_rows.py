@@ -2,7 +2,7 @@
 
 A TRUNCATE, or an ALTER TABLE that rewrites a table, removes what the snapshot saw of it. To bring silver to
 the snapshot takes long, so the sums of all tables' rows are read before that, one table after the other, and
-the source is read once more only if ranges differ.
+the source is read again only if ranges differ.
 """
 
 from __future__ import annotations

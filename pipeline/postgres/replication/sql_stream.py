@@ -78,11 +78,12 @@ class SqlStream(SqlPolling):
     """A slot that is read and moved by SQL; a ChangeStream, started by `start_sql_stream`.
 
     1. The next poll starts once everything that the last one returned is acknowledged.
-    2. An acknowledgement moves the slot by pg_replication_slot_advance. PostgreSQL 10 does not have it: there,
-       pg_logical_slot_get_binary_changes discards the changes up to an acknowledged commit, between polls only,
-       when everything that it can discard has been returned. The slot does not move if nothing is committed.
-    3. The slot is read again before the first messages of a poll are returned, and before it is moved. If it is
-       ahead of what the caller has, the stream fails.
+    2. An acknowledgement moves the slot by pg_replication_slot_advance. PostgreSQL 10 does not have it:
+       there, pg_logical_slot_get_binary_changes discards the changes up to an acknowledged commit, between
+       polls only, when everything that it can discard has been returned. The slot does not move if nothing is
+       committed.
+    3. The slot is read again before the first messages of a poll are returned, and before it is moved. If it
+       is ahead of what the caller has, the stream fails.
     """
 
     def __init__(
@@ -322,11 +323,11 @@ def start_sql_follow(
 class SqlFollow(SqlPolling):
     """A slot that is read and never moved; a ChangeStream, started by `start_sql_follow`.
 
-    Each poll starts at the slot's confirmed LSN and returns messages of earlier polls again, which the consumer
-    recognizes by their LSNs. A poll that ends at its limit of messages is repeated with twice the limit. The
-    pause between two polls is as long as the last poll, so that a server with much to decode is not kept busy.
-    If the slot's own reader moves it beyond what was returned, the stream fails, because changes would be
-    missing silently.
+    Each poll starts at the slot's confirmed LSN and returns messages of earlier polls again, which the
+    consumer recognizes by their LSNs. A poll that ends at its limit of messages is repeated with twice the
+    limit. The pause between two polls is as long as the last poll, so that a server with much to decode is
+    not kept busy. If the slot's own reader moves it beyond what was returned, the stream fails, because
+    changes would be missing silently.
     """
 
     needs_acknowledgement = False
