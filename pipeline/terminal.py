@@ -44,7 +44,7 @@ def plain(text: str, style: str = "") -> Text:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return a name that takes at most `width` cells: the middle is omitted, because the ends say more."""
+    """Return a name that takes at most `width` cells: the middle is omitted, as the ends identify it."""
     if cell_len(text) <= width:
         return text
     kept = max(width - 1, 0)

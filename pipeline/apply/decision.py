@@ -1,10 +1,10 @@
 """The next step of a silver table, as one pure decision.
 
 `decide` takes what is known of a table and returns the step of the first row of `TABLE` whose condition
-holds. apply carries the step out, `pgdelta plan` shows it, `pgdelta status` explains by it why a table does
-not go on, and `resync` finds tables that wait. Nothing is read or written here.
+holds. apply carries the step out, `pgdelta plan` shows it, `pgdelta status` explains with it why a table does
+not continue, and `resync` finds tables that wait. Nothing is read or written here.
 
-A decision is taken twice in a batch: before bronze is surveyed, with `counts` None, to know which tables need
+A decision is made twice in a batch: before bronze is surveyed, with `counts` None, to know which tables need
 a survey; and again with the survey's result.
 """
 
@@ -53,8 +53,8 @@ class TableFacts:
     name: TableName
     end_lsn: LSN  # bronze is complete up to here
     offset: LSN = INVALID
-    is_behind: bool = False  # the newest manifest says so
-    waits: bool = False  # its rows come with a copy that is not complete yet
+    is_behind: bool = False  # in the newest manifest
+    waits: bool = False  # for a copy that is not complete yet
     unreadable: str | None = None  # its log cannot be read
     folder: str | None = None  # its folder belongs to another table, or another table was put there
     lost: str | None = None  # its folder lacks rows that were written
@@ -63,7 +63,7 @@ class TableFacts:
     has_key_requests: bool = False  # some of its keys are to be copied and are not yet
     partial_copies: tuple[CompleteCopy, ...] = ()  # copies of keys that are complete and not put yet
     counts: Mapping[str, int] | None = None  # pending changes by operation; None before the survey
-    is_replaced: bool = False  # changes of another table came under its name
+    is_replaced: bool = False  # changes of another table were recorded under its name
     guards: Guards = NO_LIMITS
     is_confirmed: bool = False  # a person lifted the guards
 

@@ -31,7 +31,7 @@ def run_apply(
     is_alone: bool = False,
     records_status: bool = True,
 ) -> ApplySummary:
-    """Apply all that bronze holds at the start or, with the trigger `continuous`, go on until `stop`.
+    """Apply all that bronze holds at the start or, with the trigger `continuous`, continue until `stop`.
 
     `is_alone` means that the caller holds the lock of apply. With `records_status`, the state of the tables
     is written to `_pgdelta/status` once a minute and at the end.

@@ -1,6 +1,6 @@
 """Write `_pgdelta/status`, one row for each table, during a run of apply and at its end.
 
-Takes the last manifest and the summary of the applier. Lags are relative to bronze at the time of writing;
+Reads the last manifest and the summary of the applier. Lags are relative to bronze at the time of writing;
 the source is not read. A row contains no values of the source.
 """
 

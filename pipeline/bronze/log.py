@@ -156,7 +156,7 @@ class Bronze:
 
     def _newest_with(self, word: str) -> dict[str, Any]:
         """Return the metadata of the newest commit whose metadata has a word in it, empty if none has."""
-        # Only maintenance and table copies come between commits of the stream.
+        # Only maintenance and table copies are between commits of the stream.
         for limit in ("LIMIT 100", ""):
             history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} {limit}")
             found = history.where(F.col("userMetadata").contains(word)).orderBy(F.desc("version")).limit(1)
@@ -209,7 +209,7 @@ class Bronze:
         return _surveys(self._rows(lowest, end.lsn).where(is_after))
 
     def survey_table(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Survey]:
-        """Return the surveys of one table's input up to an LSN; that of a copy's rows comes first."""
+        """Return the surveys of one table's input up to an LSN; that of a copy's rows is first."""
         found = _surveys(self.table_changes(name, start, end_lsn).where("op <> 'R'"))
         surveys = [table.survey for table in found.get(name, [])]
         return [survey_of(start.copy), *surveys] if start.copy else surveys
@@ -221,7 +221,7 @@ class Bronze:
     def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
         """Return one table's changes up to an LSN, after an offset; or a copy's rows and what follows.
 
-        A copy's rows may lie past that LSN: in order they come before the commits their snapshot did not
+        A copy's rows may lie past that LSN: in order they precede the commits that their snapshot did not
         see.
         """
         copy = start.copy

@@ -93,7 +93,7 @@ def changes_table(
 
 
 def streamed_table(rows: RowMessages, versions: Sequence[RelationVersion], xid: int) -> pa.Table:
-    """Return the rows of an open stream as Arrow, numbered in the order they came.
+    """Return the rows of an open stream as Arrow, numbered in the order of arrival.
 
     Raises ProtocolError like `changes_table`.
     """

@@ -221,9 +221,9 @@ def _section(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _field(model: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of one key: what the file may hold in place of what the code gets."""
+    """Return the schema of one key: with what the file may contain, instead of what the code gets."""
     field = {key: each for key, each in model.items() if key != "title"}
-    if "$ref" in field and "description" not in field:  # pydantic leaves out what the section says too
+    if "$ref" in field and "description" not in field:  # pydantic omits what the section also describes
         field["description"] = _definition(field["$ref"])["description"]
     optional = field.get("anyOf", [])
     if {"type": "null"} in optional:

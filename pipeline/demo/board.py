@@ -104,11 +104,11 @@ class Board:
             self._live.stop()
 
     def on_ingest(self, summary: IngestSummary) -> None:
-        """Keep the summary, which goes on changing."""
+        """Keep the summary, which continues to change."""
         self.ingested = summary
 
     def on_apply(self, summary: ApplySummary) -> None:
-        """Keep the summary, which goes on changing."""
+        """Keep the summary, which continues to change."""
         self.applied = summary
 
     def has_passed(self, lsn: LSN) -> bool:

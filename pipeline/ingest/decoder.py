@@ -75,7 +75,7 @@ class Decoder:
         self._assembler = Assembler()
         self._session = 0
         self._is_skipping = False
-        self._began_lsn = INVALID  # of the transaction under way
+        self._began_lsn = INVALID  # of the transaction in progress
         self._began: Began | BeganPrepare | None = None
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class Decoder:
 
     @property
     def is_between_transactions(self) -> bool:
-        """Return whether no transaction is under way; streams may be open."""
+        """Return whether no transaction is in progress; streams may be open."""
         return not self._assembler.in_transaction
 
     def end_session(self) -> None:
@@ -237,7 +237,7 @@ class CatalogLookups:
             self._connection.close()
 
     def read_relation(self, relation: Relation) -> CatalogRelation | None:
-        """Return a relation as it is visible now; None if the query fails, and capture goes on."""
+        """Return a relation as it is visible now; None if the query fails, and capture continues."""
         try:
             return self._query(read_relation, relation)
         except SlotBusyError:  # another ingest began when the session was lost
@@ -266,7 +266,7 @@ class CatalogLookups:
             return None, True
 
     def read_type(self, oid: int) -> CatalogType | None:
-        """Return a type whose values came in binary format; None if the catalog does not have it.
+        """Return a type whose values arrived in binary format; None if the catalog does not have it.
 
         A transaction that made the type is sent a moment before other sessions can see it.
         """

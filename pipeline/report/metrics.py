@@ -103,11 +103,11 @@ class RunMetrics(Collector):
         self.registry.register(self)
 
     def on_ingest(self, summary: IngestSummary) -> None:
-        """Keep the summary, which goes on changing."""
+        """Keep the summary, which continues to change."""
         self._ingest = summary
 
     def on_apply(self, summary: ApplySummary) -> None:
-        """Keep the summary, which goes on changing."""
+        """Keep the summary, which continues to change."""
         self._apply = summary
 
     def on_source(self, read: Callable[[], LSN | None]) -> None:

@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
 class _Handler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Drop a line that cannot be written: the reader of the pipe may be gone, and the run goes on."""
+        """Drop a line that cannot be written: the reader of the pipe may be gone, and the run continues."""
 
 
 class RunLog:

@@ -33,7 +33,7 @@ FOLDED = "folded"
 
 
 class WriteKind(enum.Enum):
-    """How rows get into the table."""
+    """How rows are written to the table."""
 
     APPEND = "append"
     OVERWRITE = "overwrite"

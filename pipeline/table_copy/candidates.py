@@ -134,7 +134,7 @@ class CopyCandidates:
         return {name: candidate for name, candidate in candidates.items() if name not in waiting}
 
     def record_failures(self, lsn: LSN) -> bool:
-        """Record why tables cannot be copied unless their newest event has it; return whether any cannot."""
+        """Record why tables cannot be copied unless their newest event does; return whether any cannot."""
         failures = {name: copy.failure for name, copy in self._summary.copies.items() if copy.failure}
         new = {name: sentence for name, sentence in failures.items() if self._failures.get(name) != sentence}
         self._failures = failures

@@ -73,7 +73,7 @@ class CopyCoordinator:
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread; the next run reads again the chunks under way."""
+        """End the thread; the next run reads the chunks in progress again."""
         self._state.stop()
         self._thread.join(PATIENCE)
         while self._thread.is_alive():  # it may be about to open one more session
@@ -101,7 +101,7 @@ class CopyCoordinator:
                     continue
                 if any(copy.failure for copy in self._summary.copies.values()):
                     pause = RETRY_SECONDS
-            except Exception as error:  # capture goes on
+            except Exception as error:  # capture continues
                 was_lost = self._candidates.has_lost_session and not was_lost
                 self._candidates.close()
                 if was_lost:
@@ -167,7 +167,7 @@ class CopyCoordinator:
             self._writer.record_relations([table.header.version for table in tables])
         if rows := [*planner.abandoned, *(reading_row(table.state, table.snapshot) for table in tables)]:
             self._writer.record_copies(rows)
-        # Resumed copies come before those that would restart each time; small tables are complete soon.
+        # Resumed copies precede those that would restart each time; small tables are complete soon.
         return sorted(tables, key=lambda table: (not table.state.snapshots, table.table.pages))
 
     def _copy(self, snapshot: Snapshot, tables: Sequence[TableCopy]) -> None:

@@ -140,7 +140,7 @@ def whole_leaves(leaves: Sequence[Leaf]) -> tuple[Chunk, ...]:
 def is_outdated(
     state: CopyState, membership: int | None, requests: Collection[str], gaps: Sequence[Gap]
 ) -> bool:
-    """Return whether what a copy has read already may be worth nothing by now.
+    """Return whether what a copy has read already may be of no use any more.
 
     Its table may have left the publication meanwhile (it has another entry), a copy may have been requested
     since, or the stream may have lost what changed.

@@ -117,7 +117,7 @@ class ReaderPool:
         self._unconnected: SourceError | None = None
 
     def run(self) -> Iterator[TableCopy]:
-        """Yield each table once it is in bronze or failed; raise SnapshotLost if others cannot go on."""
+        """Yield each table once it is in bronze or failed; raise SnapshotLost if others cannot continue."""
         tasks: queue.SimpleQueue[ChunkTask] = queue.SimpleQueue()
         results: queue.SimpleQueue[ChunkResult | None] = queue.SimpleQueue()
         for table in self._tables:
@@ -208,7 +208,7 @@ class ReaderPool:
                 if reader is None:
                     try:
                         reader = CopyReader(self._conninfo)
-                    except SourceError as error:  # the others go on, and read this chunk too
+                    except SourceError as error:  # the others continue, and read this chunk too
                         tasks.put(task)
                         self._unconnected = error
                         return

@@ -169,7 +169,7 @@ class Audit:
         return [f"{finding.kind}: {finding.sentence}" for finding in self.findings] + self.notes()
 
     def notes(self) -> list[str]:
-        """Return what else there is to know: where the log begins, crossed gaps, what was counted."""
+        """Return further facts: where the log begins, crossed gaps, what was counted."""
         chain = self.chain
         lines = []
         if not chain.is_from_the_beginning:

@@ -28,7 +28,7 @@ ROWS, COPY = "rows", "copy"
 
 @dataclass(frozen=True, slots=True)
 class LoggedCommit:
-    """One commit as Delta's log has it; `metadata` is empty if pgdelta did not make it.
+    """One commit of Delta's log; `metadata` is empty if pgdelta did not make it.
 
     `moves_rows` is false for maintenance, which leaves every row as it was.
     """
@@ -130,9 +130,9 @@ class ChainSegment:
 
 @dataclass(frozen=True, slots=True)
 class CommitChain:
-    """The commits that record offsets, in order, and where they do not fit together.
+    """The commits that record offsets, in order, and the findings between them.
 
-    `oldest` and `newest` are the versions that the log still has; it is whole if the oldest is 0.
+    `oldest` and `newest` are the versions that the log still has; the log is complete if the oldest is 0.
     `crossed_gaps` are the links that record a gap.
     """
 

@@ -1,7 +1,7 @@
 """Which columns of a table are compared, and in what form: those of the source, each with silver's.
 
-Pure. A column is found by its attribute number, as silver follows it through renames. One that has no form in
-common on both sides is skipped, with the reason.
+Pure. A column is found by its attribute number, as silver follows it through renames. One without a common
+form on both sides is skipped, with the reason.
 """
 
 from collections.abc import Mapping, Sequence
