@@ -3,7 +3,7 @@
 Data flows one way: `protocol` (bytes to whole transactions), `postgres` (the server), `bronze` (an
 append-only log of every change), `silver` (tables that equal the source). `ingest` and `apply` are the two
 jobs, `table_copy` copies the rows that are there already, `metadata` is what the pipeline records of its
-tables, and `delta` is Delta Lake itself, which knows nothing of bronze and silver. The table of allowed
+tables, and `delta` is Delta Lake itself, which is independent of bronze and silver. The table of allowed
 imports is in `tests/unit/test_imports.py`.
 """
 
@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 
 def as_of(spark: Any, root: str, *, lsn: Any = None, timestamp: Any = None) -> Any:
-    """Return all silver tables as of one commit of the source, as `pipeline.silver.as_of` has it.
+    """Return all silver tables as of one commit of the source, as described in `pipeline.silver.as_of`.
 
     What it needs is imported when it is called: the package itself needs no Spark.
     """

@@ -1,9 +1,9 @@
-"""The errors of pgdelta, and the text that people get for any exception.
+"""The errors of pgdelta, and the text that describes any exception.
 
 Every failure that a user can meet is a `PgdeltaError`. `str(error)` says what is wrong, with its facts, and
 then what to do; it never contains a row's values or a secret. `exit_code` is the command's when nothing
 handles the error: 1 for a failure, 2 for a mistake in the command line or the configuration. `describe_error`
-gives such a text for any exception, `report_error` for one after which a run goes on.
+gives such a text for any exception, `report_error` for one after which a run continues.
 """
 
 import errno
@@ -12,7 +12,7 @@ import os
 import re
 import traceback
 
-#: Receives the stack traces of errors after which a run goes on; `--debug` shows them.
+#: Receives the stack traces of errors after which a run continues; `--debug` shows them.
 TRACES = logging.getLogger("pgdelta.traces")
 TRACES.propagate = False
 
@@ -102,7 +102,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def report_error(error: BaseException) -> str:
-    """Return the text for an exception after which the run goes on, and log its stack trace for `--debug`."""
+    """Return the text for an exception after which the run continues; log its stack trace for `--debug`."""
     sentence = describe_error(error)
     TRACES.debug("%s", one_line(sentence), exc_info=error)
     return sentence

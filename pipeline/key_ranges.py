@@ -1,8 +1,8 @@
 """Ranges of primary-key values, which a partial resync copies again.
 
 Pure. Keys compare column by column, as PostgreSQL compares rows. The source selects the rows of a range, and
-silver must select the same ones: a range with bounds therefore needs types whose values both sides sort
-alike, while a single key works with any type.
+silver must select the same ones: a range with bounds therefore needs types whose values both sides sort in
+the same order, while a single key works with any type.
 """
 
 from __future__ import annotations

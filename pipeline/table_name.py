@@ -47,7 +47,7 @@ class TableGlob:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the text is a glob: two parts, quoted where they must be."""
+        """Whether the text is a glob: two parts, quoted if necessary."""
         return _patterns(self.text) is not None
 
     def matches(self, name: TableName) -> bool:

@@ -1,8 +1,8 @@
 """Print results for people: lists with one line a row, sentences wrapped at words, whatever the width.
 
-A terminal gets lines that fit its width. A pipe or a file gets every line whole, so that it can be searched;
-`COLUMNS` in the environment sets a width there too. Names of the source may hold line ends, escape sequences
-and markup: they are written out, never interpreted.
+A terminal gets lines that fit its width. A pipe or a file gets every line complete, so that it can be
+searched; `COLUMNS` in the environment sets a width there too. Names of the source may hold line ends, escape
+sequences and markup: they are written out, never interpreted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Console(Console):
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal, or without a limit where there is no terminal."""
+    """Return a console as wide as the terminal, or without a limit if there is no terminal."""
     stream = sys.stderr if stderr else sys.stdout
     has_width = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return _Console(file=stream, width=None if has_width else _UNLIMITED, highlight=False)
@@ -44,7 +44,7 @@ def plain(text: str, style: str = "") -> Text:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return a name that takes at most `width` cells: its middle is left out, because its ends tell more."""
+    """Return a name that takes at most `width` cells: the middle is omitted, as the ends identify it."""
     if cell_len(text) <= width:
         return text
     kept = max(width - 1, 0)
@@ -75,7 +75,7 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 
 
 def print_pairs(console: Console, pairs: Iterable[tuple[str | Text, str | Text]], *, indent: int = 0) -> None:
-    """Print labels and their texts in two columns, each text wrapped beside its label."""
+    """Print labels and their texts in two columns, each text wrapped next to its label."""
     known = [(_text(label), text) for label, text in pairs]
     width = max((label.cell_len for label, _ in known), default=0)
     width = min(width, max(console.width // 3, _NARROWEST))
@@ -95,7 +95,7 @@ def print_list(
     *,
     right: Iterable[str] = (),
 ) -> None:
-    """Print one line a row. The first column holds names, the last one text, which is cut where it must be.
+    """Print one line a row. The first column holds names, the last one text, which is cut if it is too long.
 
     The columns between them keep their width. Those whose headings are in `right` are aligned to the right.
     """

@@ -45,5 +45,5 @@ def format_byte_rate(bytes_per_second: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """Return a share from 0 to 1 as a percentage, rounded down: only a whole reads `100%`."""
+    """Return a share from 0 to 1 as a percentage, rounded down: only 1 is `100%`."""
     return f"{int(share * 100)}%"

@@ -22,8 +22,8 @@ _ABOUT = """\
 `spark-submit jobs/apply.py` take the options of `pgdelta ingest` and `pgdelta apply`.
 `python -m pipeline.cli` is `pgdelta` without its script.
 
-`PGDELTA_CONFIG` in the environment stands in for `--config`. In a terminal, pages fit its width; in a pipe
-every line is whole, unless `COLUMNS` sets a width. `NO_COLOR` turns colours off.
+`PGDELTA_CONFIG` in the environment is the default of `--config`. In a terminal, pages fit its width; in a
+pipe every line is complete, unless `COLUMNS` sets a width. `NO_COLOR` turns colours off.
 """
 
 

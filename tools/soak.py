@@ -49,7 +49,7 @@ class Storm(Load):
     """A load that outlives crashes of the server: what was open then is gone, what was prepared is not."""
 
     def run(self) -> None:
-        """Change, until it is told to stop."""
+        """Change the source until `stop` is set."""
         while not self.stop.is_set():
             super().run()
             if isinstance(self.error, psycopg.OperationalError):
@@ -154,7 +154,7 @@ class Soak:
 
 
 def reconcile(config: Path) -> bool:
-    """Return whether silver was proven equal to the source beside the jobs; print what was not."""
+    """Return whether silver was proven equal to the source next to the jobs; print what was not."""
     command = [str(PGDELTA), "reconcile", "--config", str(config), "--json", "--wait", "300"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

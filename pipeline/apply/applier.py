@@ -1,7 +1,7 @@
-"""Carry out batch plans: bring silver to what bronze holds, table by table, and record a manifest.
+"""Carry out batch plans: apply to silver what bronze holds, table by table, and record a manifest.
 
-Each table goes on from the offset in its own log, so one that failed, was held or came later catches up by
-itself. Tables are written side by side; one that fails stops no other.
+Each table continues from the offset in its own log, so one that failed, was held or joined later catches up
+by itself. Tables are written in parallel; one that fails stops no other.
 """
 
 import threading
@@ -65,7 +65,7 @@ class Applier:
         self._writers: dict[TableName, SilverTable] = {}
         self._other_names = OtherNames()
         self._batch_at = 0.0
-        self._has_conflicts = False  # in the last batch a foreign commit came before one of ours
+        self._has_conflicts = False  # in the last batch a foreign commit preceded one of ours
 
     def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Apply what bronze holds: the micro-batch only says that it has grown. After `close` do nothing."""
@@ -86,7 +86,7 @@ class Applier:
 
     @property
     def decisions(self) -> Mapping[TableName, Decision]:
-        """The decision of each table, as the last plan has it."""
+        """The decision of each table, as in the last plan."""
         return self._planner.decisions
 
     def confirm(self, matches: Callable[[TableName], bool]) -> None:
@@ -121,7 +121,7 @@ class Applier:
         return self.summary
 
     def plan(self) -> BatchPlan | None:
-        """Return the plan of the next batch, None where there is nothing to do; changes nothing."""
+        """Return the plan of the next batch, None if there is nothing to do; writes nothing."""
         end = self.bronze.captured_offset() if self.bronze.changes.exists() else None
         if end is None:
             return None
@@ -187,7 +187,7 @@ class Applier:
         return self._planner.path(name)
 
     def writer(self, name: TableName, history: CopyHistory) -> SilverTable:
-        """Return the writer of a table, in a session of its own; it knows of the copies in `history`."""
+        """Return the writer of a table, in its own session; it uses the copies in `history`."""
         if name not in self._writers:
             rule = self._config.rule_for(name)
             assert rule is not None
@@ -230,7 +230,7 @@ class Applier:
         facts, name = table.facts, table.facts.name
         registered = plan.registered.get(name)
         surveys = [each.survey for each in table.surveys]
-        if _is_guarded(table):  # whatever else is the matter with it: `pgdelta rebuild` leaves it alone
+        if _is_guarded(table):  # also if something else is wrong with it: `pgdelta rebuild` skips it
             self.held_by_guards.setdefault(name, 0)
         else:
             self.held_by_guards.pop(name, None)
@@ -287,7 +287,7 @@ class Applier:
         end = plan.end
         entries = {**found.before, **applied}
         for name, table in plan.tables.items():
-            # A run that ended before its manifest has applied it, or it came back and has no change since.
+            # A run that ended before its manifest has applied it, or it returned and has no change since.
             offset = table.facts.offset
             is_elsewhere = offset != plan.manifest.lsn or table.facts.is_behind
             if table.step is Step.SKIP and is_elsewhere and name in plan.registered:

@@ -1,10 +1,10 @@
 """The next step of a silver table, as one pure decision.
 
 `decide` takes what is known of a table and returns the step of the first row of `TABLE` whose condition
-holds. apply carries the step out, `pgdelta plan` shows it, `pgdelta status` explains by it why a table does
-not go on, and `resync` finds tables that wait. Nothing is read or written here.
+holds. apply carries the step out, `pgdelta plan` shows it, `pgdelta status` explains with it why a table does
+not continue, and `resync` finds tables that wait. Nothing is read or written here.
 
-A decision is taken twice in a batch: before bronze is surveyed, with `counts` None, to know which tables need
+A decision is made twice in a batch: before bronze is surveyed, with `counts` None, to know which tables need
 a survey; and again with the survey's result.
 """
 
@@ -46,24 +46,24 @@ _WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Ste
 class TableFacts:
     """What is known of a table that bronze has and the configuration follows.
 
-    `offset` is the LSN up to which its rows are complete, INVALID where it has none. Texts are sentences for
+    `offset` is the LSN up to which its rows are complete, INVALID if it has none. Texts are sentences for
     people; None means that the fact does not hold.
     """
 
     name: TableName
     end_lsn: LSN  # bronze is complete up to here
     offset: LSN = INVALID
-    is_behind: bool = False  # the newest manifest says so
-    waits: bool = False  # its rows come with a copy that is not complete yet
+    is_behind: bool = False  # in the newest manifest
+    waits: bool = False  # for a copy that is not complete yet
     unreadable: str | None = None  # its log cannot be read
     folder: str | None = None  # its folder belongs to another table, or another table was put there
     lost: str | None = None  # its folder lacks rows that were written
-    copy: CompleteCopy | None = None  # the newest complete copy, where it has not started from it yet
+    copy: CompleteCopy | None = None  # the newest complete copy, if the table has not started from it yet
     gap: Gap | None = None  # the stream lacks changes, and no copy covers them
     has_key_requests: bool = False  # some of its keys are to be copied and are not yet
     partial_copies: tuple[CompleteCopy, ...] = ()  # copies of keys that are complete and not put yet
     counts: Mapping[str, int] | None = None  # pending changes by operation; None before the survey
-    is_replaced: bool = False  # changes of another table came under its name
+    is_replaced: bool = False  # changes of another table were recorded under its name
     guards: Guards = NO_LIMITS
     is_confirmed: bool = False  # a person lifted the guards
 
@@ -82,7 +82,7 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The step of a table, the row of the table of decisions that gave it, and a sentence where it stops."""
+    """The step of a table, the row of `TABLE` that gave it, and a sentence if the table stops."""
 
     step: Step
     row: str
@@ -128,8 +128,8 @@ def decide(facts: TableFacts) -> Decision:
 
 def awaits_copy(name: TableName) -> str:
     """Return the sentence for a table whose copy is not complete."""
-    return f"{name} waits for its copy, which ingest goes on with"
+    return f"Table {name} waits for its copy. Run pgdelta ingest to complete it."
 
 
 def _awaits_keys(name: TableName) -> str:
-    return f"{name} waits for the copy of some of its keys, which ingest goes on with"
+    return f"Table {name} waits for the copy of some of its keys. Run pgdelta ingest to complete it."

@@ -1,7 +1,7 @@
-"""Tables that left: dropped at the source, taken out of the publication, or out of the configuration.
+"""Detached tables: dropped at the source, no longer published, or no longer matched by the configuration.
 
-What silver has of one stays where it is, or is moved to `{root}/archive` by policy. Either way it is in no
-manifest any more, as nobody keeps it up to date.
+The silver table stays in place or, with `silver.detached_tables: archive`, is moved to `{root}/archive`. In
+both cases no manifest contains it any more, because apply does not update it. Rows are never deleted.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +17,12 @@ from pipeline.table_name import TableName
 
 
 def why_detached(config: Config, copies: CopyHistory, name: TableName, point: BronzeOffset) -> str | None:
-    """Say why a table is not followed any more, None where it is; what came before has to be applied."""
+    """Return why a table is detached, None if it is followed.
+
+    Changes committed before a DROP are applied first: a table is not detached while `point` is before it.
+    """
     if config.rule_for(name) is None:
-        return "no rule of the configuration matches it any more"
+        return "No rule of the configuration matches the table any more."
     last = copies.last(name)
     if last is not None and last.state == DROPPED and last.dropped_at <= point.lsn:
         return last.sentence
@@ -29,18 +32,18 @@ def why_detached(config: Config, copies: CopyHistory, name: TableName, point: Br
 def archive_detached(
     config: Config,
     records: Records,
-    left: Mapping[TableName, str],
+    detached: Mapping[TableName, str],
     states: Mapping[TableName, TableState],
     point: BronzeOffset,
     path: Callable[[TableName], str],
 ) -> Iterator[TableName]:
-    """Move what left to the archive, where the configuration says so; give the names of what was moved."""
+    """Move detached tables to the archive if the configuration says so, and yield their names."""
     registered = records.tables.read()
-    for name, reason in left.items():
+    for name, reason in detached.items():
         rule = config.rule_for(name)
         policy = rule.detached_tables if rule else config.silver.detached_tables
         state = states.get(name, TableState())
-        has_all = not (state.failure or state.held)  # else the next pass tries again
+        has_all = not (state.failure or state.held)  # otherwise the next batch tries again
         if policy == "archive" and has_all and registered[name].path == path(name):
             _archive(records.lake, records, registered[name], point, reason)
             yield name
@@ -49,7 +52,7 @@ def archive_detached(
 def _archive(
     lake: Lake, records: Records, registered: RegisteredTable, point: BronzeOffset, reason: str
 ) -> None:
-    """Move a table's folder to the archive, and record where it is."""
+    """Move a table's folder to the archive and record its path."""
     name = (registered.schema_name, registered.table_name)
     table = lake.table_at(registered.path)
     to = lake.path("archive", *name)
@@ -58,13 +61,13 @@ def _archive(
     if table.exists():
         table.move(to)
     records.tables.register(registered.detached(to))
-    sentence = f"{reason}: what silver had of it is in {to}"
+    sentence = f"{reason} Its silver table was moved to {to}."
     records.events.record([Event(*name, point.lsn, "evolved", sentence)])
 
 
 def detached_tables(
     config: Config, copies: CopyHistory, registered: Mapping[TableName, RegisteredTable], point: BronzeOffset
 ) -> dict[TableName, str]:
-    """Return the tables of silver that left, each with the reason."""
+    """Return the detached tables of silver, each with the reason."""
     found = {name: why_detached(config, copies, name, point) for name in registered}
     return {name: reason for name, reason in found.items() if reason}

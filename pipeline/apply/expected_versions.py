@@ -1,11 +1,11 @@
-"""What a silver table has to be before it is written to: the one that was seen or written last.
+"""Check that a silver table is the one that was last read or written, and make its entry in the manifest.
 
-A folder may be removed, put back from an older copy, or hold another table. Then the position up to which
-silver is applied no longer says what its rows are: the table begins again from its copy, or is held.
+A folder may be removed, restored from a backup, or replaced by another table. The applied offset then no
+longer describes its rows, and the table is rebuilt or held. `ExpectedVersions` detects this by the table's
+version, id and offset, before each write and when the folders are polled.
 
-What a manifest says of each silver table: the version that shows the source, and that it is only ours.
-Between the manifest before and the version that this one names nobody else may have changed rows: what came
-in the middle of a run is found here, before a reader is told of the version.
+`ManifestEntries` returns the version of each table that shows the source. A version is recorded in a manifest
+only if no foreign commit has changed rows since the previous manifest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.table_name import TableName
 
 
 class ManifestEntries:
-    """The entries of a pass's manifest, made from those of the one before; read by several threads."""
+    """The entries of a batch's manifest, made from those of the previous one; threads may share it."""
 
     def __init__(self, lake: Lake, manifest: Manifest, path: Callable[[TableName], str], txn: TxnId) -> None:
         self.before = manifest.by_name
@@ -35,20 +35,23 @@ class ManifestEntries:
         self._path = path
 
     def recorded_version(self, name: TableName) -> int:
-        """Return the version that the manifest before has of a table, -1 where it has none of this one."""
+        """Return the version of a table in the previous manifest, -1 if that does not contain this table."""
         _, table_id = version_and_id(self._lake.table_at(self._path(name)))
         entry = self.before.get(name)
         return entry.version if entry and entry.table_id in (None, table_id) else -1
 
     def current(self, name: TableName, applied: LSN, since: int, *, is_behind: bool = False) -> ManifestEntry:
-        """Return the entry of a table's newest version; raise LakeError where not all since is ours."""
+        """Return the entry of a table's newest version.
+
+        Raises LakeError if a foreign commit changed rows after the version `since`.
+        """
         table = self._lake.table_at(self._path(name))
         entry = manifest_entry(table, name, applied, self._txn, is_behind=is_behind)
         refuse_foreign_commits(table, name, since)
         return entry
 
     def failed(self, name: TableName, applied: LSN) -> ManifestEntry:
-        """Return the entry of a table that cannot be shown as of the manifest."""
+        """Return the entry of a table that does not show the LSN of the manifest."""
         path = self._lake.table_at(self._path(name)).path
         if entry := self.before.get(name):
             return replace(entry, path=path, applied_lsn=applied, is_behind=True)
@@ -56,25 +59,25 @@ class ManifestEntries:
 
 
 class ChangedError(LakeError):
-    """Name the table whose folder is not the one that was looked at: it is looked at once more."""
+    """Raised if the folder of a table changed since it was read; the batch is then repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A silver table as its log has it; `version` is -1 and `table_id` empty where there is none."""
+    """A silver table as its log describes it; without a table, `version` is -1 and `table_id` is empty."""
 
     version: int
     table_id: str
     offset: LSN
 
     def follows(self, last: TableVersion) -> bool:
-        """Say whether the table is the same and no rows were written since; OPTIMIZE only adds versions."""
+        """Return whether this is the same table with the same rows as `last`; OPTIMIZE only adds versions."""
         same = (self.table_id, self.offset) == (last.table_id, last.offset)
         return same and self.version >= last.version
 
 
 class TableChange(Enum):
-    """What became of a table since a manifest."""
+    """How a table changed since a manifest."""
 
     SAME = "the same"
     MISSING = "gone"
@@ -84,9 +87,9 @@ class TableChange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FirstCommit:
-    """What the first commit of a table's log says of itself, as far as it is one of ours.
+    """What the first commit of a table's log records, if pgdelta made it.
 
-    `after` is the position that the write went on from; a table begins at 0/0.
+    `start_lsn` is the exclusive LSN that the write continued from; a new table begins at 0/0.
     """
 
     name: TableName | None = None
@@ -94,42 +97,41 @@ class FirstCommit:
 
 
 def classify_change(
-    name: TableName, entry: ManifestEntry | None, found: TableVersion, origin: Callable[[], FirstCommit]
+    name: TableName, entry: ManifestEntry | None, found: TableVersion, read_origin: Callable[[], FirstCommit]
 ) -> TableChange:
-    """Say what became of a table, by what the last manifest has of it; `origin` is asked where ids differ.
+    """Return how a table changed since the last manifest; calls `read_origin` only if the table ids differ.
 
-    A run that ended before its manifest leaves a later position, and a table that it built again has another
-    id: both are ours, and go on.
+    A run that ended before its manifest leaves a later offset, and a table that it rebuilt has another id.
+    Both are our own commits, and the table continues.
     """
     if entry is None or entry.version < 0:
         return TableChange.SAME
     if found.version < 0:
         return TableChange.MISSING
     if found.offset == INVALID:
-        return TableChange.SAME  # nothing says how far it is: it begins, or is refused for its rows
+        return TableChange.SAME  # no offset: the table is new, or it is refused because it has rows
     is_behind = found.offset < (entry.offset or INVALID)
     if entry.table_id in (None, found.table_id):
         return TableChange.OLDER if is_behind or found.version < entry.version else TableChange.SAME
-    first = origin()
+    first = read_origin()
     if first.name != name or first.start_lsn is None:
         return TableChange.REPLACED
     return TableChange.OLDER if is_behind or first.start_lsn > INVALID else TableChange.SAME
 
 
 def describe_change(name: TableName, path: str, verdict: TableChange) -> str:
-    """Say what was found, and what becomes of the table."""
-    table = str(name)
+    """Return the sentence about a changed table and what follows."""
     if verdict is TableChange.REPLACED:
         return (
-            f"{table} is held: {path} holds another table than the one that was written there; put that "
-            "back, or move the folder away, and the table is built again"
+            f"Table {name} is held: {path} contains another table than the one that pgdelta wrote. Put that "
+            "table back, or move the folder away to have it rebuilt."
         )
-    what = "is gone" if verdict is TableChange.MISSING else "lacks commits that were written to it"
-    return f"the table in {path} {what}: it is built again from bronze"
+    what = "is gone" if verdict is TableChange.MISSING else "lacks commits that pgdelta made"
+    return f"The table in {path} {what}. It is rebuilt from bronze."
 
 
 class ExpectedVersions:
-    """The silver tables as this process saw or wrote them last; each is used by one thread at a time."""
+    """The silver tables as this process read or wrote them last; each is used by one thread at a time."""
 
     def __init__(self, lake: Lake, path: Callable[[TableName], str], txn: TxnId) -> None:
         self._lake = lake
@@ -141,54 +143,52 @@ class ExpectedVersions:
         return name in self._last
 
     def check(self, name: TableName, entry: ManifestEntry | None) -> tuple[TableVersion, TableChange]:
-        """Look at a table, keep what is found, and say what became of it since the last manifest."""
+        """Read and record the state of a table, and return how it changed since the last manifest."""
         table = self._lake.table_at(self._path(name))
         if entry is not None and resolve_path(entry.path, name, self._lake.root) != table.path:
             entry = None  # the configuration gives it another folder
         found = read_version(table, self._txn)
         verdict = classify_change(name, entry, found, lambda: read_first_commit(table))
         if verdict is not TableChange.SAME:
-            forget_log(table.spark, table.path)  # of a folder that was there before
+            forget_log(table.spark, table.path)  # Spark may have cached the log of a previous folder
             found = read_version(table, self._txn)
             verdict = classify_change(name, entry, found, lambda: read_first_commit(table))
         self._last[name] = found
         return found, verdict
 
     def forget(self, name: TableName) -> None:
-        """Have the next look ask the table's log."""
+        """Read the table's log again at the next check."""
         self._last.pop(name, None)
 
     def require(self, name: TableName) -> None:
-        """Raise ChangedError unless the table is still what was seen or written last."""
+        """Raise ChangedError unless the table is still what was read or written last."""
         last = self._last.get(name)
         table = self._lake.table_at(self._path(name))
         if last is not None and not read_version(table, self._txn).follows(last):
             raise _changed(name, table.path)
 
     def record(self, name: TableName, written: ManifestEntry) -> None:
-        """Keep what was written; raise ChangedError where it went to another table than was there before."""
+        """Record what was written; raise ChangedError if another table was in the folder by then."""
         last = self._last.get(name)
-        found = _sight(written.version, written.table_id or "", written.offset)
+        found = _table_version(written.version, written.table_id or "", written.offset)
         if last is not None and last.version >= 0 and found.table_id != last.table_id:
             raise _changed(name, written.path)
         self._last[name] = found
 
 
 def read_version(table: LakeTable, txn: TxnId) -> TableVersion:
-    """Look at a table's log."""
-    return _sight(*read_state(table, txn))
+    """Return the version, id and offset in a table's log."""
+    return _table_version(*read_state(table, txn))
 
 
-def _sight(version: int, table_id: str, position: LSN | None) -> TableVersion:
+def _table_version(version: int, table_id: str, offset: LSN | None) -> TableVersion:
     return (
-        TableVersion(version, table_id, position or INVALID)
-        if version >= 0
-        else TableVersion(-1, "", INVALID)
+        TableVersion(version, table_id, offset or INVALID) if version >= 0 else TableVersion(-1, "", INVALID)
     )
 
 
 def read_first_commit(table: LakeTable) -> FirstCommit:
-    """Return what the first commit of rows that the table's log has says of itself."""
+    """Return what the first commit of rows in the table's log records."""
     for operation in operations_after(table.spark, table.path, -1):
         if "table" in operation.metadata:
             named, after = operation.metadata["table"], operation.metadata.get("after")
@@ -200,5 +200,5 @@ def read_first_commit(table: LakeTable) -> FirstCommit:
 
 def _changed(name: TableName, path: str) -> ChangedError:
     return ChangedError(
-        f"silver table {name}: {path} was removed or replaced while it was to be written; run again"
+        f"The folder {path} of table {name} was removed or replaced during the batch. Run again."
     )

@@ -1,9 +1,9 @@
-"""Bronze → silver: a Structured Streaming query as the clock, each table from its own position.
+"""The apply job: a Structured Streaming query over bronze that triggers batches.
 
-A micro-batch says that bronze has grown; what is applied is read from bronze itself, per table from the
-position in the table's own log up to the point that bronze has reached. So a table that failed, was held or
-came later catches up by itself, a lost checkpoint costs nothing, and batches end on transaction boundaries
-whatever the stream reader cut. Tables are applied side by side; one that fails does not stop the others.
+A micro-batch only signals that bronze has grown. The applier reads the input from bronze itself, for each
+table from the offset in the table's own log up to the LSN to which bronze is complete. A table that failed,
+was held or joined later therefore catches up by itself, a lost checkpoint costs nothing, and batches end on
+transaction boundaries whatever the micro-batch contains.
 """
 
 import threading
@@ -31,9 +31,10 @@ def run_apply(
     is_alone: bool = False,
     records_status: bool = True,
 ) -> ApplySummary:
-    """Apply all that bronze holds at the start, or go on until `stop`; alone, as the caller may know.
+    """Apply all that bronze holds at the start or, with the trigger `continuous`, continue until `stop`.
 
-    How the tables stand is in `_pgdelta/status` at the end, and once a minute on the way.
+    `is_alone` means that the caller holds the lock of apply. With `records_status`, the state of the tables
+    is written to `_pgdelta/status` once a minute and at the end.
     """
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta apply {config.pipeline}")
@@ -54,11 +55,11 @@ def _apply(
         if stop.is_set():
             return applier.summary
     if trigger == "continuous":
-        applier.apply_pending()  # the query does not give again what came while the last run stopped
+        applier.apply_pending()  # the query does not repeat a micro-batch that the last run did not apply
     checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
     failure = _follow(applier, spark, trigger, stop, status, checkpoint)
     if failure is not None and applier.error is None and not stop.is_set():
-        # It is the clock only: where Delta removed the log that it names, or it is damaged, it begins anew.
+        # The checkpoint is damaged, or names a version that Delta removed. Only the trigger depends on it.
         remove_folder(spark, checkpoint)
         failure = _follow(applier, spark, trigger, stop, status, checkpoint)
     if applier.error is not None:
@@ -80,7 +81,7 @@ def _follow(
     status: StatusWriter | None,
     checkpoint: str,
 ) -> Exception | None:
-    """Apply as bronze grows, until the query ends or is to stop; return why it could not go on, if so."""
+    """Apply as bronze grows, until the query ends or `stop` is set; return the error that ended the query."""
     stream = spark.readStream.format("delta").option("skipChangeCommits", "true")
     writer = stream.load(applier.bronze.changes.path).writeStream.foreachBatch(applier.apply_batch)
     if trigger == "available-now":
@@ -92,10 +93,10 @@ def _follow(
     except Exception as error:  # the checkpoint's metadata is read here already
         return error
     while query.isActive and not stop.is_set():
-        with suppress(StreamingQueryException):  # why it ended is told below
+        with suppress(StreamingQueryException):  # query.exception() returns it below
             query.awaitTermination(1)
-        if (said := query.lastProgress) is not None:
-            applier.summary.stream = StreamProgress.of(said)
+        if (progress := query.lastProgress) is not None:
+            applier.summary.stream = StreamProgress.of(progress)
         if trigger == "continuous":
             applier.retry_when_due()
             if status is not None:

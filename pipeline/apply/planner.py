@@ -1,8 +1,8 @@
 """The plan of a batch: what is known of each table, and the decision that follows.
 
 Reads the logs of silver tables, the copies, requests and relations that bronze records, and surveys the
-changes that are pending. Writes nothing. What it has seen of a table it does not read again until the table
-is written, or `POLL_SECONDS` have passed.
+changes that are pending. Writes nothing. A table's log is not read again until the table is
+written, or `POLL_SECONDS` have passed.
 """
 
 import time
@@ -47,7 +47,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What brings silver from a manifest to `end`: a plan for each table that bronze has."""
+    """The changes of silver from a manifest to `end`: a plan for each table that bronze has."""
 
     end: BronzeOffset
     manifest: Manifest
@@ -55,7 +55,7 @@ class BatchPlan:
     history: CopyHistory
     tables: Mapping[TableName, TablePlan]
     replaced: Set[TableName]  # tables that wait, because another table had their name since they were copied
-    names_by_oid: Mapping[int, Set[TableName]]  # the names under which changes of each table came, by oid
+    names_by_oid: Mapping[int, Set[TableName]]  # names under which changes of a table were recorded, by oid
     commit_time: datetime | None  # of the newest transaction that silver may show at the end
 
     @property
@@ -71,7 +71,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is on record as of one look: tables, copies, relations, and what follows for all tables."""
+    """The records as of one plan: tables, copies, relations, and what follows for all tables."""
 
     end: BronzeOffset
     manifest: Manifest
@@ -85,7 +85,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Folder:
-    """What a look at a table's log found."""
+    """What a table's log contained when it was read."""
 
     offset: LSN = INVALID
     unreadable: str | None = None
@@ -95,7 +95,7 @@ class _Folder:
 
 @dataclass(slots=True)
 class _Folders:
-    """What the last look found, by table; those that are not here are where the manifest says."""
+    """What the last reads found, by table; a table that is not here is at the offset of the manifest."""
 
     found: dict[TableName, _Folder] = field(default_factory=dict)
     read_at: float | None = None  # when the folders of all tables were read
@@ -124,16 +124,16 @@ class Planner:
         return read_at is not None and time.monotonic() - read_at >= POLL_SECONDS
 
     def plan(self, end: BronzeOffset, manifest: Manifest, since: BronzeOffset | None) -> BatchPlan | None:
-        """Return what brings silver to `end`; None where silver is there and nothing has to be recorded.
+        """Return the plan that advances silver to `end`, None if there is nothing to do or record.
 
         `since` is the bronze version that the manifest was written at, if this process wrote it: then only
-        the files that came since are read.
+        the files added since are read.
         """
         known = self._read_records(end, manifest)
         self._read_folders(known)
         tables = {name: self._table_facts(name, known) for name in self._captured_tables(end)}
         decisions = self.decisions = {name: decide(facts) for name, facts in tables.items()}
-        # Silver as a whole never goes back: what lies before a manifest is in it.
+        # The LSN that silver shows never goes back: silver has everything before a manifest.
         if end.lsn < manifest.lsn or (end.lsn == manifest.lsn and not _has_news(tables, decisions, manifest)):
             return None
         self.bronze.read_new_files(since, end)
@@ -171,7 +171,7 @@ class Planner:
             for name, table in registered.items()
             if table.path != self.path(name) and why_detached(self._config, history, name, end)
         }
-        # Tables that left and came back lack what happened meanwhile.
+        # Tables that were detached and returned lack the changes of that time.
         returning = history.returning(newest, end.lsn) if self._config.source.copy != "never" else set()
         copies = {name: copy for name, copy in newest.items() if name not in archived | returning}
         self._replaced = {n: copy for n, copy in self._replaced.items() if copy == copies.get(n)}
@@ -231,10 +231,10 @@ class Planner:
         is_current = name in manifest.by_name and name not in manifest.behind
         offset = manifest.lsn
         if folder is not None:
-            # A table that has no offset starts from the beginning. One without newer changes is where the
-            # manifest is; one that left and came back is in no manifest, and goes on where it was.
-            is_whole = table is not None and folder.offset > INVALID and is_current
-            offset = max(folder.offset, manifest.lsn) if is_whole else folder.offset
+            # A table without an offset starts from the beginning. One without newer changes is at the LSN of
+            # the manifest. One that was detached and returned is in no manifest and continues at its offset.
+            is_complete = table is not None and folder.offset > INVALID and is_current
+            offset = max(folder.offset, manifest.lsn) if is_complete else folder.offset
         started = table.copy_id or 0 if table and (folder is None or folder.offset > INVALID) else -1
         copy = known.copies.get(name)
         starts = copy if copy is not None and copy.id > started else None
@@ -257,7 +257,7 @@ class Planner:
         )
 
     def _find_replaced(self, found: Mapping[TableName, list[TableSurvey]], known: _Known) -> set[TableName]:
-        """Return the tables under whose name changes of another table came; they wait for a copy of it."""
+        """Return the tables under whose name another's changes were recorded; they wait for its copy."""
         if self._config.source.copy == "never":
             return set()
         replaced = replaced_tables(found, known.copies, known.registered, self.relations)
@@ -305,7 +305,7 @@ class Planner:
         registered: Mapping[TableName, RegisteredTable],
         history: CopyHistory,
     ) -> list[TableName]:
-        """Return the tables that lack the changes of a gap; all changes of others came after it."""
+        """Return the tables that lack the changes of a gap; all changes of others follow it."""
         requested = history.open_requests().keys()
         older = {relation.name for relation in self._relations_of(end) if relation.lsn < gap.end}
         return [n for n in self._captured_tables(end) if n in registered or n in requested or n in older]
@@ -342,7 +342,7 @@ def _has_news(
         if decision.step is Step.SKIP and tables[name].is_behind:
             return True  # a run that ended before its manifest has applied it
         if decision.row in ("folder taken", "log unreadable") and name in shown:
-            return True  # the manifest has to say that the table is behind
+            return True  # the manifest must record that the table is behind
     return False
 
 

@@ -1,4 +1,8 @@
-"""Copies that nobody asked for: of tables that an event says only a copy helps, or that wait for one."""
+"""Request table copies automatically, after a `resync` event or for a table whose name changed hands.
+
+Reads the events and the copies in bronze, and appends requests that the next ingest fulfils. It copies no
+rows and writes no silver table. Requests made with `pgdelta resync` are not handled here.
+"""
 
 from pipeline.apply.planner import BatchPlan
 from pipeline.bronze.copies import Copies
@@ -8,28 +12,29 @@ from pipeline.metadata.registry import Records
 
 
 def request_after_events(config: Config, records: Records, copies: Copies) -> None:
-    """Ask, where the configuration says so, for tables that were not copied since their event.
+    """With `silver.resync: auto`, request a copy of each table that was not copied since its `resync` event.
 
-    One that is copied just now, under a snapshot from before the event, is asked for again afterwards.
+    A table whose copy is in progress under a snapshot older than the event is requested again afterwards.
     """
-    if config.silver.resync != "auto" or not (told := records.events.resyncs()):
+    if config.silver.resync != "auto" or not (events := records.events.resyncs()):
         return
     history = copies.read()
-    older = {n for n, lsn in told.items() if config.rule_for(n) and history.is_older(n, lsn)}
-    wanted = sorted(older - history.open_requests().keys())
-    copies.request([CopyRequest.of(name, "an event said so") for name in wanted])
-    records.events.forget_resyncs({name: lsn for name, lsn in told.items() if name not in older})
+    older = {n for n, lsn in events.items() if config.rule_for(n) and history.is_older(n, lsn)}
+    names = sorted(older - history.open_requests().keys())
+    copies.request([CopyRequest.of(name, "An event requires a resync.") for name in names])
+    records.events.forget_resyncs({name: lsn for name, lsn in events.items() if name not in older})
 
 
 def request_replaced(pending: BatchPlan, copies: Copies) -> None:
-    """Ask for tables that wait since the last pass, as another had their name, and that nobody copies.
+    """Request copies of tables that wait because another table had their name, unless a copy is in progress.
 
-    Ingest copies what it finds under a name, but sees no other where the name came back meanwhile.
+    Ingest copies the table that it finds under a name. It does not detect that another table had the name for
+    a while if the name has been restored since.
     """
     waiting = pending.replaced & pending.manifest.behind.keys()
     history = copies.read()
     last = {name: history.last(name) for name in sorted(waiting - history.open_requests().keys())}
-    wanted = [name for name, state in last.items() if state is None or state.state not in (READING, DROPPED)]
+    names = [name for name, state in last.items() if state is None or state.state not in (READING, DROPPED)]
     copies.request(
-        [CopyRequest.of(name, "another table had its name since it was copied") for name in wanted]
+        [CopyRequest.of(name, "Another table had the name after the last copy.") for name in names]
     )

@@ -1,6 +1,7 @@
-"""How the tables of an applier stand, left in the lake: at the end of a run, and once a minute on the way.
+"""Write `_pgdelta/status`, one row for each table, during a run of apply and at its end.
 
-Lags are behind what bronze had then.
+Reads the last manifest and the summary of the applier. Lags are relative to bronze at the time of writing;
+the source is not read. A row contains no values of the source.
 """
 
 import time
@@ -20,29 +21,29 @@ EVERY_SECONDS = 60.0
 
 
 class StatusWriter:
-    """Writes how the tables of one applier stand."""
+    """Writes the state of the tables of one applier."""
 
     def __init__(self, applier: Applier, config: Config) -> None:
         self._applier = applier
         self._config = config
-        self._bronze = Bronze(applier.lake, config.pipeline)  # a pass may be under way in another thread
+        self._bronze = Bronze(applier.lake, config.pipeline)  # a batch may be running in another thread
         self._statuses = StatusTable(applier.lake)
         self._written_at = time.monotonic()
-        self._passes = 0
+        self._batches = 0
 
     def write_when_due(self) -> None:
-        """Write where there was a pass since the last time, and that is a minute ago."""
+        """Write if the last write was a minute ago and a batch has run since."""
         if time.monotonic() - self._written_at >= EVERY_SECONDS:
             self.write()
 
     def write(self, *, always: bool = False) -> None:
-        """Write where there was a pass since the last time, or always."""
-        passes = self._applier.summary.batches
+        """Write if a batch has run since the last write, or `always`."""
+        batches = self._applier.summary.batches
         manifest, point = self._applier.manifest, self._bronze.captured_offset()
         self._written_at = time.monotonic()
-        if (passes == self._passes and not always) or manifest is None or point is None:
+        if (batches == self._batches and not always) or manifest is None or point is None:
             return
-        self._passes = passes
+        self._batches = batches
         tables = read_tables(self._config, self._bronze, self._applier.records, manifest)
         behind = {table.applied for table in tables} - {manifest.lsn}
         times = commit_times_of(self._applier.lake, behind)

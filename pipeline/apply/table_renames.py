@@ -1,6 +1,9 @@
-"""Names and folders of silver tables: of tables that had several names, and of each table alone.
+"""Detect source tables whose name changed, and check that each folder of silver belongs to one table.
 
-Folders of silver tables: each is that of one table, and lies in no other's.
+Bronze records a change under the name that its table had at that time; silver follows names. This module
+finds changes that were recorded under another name and tables that took over a name, and makes the events
+that say what silver lacks. A folder that belongs to another table, or lies in another table's folder, is
+refused.
 """
 
 from __future__ import annotations
@@ -28,22 +31,23 @@ from pipeline.table_name import TableName
 
 
 def refuse_nested_folder(config: Config, name: TableName) -> None:
-    """Raise LakeError where a table's folder would lie in another's: VACUUM would take its files away."""
+    """Raise LakeError if a table's folder would lie in another table's: VACUUM would delete its files."""
     rule = config.rule_for(name)
     if rule and rule.target is None and any(name[0] == other.target for other in config.tables):
         raise LakeError(
-            f"{name} would lie in the folder of the silver table {name[0]}, which is another "
-            "table's target: give one of them another target"
+            f"Table {name} would lie in the folder of the silver table {name[0]}, which is the target of "
+            "another rule. Give one of them another target."
         )
 
 
 def why_folder_is_taken(
     name: TableName, path: str, registered: Mapping[TableName, RegisteredTable], root: str
 ) -> str | None:
-    """Say why a table may not go on in a folder that has rows, None where they are its own.
+    """Return why a table may not use a folder that has rows, None if the rows are its own.
 
-    All tables record their positions alike, so a folder does not tell whose it is: where tables are on record
-    does. Of a folder that is on record for nobody the table was cut off as it began.
+    A folder does not name its table, because all tables record their offsets under the same transaction id;
+    `registered` does. A folder that is registered for no table belongs to a run that ended before it could
+    register it.
     """
     places = {other: resolve_path(table.path, other, root) for other, table in registered.items()}
     if places.get(name) == path:
@@ -51,42 +55,41 @@ def why_folder_is_taken(
     owner = next((other for other, place in sorted(places.items()) if place == path), None)
     if owner is None and name not in places:
         return None
-    whose = f"those of {owner}" if owner else f"not those of now, which are in {places[name]}"
+    whose = f"those of {owner}" if owner else f"outdated, its current rows are in {places[name]}"
     return (
-        f"{name} is held: the rows in its folder {path} are {whose}; give it another target, or "
-        "move the folder away, and the table begins there anew"
+        f"Table {name} is held: the rows in its folder {path} are {whose}. Give it another target, or move "
+        "the folder away to have it rebuilt there."
     )
 
 
-# Changes of a table that came under another name, before others came under its own again.
 @dataclass(frozen=True, slots=True)
 class ChangesUnderOtherName:
-    """The last change of a table that came under another name."""
+    """The last change of a table that was recorded under another name, before others under its own name."""
 
     lsn: LSN
     name: TableName
 
 
 def last_changes_under_other_name(
-    changes: LakeTable, oid: int, name: TableName, after: LSN, upto: LSN, *, has_rows: bool
+    changes: LakeTable, oid: int, name: TableName, start_lsn: LSN, end_lsn: LSN, *, has_rows: bool
 ) -> ChangesUnderOtherName | None:
-    """Return the last change of a table under another name that one under its own follows, between positions.
+    """Return the last change of a table under another name that is followed by one under its own name.
 
-    With `has_rows` silver has what came before the first position; else what came before the first change
-    under the own name is not what it lacks.
+    Only transactions that end in (start_lsn, end_lsn] count. With `has_rows`, silver has the rows from before
+    `start_lsn`; otherwise changes before the first one under the table's own name are not missing.
     """
     rows = changes.frame().where(
         f"op IN ('I', 'U', 'D', 'T') AND relation_id = {oid} "
-        f"AND end_lsn > {int(after)} AND end_lsn <= {int(upto)}"
+        f"AND end_lsn > {int(start_lsn)} AND end_lsn <= {int(end_lsn)}"
     )
     is_own = f"(schema_name = {literal(name[0])} AND table_name = {literal(name[1])})"
-    place = "struct(commit_lsn, ordinal)"
-    first, last = F.expr(f"min({place})").alias("first"), F.expr(f"max({place})").alias("last")
+    key = "struct(commit_lsn, ordinal)"
+    first, last = F.expr(f"min({key})").alias("first"), F.expr(f"max({key})").alias("last")
     own = rows.where(is_own).agg(first, last).head()
     if own is None or own["last"] is None:
         return None
-    begin = "true" if has_rows else f"{place} > {_place(own['first'])}"
-    others = rows.where(f"NOT {is_own} AND {begin} AND {place} < {_place(own['last'])}")
+    begin = "true" if has_rows else f"{key} > {_sequence_key(own['first'])}"
+    others = rows.where(f"NOT {is_own} AND {begin} AND {key} < {_sequence_key(own['last'])}")
     newest = F.expr("max(struct(commit_lsn, ordinal, schema_name, table_name))").alias("newest")
     for row in others.agg(newest).where("newest IS NOT NULL").collect():
         return ChangesUnderOtherName(
@@ -95,7 +98,7 @@ def last_changes_under_other_name(
     return None
 
 
-def _place(found: tuple[int, int]) -> str:
+def _sequence_key(found: tuple[int, int]) -> str:
     return f"struct({found[0]}L AS commit_lsn, {found[1]}L AS ordinal)"
 
 
@@ -105,9 +108,10 @@ def replaced_tables(
     registered: Mapping[TableName, RegisteredTable],
     relations: Mapping[int, SourceRelation],
 ) -> set[TableName]:
-    """Return the names whose input has changes of another table than was copied: its rows are not there yet.
+    """Return the names whose input has changes of another table than the one that was copied.
 
-    It was created again under the name, or renamed. Of a name without a copy the table in silver counts.
+    Another table was created or renamed to the name, and silver lacks its rows. Without a copy, the table
+    that is registered for silver counts.
     """
     replaced = set()
     for name, surveys in found.items():
@@ -122,7 +126,7 @@ def replaced_tables(
 def names_by_table(
     found: Mapping[TableName, Sequence[TableSurvey]], relations: Mapping[int, SourceRelation]
 ) -> dict[int, set[TableName]]:
-    """Return the names under which changes of each table came, by its oid."""
+    """Return the names under which changes of each table were recorded, by its oid."""
     names: dict[int, set[TableName]] = {}
     for name, surveys in found.items():
         for each in surveys:
@@ -131,15 +135,15 @@ def names_by_table(
 
 
 class OtherNames:
-    """Finds what came under other names than a table's own; bronze is asked where there may be something."""
+    """Finds changes that were recorded under another name; reads bronze only if there may be some."""
 
     def __init__(self) -> None:
-        self._settled: set[TableName] = set()  # of which all that came so far came under their names
+        self._settled: set[TableName] = set()  # all their changes so far have their own names
 
     def update(
         self, names: Mapping[int, Set[TableName]], registered: Mapping[TableName, RegisteredTable]
     ) -> None:
-        """Take note of a pass, by the names under which changes of each table came."""
+        """Record the names under which a batch has changes of each table."""
         self._settled -= {n for n, table in registered.items() if names.get(table.relation_id, {n}) - {n}}
 
     def find(
@@ -150,10 +154,10 @@ class OtherNames:
         relations: Mapping[int, SourceRelation],
         writer: SilverTable,
     ) -> ChangesUnderOtherName | None:
-        """Return what came last under another name since the table was written, and before its newest change.
+        """Return the last change under another name since the table was written and before its newest change.
 
-        The pass that wrote it may have had such changes behind the last one under its own name: they are
-        looked for from where that pass began.
+        The batch that wrote the table may have had such changes after the last one under its own name, so the
+        search starts at the LSN where that batch started.
         """
         name = writer.name
         if known is None or name in self._settled:
@@ -168,11 +172,11 @@ class OtherNames:
     def _find(self, oid: int, point: BronzeOffset, writer: SilverTable) -> ChangesUnderOtherName | None:
         name, bronze = writer.name, writer.bronze
         copy = writer.history.newest(point.lsn).get(name)
-        after = Manifests(bronze.lake).last_before(writer.offset)
+        start_lsn = Manifests(bronze.lake).last_before(writer.offset)
         if copy is not None:
-            after = max(after, copy.lsns[0])
+            start_lsn = max(start_lsn, copy.lsns[0])
         return last_changes_under_other_name(
-            bronze.changes, oid, name, after, point.lsn, has_rows=copy is not None
+            bronze.changes, oid, name, start_lsn, point.lsn, has_rows=copy is not None
         )
 
 
@@ -181,22 +185,22 @@ def rename_events(
     registered: Mapping[TableName, RegisteredTable],
     relations: Mapping[int, SourceRelation],
     surveys: Sequence[Survey],
-    astray: ChangesUnderOtherName | None,
+    other_name: ChangesUnderOtherName | None,
 ) -> Iterator[Event]:
-    """Give the events about changes that silver does not have for a rename."""
+    """Yield the events about rows and changes that silver lacks because of a rename."""
     known = registered.get(name)
     first = {relations[survey.version].oid: survey.first[0] for survey in reversed(surveys)}
     for other, table in registered.items():
         oid = table.relation_id
         if oid in first and other != name and (known is None or known.relation_id != oid):
             sentence = (
-                f"{other} was renamed to {name}: rows from before are in the silver "
-                "table of the old name, and only a resync brings them to the new one"
+                f"Table {other} was renamed to {name}. Earlier rows are in the silver table of the old name. "
+                f"Run {name.command('resync')}."
             )
             yield Event(*name, LSN(first[oid]), "resync", sentence)
-    if astray is not None:
+    if other_name is not None:
         sentence = (
-            f"the table was called {astray.name} for a while: what changed meanwhile is in bronze "
-            "under that name, and only a resync brings it"
+            f"Table {name} was called {other_name.name} for a while. Its changes of that time are in bronze "
+            f"under that name. Run pgdelta resync --table {name}."
         )
-        yield Event(*name, astray.lsn, "resync", sentence)
+        yield Event(*name, other_name.lsn, "resync", sentence)

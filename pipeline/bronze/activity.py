@@ -1,6 +1,6 @@
 """Recent activity: changes of the last day by table and operation, and the commit times of LSNs.
 
-Bronze is read from the LSN of the newest manifest that is a day old: what lies before was committed before.
+Bronze is read from the LSN of the newest manifest that is a day old: the rest is older.
 """
 
 from collections.abc import Collection, Mapping

@@ -66,7 +66,7 @@ def reading_row(state: CopyState, snapshot: SnapshotChunks) -> CopyRow:
 
 
 def complete_row(state: CopyState, invisible_commits: Sequence[LSN]) -> CopyRow:
-    """Return the row of a copy that is in bronze as a whole."""
+    """Return the row that records a copy as complete in bronze."""
     return {
         **_copy_key(state, COMPLETE),
         "invisible_commits": [int(lsn) for lsn in invisible_commits],

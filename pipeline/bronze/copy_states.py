@@ -1,14 +1,12 @@
-"""What became of the copies of tables: begun, complete, abandoned, dropped; what was requested; gaps.
+"""What bronze records of table copies, of requests for them and of gaps in the stream, as of one read.
 
-A table copy is a copy of all rows of a table, or of those of some keys (a partial resync). Its rows are in
-bronze with op `R`, at the LSN of the snapshot they were read under; a copy that was interrupted and resumed
-has several. A snapshot does not see some commits before its LSN: they were in the WAL, but no session could
-see them yet (`invisible_commits`). Rows of one snapshot are followed by every change that it does not hold.
-Rows of several are inserts among the changes, so that the newest row of a key and what came after it count.
-Rows of some keys replace all that silver has of these, and every change after them follows: changes that they
-hold already are applied once more, and leave the same rows.
-
-What is recorded of table copies, gaps of the stream and requests, as of one read.
+A table copy contains all rows of a table, or the rows of some keys (a partial resync). Its rows are in bronze
+with op `R`, at the LSN of the snapshot under which they were read; a copy that was interrupted and resumed
+has several snapshots. The rows of one snapshot are followed by every change that it does not contain: those
+after its LSN, and commits before it that were not visible yet (`invisible_commits`). With several snapshots,
+rows are inserts among the changes: the newest row of a key and the changes after it count. The rows of a
+partial resync replace all rows of their keys in silver. Changes that they already contain are applied once
+more, with the same result.
 """
 
 from __future__ import annotations
@@ -145,7 +143,7 @@ class Gap:
 
     @property
     def table_sentence(self) -> str:
-        """Return what becomes of a table that lacks what lies in it."""
+        """Return the sentence about a table that lacks the changes of the gap."""
         return (
             f"The stream has a gap from {self.start} to {self.end}. The table keeps its state of "
             f"{self.start} until the resync that was requested is complete."
@@ -184,12 +182,12 @@ class CopyHistory:
         return next((gap for gap in reversed(self.gaps) if gap.start < before), None)
 
     def is_past_gaps(self, copy: CompleteCopy | None) -> bool:
-        """Return whether the stream is whole from a copy on; without one, from its beginning on."""
+        """Return whether the stream has no gap after a copy or, without one, after its beginning."""
         gaps = self.gaps
         return not gaps or (copy is not None and gaps[-1].is_before(copy.lsns[0]))
 
     def last(self, name: TableName) -> CopyState | None:
-        """Return the newest copy of a whole table, whatever became of it."""
+        """Return the newest copy of all rows of a table, in whatever state."""
         states = [state for state in self.states.get(name, ()) if not state.key_ranges]
         return states[-1] if states else None
 

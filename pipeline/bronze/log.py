@@ -1,8 +1,7 @@
-"""The tables of bronze, and what apply and status read of them; `writer.py` has what ingest commits.
+"""Read the tables of bronze for apply and status: offsets, surveys, and the changes between two offsets.
 
-The changes between two offsets of bronze, read from the files that its commits added.
-To read a Delta table, Delta computes which files its newest version has: after every commit that is a job
-over the log. If the commits since an offset only added files, these are all there is to read.
+After every commit, Delta computes the files of the newest version with a job over the log. If the commits
+since an offset only added files, only these files are read. Writes nothing; ingest commits through `writer`.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def new_files_between(
                     return None
                 elif kind == "AddFile":
                     paths.append(f"{changes.path}/{unquote(action.path())}")
-    except JVM_ERRORS:  # a log that is not whole any more: reading the table raises a better error
+    except JVM_ERRORS:  # the log is incomplete: reading the table raises a better error
         return None
     if not is_recorded or len(paths) > MOST_FILES:
         return None
@@ -157,7 +156,7 @@ class Bronze:
 
     def _newest_with(self, word: str) -> dict[str, Any]:
         """Return the metadata of the newest commit whose metadata has a word in it, empty if none has."""
-        # Only maintenance and table copies come between commits of the stream.
+        # Only maintenance and table copies are between commits of the stream.
         for limit in ("LIMIT 100", ""):
             history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} {limit}")
             found = history.where(F.col("userMetadata").contains(word)).orderBy(F.desc("version")).limit(1)
@@ -210,7 +209,7 @@ class Bronze:
         return _surveys(self._rows(lowest, end.lsn).where(is_after))
 
     def survey_table(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Survey]:
-        """Return the surveys of one table's input up to an LSN; that of a copy's rows comes first."""
+        """Return the surveys of one table's input up to an LSN; that of a copy's rows is first."""
         found = _surveys(self.table_changes(name, start, end_lsn).where("op <> 'R'"))
         surveys = [table.survey for table in found.get(name, [])]
         return [survey_of(start.copy), *surveys] if start.copy else surveys
@@ -222,7 +221,7 @@ class Bronze:
     def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
         """Return one table's changes up to an LSN, after an offset; or a copy's rows and what follows.
 
-        A copy's rows may lie past that LSN: in order they come before the commits their snapshot did not
+        A copy's rows may lie past that LSN: in order they precede the commits that their snapshot did not
         see.
         """
         copy = start.copy

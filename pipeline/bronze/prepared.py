@@ -1,8 +1,8 @@
 """`{root}/bronze/prepared`: transactions that are prepared and neither committed nor rolled back yet.
 
 Once a PREPARE is acknowledged, the server sends nothing more of the transaction than its end, maybe days
-later and to another host. So its rows are kept here by a commit that comes before the acknowledgement. They
-look like rows of `changes` with the LSNs of the PREPARE; one row of op `P` is that of the transaction itself,
+later and to another host. So its rows are kept here by a commit that precedes the acknowledgement. They have
+the columns of `changes` with the LSNs of the PREPARE; one row of op `P` is that of the transaction itself,
 which may be empty. COMMIT PREPARED appends them to `changes` under its own LSNs.
 """
 

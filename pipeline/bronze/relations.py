@@ -1,8 +1,8 @@
-"""Relation versions as apply reads them back from `bronze/relations`.
+"""Relation versions: a Relation message and the catalog's information about it, under one id.
 
-Relation versions as ingest records them: a Relation message and the catalog's look-up, under one id.
-The id is a hash of the content: the same shape has the same id in any session, by any route and on any host,
-and a version that is recorded without any change that names it is harmless.
+Ingest records them in `bronze/relations`, and apply reads them. The id is a hash of the content, so the same
+columns have the same id in every session, by either route and on any host. A version to which no change
+refers is harmless.
 """
 
 from __future__ import annotations

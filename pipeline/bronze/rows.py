@@ -1,4 +1,4 @@
-"""Rows of `bronze/changes`: row messages as whole columns, truncations and logical messages one by one.
+"""Rows of `bronze/changes`: row messages column by column, truncations and logical messages one by one.
 
 A row message has its relation and its tuples; `RowMessages` has what it does not carry (ordinal, relation
 version, origin), and the transaction gives the rest. The rows of a transaction that has not ended yet have no
@@ -93,7 +93,7 @@ def changes_table(
 
 
 def streamed_table(rows: RowMessages, versions: Sequence[RelationVersion], xid: int) -> pa.Table:
-    """Return the rows of an open stream as Arrow, numbered in the order they came.
+    """Return the rows of an open stream as Arrow, numbered in the order of arrival.
 
     Raises ProtocolError like `changes_table`.
     """

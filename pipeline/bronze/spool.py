@@ -238,7 +238,7 @@ class Spool:
         self._extend_to(prepared.end_lsn)
 
     def end_prepared(self, outcome: PreparedOutcome) -> None:
-        """Add what became of a prepared transaction."""
+        """Add the outcome of a prepared transaction."""
         self._outcomes.append(outcome)
         if isinstance(outcome, CommittedPrepared):
             self._count(outcome, 0)

@@ -1,8 +1,8 @@
 """Transactions that stream before their commit, so that their end is not known yet.
 
-The rows of each are kept in the order in which they come: in memory while those of all open streams are few,
-else in a file of its own. Rows of aborted subtransactions are left out at the end, and only then are the
-others numbered for good: PostgreSQL streams what a rollback to a savepoint undoes later. Nothing of an open
+The rows of each are kept in the order of arrival: in memory while those of all open streams are few, else in
+a file of its own. Rows of aborted subtransactions are left out at the end, and only then do the others get
+their final numbers: PostgreSQL streams rows that a later rollback to a savepoint undoes. Nothing of an open
 stream outlives the session: the server streams it again.
 
 A file is open only while it is written or read, and nothing that is in it stays in memory: there may be more
@@ -65,7 +65,7 @@ class OpenStreams:
         self._bytes = self._rows = 0  # in memory, of all
 
     def start(self, started: StreamStarted) -> None:
-        """Begin a segment; the first one voids what came of the transaction before."""
+        """Start a segment; the first one discards what was received of the transaction before."""
         if started.is_first:
             self.drop(started.xid)
             self._open[started.xid] = OpenStream(started.xid, self._versions)
@@ -100,7 +100,7 @@ class OpenStreams:
             self._relieve_memory()
 
     def abort(self, aborted: StreamAborted) -> None:
-        """Drop a transaction, or what a subtransaction of it wrote; neither need be known."""
+        """Drop a transaction, or what a subtransaction of it wrote; either may be unknown."""
         if aborted.xid == aborted.subxid:
             self.drop(aborted.xid)
         elif stream := self._open.get(aborted.xid):
@@ -109,7 +109,7 @@ class OpenStreams:
     def commit(self, committed: StreamCommitted, described: Sequence[RelationVersion]) -> "OpenStream":
         """Remove and return a committed transaction; what was described in it holds for all from here on.
 
-        `described` are the versions of `OpenStreams.described`, each as the catalog has it now.
+        `described` are the versions of `OpenStreams.described`, each as it is in the catalog now.
         """
         stream = self.remove(committed.xid)
         stream.settle(described)
@@ -146,7 +146,7 @@ class OpenStreams:
 
 @dataclass(slots=True)
 class Description:
-    """A version that holds from a row on; `settled` is the same shape as the catalog has it at the commit."""
+    """A version that holds from a row on; `settled` is the same shape as in the catalog at the commit."""
 
     first_row: int
     version: RelationVersion
@@ -154,9 +154,9 @@ class Description:
 
 
 class OpenStream:
-    """The rows of one top-level transaction until it is known what becomes of them.
+    """The rows of one top-level transaction until its outcome is known.
 
-    Rows are numbered in the order they come: `ordinal` is that number until the transaction ends.
+    Rows are numbered in the order of arrival: `ordinal` is that number until the transaction ends.
     """
 
     def __init__(self, xid: int, versions: VersionIndex) -> None:
@@ -288,7 +288,7 @@ class OpenStream:
 
     def _settled(self, table: pa.Table) -> pa.Table:
         """Return rows with the settled relation versions."""
-        end_of_oid: dict[int, int] = {}  # where the next description of the relation holds
+        end_of_oid: dict[int, int] = {}  # where the next description of the relation begins to hold
         for each in reversed(self.described):
             oid = each.version.relation.oid
             end, end_of_oid[oid] = end_of_oid.get(oid, self._next_row), each.first_row

@@ -42,8 +42,8 @@ from pipeline.cli.signals import print_error
 def cli() -> None:
     """Replicate PostgreSQL into Delta Lake: every change to bronze, tables equal to the source in silver.
 
-    Start with check, then ingest and apply, or run for both. COMMAND --help has examples. PGDELTA_CONFIG in
-    the environment stands in for --config.
+    Start with check, then ingest and apply, or run for both. COMMAND --help has examples. The default of
+    --config is PGDELTA_CONFIG in the environment.
     """
 
 

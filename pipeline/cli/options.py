@@ -43,7 +43,7 @@ def _parse_metrics(context: click.Context, parameter: click.Parameter, value: st
 
 
 def config_option(function: Function) -> Function:
-    """Declare `--config`, for which PGDELTA_CONFIG stands in."""
+    """Declare `--config`, with PGDELTA_CONFIG as its default."""
     return option(
         "--config",
         group="Pipeline",
@@ -57,7 +57,7 @@ def config_option(function: Function) -> Function:
 
 
 def tables_option(what: str) -> Callable[[Function], Function]:
-    """Declare `--table GLOB`, repeatable; `what` says what becomes of the tables."""
+    """Declare `--table GLOB`, repeatable; `what` is its help text."""
     return option(
         "--table",
         "tables",

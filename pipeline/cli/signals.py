@@ -31,8 +31,8 @@ _READER_SECONDS = 1.0
 class Kind(Enum):
     """What a signal does to a command, as its help has it.
 
-    The next run repeats a JOB, nothing repeats ONCE, an ANSWER is printed whole or not at all, a READER goes
-    on until it is stopped.
+    The next run repeats a JOB, nothing repeats ONCE, an ANSWER is printed completely or not at all, a READER
+    goes on until it is stopped.
     """
 
     JOB = (
@@ -57,7 +57,7 @@ def main_guard(
 ) -> int:
     """Run a function and return its exit code; every failure leaves one sentence on stderr.
 
-    A command that only reads ends within a second of a signal, even where it is blocked in a write to a pipe
+    A command that only reads ends within a second of a signal, even if it is blocked in a write to a pipe
     that has no reader.
 
     The function runs on a thread of its own: signals are then handled at once, whatever it waits for, and

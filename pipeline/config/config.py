@@ -47,7 +47,7 @@ def _since(major: int) -> dict[str, int]:
 class Protocol:
     """The options of pgoutput.
 
-    An option in `written` was set in the file, so the server must support it; any other is off where the
+    An option in `written` was set in the file, so the server must support it; any other is off if the
     server lacks it.
     """
 
@@ -215,7 +215,7 @@ class Source:
         Word,
         Field(
             description="How the slot is read: by a replication connection (`walsender`) or by the slot's SQL"
-            " functions (`sql`), where replication connections are not available. On PostgreSQL 10 `sql`"
+            " functions (`sql`), if replication connections are not available. On PostgreSQL 10 `sql`"
             " advances the slot only at commits, so an idle server keeps WAL."
         ),
     ] = "walsender"
@@ -241,7 +241,7 @@ class Source:
         Protocol,
         Field(
             description="Options of pgoutput. The server must support an option that is written here; one"
-            " that is left out is off where the server lacks it."
+            " that is left out is off if the server lacks it."
         ),
     ] = Protocol()
 
@@ -275,7 +275,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Silver:
-    """How silver tables are kept where their rule leaves it open."""
+    """How silver tables are kept if their rule does not say."""
 
     __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
@@ -358,9 +358,9 @@ class Config:
         Source()
     )
     storage: Annotated[Storage, Field(description="Where the lake is.")] = Storage()
-    silver: Annotated[
-        Silver, Field(description="How silver tables are kept where their rule leaves it open.")
-    ] = Silver()
+    silver: Annotated[Silver, Field(description="How silver tables are kept if their rule does not say.")] = (
+        Silver()
+    )
     tables: Annotated[
         tuple[TableRule, ...],
         Field(

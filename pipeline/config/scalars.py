@@ -1,8 +1,8 @@
 """How a value of the configuration file is read into the type of its field.
 
-One marker per kind of value: `Annotated[bool, Flag]` is a true or false of the file. A marker gets the values
-of `yaml_document`, expands their variables and raises ValueError with a sentence, which never shows the
-value; the type that it annotates, with its own constraints, is checked by pydantic afterwards.
+One marker per kind of value: `Annotated[bool, Flag]` is a true or false of the file. A marker receives the
+values of `yaml_document`, expands their variables and raises ValueError with a sentence, which never shows
+the value; the type that it annotates, with its own constraints, is checked by pydantic afterwards.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_text(node: Node) -> str:
 
 
 def read_word(node: Node) -> object:
-    """Return the word itself, not its YAML type: YAML takes `off` for false, `null` for nothing."""
+    """Return the word itself, not its YAML type: YAML reads `off` as false, `null` as nothing."""
     return node.expand() if isinstance(node, Scalar) else node
 
 

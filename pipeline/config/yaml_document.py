@@ -1,9 +1,10 @@
-"""A YAML file as nested values that know where they are written.
+"""A YAML file as nested values with their places in the file.
 
 In: the text of a YAML file and an environment. Out: a `Document`, whose `root` is made of `Section` (a
 mapping), `Items` (a list) and `Scalar`, ready for pydantic, and which turns the location of a mistake into
 `file:line: key: …`. A `Scalar` expands `${VARIABLE}` and `${VARIABLE:-default}` when it is read; keys are
-never expanded. No error shows a value, because it could be a secret, nor a key that does not look like one.
+never expanded. No error shows a value, because it could be a secret, nor a key that does not have the form of
+one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _KINDS = {
 
 
 class Scalar:
-    """A single value: its text in the file, and what YAML takes it for."""
+    """A single value: its text in the file, and how YAML reads it."""
 
     __slots__ = ("_environ", "_tag", "line", "written")
 
@@ -49,7 +50,7 @@ class Scalar:
 
     @property
     def is_text(self) -> bool:
-        """Whether YAML takes the value for text."""
+        """Whether YAML reads the value as text."""
         return self._tag == "str"
 
     @property

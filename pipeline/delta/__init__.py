@@ -1,4 +1,4 @@
-"""Delta Lake: tables, logs, commits and the Spark session. Knows nothing of bronze or silver.
+"""Delta Lake: tables, logs, commits and the Spark session. Independent of bronze and silver.
 
 - `table`: a Delta table by path, and `Lake`, the storage root
 - `txn`: transaction ids, on which exactly-once rests, and what a commit records

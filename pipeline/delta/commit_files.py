@@ -119,7 +119,7 @@ def _commit(
             versions[str(epoch.txn)] = epoch.number
     for commit in commits:
         # lets Delta refuse this commit if another writer records the id first, as `txnVersion` does, which
-        # would read the whole log of the table
+        # would read the complete log of the table
         transaction.readTxn().addOne(str(commit.txn))
     actions = jvm.java.util.ArrayList()
     if rows is not None:

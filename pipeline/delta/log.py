@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 JVM_ERRORS = (PySparkException, Py4JJavaError)
-"""Raised where a log is incomplete or lacks a version."""
+"""Raised if a log is incomplete or lacks a version."""
 
 # Commits of these operations change no row.
 ROW_PRESERVING = frozenset(
@@ -112,7 +112,7 @@ def offsets_in(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     recorded = checksum.get().setTransactions() if checksum.isDefined() else checksum
     # Without the commit's checksum file this takes a Spark job over the table's log.
     found = recorded.get() if recorded.isDefined() else snapshot.setTransactions()
-    # Each copy leaves an id for good: one text instead of several calls into the JVM for each of them.
+    # Each copy leaves an id permanently: one text instead of several calls into the JVM for each of them.
     return {each["appId"]: each["version"] for each in json.loads(_jvm_members(spark._jvm).write_json(found))}
 
 

@@ -1,6 +1,6 @@
-"""Text of Spark SQL: quoted identifiers, string literals and timestamps.
+"""Write the text of Spark SQL: quoted identifiers, string literals and timestamps.
 
-Timestamps are those of Spark's `unix_micros`: microseconds since 1970-01-01 in UTC.
+Timestamps are microseconds since 1970-01-01 UTC, as in Spark's `unix_micros`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ counted separately, because Delta skips a write whose id and version the table h
 
     kind        suffix              version
     OFFSET                          LSN up to which the table is complete
-    PART        #<n>                LSN of a transaction that takes several writes, of which this is the n-th
+    PART        #<n>                LSN of a transaction that needs several writes; this is the n-th
     COPIED      #copied/<copy id>   LSN of copied rows that changes of the same input follow
     KEY_RANGES  #keys               id of the partial copy whose rows were written
     REBUILD     /rebuild            time in nanoseconds of a rebuild up to an LSN below the table's offset

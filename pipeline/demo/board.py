@@ -104,11 +104,11 @@ class Board:
             self._live.stop()
 
     def on_ingest(self, summary: IngestSummary) -> None:
-        """Keep the summary, which goes on changing."""
+        """Keep the summary, which continues to change."""
         self.ingested = summary
 
     def on_apply(self, summary: ApplySummary) -> None:
-        """Keep the summary, which goes on changing."""
+        """Keep the summary, which continues to change."""
         self.applied = summary
 
     def has_passed(self, lsn: LSN) -> bool:
@@ -129,7 +129,7 @@ class Board:
                 if state is not None:
                     changes = state.changes
                     problem = "failed" if state.failure else "held" if state.held else ""
-                # a table without new changes is complete up to the LSN of silver as a whole
+                # a table without new changes is complete up to the LSN that silver shows
                 offset = offset if problem else max(offset, self.applied.applied_offset)
             lag = self._load.lag_of(offset)
             lags.append(TableLag(table, self._load.rows[table], log.rows, changes, *lag, problem))

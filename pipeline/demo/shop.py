@@ -1,11 +1,9 @@
-"""The demo's shop and its load: a small schema, and statements that change it in every way that is followed.
+"""The demo's shop: its tables, and a load that makes every kind of change that pgdelta follows.
 
 Keys change alone, in swaps and within a composite key. The description of a product is TOASTed, so PostgreSQL
-does not send it unless it changed. The audit log has no key and holds equal rows. During the load one table
-is truncated and two tables get a column.
-
-The demo's load: it changes the shop at a steady rate, counts its changes, and samples the server's WAL.
-Counts are the server's row counts of committed transactions.
+does not send it unless it changes. The audit log has no key and contains equal rows. During the load, one
+table is truncated and a column is added to two tables. `Load` runs the statements at a steady rate, counts
+the rows of committed transactions and samples the server's WAL.
 """
 
 from __future__ import annotations
@@ -296,7 +294,7 @@ class Load:
     def _mark(self) -> LSN:
         last = read_flush_lsn(self._connection)
         self.log.append((last, time.monotonic()))
-        # a commit after the LSN, so that replication passes it although nothing else happens
+        # a commit after the LSN, so that replication goes beyond it although nothing else happens
         self._connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'pgdelta', 'mark')")
         return last
 

@@ -1,6 +1,6 @@
 """The loop of an ingest run: read, decode and stage; commit and acknowledge.
 
-One thread reads the stream, decodes and stages; another one commits what is staged, so that reading goes on
+One thread reads the stream, decodes and stages; another one commits what is staged, so that reading continues
 while Delta works. An LSN is acknowledged to the slot only after the bronze commit that records it.
 
 The way of a message to its bronze commit: `ChangeStream.read` gives bytes, `Decoder.decode` turns them into
@@ -77,7 +77,7 @@ class Capture:
         self._landing: tuple[StagedTransactions, Future[None]] | None = None
 
     def run(self, target: LSN | None, stop: threading.Event) -> IngestSummary:
-        """Go on until everything up to the target is in bronze and acknowledged, or until `stop`."""
+        """Continue until everything up to the target is in bronze and acknowledged, or until `stop`."""
         started = reported = time.monotonic()
         if self._progress:
             self._progress(self._summary)
@@ -157,7 +157,7 @@ class Capture:
         self._landing = staged, lander.submit(self._writer.land, staged, self._staging)
 
     def _settle(self) -> None:
-        """Wait for the landing under way and acknowledge what it committed."""
+        """Wait for the landing in progress and acknowledge what it committed."""
         if self._landing is None:
             return
         staged, landing = self._landing
@@ -196,7 +196,7 @@ class Capture:
         self._stream.acknowledge(min(lsn, self._stream.received_lsn))
 
     def _start_session(self, lander: ThreadPoolExecutor) -> None:
-        """Go on in another session of the server: it describes every table again."""
+        """Continue in another session of the server: it describes every table again."""
         self._finish(lander)
         self._stream.close()
         self._stream = self._start_stream(self._spool.offset)

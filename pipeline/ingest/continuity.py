@@ -1,4 +1,4 @@
-"""Whether the source can go on from the offset that bronze holds; and what to do if it cannot.
+"""Check whether the source can continue from the offset that bronze holds, and stop or record a gap if not.
 
 System identifier, database, timeline with its history, the slot's LSN and the end of the WAL are compared. A
 gap stops the run, or, by policy, is recorded: then every table keeps its state until a copy that was read

@@ -1,14 +1,11 @@
-"""Messages of the server in, their rows into the spool.
+"""Decode the messages of the server into rows of the spool, with relation versions from the catalog.
 
-Committed transactions that bronze holds already are left out. Relations are looked up in the catalog each
-time they are described; those of a stream are recorded only when it ends well. A look-up may come before
-other sessions can see the transaction: what a stream described is looked up again at its commit, and of any
-other transaction the server describes the relation again in the one that follows.
-
-Look-ups of relations and types in the catalog, once other sessions can see the transaction that made them.
-The server sends a transaction before other sessions see what it did: in pieces while it is open, else from
-the moment that its commit record is on disk, which is before it becomes visible, and with a synchronous
-standby may be long before. Until then the catalog has the state from before the transaction.
+Committed transactions that bronze already has are skipped. A relation is read from the catalog each time the
+server describes it. The server sends a transaction before other sessions can see it: in segments while it is
+open, or as soon as its commit record is on disk (with a synchronous standby, possibly long before it is
+visible). Until then the catalog shows the state before the transaction. A relation that a stream describes is
+therefore read again at the commit, and recorded only if the stream commits. After any other transaction, the
+server describes the relation again in the next one.
 """
 
 from __future__ import annotations
@@ -58,73 +55,6 @@ _TYPE_READS = 10
 _TYPE_PAUSE = 0.2
 
 
-class CatalogLookups:
-    """Reads the catalog over a session that is opened again if it is lost."""
-
-    def __init__(self, connection: Connection, conninfo: str, connect: Callable[[str], Connection]) -> None:
-        self._connection = connection
-        self._conninfo = conninfo
-        self._connect = connect
-        self._has_own_session = False
-        self._waited_in_vain = False  # for the last transaction
-
-    def close(self) -> None:
-        """End the session, unless it is the one that was given."""
-        if self._has_own_session:
-            self._connection.close()
-
-    def read_relation(self, relation: Relation) -> CatalogRelation | None:
-        """Return a relation as it is visible now; None if the look-up fails, and capture goes on."""
-        try:
-            return self._query(read_relation, relation)
-        except SlotBusyError:  # another ingest began when the session was lost
-            raise
-        except SourceError:
-            return None
-
-    def read_relation_after(
-        self, relation: Relation, xid: int, *, waits: bool
-    ) -> tuple[CatalogRelation | None, bool]:
-        """Return a relation and whether its transaction is visible; `waits` for a time until it is.
-
-        After one wait in vain there are no others until a transaction is visible at once: a standby that is
-        away holds up each of them.
-        """
-        deadline = time.monotonic() + (VISIBLE_SECONDS if waits and not self._waited_in_vain else 0)
-        try:
-            while not (is_visible_now := self._query(is_visible, xid)) and time.monotonic() < deadline:
-                time.sleep(_PAUSE)
-            if is_visible_now or waits:
-                self._waited_in_vain = not is_visible_now
-            return self._query(read_relation, relation), is_visible_now
-        except SlotBusyError:
-            raise
-        except SourceError:
-            return None, True
-
-    def read_type(self, oid: int) -> CatalogType | None:
-        """Return a type whose values came in binary format; None if the catalog does not have it.
-
-        A transaction that made the type is sent a moment before other sessions can see it.
-        """
-        for _ in range(_TYPE_READS):
-            found = self._query(read_type, oid)
-            if found is not None:
-                return found
-            time.sleep(_TYPE_PAUSE)
-        return None
-
-    def _query(self, read: Callable[[Connection, Key], Found], key: Key) -> Found:
-        """Read the catalog, once more in a new session if the one at hand was lost."""
-        try:
-            return read(self._connection, key)
-        except SourceError:
-            self._connection.close()
-            self._connection = self._connect(self._conninfo)
-            self._has_own_session = True
-            return read(self._connection, key)
-
-
 class Decoder:
     """Decodes the messages of one run, in the order of the server."""
 
@@ -137,7 +67,7 @@ class Decoder:
         *,
         connect: Callable[[str], Connection] = connect,
     ) -> None:
-        """Look up relations over `connection`; if it is lost, `connect` opens another."""
+        """Read relations over `connection`; if it is lost, `connect` opens another."""
         self._spool = spool
         self._state = state or CaptureState()
         self._catalog = CatalogLookups(connection, conninfo, connect)
@@ -145,16 +75,16 @@ class Decoder:
         self._assembler = Assembler()
         self._session = 0
         self._is_skipping = False
-        self._began_lsn = INVALID  # of the transaction under way
+        self._began_lsn = INVALID  # of the transaction in progress
         self._began: Began | BeganPrepare | None = None
 
     def close(self) -> None:
-        """End the session that looks up relations, unless it is the one that was given."""
+        """Close the session that reads relations, unless the caller opened it."""
         self._catalog.close()
 
     @property
     def is_between_transactions(self) -> bool:
-        """Return whether no transaction is under way; streams may be open."""
+        """Return whether no transaction is in progress; streams may be open."""
         return not self._assembler.in_transaction
 
     def end_session(self) -> None:
@@ -221,8 +151,8 @@ class Decoder:
                     spool.commit_stream(event, described)
                 self._set_names(described)
             case BeganPrepare():
-                # It may come again long after: what was prepared before the slot became two-phase comes with
-                # its COMMIT PREPARED. One that is kept already is not kept again.
+                # The server may send it long after: one that was prepared before the slot became two-phase is
+                # sent at its COMMIT PREPARED. One that is stored already is not stored again.
                 self._begin(event, event.prepare_lsn, may_skip=False)
             case Prepared():
                 spool.prepare(event)
@@ -256,11 +186,11 @@ class Decoder:
             self._state.describe(version)
 
     def _settled(self, committed: StreamCommitted) -> list[RelationVersion]:
-        """Look up again what a stream described, now that it is committed: each version for all of its rows.
+        """Read again the relations that a stream described, now that it is committed; return their versions.
 
-        The last description of a relation is what the catalog has from here on. For one before that, the
-        look-up while the transaction was open found the state from before it, which holds if the shape is the
-        same. If the last one has the same shape and yet other columns, one column has replaced another under
+        The catalog has the last description of a relation from now on. For an earlier one, the catalog had
+        the state from before the transaction while that was open, which holds if the columns are the same. If
+        the last one has the same names and types and yet other columns, one column has replaced another under
         its name, and before which row is unknown.
         """
         described = self._spool.streams.described(committed.xid)
@@ -284,8 +214,75 @@ class Decoder:
         return settled
 
     def _with_catalog(self, version: RelationVersion, found: CatalogRelation | None) -> RelationVersion:
-        """Return the version with what a later look-up found, if it found anything."""
+        """Return the version with what was read from the catalog later, if anything."""
         if found is None:
             return version
         newer = relation_version(version.relation, found, version.lsn, self._types)
         return version if newer.id == version.id else newer
+
+
+class CatalogLookups:
+    """Reads the catalog over a session that is opened again if it is lost."""
+
+    def __init__(self, connection: Connection, conninfo: str, connect: Callable[[str], Connection]) -> None:
+        self._connection = connection
+        self._conninfo = conninfo
+        self._connect = connect
+        self._has_own_session = False
+        self._waited_in_vain = False  # for the last transaction
+
+    def close(self) -> None:
+        """Close the session, unless the caller opened it."""
+        if self._has_own_session:
+            self._connection.close()
+
+    def read_relation(self, relation: Relation) -> CatalogRelation | None:
+        """Return a relation as it is visible now; None if the query fails, and capture continues."""
+        try:
+            return self._query(read_relation, relation)
+        except SlotBusyError:  # another ingest began when the session was lost
+            raise
+        except SourceError:
+            return None
+
+    def read_relation_after(
+        self, relation: Relation, xid: int, *, waits: bool
+    ) -> tuple[CatalogRelation | None, bool]:
+        """Return a relation and whether its transaction is visible; `waits` for a time until it is.
+
+        After one wait in vain there are no others until a transaction is visible at once: a standby that is
+        away holds up each of them.
+        """
+        deadline = time.monotonic() + (VISIBLE_SECONDS if waits and not self._waited_in_vain else 0)
+        try:
+            while not (is_visible_now := self._query(is_visible, xid)) and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+            if is_visible_now or waits:
+                self._waited_in_vain = not is_visible_now
+            return self._query(read_relation, relation), is_visible_now
+        except SlotBusyError:
+            raise
+        except SourceError:
+            return None, True
+
+    def read_type(self, oid: int) -> CatalogType | None:
+        """Return a type whose values arrived in binary format; None if the catalog does not have it.
+
+        A transaction that made the type is sent a moment before other sessions can see it.
+        """
+        for _ in range(_TYPE_READS):
+            found = self._query(read_type, oid)
+            if found is not None:
+                return found
+            time.sleep(_TYPE_PAUSE)
+        return None
+
+    def _query(self, read: Callable[[Connection, Key], Found], key: Key) -> Found:
+        """Read the catalog; read it again in a new session if the present one was lost."""
+        try:
+            return read(self._connection, key)
+        except SourceError:
+            self._connection.close()
+            self._connection = self._connect(self._conninfo)
+            self._has_own_session = True
+            return read(self._connection, key)

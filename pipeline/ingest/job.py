@@ -39,7 +39,7 @@ def run_ingest(
     spark: SparkSession | None = None,
     progress: IngestProgress | None = None,
 ) -> IngestSummary:
-    """Capture everything committed up to the WAL end at the start, or go on until `stop`."""
+    """Capture everything committed up to the WAL end at the start, or continue until `stop`."""
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta ingest {config.pipeline}")
     lake = Lake.for_writing(spark, config.storage.root)

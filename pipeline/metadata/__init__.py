@@ -1,7 +1,7 @@
 """The Delta tables under `_pgdelta`: what pgdelta records of its silver tables, for itself and for analysts.
 
-- `records`: the facade that jobs use for the next three
-- `registry`: `tables`, the path and columns of each silver table
+- `registry`: `tables`, the path and columns of each silver table; `Records`, the facade of this table and the
+  next two
 - `events`: what silver could not follow exactly, and schema changes
 - `misfits`: values that a silver type cannot hold
 - `manifests`: which table versions show one LSN

@@ -93,7 +93,7 @@ class Reconciliations:
         self._reconciliations.append(local_frame(spark, [row], RECONCILIATIONS))
 
     def verified(self) -> dict[TableName, LSN]:
-        """Return the newest LSN as of which each table was equal to its source."""
+        """Return the newest LSN at which each table was equal to its source."""
         if not self._reconciliations.exists():
             return {}
         equal = self._reconciliations.frame().where(F.col("verdict") == EQUAL)

@@ -1,8 +1,7 @@
-"""`_pgdelta/tables`: where each silver table is, and which of its columns is which at the source.
+"""`_pgdelta/tables`: the path of each silver table, and the source column of each of its columns.
 
-Only one apply at a time writes it, and always the whole table.
-
-`Records` is the facade of all that jobs record of their silver tables: this one, events and misfits.
+Only one apply at a time writes the registry, and each write replaces it. `Records` combines all that the jobs
+record of silver tables: the registry, the events and the misfits.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ class TableRegistry:
             with self._waiting_lock:
                 waiting, self._waiting = self._waiting, {}
             if waiting:
-                # A folder has one table: another one that is registered there has no rows any more.
+                # A folder has one table: another table that is registered for it has no rows there any more.
                 paths = {table.path for table in waiting.values()}
                 others = {name: table for name, table in self._read().items() if table.path not in paths}
                 tables, updated_at = others | waiting, self._updated_at | dict.fromkeys(waiting, now())

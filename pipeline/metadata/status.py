@@ -1,6 +1,6 @@
 """`_pgdelta/status`: the state of each table after the last batch, for analysts and monitoring.
 
-apply replaces it as a whole, at the end of a run and once a minute.
+apply replaces it at the end of a run and once a minute.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""The checks of `pgdelta check`: what the jobs need of this machine, and the report of all checks."""
+"""Check this machine for `pgdelta check`, and report the results of all checks.
+
+Tests what the jobs need here: Java, and a folder of the lake that can be written and on which commits exclude
+each other. Connects to nothing; the checks of the source are in `postgres/checks`.
+"""
 
 from __future__ import annotations
 

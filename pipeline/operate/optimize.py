@@ -1,7 +1,7 @@
 """Merge small files, and remove files that no version needs any more, in all tables of the lake.
 
-Safe while jobs run: commits exclude each other, no row changes, and the one whose commit came second repeats
-it. A failure of one table does not stop the others.
+Safe while jobs run: commits exclude each other, no row changes, and whoever commits second repeats the
+commit. A failure of one table does not stop the others.
 """
 
 import threading

@@ -61,11 +61,15 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName) -> TablePlan:
             assert facts.copy is not None
             rows = facts.copy.row_count
             cost = f"{rows} rows are written; readers see the previous rows until then"
-            step = PlanStep(facts.copy.end_lsn, "the table begins with a copy of the source's rows", cost)
+            step = PlanStep(facts.copy.end_lsn, "The table starts from a copy of the source's rows.", cost)
             return TablePlan(name, facts.copy.lsn, {"R": rows}, (step,))
         case Step.PARTIAL_RESYNC:
             steps = tuple(
-                PlanStep(p.end_lsn, f"copied rows of {len(p.key_ranges)} key ranges", f"{p.row_count} rows")
+                PlanStep(
+                    p.end_lsn,
+                    f"The copied rows of {len(p.key_ranges)} key ranges replace silver's.",
+                    f"{p.row_count} rows",
+                )
                 for p in facts.partial_copies
             )
             return TablePlan(name, facts.offset, counts, steps)
@@ -106,5 +110,5 @@ def _describe(operation: Operation) -> str:
         case RenameColumn(sentence=None):
             return f"Column {operation.name} is renamed to {operation.to} temporarily."
         case NeedsRebuild():
-            return f"{operation.sentence}: the table is rebuilt from bronze"
+            return f"{operation.sentence} The table is rebuilt from bronze."
     return operation.sentence or ""

@@ -49,7 +49,7 @@ class TablePlan:
 
     @property
     def attention(self) -> int:
-        """How soon a person should look at the table; 0 is first."""
+        """How soon the table needs a person's attention; 0 is first."""
         if self.failure is not None:
             return 0
         if any(step.holds for step in self.steps):

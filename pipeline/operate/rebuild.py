@@ -1,11 +1,9 @@
-"""Build silver tables again from bronze, under the types and policies that the configuration has now.
+"""Rebuild silver tables from bronze, with the types and policies of the current configuration.
 
-What is pending is applied first. Then each table is written from all that bronze holds of it, up to the LSN
-of the newest manifest, and a new manifest records the version that shows it. Readers see the previous rows
-until the commit of a table.
-
-`apply_tables` is `pgdelta apply --table`: one batch without Spark's stream, under the lock that every apply
-holds, held tables included, the guards of named tables lifted if confirmed.
+Pending changes are applied first (`apply_tables`, which `pgdelta apply --table` also runs). Then each table
+is written from everything that bronze has of it, up to the LSN of the newest manifest, and a new manifest
+records the new version. Readers see the previous rows until the commit of a table. Each command holds the
+lock of apply, and retries held tables.
 """
 
 from __future__ import annotations

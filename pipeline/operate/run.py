@@ -45,7 +45,7 @@ def run_both(
     ingest_progress: IngestProgress | None = None,
     apply_progress: ApplyProgress | None = None,
 ) -> RunSummary:
-    """Capture and apply all that is there now, or go on until `stop`; the first failure ends both jobs."""
+    """Capture and apply everything committed, or continue until `stop`; the first failure ends both jobs."""
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta {config.pipeline}")
 

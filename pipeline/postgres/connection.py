@@ -1,15 +1,12 @@
-"""Open connections to the source, and read what the server is; errors say what to do.
+"""Open connections to the source, identify the server, and convert failures to errors that say what to do.
 
 Every session pins the settings that determine a value's text (dates, floats, bytea, money): a walsender sets
-none of them, and a role or database may have others. A query sets them after the connection is open, which
+none of them, and a role or database may have others. They are set by a query on the open connection, which
 also works behind a session pooler.
 
-Errors are raised as SourceError, without passwords. libpq never prints a password, except from a conninfo
-that it cannot parse; such a message is not repeated.
-
-Errors of a refused connection or a missing privilege, with what to do.
-They are found by the messages of libpq and of several majors of the server; a failed connection has no
-SQLSTATE on the client's side.
+Every failure is a SourceError. A failed connection has no SQLSTATE on the client's side, so the reason is
+found in the messages of libpq and of several major versions of the server. No error contains a password:
+libpq prints one only for a conninfo that it cannot parse, and that message is not repeated.
 """
 
 from __future__ import annotations
@@ -71,44 +68,6 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("is not permitted to log in",), "Run ALTER ROLE … LOGIN as a superuser."),
     (("permission denied for database",), "Run GRANT CONNECT ON DATABASE … TO … as its owner."),
 )
-
-
-def describe_refusal(message: str, keywords: Mapping[str, Any]) -> str:
-    """Return the error for a connection that was refused with `message`; `keywords` are the conninfo's."""
-    if "replication role to start walsender" in message or "permission denied to start WAL sender" in message:
-        user = keywords.get("user")
-        role = quote_identifier(str(user)) if user else "…"
-        return (
-            f"The role {user or 'in use'} may not replicate. Run ALTER ROLE {role} REPLICATION as a superuser"
-            f" (on RDS: GRANT rds_replication TO {role}). The route sql needs the same privilege."
-        )
-    if "max_wal_senders" in message:
-        return "All walsenders of the source are in use. Raise max_wal_senders, or end another one."
-    default = "Check source.conninfo, and that the server is running."
-    advice = next((advice for parts, advice in _ADVICE if any(part in message for part in parts)), default)
-    return f"Cannot connect to the source: {message}. {advice}"
-
-
-def splits_password(conninfo: str, keywords: Mapping[str, Any]) -> bool:
-    """Return whether libpq parsed part of a password as host or database, and would print it in a message.
-
-    A password that is not percent-encoded does that: `postgresql://me:se@cret@host/db` has the host
-    `cret@host`.
-    """
-    if "://" not in conninfo:
-        return False
-    host, database = str(keywords.get("host") or ""), str(keywords.get("dbname") or "")
-    return "@" in host[1:] or ("@" in database and keywords.get("user") is None)
-
-
-def privilege_advice(message: str, user: str) -> str:
-    """Return what to run if the server denied a role the rows of a table with `message`."""
-    role = quote_identifier(user)
-    if "row-level security" in message:
-        return f"Run ALTER ROLE {role} BYPASSRLS as a superuser."
-    if "for schema" in message:
-        return f"Run GRANT USAGE ON SCHEMA … TO {role} as its owner."
-    return f"Run GRANT SELECT ON … TO {role} as its owner."
 
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -368,3 +327,41 @@ def _secrets(conninfo: str) -> list[str]:
     except psycopg.ProgrammingError:
         return [conninfo]
     return [str(given[name]) for name in _SECRETS if given.get(name)]
+
+
+def describe_refusal(message: str, keywords: Mapping[str, Any]) -> str:
+    """Return the error for a connection that was refused with `message`; `keywords` are the conninfo's."""
+    if "replication role to start walsender" in message or "permission denied to start WAL sender" in message:
+        user = keywords.get("user")
+        role = quote_identifier(str(user)) if user else "…"
+        return (
+            f"The role {user or 'in use'} may not replicate. Run ALTER ROLE {role} REPLICATION as a superuser"
+            f" (on RDS: GRANT rds_replication TO {role}). The route sql needs the same privilege."
+        )
+    if "max_wal_senders" in message:
+        return "All walsenders of the source are in use. Raise max_wal_senders, or end another one."
+    default = "Check source.conninfo, and that the server is running."
+    advice = next((advice for parts, advice in _ADVICE if any(part in message for part in parts)), default)
+    return f"Cannot connect to the source: {message}. {advice}"
+
+
+def splits_password(conninfo: str, keywords: Mapping[str, Any]) -> bool:
+    """Return whether libpq parsed part of a password as host or database, and would print it in a message.
+
+    A password that is not percent-encoded does that: `postgresql://me:se@cret@host/db` has the host
+    `cret@host`.
+    """
+    if "://" not in conninfo:
+        return False
+    host, database = str(keywords.get("host") or ""), str(keywords.get("dbname") or "")
+    return "@" in host[1:] or ("@" in database and keywords.get("user") is None)
+
+
+def privilege_advice(message: str, user: str) -> str:
+    """Return what to run if the server denied a role the rows of a table with `message`."""
+    role = quote_identifier(user)
+    if "row-level security" in message:
+        return f"Run ALTER ROLE {role} BYPASSRLS as a superuser."
+    if "for schema" in message:
+        return f"Run GRANT USAGE ON SCHEMA … TO {role} as its owner."
+    return f"Run GRANT SELECT ON … TO {role} as its owner."

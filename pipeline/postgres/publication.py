@@ -1,11 +1,11 @@
-"""The publication: what it publishes of which tables, which the configuration matches, its creation.
+"""Read the publication, with its tables, columns and row filters, or create it.
 
-An existing publication is used as it is and never altered here: a table that is added to it is published from
-that moment on only, and its owner decides whether the earlier rows matter. `checks` reports missing tables.
+An existing publication is used as it is and never altered. A table that is added to it is published from that
+moment on only, and its owner decides whether the earlier rows matter. `checks` reports missing tables.
 
-The part of a table that a publication sends, and a table copy must read: columns, row filter, leaves.
-The relation is described as pgoutput describes it in the stream, so that copied and streamed rows have the
-same relation version. The rows of a partitioned table that is published by its root are in its leaves.
+A published table is described as pgoutput describes it in the stream, so that copied and streamed rows have
+the same relation version: its columns, its row filter, and the leaves that contain the rows if a partitioned
+table is published by its root.
 """
 
 from __future__ import annotations

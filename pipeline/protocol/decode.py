@@ -5,9 +5,9 @@ Malformed bytes raise ProtocolError, never any other exception. The layouts are 
 each message, in the page's order, and `_DECODERS` below them maps the type byte to the function. The anchor
 named by a function, such as #BEGIN, is the end of the page's own: #PROTOCOL-LOGICALREP-MESSAGE-FORMATS-BEGIN.
 
-A message is read to its last byte: one that ends early, or that goes on after its last field, is malformed.
+A message is read to its last byte: one that ends early, or that continues after its last field, is malformed.
 The bytes do not show whether they were sent inside a streamed transaction, where most messages carry an xid;
-the caller says so with `in_stream`. The layout depends on nothing else, neither version nor options.
+the caller sets `in_stream`. The layout depends on nothing else, neither version nor options.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class FieldReader:
         return tag
 
     def read_flags(self, field: str, defined: int) -> int:
-        """Read a byte of flags, of which only the bits in `defined` may be set."""
+        """Read a byte of flags, in which only the bits in `defined` may be set."""
         offset = self.offset
         flags = self.read_int8(field)
         if flags & ~defined:

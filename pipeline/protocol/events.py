@@ -63,7 +63,7 @@ class Emitted(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """End of the transaction, which is now whole; `change_count` is the number of its ordinals."""
+    """End of the transaction, which is now complete; `change_count` is the number of its ordinals."""
 
     xid: int
     commit_lsn: LSN
@@ -151,7 +151,7 @@ class BeganPrepare(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """End of the prepared transaction, which is now whole; `change_count` is the number of its ordinals.
+    """End of the prepared transaction, which is now complete; `change_count` is the number of its ordinals.
 
     Once `end_lsn` is acknowledged, the server sends Commit Prepared or Rollback Prepared only.
     """

@@ -6,11 +6,11 @@ Rules of a session:
    transactional Message, then Commit. A prepared transaction is the same between Begin Prepare and Prepare;
    Commit Prepared or Rollback Prepared follows later, perhaps in another session. For one that only locked
    rows, PostgreSQL 18 sends Prepare without Begin Prepare, and 15 to 17 send neither. Transactions never
-   nest. A Message that is not transactional comes between transactions.
+   nest. A Message that is not transactional is sent between transactions.
 2. A streamed transaction is sent in segments, each between Stream Start and Stream Stop, and ends with Stream
-   Commit, Stream Prepare or Stream Abort. Segments come between transactions and never nest, but many streams
-   may be open at once. The first segment of a transaction is marked. It is repeated when the server decodes
-   the transaction again, as each poll by SQL does, and then replaces what was sent before.
+   Commit, Stream Prepare or Stream Abort. Segments are sent between transactions and never nest, but many
+   streams may be open at once. The first segment of a transaction is marked. It is repeated when the server
+   decodes the transaction again, as each poll by SQL does, and then replaces what was sent before.
 3. Stream Abort also ends single subtransactions. It may name one that this session never streamed: 18 does so
    for a subtransaction that was streamed to an earlier session.
 4. A relation is described before the first change that names it, and again after each change of its columns;
@@ -19,7 +19,7 @@ Rules of a session:
 5. Changes are numbered from 0 within their transaction: Insert, Update, Delete, and Truncate once for each
    relation. Relation, Type, Origin and Message are not, because their number differs between sessions.
    Streamed changes are not numbered either, because some may still be rolled back.
-6. An illegal transition or a malformed message breaks the session for good: no transition leaves BROKEN.
+6. An illegal transition or a malformed message breaks the session permanently: no transition leaves BROKEN.
 
 `TRANSITIONS` is the table of rules 1 and 2, `Assembler` the machine.
 """
@@ -90,7 +90,7 @@ class State(enum.Enum):
     IN_STREAM = "in a segment of a stream"
     BROKEN = "in a broken session"
 
-    # enum.Enum hashes in Python code, and each transaction looks up two states.
+    # enum.Enum hashes in Python code, and each transaction hashes two states.
     __hash__ = object.__hash__
 
 

@@ -1,1 +1,1 @@
-"""Reports of runs, tables and the slot: copies under way, alerts, metrics, the JSON log, the status."""
+"""Reports of runs, tables and the slot: copies in progress, alerts, metrics, the JSON log, the status."""

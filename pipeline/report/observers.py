@@ -1,7 +1,7 @@
 """Observers of a run: lines and bars on stderr, metrics for Prometheus, a log of JSON lines.
 
-The jobs call `on_ingest` and `on_apply` with summaries that go on changing. An observer reads them and never
-changes a run; what only some runs need, such as prometheus_client, is imported by those.
+The jobs call `on_ingest` and `on_apply` with summaries that continue to change. An observer reads them and
+never changes a run; what only some runs need, such as prometheus_client, is imported by those.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WatchOptions:
 
 
 class Observers:
-    """Passes what a run reports to the observers that the command line asks for.
+    """Forwards the summaries of a run to the observers that the command line requests.
 
     Without `--log json` these are people: they see the copies and, in a continuous run, alerts. Other runs
     report held and failed tables in their closing lines.
@@ -70,7 +70,7 @@ class Observers:
                 raise SystemExit(code)  # the log has the sentence already
 
     def on_ingest(self, summary: IngestSummary) -> None:
-        """Pass on what ingest reports."""
+        """Forward what ingest reports."""
         if self._metrics is not None:
             self._metrics.on_ingest(summary)
         if self._board is not None:
@@ -79,7 +79,7 @@ class Observers:
             self._log.on_ingest(summary)
 
     def on_apply(self, summary: ApplySummary) -> None:
-        """Pass on what apply reports."""
+        """Forward what apply reports."""
         if self._metrics is not None:
             self._metrics.on_apply(summary)
         if self._board is not None and self._options.trigger == "continuous":

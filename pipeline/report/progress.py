@@ -1,4 +1,4 @@
-"""Table copies under way on stderr: bars in a terminal, elsewhere a line now and then.
+"""Table copies in progress on stderr: bars in a terminal, elsewhere a line now and then.
 
 Reads the summary that ingest reports, from any thread. Outside a terminal, a copy is one line
 when it is complete or failed, and all copies together are one line every 30 s. A stderr that cannot be
@@ -51,7 +51,7 @@ class Row:
 
 
 def list_running(copies: Mapping[TableName, CopyProgress]) -> list[tuple[TableName, CopyProgress]]:
-    """Return the open copies that have begun; those that only have to land come last."""
+    """Return the open copies that have begun; those that only have to land are last."""
     running = [(name, copy) for name, copy in copies.items() if copy.is_open and copy.began is not None]
     return sorted(running, key=lambda item: item[1].is_read)
 
@@ -68,7 +68,7 @@ def list_rows(copies: Mapping[TableName, CopyProgress], rate: float, most: int) 
 
 
 def total_line(copies: Mapping[TableName, CopyProgress], rate: float) -> str:
-    """Return one line about all copies, which names the first tables under way."""
+    """Return one line about all copies, which names the first tables in progress."""
     running = list_running(copies)
     named = [f"{_name_text(name)} {format_share(copy.share)}" for name, copy in running[:_MOST_NAMES]]
     if len(running) > _MOST_NAMES:
@@ -216,7 +216,7 @@ class CopyBoard:
             self._end_bars()
 
     def update(self, summary: IngestSummary) -> None:
-        """Show what changed since the last call; the summary goes on changing."""
+        """Show what changed since the last call; the summary continues to change."""
         self._summary = summary
         if self._is_silent:
             return

@@ -1,9 +1,8 @@
-"""The log of a run as JSON, one object a line, and the alerts of tables that are held or fail.
+"""The log of a run as JSON, one object a line, with an alert for each table that is held, fails or resumes.
 
-A `logging.Logger` of its own, which no configuration of the process changes, writes to stderr through
-`JsonFormatter`. Lines hold LSNs, counts, names and sentences, never a row's values or the connection.
-
-Alerts of a run: tables that are held, that fail, or that resume; each once for each sentence. Pure.
+A separate `logging.Logger`, which no configuration of the process changes, writes to stderr through
+`JsonFormatter`. `Alerts` reports each change of a table's state once, from the summary of apply. Lines
+contain LSNs, counts, names and sentences, never a row's values or the connection.
 """
 
 from __future__ import annotations
@@ -22,53 +21,8 @@ from pipeline.delta.sql import utc_text
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
-    from pipeline.progress import TableState
+    from pipeline.progress import ApplySummary, IngestSummary, TableState
     from pipeline.protocol.lsn import LSN
-
-Kind = Literal["held", "failed", "resumed"]
-
-
-class Alert(NamedTuple):
-    """A table's change of state, the LSN that it is applied up to, and why it is held or failed."""
-
-    kind: Kind
-    name: TableName
-    applied: LSN
-    sentence: str | None = None
-
-    @property
-    def line(self) -> str:
-        """The alert for people; the sentence of a held table names it."""
-        match self.kind:
-            case "held":
-                return f"held: {self.sentence}"
-            case "failed":
-                return f"failed: {self.name}: {self.sentence}"
-        return f"resumed: {self.name}"
-
-
-class Alerts:
-    """Remembers the last alert of each table."""
-
-    def __init__(self) -> None:
-        self._last: dict[TableName, tuple[Kind, str]] = {}
-
-    def update(self, tables: Mapping[TableName, TableState]) -> list[Alert]:
-        """Return the alerts that are new since the last call, by table."""
-        alerts = []
-        for name, state in sorted(tables.items()):
-            kind: Kind = "failed" if state.failure else "held"
-            sentence = state.failure or state.held
-            if sentence and (kind, sentence) != self._last.get(name):
-                self._last[name] = kind, sentence
-                alerts.append(Alert(kind, name, state.applied, sentence))
-            elif not sentence and self._last.pop(name, None) is not None:
-                alerts.append(Alert("resumed", name, state.applied))
-        return alerts
-
-
-if TYPE_CHECKING:
-    from pipeline.progress import ApplySummary, IngestSummary
 
 
 class JsonFormatter(logging.Formatter):
@@ -89,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
 class _Handler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Drop a line that cannot be written: the reader of the pipe may be gone, and the run goes on."""
+        """Drop a line that cannot be written: the reader of the pipe may be gone, and the run continues."""
 
 
 class RunLog:
@@ -185,3 +139,45 @@ class RunLog:
 
     def _log(self, event: str, level: int = logging.INFO, **fields: object) -> None:
         self._logger.log(level, event, extra={"fields": fields})
+
+
+Kind = Literal["held", "failed", "resumed"]
+
+
+class Alert(NamedTuple):
+    """A table's change of state, the LSN that it is applied up to, and why it is held or failed."""
+
+    kind: Kind
+    name: TableName
+    applied: LSN
+    sentence: str | None = None
+
+    @property
+    def line(self) -> str:
+        """The alert for people; the sentence of a held table names it."""
+        match self.kind:
+            case "held":
+                return f"held: {self.sentence}"
+            case "failed":
+                return f"failed: {self.name}: {self.sentence}"
+        return f"resumed: {self.name}"
+
+
+class Alerts:
+    """Remembers the last alert of each table."""
+
+    def __init__(self) -> None:
+        self._last: dict[TableName, tuple[Kind, str]] = {}
+
+    def update(self, tables: Mapping[TableName, TableState]) -> list[Alert]:
+        """Return the alerts that are new since the last call, by table."""
+        alerts = []
+        for name, state in sorted(tables.items()):
+            kind: Kind = "failed" if state.failure else "held"
+            sentence = state.failure or state.held
+            if sentence and (kind, sentence) != self._last.get(name):
+                self._last[name] = kind, sentence
+                alerts.append(Alert(kind, name, state.applied, sentence))
+            elif not sentence and self._last.pop(name, None) is not None:
+                alerts.append(Alert("resumed", name, state.applied))
+        return alerts

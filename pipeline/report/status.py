@@ -43,7 +43,7 @@ from pipeline.table_name import TableName, match_tables
 
 
 def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:
-    """Read the status of the pipeline; the source is left alone if `is_offline`."""
+    """Read the status of the pipeline; the source is not read if `is_offline`."""
     lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
     return _read_status(config, Bronze(lake, config.pipeline), Records(lake), is_offline)
 
@@ -150,7 +150,7 @@ def read_tables(
 def _copying(
     bronze: Bronze, copies: CopyHistory, name: TableName, shown: TableStatus | None, event: Event | None
 ) -> TableStatus | None:
-    """Return the status of a table whose copy is under way, wanted, held or gone; None for any other."""
+    """Return the status of a table whose copy is in progress, needed, held or dropped; None for any other."""
     last = copies.last(name)
     before = shown or TableStatus(name, COPYING, INVALID, -1, {}, event=event)
     held = None

@@ -1,4 +1,4 @@
-"""Write one range of a silver table's input: plan it whole, then carry the plan out.
+"""Write one range of a silver table's input: plan all of it, then carry the plan out.
 
 `plan` decides where the range ends, how the columns change, which writes follow and what each of them does to
 the table; it reads bronze and the table's log, and changes nothing. `execute` carries out a plan in named

@@ -166,7 +166,7 @@ class SnapshotCloner:
 
     @property
     def end_lsn(self) -> LSN:
-        """The LSN as of which silver shows what the snapshot sees."""
+        """The LSN up to which silver shows what the snapshot sees."""
         return LSN(self._snapshot.lsn + 1)
 
     def find_invisible(self, pinned: Sequence[PinnedTable]) -> dict[TableName, str]:

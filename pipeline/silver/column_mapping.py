@@ -1,15 +1,13 @@
-"""Match silver's columns with those of relation versions, by attribute number; plan the renames that follow.
+"""Match silver's columns with those of relation versions, and plan the renames.
 
-PostgreSQL never reuses an attribute number in a table, so a column with another name may still be the same
-column, and a column that was dropped and added again is another one. The stream itself only has names; if the
-catalog did not have the number of a column, it is the column that had its name in the version before.
+PostgreSQL never reuses an attribute number in a table: a column with another name may still be the same
+column, and a column that was dropped and added again is another one. If the catalog did not have the number
+of a column, the column is the one with its name in the previous version, because the stream itself contains
+only names.
 
-pgdelta's two columns of a silver table, `_commit_lsn` and `_commit_time`: name and find them.
-A source column with such a name keeps it, and pgdelta's column gets trailing underscores, whether the source
-column exists when the table is created, is added or is renamed later.
-
-Sidecar columns: texts that a column's silver type cannot hold, kept by the policy `text`.
-Such a column has a sidecar `<name>__text`, which is NULL if the value fits.
+If a column of the source has the name of one of pgdelta's own, `_commit_lsn` or `_commit_time`, trailing
+underscores are added to the latter. With the policy `text`, a column has a sidecar `<name>__text` for texts
+that its silver type cannot hold; it is NULL if the value fits.
 """
 
 from __future__ import annotations
@@ -25,81 +23,6 @@ from pipeline.silver.schema_operations import RenameColumn
 from pipeline.silver.types import silver_type
 
 COMMIT_LSN, COMMIT_TIME = "_commit_lsn", "_commit_time"
-
-
-def free_names(used: Iterable[str]) -> list[str]:
-    """Return names for the two columns that no other column has; Delta ignores case in names."""
-    names = {name.lower() for name in used}
-    return [_free(base, names) for base in (COMMIT_LSN, COMMIT_TIME)]
-
-
-def find_metadata_columns(
-    columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]
-) -> list[str]:
-    """Find the two columns among a table's columns if a crash prevented that they were registered.
-
-    `recorded` are the columns that are registered as the source's; `source_names` are the names of the
-    source's relation versions, which the run that ended early may have added.
-    """
-    return [_find(base, columns, recorded, source_names) for base in (COMMIT_LSN, COMMIT_TIME)]
-
-
-def _find(base: str, columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]) -> str:
-    candidates = [n for n in columns if n.lower().rstrip("_") == base and n not in recorded]
-    candidates = [n for n in candidates if n not in source_names] or candidates
-    return max(candidates, key=len, default=_free(base, {name.lower() for name in columns}))
-
-
-def plan_metadata_renames(
-    metadata_columns: Sequence[str], silver: Iterable[str], targets: Iterable[str]
-) -> list[RenameColumn]:
-    """Plan the renames of the two columns that free the names which the source's columns will have.
-
-    `silver` are the current names of the table's other columns, `targets` their future names.
-    """
-    targets = {name.lower() for name in targets}
-    used = {*targets, *(name.lower() for name in (*silver, *metadata_columns))}
-    renames = []
-    for name, base in zip(metadata_columns, (COMMIT_LSN, COMMIT_TIME), strict=False):
-        if name.lower() in targets:
-            to = _free(base, used)
-            sentence = (
-                f"Column {name} of pgdelta was renamed to {to}, because the source has a column {name}."
-            )
-            renames.append(RenameColumn(name, to, sentence))
-    return renames
-
-
-def _free(name: str, used: Collection[str]) -> str:
-    while name in used:
-        name += "_"
-    return name
-
-
-SUFFIX = "__text"
-
-
-def sidecars(relation: SourceRelation, rule: TableRule) -> dict[str, str]:
-    """Return the sidecars of a relation version: name → the column whose texts it has."""
-    return {
-        column.name + SUFFIX: column.name
-        for column in relation.columns
-        if rule.misfit_of(column.name) == "text"
-        and not silver_type(column, rule.types.get(column.name)).is_total
-    }
-
-
-def with_sidecars(renames: Sequence[RenameColumn], silver: Iterable[str]) -> list[RenameColumn]:
-    """Return the renames, each followed by the rename of its column's sidecar if silver has one."""
-    present = set(silver)
-    both: list[RenameColumn] = []
-    for rename in renames:
-        both.append(rename)
-        before, to = rename.name + SUFFIX, rename.to + SUFFIX
-        if before in present and to not in present:
-            both.append(RenameColumn(before, to))
-            present ^= {before, to}
-    return both
 
 
 _Column: TypeAlias = tuple[str, PostgresType, int | None]  # name, type, attribute number
@@ -351,3 +274,78 @@ def _in_order(renames: dict[str, RenameColumn], present: set[str]) -> list[Renam
         operations.append(operation)
         present = present - {name.lower()} | {operation.to.lower()}
     return operations
+
+
+def free_names(used: Iterable[str]) -> list[str]:
+    """Return names for the two columns that no other column has; Delta ignores case in names."""
+    names = {name.lower() for name in used}
+    return [_free(base, names) for base in (COMMIT_LSN, COMMIT_TIME)]
+
+
+def find_metadata_columns(
+    columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]
+) -> list[str]:
+    """Find the two columns among a table's columns if a crash prevented that they were registered.
+
+    `recorded` are the columns that are registered as the source's; `source_names` are the names of the
+    source's relation versions, which the run that ended early may have added.
+    """
+    return [_find(base, columns, recorded, source_names) for base in (COMMIT_LSN, COMMIT_TIME)]
+
+
+def _find(base: str, columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]) -> str:
+    candidates = [n for n in columns if n.lower().rstrip("_") == base and n not in recorded]
+    candidates = [n for n in candidates if n not in source_names] or candidates
+    return max(candidates, key=len, default=_free(base, {name.lower() for name in columns}))
+
+
+def plan_metadata_renames(
+    metadata_columns: Sequence[str], silver: Iterable[str], targets: Iterable[str]
+) -> list[RenameColumn]:
+    """Plan the renames of the two columns that free the names which the source's columns will have.
+
+    `silver` are the current names of the table's other columns, `targets` their future names.
+    """
+    targets = {name.lower() for name in targets}
+    used = {*targets, *(name.lower() for name in (*silver, *metadata_columns))}
+    renames = []
+    for name, base in zip(metadata_columns, (COMMIT_LSN, COMMIT_TIME), strict=False):
+        if name.lower() in targets:
+            to = _free(base, used)
+            sentence = (
+                f"Column {name} of pgdelta was renamed to {to}, because the source has a column {name}."
+            )
+            renames.append(RenameColumn(name, to, sentence))
+    return renames
+
+
+def _free(name: str, used: Collection[str]) -> str:
+    while name in used:
+        name += "_"
+    return name
+
+
+SUFFIX = "__text"
+
+
+def sidecars(relation: SourceRelation, rule: TableRule) -> dict[str, str]:
+    """Return the sidecars of a relation version: name → the column whose texts it has."""
+    return {
+        column.name + SUFFIX: column.name
+        for column in relation.columns
+        if rule.misfit_of(column.name) == "text"
+        and not silver_type(column, rule.types.get(column.name)).is_total
+    }
+
+
+def with_sidecars(renames: Sequence[RenameColumn], silver: Iterable[str]) -> list[RenameColumn]:
+    """Return the renames, each followed by the rename of its column's sidecar if silver has one."""
+    present = set(silver)
+    both: list[RenameColumn] = []
+    for rename in renames:
+        both.append(rename)
+        before, to = rename.name + SUFFIX, rename.to + SUFFIX
+        if before in present and to not in present:
+            both.append(RenameColumn(before, to))
+            present ^= {before, to}
+    return both

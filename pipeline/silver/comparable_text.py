@@ -1,4 +1,4 @@
-"""The text form in which PostgreSQL and Spark write a value alike, and Spark's SQL for it.
+"""The text form in which both PostgreSQL and Spark write a value, and Spark's SQL for it.
 
 A form belongs to a pair of types, the source's and silver's. `postgres.snapshot.comparable_text` has the SQL
 for PostgreSQL. Columns whose types have no form are not compared, and reported.

@@ -1,21 +1,12 @@
-"""Changes as Spark frames: split into steps, folded to one row per key, then typed.
+"""Changes as Spark frames: split into steps, folded to one row per key, then typed. Nothing is written here.
 
-The columns of these frames are named by number (k0…, x0…, c0…, s0…), so that no name of a source table can
-collide with them. Nothing is written here.
+The columns of these frames are numbered (k0…, x0…, c0…, s0…), so that no name of a source table can collide
+with them. Changes without a key are folded as a multiset: each adds or removes rows equal to an image, and an
+update does both, with unchanged TOAST copied from the old image. Images are compared as canonical text, in
+which NULL equals NULL and -0 differs from 0.
 
-Tables under REPLICA IDENTITY FULL: a multiset of rows, in which each change adds or removes equal rows.
-An update removes one row equal to the old image and adds one equal to the new; unchanged TOAST in the new
-tuple has its value in the old one. Changes of one image commute, except for the removal of a row that silver
-never had: that does nothing, so the lowest running count (`lowest`) is kept besides the net count. Images are
-compared as canonical text, in which NULL equals NULL and -0 differs from 0.
-
-Resolve what the upsert of a key change did not send, from the row at its old key.
-The life of a row at one key is a *segment*. It begins with an insert, with the upsert of a key change, after
-a delete, or at the start of the input; it ends with a delete, with the delete of a key change, or with the
-input. A segment that begins with a key change inherits from the segment that the same change ended at the old
-key, and so on, up to a segment that sent the column or to a row of silver. Segments are joined to their
-predecessors by pointer doubling: each round halves the remaining distance, so a chain of 100,000 key changes
-takes 17 joins, all in Spark.
+An upsert after a key change inherits unchanged TOAST from the row at its old key. Chains of key changes are
+resolved by pointer doubling, in 17 joins for 100,000 of them (`follow_key_changes`).
 """
 
 from __future__ import annotations
@@ -39,205 +30,6 @@ from pipeline.silver.fold import (
     pick,
 )
 from pipeline.silver.write import MetadataNames, image_of_row, image_of_texts
-
-ABSENT = "greatest(0, -(silver_count + lowest))"
-"""SQL for the number of removed rows that silver does not have."""
-
-
-def signed_rows(changes: DataFrame, columns: Sequence[FoldColumn], version: int) -> DataFrame:
-    """Return one row per removed (sign -1) or added (+1) row: sequence_key, sign, commit, x0…, image."""
-    old = _signed_texts("old", columns, version)
-    new = _signed_texts("new", columns, version)
-    both = f"CASE op WHEN 'I' THEN array({new}) WHEN 'D' THEN array({old}) ELSE array({old}, {new}) END"
-    exploded = changes.withColumn("signed", F.explode(F.expr(both)))
-    rows = exploded.select(
-        F.expr("struct(commit_lsn, ordinal, signed.sign)").alias("sequence_key"),
-        F.col("signed.sign").alias("sign"),
-        "commit_lsn",
-        "commit_time",
-        *(F.col(f"signed.x{i}").alias(f"x{i}") for i in range(len(columns))),
-    )
-    return rows.withColumn("image", F.expr(image_of_texts(columns)))
-
-
-def _signed_texts(side: str, columns: Sequence[FoldColumn], version: int) -> str:
-    """Return SQL for the struct of sign and texts of one tuple of a change."""
-    fields = [f"'sign', {1 if side == 'new' else -1}"]
-    for i, column in enumerate(columns):
-        index, missing = column.indexes.get(version), column.missing_value
-        text = "CAST(NULL AS STRING)" if missing is None else literal(missing)
-        text = text if index is None else f"get({side}, {index})"
-        if side == "new" and index is not None:
-            text = f"CASE WHEN array_contains(unsent, {index}) THEN get(old, {index}) ELSE {text} END"
-        fields.append(f"'x{i}', {text}")
-    return f"named_struct({', '.join(fields)})"
-
-
-def net_counts(rows: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
-    """Return one row per image: net, lowest, and the texts and commit of its last added row."""
-    running = F.sum("sign").over(Window.partitionBy("image").orderBy("sequence_key"))
-    texts = ", ".join(f"x{i}" for i in range(len(columns)))
-    return (
-        rows.withColumn("running", running)
-        .groupBy("image")
-        .agg(
-            F.sum("sign").alias("net"),
-            F.min("running").alias("lowest"),
-            F.expr(f"max_by(struct(commit_lsn, commit_time, {texts}), sequence_key)").alias("last"),
-        )
-        .select("image", "net", "lowest", "last.*")
-    )
-
-
-def surviving_rows(rows: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
-    """Return the added rows (x0…, commit_lsn, commit_time) that were not removed, compared as texts."""
-    texts = [f"x{i}" for i in range(len(columns))]
-    last = F.expr("max_by(struct(commit_lsn, commit_time), sequence_key)").alias("last")
-    net = rows.groupBy(*texts).agg(F.sum("sign").alias("net"), last).where("net > 0")
-    return net.withColumn("number", F.expr("explode(sequence(1, net))")).select("last.*", *texts)
-
-
-def with_silver_counts(net: DataFrame, silver: DataFrame | None, columns: Sequence[FoldColumn]) -> DataFrame:
-    """Add `silver_count`, the number of equal rows in silver, and `new_count`, the number after the write."""
-    if silver is None:
-        counted = net.withColumn("silver_count", F.lit(0))
-    else:
-        # Silver is read only for images of which rows are removed; the others grow by `net`.
-        reduced = net.where("lowest < 0").select("image")
-        images = silver.alias("t").select(F.expr(image_of_row(columns, "t")).alias("image"))
-        counts = images.join(reduced, "image").groupBy("image").agg(F.count("*").alias("silver_count"))
-        counted = net.join(counts, "image", "left").withColumn(
-            "silver_count", F.expr("coalesce(silver_count, 0)")
-        )
-    return counted.withColumn("new_count", F.expr(f"silver_count + net + {ABSENT}"))
-
-
-def added_rows(counted: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
-    """Return one row (image, commit, texts x0…) for each row to add."""
-    numbers = F.expr("explode(sequence(1, new_count - silver_count))")
-    added = counted.where("new_count > silver_count").withColumn("number", numbers)
-    return added.select("image", "commit_lsn", "commit_time", *(f"x{i}" for i in range(len(columns))))
-
-
-def kept_rows(
-    counted: DataFrame, silver: DataFrame, columns: Sequence[FoldColumn], metadata: MetadataNames
-) -> DataFrame:
-    """Return silver's rows that stay: the MERGE deletes all rows of a reduced image, then inserts these."""
-    reduced = counted.where("new_count < silver_count AND new_count > 0").select("image", "new_count")
-    newest = F.col("commit_lsn").desc() if metadata.commit_lsn else F.lit(0)
-    rows = silver.alias("t").select(
-        F.expr(image_of_row(columns, "t")).alias("image"),
-        *(F.col("t." + quoted(column.name)).alias(f"c{i}") for i, column in enumerate(columns)),
-        *(F.col("t." + quoted(name)).alias(source) for name, source in metadata.pairs()),
-    )
-    ranked = rows.join(reduced, "image").withColumn(
-        "rank", F.row_number().over(Window.partitionBy("image").orderBy(newest))
-    )
-    return ranked.where("rank <= new_count").drop("rank", "new_count")
-
-
-_CHANGE = "named_struct('lsn', sequence_key.commit_lsn, 'ordinal', sequence_key.ordinal)"
-
-
-def base_key_names(fold: Fold) -> list[str]:
-    """Return the names of the key texts of the silver row from which a moved row inherits: b0, b1, …"""
-    return [f"b{i}" for i in range(len(fold.key))]
-
-
-def follow_key_changes(steps: DataFrame, fold: Fold) -> DataFrame:
-    """Return one row for each row that exists at a new key: k0…, b0…, s<i>, x<i>, with no column INHERITED.
-
-    A column in state FROM_SILVER has its value in the silver row with the key b0….
-    """
-    segments = _segments(steps, fold).localCheckpoint()
-    while _has_inherited(segments, fold):
-        segments = _inherit(segments, fold).localCheckpoint()
-    existing = segments.where("moved_out IS NULL")
-    columns = [c for i in fold.partial for c in (f"s{i}", f"x{i}")]
-    return existing.select(*fold.key_names, *base_key_names(fold), *columns)
-
-
-def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
-    """Return the segments that begin or end with a key change: `moved_in` and `moved_out`."""
-    at_key = Window.partitionBy(*fold.key_names)
-    in_order = at_key.orderBy("sequence_key")
-    begins = F.col("step").isin("I", "K") | F.coalesce(F.lag("step").over(in_order) == "D", F.lit(False))
-    states = [
-        F.expr(f"max_by({column_state(fold, i)}, sequence_key) FILTER (WHERE {_determines(fold, i)})").alias(
-            f"p{i}"
-        )
-        for i in fold.partial
-    ]
-    segments = (
-        steps.withColumn("begins", begins)
-        .withColumn("segment", F.sum(F.expr("CAST(begins AS INT)")).over(in_order))
-        .withColumn("last_segment", F.max("segment").over(at_key))
-        .groupBy(*fold.key_names, "segment")
-        .agg(
-            F.expr(f"max(CASE WHEN step = 'K' THEN {_CHANGE} END)").alias("moved_in"),
-            F.expr(f"max(CASE WHEN step = 'D' AND is_key_change THEN {_CHANGE} END)").alias("moved_out"),
-            # A row may end without a delete: an insert or upsert at its key replaces it.
-            F.expr("bool_or(step = 'D' OR segment < last_segment)").alias("ended"),
-            *states,
-        )
-        .where("moved_out IS NOT NULL OR (moved_in IS NOT NULL AND NOT ended)")
-    )
-    # Only the first segment at a key can be silver's row.
-    from_silver = "segment = 0"
-    default_state = f"CASE WHEN {from_silver} THEN {FROM_SILVER} ELSE {UNKNOWN} END"
-    return segments.select(
-        *fold.key_names,
-        "moved_in",
-        "moved_out",
-        *(
-            F.expr(f"CASE WHEN {from_silver} THEN {k} END").alias(b)
-            for k, b in zip(fold.key_names, base_key_names(fold), strict=True)
-        ),
-        *(F.expr(f"coalesce(p{i}.state, {default_state})").alias(f"s{i}") for i in fold.partial),
-        *(F.expr(f"p{i}.text").alias(f"x{i}") for i in fold.partial),
-    )
-
-
-def _determines(fold: Fold, i: int) -> str:
-    """Return SQL that is true for the steps that determine column i of a segment."""
-    return f"step = 'K' OR step = 'I' OR ({is_sent(fold, i)} AND step <> 'D')"
-
-
-def _has_inherited(segments: DataFrame, fold: Fold) -> bool:
-    inherits = reduce(Column.__or__, (F.col(f"s{i}") == INHERITED for i in fold.partial))
-    return not segments.where(inherits & F.col("moved_in").isNotNull()).isEmpty()
-
-
-def _inherit(segments: DataFrame, fold: Fold) -> DataFrame:
-    """Replace inherited columns by the predecessor's, and point to the predecessor's own predecessor."""
-    predecessors = segments.where("moved_out IS NOT NULL").select(
-        F.col("moved_out").alias("change"),
-        F.col("moved_in").alias("before"),
-        *(F.col(b).alias(f"o{b}") for b in base_key_names(fold)),
-        *(F.col(f"s{i}").alias(f"os{i}") for i in fold.partial),
-        *(F.col(f"x{i}").alias(f"ox{i}") for i in fold.partial),
-    )
-    inherited = [
-        column
-        for i in fold.partial
-        for column in (
-            # Without its predecessor in the input a value is unknown, never NULL by accident.
-            _inherited(f"s{i}", f"coalesce(os{i}, {UNKNOWN})", i),
-            _inherited(f"x{i}", f"ox{i}", i),
-        )
-    ]
-    return segments.join(predecessors, F.col("moved_in") == F.col("change"), "left").select(
-        *fold.key_names,
-        F.col("before").alias("moved_in"),
-        "moved_out",
-        *(F.expr(f"coalesce({b}, o{b})").alias(b) for b in base_key_names(fold)),
-        *inherited,
-    )
-
-
-def _inherited(name: str, predecessor: str, i: int) -> Column:
-    inherits = f"s{i} = {INHERITED} AND moved_in IS NOT NULL"
-    return F.expr(f"CASE WHEN {inherits} THEN {predecessor} ELSE {name} END").alias(name)
 
 
 def steps(changes: DataFrame, fold: Fold) -> DataFrame:
@@ -386,3 +178,203 @@ def final_rows(source: DataFrame, fold: Fold, metadata: MetadataNames) -> DataFr
         *(F.col(f"c{i}").alias(column.name) for i, column in enumerate(fold.columns)),
         *(F.col(source_name).alias(name) for name, source_name in metadata.pairs()),
     )
+
+
+_CHANGE = "named_struct('lsn', sequence_key.commit_lsn, 'ordinal', sequence_key.ordinal)"
+
+
+def base_key_names(fold: Fold) -> list[str]:
+    """Return the names of the key texts of the silver row from which a moved row inherits: b0, b1, …"""
+    return [f"b{i}" for i in range(len(fold.key))]
+
+
+def follow_key_changes(steps: DataFrame, fold: Fold) -> DataFrame:
+    """Return one row for each row that exists at a new key: k0…, b0…, s<i>, x<i>, with no column INHERITED.
+
+    A column in state FROM_SILVER has its value in the silver row with the key b0….
+    """
+    segments = _segments(steps, fold).localCheckpoint()
+    while _has_inherited(segments, fold):
+        segments = _inherit(segments, fold).localCheckpoint()
+    existing = segments.where("moved_out IS NULL")
+    columns = [c for i in fold.partial for c in (f"s{i}", f"x{i}")]
+    return existing.select(*fold.key_names, *base_key_names(fold), *columns)
+
+
+def _segments(steps: DataFrame, fold: Fold) -> DataFrame:
+    """Return the segments that begin or end with a key change: `moved_in` and `moved_out`."""
+    at_key = Window.partitionBy(*fold.key_names)
+    in_order = at_key.orderBy("sequence_key")
+    begins = F.col("step").isin("I", "K") | F.coalesce(F.lag("step").over(in_order) == "D", F.lit(False))
+    states = [
+        F.expr(f"max_by({column_state(fold, i)}, sequence_key) FILTER (WHERE {_determines(fold, i)})").alias(
+            f"p{i}"
+        )
+        for i in fold.partial
+    ]
+    segments = (
+        steps.withColumn("begins", begins)
+        .withColumn("segment", F.sum(F.expr("CAST(begins AS INT)")).over(in_order))
+        .withColumn("last_segment", F.max("segment").over(at_key))
+        .groupBy(*fold.key_names, "segment")
+        .agg(
+            F.expr(f"max(CASE WHEN step = 'K' THEN {_CHANGE} END)").alias("moved_in"),
+            F.expr(f"max(CASE WHEN step = 'D' AND is_key_change THEN {_CHANGE} END)").alias("moved_out"),
+            # A row may end without a delete: an insert or upsert at its key replaces it.
+            F.expr("bool_or(step = 'D' OR segment < last_segment)").alias("ended"),
+            *states,
+        )
+        .where("moved_out IS NOT NULL OR (moved_in IS NOT NULL AND NOT ended)")
+    )
+    # Only the first segment at a key can be silver's row.
+    from_silver = "segment = 0"
+    default_state = f"CASE WHEN {from_silver} THEN {FROM_SILVER} ELSE {UNKNOWN} END"
+    return segments.select(
+        *fold.key_names,
+        "moved_in",
+        "moved_out",
+        *(
+            F.expr(f"CASE WHEN {from_silver} THEN {k} END").alias(b)
+            for k, b in zip(fold.key_names, base_key_names(fold), strict=True)
+        ),
+        *(F.expr(f"coalesce(p{i}.state, {default_state})").alias(f"s{i}") for i in fold.partial),
+        *(F.expr(f"p{i}.text").alias(f"x{i}") for i in fold.partial),
+    )
+
+
+def _determines(fold: Fold, i: int) -> str:
+    """Return SQL that is true for the steps that determine column i of a segment."""
+    return f"step = 'K' OR step = 'I' OR ({is_sent(fold, i)} AND step <> 'D')"
+
+
+def _has_inherited(segments: DataFrame, fold: Fold) -> bool:
+    inherits = reduce(Column.__or__, (F.col(f"s{i}") == INHERITED for i in fold.partial))
+    return not segments.where(inherits & F.col("moved_in").isNotNull()).isEmpty()
+
+
+def _inherit(segments: DataFrame, fold: Fold) -> DataFrame:
+    """Replace inherited columns by the predecessor's, and point to the predecessor's own predecessor."""
+    predecessors = segments.where("moved_out IS NOT NULL").select(
+        F.col("moved_out").alias("change"),
+        F.col("moved_in").alias("before"),
+        *(F.col(b).alias(f"o{b}") for b in base_key_names(fold)),
+        *(F.col(f"s{i}").alias(f"os{i}") for i in fold.partial),
+        *(F.col(f"x{i}").alias(f"ox{i}") for i in fold.partial),
+    )
+    inherited = [
+        column
+        for i in fold.partial
+        for column in (
+            # Without its predecessor in the input a value is unknown, never NULL by accident.
+            _inherited(f"s{i}", f"coalesce(os{i}, {UNKNOWN})", i),
+            _inherited(f"x{i}", f"ox{i}", i),
+        )
+    ]
+    return segments.join(predecessors, F.col("moved_in") == F.col("change"), "left").select(
+        *fold.key_names,
+        F.col("before").alias("moved_in"),
+        "moved_out",
+        *(F.expr(f"coalesce({b}, o{b})").alias(b) for b in base_key_names(fold)),
+        *inherited,
+    )
+
+
+def _inherited(name: str, predecessor: str, i: int) -> Column:
+    inherits = f"s{i} = {INHERITED} AND moved_in IS NOT NULL"
+    return F.expr(f"CASE WHEN {inherits} THEN {predecessor} ELSE {name} END").alias(name)
+
+
+ABSENT = "greatest(0, -(silver_count + lowest))"
+"""SQL for the number of removed rows that silver does not have."""
+
+
+def signed_rows(changes: DataFrame, columns: Sequence[FoldColumn], version: int) -> DataFrame:
+    """Return one row per removed (sign -1) or added (+1) row: sequence_key, sign, commit, x0…, image."""
+    old = _signed_texts("old", columns, version)
+    new = _signed_texts("new", columns, version)
+    both = f"CASE op WHEN 'I' THEN array({new}) WHEN 'D' THEN array({old}) ELSE array({old}, {new}) END"
+    exploded = changes.withColumn("signed", F.explode(F.expr(both)))
+    rows = exploded.select(
+        F.expr("struct(commit_lsn, ordinal, signed.sign)").alias("sequence_key"),
+        F.col("signed.sign").alias("sign"),
+        "commit_lsn",
+        "commit_time",
+        *(F.col(f"signed.x{i}").alias(f"x{i}") for i in range(len(columns))),
+    )
+    return rows.withColumn("image", F.expr(image_of_texts(columns)))
+
+
+def _signed_texts(side: str, columns: Sequence[FoldColumn], version: int) -> str:
+    """Return SQL for the struct of sign and texts of one tuple of a change."""
+    fields = [f"'sign', {1 if side == 'new' else -1}"]
+    for i, column in enumerate(columns):
+        index, missing = column.indexes.get(version), column.missing_value
+        text = "CAST(NULL AS STRING)" if missing is None else literal(missing)
+        text = text if index is None else f"get({side}, {index})"
+        if side == "new" and index is not None:
+            text = f"CASE WHEN array_contains(unsent, {index}) THEN get(old, {index}) ELSE {text} END"
+        fields.append(f"'x{i}', {text}")
+    return f"named_struct({', '.join(fields)})"
+
+
+def net_counts(rows: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
+    """Return one row per image: net, lowest, and the texts and commit of its last added row."""
+    running = F.sum("sign").over(Window.partitionBy("image").orderBy("sequence_key"))
+    texts = ", ".join(f"x{i}" for i in range(len(columns)))
+    return (
+        rows.withColumn("running", running)
+        .groupBy("image")
+        .agg(
+            F.sum("sign").alias("net"),
+            F.min("running").alias("lowest"),
+            F.expr(f"max_by(struct(commit_lsn, commit_time, {texts}), sequence_key)").alias("last"),
+        )
+        .select("image", "net", "lowest", "last.*")
+    )
+
+
+def surviving_rows(rows: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
+    """Return the added rows (x0…, commit_lsn, commit_time) that were not removed, compared as texts."""
+    texts = [f"x{i}" for i in range(len(columns))]
+    last = F.expr("max_by(struct(commit_lsn, commit_time), sequence_key)").alias("last")
+    net = rows.groupBy(*texts).agg(F.sum("sign").alias("net"), last).where("net > 0")
+    return net.withColumn("number", F.expr("explode(sequence(1, net))")).select("last.*", *texts)
+
+
+def with_silver_counts(net: DataFrame, silver: DataFrame | None, columns: Sequence[FoldColumn]) -> DataFrame:
+    """Add `silver_count`, the number of equal rows in silver, and `new_count`, the number after the write."""
+    if silver is None:
+        counted = net.withColumn("silver_count", F.lit(0))
+    else:
+        # Silver is read only for images whose rows are removed; the others grow by `net`.
+        reduced = net.where("lowest < 0").select("image")
+        images = silver.alias("t").select(F.expr(image_of_row(columns, "t")).alias("image"))
+        counts = images.join(reduced, "image").groupBy("image").agg(F.count("*").alias("silver_count"))
+        counted = net.join(counts, "image", "left").withColumn(
+            "silver_count", F.expr("coalesce(silver_count, 0)")
+        )
+    return counted.withColumn("new_count", F.expr(f"silver_count + net + {ABSENT}"))
+
+
+def added_rows(counted: DataFrame, columns: Sequence[FoldColumn]) -> DataFrame:
+    """Return one row (image, commit, texts x0…) for each row to add."""
+    numbers = F.expr("explode(sequence(1, new_count - silver_count))")
+    added = counted.where("new_count > silver_count").withColumn("number", numbers)
+    return added.select("image", "commit_lsn", "commit_time", *(f"x{i}" for i in range(len(columns))))
+
+
+def kept_rows(
+    counted: DataFrame, silver: DataFrame, columns: Sequence[FoldColumn], metadata: MetadataNames
+) -> DataFrame:
+    """Return silver's rows that stay: the MERGE deletes all rows of a reduced image, then inserts these."""
+    reduced = counted.where("new_count < silver_count AND new_count > 0").select("image", "new_count")
+    newest = F.col("commit_lsn").desc() if metadata.commit_lsn else F.lit(0)
+    rows = silver.alias("t").select(
+        F.expr(image_of_row(columns, "t")).alias("image"),
+        *(F.col("t." + quoted(column.name)).alias(f"c{i}") for i, column in enumerate(columns)),
+        *(F.col("t." + quoted(name)).alias(source) for name, source in metadata.pairs()),
+    )
+    ranked = rows.join(reduced, "image").withColumn(
+        "rank", F.row_number().over(Window.partitionBy("image").orderBy(newest))
+    )
+    return ranked.where("rank <= new_count").drop("rank", "new_count")

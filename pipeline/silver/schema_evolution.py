@@ -1,11 +1,9 @@
-"""Plan the operations that give silver the columns of a relation version, or hold the table.
+"""Plan the operations that give silver the columns of a relation version, or hold the table. Pure.
 
-Pure: nothing is changed here, and the operations know their SQL and their sentence. Renames come first
-(`column_mapping`). A change that silver cannot follow exactly, as to a type that does not hold all values,
-holds the table or has it rebuilt, as the configuration says.
-
-Notes about schema changes that the stream does not carry completely: silver may differ from the source.
-Each is recorded as an event of kind `resync` or `diverged`.
+Renames are planned first (`column_mapping`). If silver cannot follow a change exactly, for example to a type
+that does not hold all values, the table is held or rebuilt, as configured. If the stream does not carry a
+schema change completely, silver may differ from the source; `schema_note` returns the event to record, of
+kind `resync` or `diverged`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operations of schema evolution: frozen values that know their SQL, what they cost and what they lose.
+"""The operations of schema evolution: frozen values with their SQL, their cost and what they lose.
 
 `schema_evolution` plans them from relation versions alone, `SchemaWriter` carries them out by running
 `statements`, and `pgdelta plan` prints the same. `features` are the table features that readers need

@@ -241,7 +241,7 @@ class _Found:
 
 
 def _inspect(source: DataFrame, fold: Fold) -> _Found:
-    """Count, in one pass over the folded rows, what needs more work and what does not fit."""
+    """Count, in one scan of the folded rows, what needs more work and what does not fit."""
     inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
     lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
     unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].indexes) or "false"

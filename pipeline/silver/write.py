@@ -1,16 +1,12 @@
-"""Plan what one write does to a silver table, before anything runs, as SQL that can be shown.
+"""Plan one write to a silver table as SQL, which can be shown before anything runs. Pure.
 
-A MERGE or INSERT reads the folded changes under the name `folded`. `pgdelta plan --sql` prints the MERGE that
-apply runs; appends and overwrites are printed as INSERT, and apply does them by Spark's DataFrame writer with
-the same effect.
+A MERGE or INSERT reads the folded changes under the name `folded`. Their columns are numbered (c0…, s0…,
+k0…), so that no name of a source table can collide with them; names appear only as quoted columns of the
+target. `pgdelta plan --sql` prints the MERGE that apply runs. Appends and overwrites are printed as INSERT;
+apply does them with Spark's DataFrame writer, to the same effect.
 
-Conditions on silver that select the rows of key ranges, for a partial resync. Pure text.
-Silver must select the same keys as the source. That needs types whose values both sort alike, unless a range
-is one key.
-
-The SQL of a MERGE of folded rows, and of what it compares and records. Pure text.
-The source frame numbers its columns (c0…, s0…, k0…), so that no name of a source table can collide with them;
-names appear only as quoted columns of the target.
+A partial resync deletes by key ranges. Silver must select the same keys as the source, so a range needs types
+whose values have the same order in both, unless it is one key.
 """
 
 from __future__ import annotations
@@ -33,56 +29,100 @@ class KeyRangesUnusable(Exception):
     """Silver cannot select the rows of key ranges."""
 
 
-def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
-    """Return SQL that is true for silver's rows in the ranges.
+FOLDED = "folded"
 
-    `key_types` are the oids of the key's types at the source, of domains those of their base types. Raises
-    KeyRangesUnusable if silver sorts a type differently.
+
+class WriteKind(enum.Enum):
+    """How rows are written to the table."""
+
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    MERGE = "merge by key"
+    MERGE_ROWS = "merge whole rows"
+    REPLACE_KEYS = "replace key ranges"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write: what it reads, how it folds, what it does and what its commit records.
+
+    `condition` is that of REPLACE_KEYS, `statement` the MERGE.
     """
-    key = [(quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]
-    for each in ranges:
-        pairs = zip(key_types, key[: each.width], strict=False)
-        if not each.is_single and not all(has_same_order(oid, kind.ddl) for oid, (_, kind) in pairs):
-            raise KeyRangesUnusable
-    return " OR ".join(f"({_condition(key, each)})" for each in ranges)
+
+    step: WriteStep
+    kind: WriteKind
+    fold: Fold
+    commit: TableCommit
+    metadata: MetadataNames
+    table: str
+    statement: str | None = None
+    condition: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The written columns, pgdelta's last."""
+        return (*(column.name for column in self.fold.columns), *(name for name, _ in self.metadata.pairs()))
+
+    @property
+    def sql(self) -> str:
+        """The write as one Spark SQL statement."""
+        if self.statement is not None:
+            return self.statement
+        names = ", ".join(map(quoted, self.columns))
+        match self.kind:
+            case WriteKind.REPLACE_KEYS:
+                return f"INSERT INTO {self.table} REPLACE WHERE {self.condition} SELECT {names} FROM {FOLDED}"
+            case WriteKind.OVERWRITE:
+                return f"INSERT OVERWRITE {self.table} ({names}) SELECT {names} FROM {FOLDED}"
+        return f"INSERT INTO {self.table} ({names}) SELECT {names} FROM {FOLDED}"
 
 
-def bounds_are_values(fold: Fold, ranges: Sequence[KeyRange]) -> str:
-    """Return SQL that is true if the silver types can hold all bounds of the ranges."""
-    kinds = [fold.columns[i].type for i in fold.key]
-    values = {
-        kind.value(literal(text))
-        for each in ranges
-        for texts in (each.first, each.last)
-        for kind, text in zip(kinds, texts, strict=False)
-    }
-    return " AND ".join(f"({value}) IS NOT NULL" for value in sorted(values))
+def plan_write(
+    step: WriteStep,
+    fold: Fold,
+    commit: TableCommit,
+    metadata: MetadataNames,
+    table: str,
+    *,
+    is_empty: bool,
+    has_only_inserts: bool,
+) -> Write:
+    """Plan the write of a step into a table, given by its identifier.
+
+    Rows that replace the table's rows, or are written to an empty table, need no MERGE. Raises
+    KeyRangesUnusable if silver cannot select the rows of copied key ranges.
+    """
+    kind = WriteKind.OVERWRITE if step.replaces else WriteKind.APPEND
+    needs_merge = not (step.replaces or is_empty)
+    if step.copy_id is not None:
+        fold = all_sent(fold)
+        write = Write(step, kind, fold, commit, metadata, table)
+        if not step.key_ranges:
+            return write
+        condition = key_range_condition(fold, step.key_types, step.key_ranges)
+        return replace(write, kind=WriteKind.REPLACE_KEYS, condition=condition)
+    match step.identity:
+        case Identity.KEY if needs_merge:
+            statement = merge_by_key(table, FOLDED, fold, metadata)
+            return Write(step, WriteKind.MERGE, fold, commit, metadata, table, statement)
+        case Identity.WHOLE_ROW if needs_merge and not has_only_inserts:
+            image = image_of_row(fold.columns, "t")
+            statement = merge_by_image(table, FOLDED, image, fold.columns, metadata)
+            return Write(step, WriteKind.MERGE_ROWS, fold, commit, metadata, table, statement)
+        case Identity.NONE:
+            return Write(step, kind, keyless(fold), commit, metadata, table)
+    return Write(step, kind, fold, commit, metadata, table)
 
 
-def _condition(key: Sequence[Column], each: KeyRange) -> str:
-    if each.is_single:
-        return " AND ".join(
-            f"{kind.comparable(name)} <=> {_value(kind, text)}"
-            for (name, kind), text in zip(key, each.first, strict=False)
-        )
-    bounds = ((">", each.first), ("<", each.last))
-    return " AND ".join(_bound(key, operator, texts) for operator, texts in bounds if texts)
+def all_sent(fold: Fold) -> Fold:
+    """Return the fold of rows that have a value for every column."""
+    columns = tuple(replace(column, is_partial=False) for column in fold.columns)
+    return replace(fold, columns=columns, has_key_changes=False)
 
 
-def _bound(key: Sequence[Column], operator: str, texts: Sequence[str]) -> str:
-    """Return SQL for keys beyond or at a bound; the condition on the first column lets files be skipped."""
-    alternatives = []
-    equal = ""
-    for (name, kind), text in zip(key, texts, strict=False):
-        alternatives.append(f"({equal}{name} {operator} {_value(kind, text)})")
-        equal += f"{name} = {_value(kind, text)} AND "
-    alternatives.append(f"({equal.removesuffix(' AND ')})")
-    name, kind = key[0]
-    return f"{name} {operator}= {_value(kind, texts[0])} AND ({' OR '.join(alternatives)})"
-
-
-def _value(kind: SilverType, text: str) -> str:
-    return kind.comparable(f"({kind.value(literal(text))})")
+def keyless(fold: Fold) -> Fold:
+    """Return the fold of rows that are added without a key."""
+    return replace(all_sent(fold), key=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,97 +230,53 @@ def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
     return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
 
 
-FOLDED = "folded"
+def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
+    """Return SQL that is true for silver's rows in the ranges.
 
-
-class WriteKind(enum.Enum):
-    """How rows get into the table."""
-
-    APPEND = "append"
-    OVERWRITE = "overwrite"
-    MERGE = "merge by key"
-    MERGE_ROWS = "merge whole rows"
-    REPLACE_KEYS = "replace key ranges"
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One write: what it reads, how it folds, what it does and what its commit records.
-
-    `condition` is that of REPLACE_KEYS, `statement` the MERGE.
+    `key_types` are the oids of the key's types at the source, of domains those of their base types. Raises
+    KeyRangesUnusable if silver sorts a type differently.
     """
-
-    step: WriteStep
-    kind: WriteKind
-    fold: Fold
-    commit: TableCommit
-    metadata: MetadataNames
-    table: str
-    statement: str | None = None
-    condition: str | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The written columns, pgdelta's last."""
-        return (*(column.name for column in self.fold.columns), *(name for name, _ in self.metadata.pairs()))
-
-    @property
-    def sql(self) -> str:
-        """The write as one Spark SQL statement."""
-        if self.statement is not None:
-            return self.statement
-        names = ", ".join(map(quoted, self.columns))
-        match self.kind:
-            case WriteKind.REPLACE_KEYS:
-                return f"INSERT INTO {self.table} REPLACE WHERE {self.condition} SELECT {names} FROM {FOLDED}"
-            case WriteKind.OVERWRITE:
-                return f"INSERT OVERWRITE {self.table} ({names}) SELECT {names} FROM {FOLDED}"
-        return f"INSERT INTO {self.table} ({names}) SELECT {names} FROM {FOLDED}"
+    key = [(quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]
+    for each in ranges:
+        pairs = zip(key_types, key[: each.width], strict=False)
+        if not each.is_single and not all(has_same_order(oid, kind.ddl) for oid, (_, kind) in pairs):
+            raise KeyRangesUnusable
+    return " OR ".join(f"({_condition(key, each)})" for each in ranges)
 
 
-def plan_write(
-    step: WriteStep,
-    fold: Fold,
-    commit: TableCommit,
-    metadata: MetadataNames,
-    table: str,
-    *,
-    is_empty: bool,
-    has_only_inserts: bool,
-) -> Write:
-    """Plan the write of a step into a table, given by its identifier.
-
-    Rows that replace the table's rows, or are written to an empty table, need no MERGE. Raises
-    KeyRangesUnusable if silver cannot select the rows of copied key ranges.
-    """
-    kind = WriteKind.OVERWRITE if step.replaces else WriteKind.APPEND
-    needs_merge = not (step.replaces or is_empty)
-    if step.copy_id is not None:
-        fold = all_sent(fold)
-        write = Write(step, kind, fold, commit, metadata, table)
-        if not step.key_ranges:
-            return write
-        condition = key_range_condition(fold, step.key_types, step.key_ranges)
-        return replace(write, kind=WriteKind.REPLACE_KEYS, condition=condition)
-    match step.identity:
-        case Identity.KEY if needs_merge:
-            statement = merge_by_key(table, FOLDED, fold, metadata)
-            return Write(step, WriteKind.MERGE, fold, commit, metadata, table, statement)
-        case Identity.WHOLE_ROW if needs_merge and not has_only_inserts:
-            image = image_of_row(fold.columns, "t")
-            statement = merge_by_image(table, FOLDED, image, fold.columns, metadata)
-            return Write(step, WriteKind.MERGE_ROWS, fold, commit, metadata, table, statement)
-        case Identity.NONE:
-            return Write(step, kind, keyless(fold), commit, metadata, table)
-    return Write(step, kind, fold, commit, metadata, table)
+def bounds_are_values(fold: Fold, ranges: Sequence[KeyRange]) -> str:
+    """Return SQL that is true if the silver types can hold all bounds of the ranges."""
+    kinds = [fold.columns[i].type for i in fold.key]
+    values = {
+        kind.value(literal(text))
+        for each in ranges
+        for texts in (each.first, each.last)
+        for kind, text in zip(kinds, texts, strict=False)
+    }
+    return " AND ".join(f"({value}) IS NOT NULL" for value in sorted(values))
 
 
-def all_sent(fold: Fold) -> Fold:
-    """Return the fold of rows that have a value for every column."""
-    columns = tuple(replace(column, is_partial=False) for column in fold.columns)
-    return replace(fold, columns=columns, has_key_changes=False)
+def _condition(key: Sequence[Column], each: KeyRange) -> str:
+    if each.is_single:
+        return " AND ".join(
+            f"{kind.comparable(name)} <=> {_value(kind, text)}"
+            for (name, kind), text in zip(key, each.first, strict=False)
+        )
+    bounds = ((">", each.first), ("<", each.last))
+    return " AND ".join(_bound(key, operator, texts) for operator, texts in bounds if texts)
 
 
-def keyless(fold: Fold) -> Fold:
-    """Return the fold of rows that are added without a key."""
-    return replace(all_sent(fold), key=())
+def _bound(key: Sequence[Column], operator: str, texts: Sequence[str]) -> str:
+    """Return SQL for keys beyond or at a bound; the condition on the first column lets files be skipped."""
+    alternatives = []
+    equal = ""
+    for (name, kind), text in zip(key, texts, strict=False):
+        alternatives.append(f"({equal}{name} {operator} {_value(kind, text)})")
+        equal += f"{name} = {_value(kind, text)} AND "
+    alternatives.append(f"({equal.removesuffix(' AND ')})")
+    name, kind = key[0]
+    return f"{name} {operator}= {_value(kind, texts[0])} AND ({' OR '.join(alternatives)})"
+
+
+def _value(kind: SilverType, text: str) -> str:
+    return kind.comparable(f"({kind.value(literal(text))})")

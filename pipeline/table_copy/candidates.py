@@ -1,14 +1,10 @@
-"""Which tables need a copy now: what the source publishes, and what was requested.
+"""Find the tables that need a copy: tables that joined the publication, and requested ones.
 
-Each poll records which tables are not published any more. Tables that the stream has under an old name, and
-those that some transaction was writing to when they joined, wait until a copy has all that the stream will
-not bring. An event is recorded once for a table that left the publication and came back, and for one that
-cannot be copied.
-
-Tables that joined the publication, and the transactions that a copy of them has to wait for.
-What a transaction wrote to a table before the table joined comes in no message, and a snapshot does not see
-it while the transaction is open. So a copy begins once all transactions have ended that were writing to its
-table when it was first seen in the publication.
+Each poll also records which tables are no longer published. What a transaction wrote to a table before the
+table joined is not in the stream, and a snapshot does not see it while the transaction is open. The copy of a
+new table therefore starts once all transactions have ended that were writing to it when it was first
+published. A table that the stream has under an old name waits for the rename. An event is recorded once for a
+table that left the publication and returned, and for one that cannot be copied.
 """
 
 from __future__ import annotations
@@ -41,72 +37,15 @@ from pipeline.table_name import TableName
 PATIENCE = 600.0  # seconds until a table that waits counts as one that cannot be copied
 
 
-@dataclass(slots=True)
-class NewTable:
-    """A table since it was first seen in the publication: who was writing to it then, and still is."""
-
-    writers: frozenset[str]
-    since: float  # of the monotonic clock, in seconds
-    is_in_session: bool = False  # the stream's session began after all of these had ended
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether one of the writers is still open."""
-        return bool(self.writers)
-
-    def sentence(self, now: float) -> str | None:
-        """Return what it waits for, once it has waited for long."""
-        if now - self.since < PATIENCE:
-            return None
-        return (
-            f"It waits for transactions ({len(self.writers)}) that were writing to it when it joined the "
-            "publication: no message will bring their rows. End them (pg_locks and pg_prepared_xacts show "
-            "them), and it is copied."
-        )
-
-
-@dataclass(slots=True)
-class NewTables:
-    """The tables that joined during one run."""
-
-    tables: dict[tuple[TableName, Membership], NewTable] = field(default_factory=dict)
-
-    def poll(
-        self, connection: Connection, joined: Mapping[TableName, Membership]
-    ) -> dict[TableName, NewTable]:
-        """Read who writes to tables that joined, and return each as it is now."""
-        if not joined:
-            return {}
-        writers = read_writers(connection, [now.relation_id for now in joined.values()])
-        return self.update(joined, writers, time.monotonic())
-
-    def update(
-        self, joined: Mapping[TableName, Membership], writers: OpenTransactions, now: float
-    ) -> dict[TableName, NewTable]:
-        """Return each table that joined as it is, given who writes to it now."""
-        found = {}
-        for name, membership in joined.items():
-            relation_id = membership.relation_id
-            seen = self.tables.setdefault((name, membership), NewTable(writers.writers_of(relation_id), now))
-            seen.writers = writers.still_open(seen.writers, relation_id)
-            found[name] = seen
-        return found
-
-
-def is_new(now: Membership, states: Sequence[CopyState]) -> bool:
-    """Return whether a table has no copy under its publication entry; FOR ALL TABLES has no entries."""
-    return now.entry != 0 and all(state.membership != now.entry for state in states)
-
-
 _REPUBLISHED = (
-    "The table left the publication and came back, or its row filter changed. What happened meanwhile is "
-    "missing until its resync is complete, which runs by itself."
+    "The table left the publication and came back, or its row filter changed. Changes of that time are "
+    "missing until its resync, which starts automatically, is complete."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A table that needs a copy: the requests for it; without key ranges it is the whole table."""
+    """A table that needs a copy: the requests for it; all rows if it has no key ranges."""
 
     requests: tuple[CopyRequest, ...] = ()
     key_ranges: tuple[KeyRange, ...] = ()
@@ -139,8 +78,8 @@ class CopyCandidates:
         self._is_continuous = is_continuous
         self._connection: Connection | None = None
         self._new_tables = NewTables()
-        self._republished: set[TableName] = set()  # of which an event is recorded
-        self._failures: Mapping[TableName, str] = {}  # of which events are recorded
+        self._republished: set[TableName] = set()  # an event is recorded for them
+        self._failures: Mapping[TableName, str] = {}  # events are recorded for them
         self.is_waiting = False  # for transactions that write to tables which joined
         self.writers_end_lsn = INVALID  # all transactions that were waited for have ended before
 
@@ -195,7 +134,7 @@ class CopyCandidates:
         return {name: candidate for name, candidate in candidates.items() if name not in waiting}
 
     def record_failures(self, lsn: LSN) -> bool:
-        """Record why tables cannot be copied unless their newest event has it; return whether any cannot."""
+        """Record why tables cannot be copied unless their newest event does; return whether any cannot."""
         failures = {name: copy.failure for name, copy in self._summary.copies.items() if copy.failure}
         new = {name: sentence for name, sentence in failures.items() if self._failures.get(name) != sentence}
         self._failures = failures
@@ -262,3 +201,60 @@ class CopyCandidates:
         if under_old_name and self._state.request_session(polled_lsn):
             return under_old_name
         return set()
+
+
+@dataclass(slots=True)
+class NewTable:
+    """A table since it was first seen in the publication: who was writing to it then, and still is."""
+
+    writers: frozenset[str]
+    since: float  # of the monotonic clock, in seconds
+    is_in_session: bool = False  # the stream's session began after all of these had ended
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether one of the writers is still open."""
+        return bool(self.writers)
+
+    def sentence(self, now: float) -> str | None:
+        """Return what it waits for, once it has waited for long."""
+        if now - self.since < PATIENCE:
+            return None
+        return (
+            f"It waits for transactions ({len(self.writers)}) that were writing to it when it joined the "
+            "publication: no message will bring their rows. End them (pg_locks and pg_prepared_xacts show "
+            "them), and it is copied."
+        )
+
+
+@dataclass(slots=True)
+class NewTables:
+    """The tables that joined during one run."""
+
+    tables: dict[tuple[TableName, Membership], NewTable] = field(default_factory=dict)
+
+    def poll(
+        self, connection: Connection, joined: Mapping[TableName, Membership]
+    ) -> dict[TableName, NewTable]:
+        """Read who writes to tables that joined, and return each as it is now."""
+        if not joined:
+            return {}
+        writers = read_writers(connection, [now.relation_id for now in joined.values()])
+        return self.update(joined, writers, time.monotonic())
+
+    def update(
+        self, joined: Mapping[TableName, Membership], writers: OpenTransactions, now: float
+    ) -> dict[TableName, NewTable]:
+        """Return each table that joined as it is, given who writes to it now."""
+        found = {}
+        for name, membership in joined.items():
+            relation_id = membership.relation_id
+            seen = self.tables.setdefault((name, membership), NewTable(writers.writers_of(relation_id), now))
+            seen.writers = writers.still_open(seen.writers, relation_id)
+            found[name] = seen
+        return found
+
+
+def is_new(now: Membership, states: Sequence[CopyState]) -> bool:
+    """Return whether a table has no copy under its publication entry; FOR ALL TABLES has no entries."""
+    return now.entry != 0 and all(state.membership != now.entry for state in states)

@@ -1,9 +1,9 @@
-"""What the thread that captures the stream and the one that copies tables know of each other.
+"""The state that the thread that captures the stream and the one that copies tables share.
 
 Capture sets how far bronze is complete and under which names its session sends tables. A copy sets how far
-capture has to get before it may end, and requests another session of the stream if a name is old: up to
-PostgreSQL 15 a session that has described a table goes on under that name when its schema is renamed, and no
-Relation message comes. A session that begins later describes it under its new name.
+capture must read before it may end, and requests another session of the stream if a name is old: up to
+PostgreSQL 15 a session that has described a table continues to use that name when its schema is renamed, and
+sends no Relation message. A session that begins later describes it under its new name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CaptureState:
     def __init__(self) -> None:
         self.captured_offset = INVALID
         self.required_lsn = INVALID
-        """The LSN that capture has to get to, so that what was copied is complete."""
+        """The LSN up to which capture must read, so that what was copied is complete."""
         self.stop_copies = threading.Event()
         self._changed = threading.Condition()
         self._names: dict[int, TableName] = {}  # by oid
@@ -62,7 +62,7 @@ class CaptureState:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End all waits of the thread that copies, for good."""
+        """End all waits of the thread that copies, permanently."""
         self.stop_copies.set()
         with self._changed:
             self._changed.notify_all()
@@ -70,7 +70,7 @@ class CaptureState:
     # by the thread that copies
 
     def require(self, lsn: LSN) -> None:
-        """Have capture get to an LSN before the run ends."""
+        """Require capture to read up to an LSN before the run ends."""
         self.required_lsn = max(self.required_lsn, lsn)
 
     def wait_past(self, lsn: LSN) -> bool:

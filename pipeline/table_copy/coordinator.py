@@ -73,7 +73,7 @@ class CopyCoordinator:
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread; the next run reads again the chunks under way."""
+        """End the thread; the next run reads the chunks in progress again."""
         self._state.stop()
         self._thread.join(PATIENCE)
         while self._thread.is_alive():  # it may be about to open one more session
@@ -101,7 +101,7 @@ class CopyCoordinator:
                     continue
                 if any(copy.failure for copy in self._summary.copies.values()):
                     pause = RETRY_SECONDS
-            except Exception as error:  # capture goes on
+            except Exception as error:  # capture continues
                 was_lost = self._candidates.has_lost_session and not was_lost
                 self._candidates.close()
                 if was_lost:
@@ -167,7 +167,7 @@ class CopyCoordinator:
             self._writer.record_relations([table.header.version for table in tables])
         if rows := [*planner.abandoned, *(reading_row(table.state, table.snapshot) for table in tables)]:
             self._writer.record_copies(rows)
-        # Resumed copies come before those that would restart each time; small tables are complete soon.
+        # Resumed copies precede those that would restart each time; small tables are complete soon.
         return sorted(tables, key=lambda table: (not table.state.snapshots, table.table.pages))
 
     def _copy(self, snapshot: Snapshot, tables: Sequence[TableCopy]) -> None:
@@ -199,16 +199,16 @@ class CopyCoordinator:
     def _record(self, tables: Sequence[TableCopy]) -> None:
         """Record that tables are complete, or why not, once bronze is past their snapshot."""
         rows: list[CopyRow] = []
-        whole = [table for table in tables if table.failure is None]
+        read = [table for table in tables if table.failure is None]
         for table in tables:
             if isinstance(table.failure, RowsMoved):
                 rows.append(abandoned_row(table.state, str(table.failure)))  # and is copied again
             elif table.failure is not None:
                 table.progress.failure = str(table.failure)
-        if whole and self._state.wait_past(whole[0].snapshot.lsn):
-            snapshots = {t.state.name: [*t.state.snapshots, t.snapshot] for t in whole}
+        if read and self._state.wait_past(read[0].snapshot.lsn):
+            snapshots = {t.state.name: [*t.state.snapshots, t.snapshot] for t in read}
             invisible = find_invisible_commits(self._bronze.changes, snapshots)
-            for table in whole:
+            for table in read:
                 lsns = invisible.get(table.state.name, ())
                 if lsns and table.state.snapshots:
                     sentence = "Transactions ended while a snapshot was taken: several do not fit together."

@@ -1,11 +1,9 @@
-"""Tables that are copied under one snapshot: readers stage chunks, and bronze gets them in their order.
+"""Copy tables under one snapshot: readers stage chunks, and bronze commits them in their order.
 
-Readers are threads, each with a session of its own, that stage one chunk at a time as a file. What is staged
-lands in the order of the chunks, each commit with the count of chunks that are in bronze then: a run that
-ends early loses no more than the chunks under way. A table that cannot be copied stops no other.
-
-Copied rows in, rows of `bronze/changes` out: op R, at the LSN of their snapshot.
-Blocks of rows come from `CopyReader`. Memory is that of one row group.
+Readers are threads, each with its own session, that stage one chunk at a time as a file. `CopySpool` turns
+the blocks of rows that a reader returns into rows of `bronze/changes`, with op `R` at the LSN of the
+snapshot; its memory is limited to one row group. Each commit records how many chunks bronze has, so a run
+that ends early loses only the chunks in progress. A table that cannot be copied stops no other.
 """
 
 from __future__ import annotations
@@ -40,81 +38,6 @@ from pipeline.protocol.lsn import LSN
 
 GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 262_144
-
-
-@dataclass(frozen=True, slots=True)
-class CopyHeader:
-    """What all rows of a copy share in bronze: the copy, the relation version and the snapshot's LSN."""
-
-    copy_id: int
-    version: RelationVersion
-    lsn: LSN
-    taken_at: datetime
-
-
-class CopySpool:
-    """Stages the rows of one chunk in a file."""
-
-    def __init__(self, folder: Path, header: CopyHeader) -> None:
-        self._header = header
-        self._file = StagedFileWriter(folder)
-        self._tables: list[pa.Table] = []
-        self._rows = self._bytes = 0
-
-    def add(self, block: Block, first_ordinal: int) -> None:
-        """Add a block of rows, whose ordinals count from the one given."""
-        table = block_table(block, self._header, first_ordinal)
-        self._tables.append(table)
-        self._rows += block.row_count
-        self._bytes += block.byte_count
-        if self._bytes >= GROUP_BYTES or self._rows >= _GROUP_ROWS:
-            self._flush()
-
-    def finish(self) -> StagedFile | None:
-        """Return the file; None if there are no rows."""
-        with crash_step(CrashStep.STAGE_COPIED_ROWS):
-            self._flush()
-            if self._file.row_count == 0:
-                self._file.discard()
-                return None
-            return self._file.close()
-
-    def discard(self) -> None:
-        """Remove the file."""
-        self._file.discard()
-
-    def _flush(self) -> None:
-        if self._tables:
-            self._file.write(pa.concat_tables(self._tables).combine_chunks())
-        self._tables, self._rows, self._bytes = [], 0, 0
-
-
-def block_table(block: Block, header: CopyHeader, first_ordinal: int) -> pa.Table:
-    """Return the rows of a block as `bronze/changes` has them."""
-    width = len(header.version.relation.columns)
-    new, raw = decode_copied(block, width)
-    count, relation = block.row_count, header.version.relation
-    columns: dict[str, pa.Array] = {
-        "ordinal": pa.array(np.arange(first_ordinal, first_ordinal + count)),
-        "new": new,
-        "raw_new": raw,
-    }
-    same = {
-        "commit_lsn": header.lsn,
-        "end_lsn": header.lsn,
-        "commit_time": header.taken_at,
-        "op": "R",
-        "relation_id": relation.oid,
-        "relation_version": header.version.id,
-        "schema_name": header.version.schema_name,
-        "table_name": header.version.table_name,
-        "copy_id": header.copy_id,
-    }
-    for column in CHANGES:
-        if column.name in same:
-            columns[column.name] = pa.repeat(pa.scalar(same[column.name], column.type), count)
-    arrays = [columns[f.name] if f.name in columns else pa.nulls(count, f.type) for f in CHANGES]
-    return pa.Table.from_arrays(arrays, schema=CHANGES)
 
 
 @dataclass(slots=True)
@@ -194,7 +117,7 @@ class ReaderPool:
         self._unconnected: SourceError | None = None
 
     def run(self) -> Iterator[TableCopy]:
-        """Yield each table once it is in bronze or failed; raise SnapshotLost if others cannot go on."""
+        """Yield each table once it is in bronze or failed; raise SnapshotLost if others cannot continue."""
         tasks: queue.SimpleQueue[ChunkTask] = queue.SimpleQueue()
         results: queue.SimpleQueue[ChunkResult | None] = queue.SimpleQueue()
         for table in self._tables:
@@ -285,7 +208,7 @@ class ReaderPool:
                 if reader is None:
                     try:
                         reader = CopyReader(self._conninfo)
-                    except SourceError as error:  # the others go on, and read this chunk too
+                    except SourceError as error:  # the others continue, and read this chunk too
                         tasks.put(task)
                         self._unconnected = error
                         return
@@ -334,3 +257,78 @@ class ReaderPool:
             first = self._ordinal
             self._ordinal += row_count
         return first
+
+
+@dataclass(frozen=True, slots=True)
+class CopyHeader:
+    """What all rows of a copy share in bronze: the copy, the relation version and the snapshot's LSN."""
+
+    copy_id: int
+    version: RelationVersion
+    lsn: LSN
+    taken_at: datetime
+
+
+class CopySpool:
+    """Stages the rows of one chunk in a file."""
+
+    def __init__(self, folder: Path, header: CopyHeader) -> None:
+        self._header = header
+        self._file = StagedFileWriter(folder)
+        self._tables: list[pa.Table] = []
+        self._rows = self._bytes = 0
+
+    def add(self, block: Block, first_ordinal: int) -> None:
+        """Add a block of rows, whose ordinals count from the one given."""
+        table = block_table(block, self._header, first_ordinal)
+        self._tables.append(table)
+        self._rows += block.row_count
+        self._bytes += block.byte_count
+        if self._bytes >= GROUP_BYTES or self._rows >= _GROUP_ROWS:
+            self._flush()
+
+    def finish(self) -> StagedFile | None:
+        """Return the file; None if there are no rows."""
+        with crash_step(CrashStep.STAGE_COPIED_ROWS):
+            self._flush()
+            if self._file.row_count == 0:
+                self._file.discard()
+                return None
+            return self._file.close()
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self._file.discard()
+
+    def _flush(self) -> None:
+        if self._tables:
+            self._file.write(pa.concat_tables(self._tables).combine_chunks())
+        self._tables, self._rows, self._bytes = [], 0, 0
+
+
+def block_table(block: Block, header: CopyHeader, first_ordinal: int) -> pa.Table:
+    """Return the rows of a block as `bronze/changes` has them."""
+    width = len(header.version.relation.columns)
+    new, raw = decode_copied(block, width)
+    count, relation = block.row_count, header.version.relation
+    columns: dict[str, pa.Array] = {
+        "ordinal": pa.array(np.arange(first_ordinal, first_ordinal + count)),
+        "new": new,
+        "raw_new": raw,
+    }
+    same = {
+        "commit_lsn": header.lsn,
+        "end_lsn": header.lsn,
+        "commit_time": header.taken_at,
+        "op": "R",
+        "relation_id": relation.oid,
+        "relation_version": header.version.id,
+        "schema_name": header.version.schema_name,
+        "table_name": header.version.table_name,
+        "copy_id": header.copy_id,
+    }
+    for column in CHANGES:
+        if column.name in same:
+            columns[column.name] = pa.repeat(pa.scalar(same[column.name], column.type), count)
+    arrays = [columns[f.name] if f.name in columns else pa.nulls(count, f.type) for f in CHANGES]
+    return pa.Table.from_arrays(arrays, schema=CHANGES)

@@ -1,6 +1,6 @@
 """Print the messages of a slot as they are received: the loop of `pgdelta tail`.
 
-Messages are read, selected and printed. Nothing is acknowledged without --acknowledge, and then only whole
+Messages are read, selected and printed. Nothing is acknowledged without --acknowledge, and then only complete
 transactions after they were printed. This is the only command that prints values of rows. It needs no Spark.
 """
 
@@ -72,7 +72,7 @@ class Tail:
         self._selection = Selection(request.tables, committed_only=request.committed_only)
         self._count = 0
         self._is_done = False
-        self._printed_lsn = INVALID  # end of the last transaction that was printed whole
+        self._printed_lsn = INVALID  # end of the last transaction that was printed completely
 
     def run(self, stop: threading.Event) -> None:
         """Print messages until the end, until the reader of the output is gone, or until `stop`."""
@@ -91,7 +91,7 @@ class Tail:
             if not is_confirmed and not stop.is_set():
                 raise SourceError(
                     f"{self._printed_lsn} was acknowledged, but the slot is not there yet: PostgreSQL 10"
-                    " moves it after a whole poll only, or the server is slow. Check pg_replication_slots."
+                    " moves it only after a complete poll, or the server is slow. Check pg_replication_slots."
                 )
 
     def _is_at_end(self) -> bool:
@@ -130,7 +130,7 @@ class Tail:
         self._printed_lsn = max(self._printed_lsn, last_end_lsn([data]))
 
     def _acknowledge(self, stop: threading.Event) -> None:
-        """Acknowledge the transactions that were printed whole."""
+        """Acknowledge the transactions that were printed completely."""
         is_all_printed = not (self._is_done or stop.is_set())
         if is_all_printed and self._stream.needs_acknowledgement:
             self._printed_lsn = max(self._printed_lsn, self._stream.received_lsn)

@@ -1,4 +1,4 @@
-"""Write a message as one JSON object, with all fields under their names in the protocol and whole values.
+"""Write a message as one JSON object, with all fields under their names in the protocol and complete values.
 
 No I/O. LSNs and times are text. A cell is a string, null, `{"sent": false}` for unchanged TOAST, or
 `{"base64": …, "format": "binary"}`; a text value that is not UTF-8 has the format "text". Names that are not

@@ -1,13 +1,10 @@
-"""Select the messages to show: those of matching tables, or of committed transactions only.
+"""Select the messages to show, and give each its transaction and relations: raw messages in, frames out.
 
-No I/O. The beginning of a frame is held back until a message inside it is shown, and its end is shown with
-it. With committed transactions only, a prepared transaction is kept in memory until it is committed or rolled
-back; streaming is off then.
-
-Read a slot for people: raw messages in, each with its transaction and its relations out.
-No I/O. A slot that is polled by SQL sends the same messages with every poll; those that were returned for an
-earlier poll are skipped here. Transactions are recognized by their LSNs, streamed and prepared ones by their
-xids. A stream that is still open is returned again, as the server sends it.
+`TailReader` skips messages that an earlier SQL poll returned; it recognizes transactions by their LSNs, and
+streamed and prepared ones by their xids. A stream that is still open is returned again, as the server sends
+it. `Selection` shows the messages of matching tables: the beginning of a frame is held back until a message
+inside it is shown, and its end is shown with it. With committed transactions only, streaming is off, and a
+prepared transaction is kept in memory until it is committed or rolled back. No I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find the slot that `pgdelta tail` shows, and start the stream that reads it without moving it.
 
 A slot of the configuration or the command line is read from its confirmed LSN, by a replication session or by
-SQL polls; a temporary one is created for the session. The option two_phase is never passed for an existing
+SQL polls; a temporary slot is created for the session. The option two_phase is never sent for an existing
 slot, because even a peek would change the slot permanently; a two-phase slot sends prepared transactions
 without it.
 """

@@ -1,8 +1,7 @@
-"""Audit bronze by its own Delta log: from which LSN to which it is complete, by which commits, and where not.
+"""Audit bronze with its own Delta log: up to which LSNs it is complete, by which commits, and what is wrong.
 
-Reads the log and counts rows; changes nothing and does not read the source.
-
-The commits of `bronze/changes` in Delta's log, and the counts of the rows that they recorded.
+Reads the commits of `bronze/changes` from the log, and counts the rows that each of them recorded. Changes
+nothing and does not read the source. The rules are in `commit_chain`.
 """
 
 from __future__ import annotations
@@ -170,7 +169,7 @@ class Audit:
         return [f"{finding.kind}: {finding.sentence}" for finding in self.findings] + self.notes()
 
     def notes(self) -> list[str]:
-        """Return what else there is to know: where the log begins, crossed gaps, what was counted."""
+        """Return further facts: where the log begins, crossed gaps, what was counted."""
         chain = self.chain
         lines = []
         if not chain.is_from_the_beginning:

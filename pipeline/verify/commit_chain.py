@@ -1,15 +1,12 @@
-"""The chain of bronze commits: each says from which LSN to which it is complete, and follows another.
+"""The chain of bronze commits, and the rows that they recorded. Pure.
 
-Pure. The commits of `bronze/changes` that Delta's log still has are read in the order of versions. Those that
-record offsets have to follow one another: if one begins after the end of the one before, changes are missing;
-if it begins before that end, some may be there twice. A gap that a run crossed by policy is a link of the
-chain. Table copies and prepared transactions have commits of their own, which record no offset of the stream.
+A commit that records offsets contains the changes that end in (start, end]. In the order of versions, each
+such commit must start where the previous one ended: if it starts after that LSN, changes are missing; if it
+starts before, some may be in bronze twice. A gap that a run recorded by policy is part of the chain. Table
+copies and prepared transactions have their own commits, which record no offset of the stream.
 
-The rows of bronze compared with what its commits recorded: how many changes end between two LSNs.
-Pure. The changes of a commit are its rows of op I, U, D and T, except those of prepared transactions, which
-land in commits of their own. Rows of table copies and logical messages are not counted. All changes end in
-(from, to] of their commit. One query counts the rows of many commits together, and only those that differ are
-counted commit by commit.
+The changes of a commit are its rows of op I, U, D and T. One query counts the rows of many commits together,
+and only those that differ are counted commit by commit.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ ROWS, COPY = "rows", "copy"
 
 @dataclass(frozen=True, slots=True)
 class LoggedCommit:
-    """One commit as Delta's log has it; `metadata` is empty if pgdelta did not make it.
+    """One commit of Delta's log; `metadata` is empty if pgdelta did not make it.
 
     `moves_rows` is false for maintenance, which leaves every row as it was.
     """
@@ -57,7 +54,7 @@ class ChainOrigin:
 class ChainLink:
     """One commit that records offsets: bronze was complete up to `start`, and is up to `end`.
 
-    `gap` is the reason why nothing of what lies between was captured.
+    `gap` is the reason why the changes in between were not captured.
     """
 
     version: int
@@ -133,9 +130,9 @@ class ChainSegment:
 
 @dataclass(frozen=True, slots=True)
 class CommitChain:
-    """The commits that record offsets, in order, and where they do not fit together.
+    """The commits that record offsets, in order, and the findings between them.
 
-    `oldest` and `newest` are the versions that the log still has; it is whole if the oldest is 0.
+    `oldest` and `newest` are the versions that the log still has; the log is complete if the oldest is 0.
     `crossed_gaps` are the links that record a gap.
     """
 

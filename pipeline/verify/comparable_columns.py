@@ -1,7 +1,7 @@
 """Which columns of a table are compared, and in what form: those of the source, each with silver's.
 
-Pure. A column is found by its attribute number, as silver follows it through renames. One that has no form in
-common on both sides is skipped, with the reason.
+Pure. A column is found by its attribute number, as silver follows it through renames. One without a common
+form on both sides is skipped, with the reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def plan_comparison(
                     silver.append(SilverColumn(sidecar, "STRING"))
     indexes = [_index(columns, name) for name in key]
     compared = tuple(index for index in indexes if index is not None)
-    # If not all columns of the key are compared, a row is found as a whole.
+    # If not all columns of the key are compared, a row is found by all its columns.
     shape = HashedColumns(tuple(columns), compared if len(compared) == len(key) else ())
     return ComparableColumns(shape, tuple(silver), skipped)
 

@@ -1,15 +1,15 @@
-"""Reconcile silver with its source at one LSN, while both go on: every table by sums of its rows' hashes.
+"""Reconcile silver with its source at one LSN, while both continue: every table by sums of its rows' hashes.
 
-A version of each silver table is pinned, then a snapshot of the source is exported, which sees all that these
-versions hold, and more. What is more is in bronze as soon as bronze is complete past the snapshot's LSN,
-and is applied to a clone of the version (`silver/clone.py`). Then both sides hold the same transactions, to
-the last one, and any row that is not on both is a fault: of silver, of bronze, or of the stream. A row that
-is changed between version and snapshot is compared with the change, which heals it as apply does.
+A version of each silver table is pinned, then a snapshot of the source is exported, which sees all
+transactions of these versions and some later ones. The later ones are in bronze once bronze is complete past
+the snapshot's LSN, and are applied to a clone of the version (`silver/clone.py`). Both sides then hold
+exactly the same transactions, and a row that is not on both is a fault of silver, bronze or the stream. A row
+that changed between version and snapshot is compared with the change, which repairs it as apply does.
 
 The source's sums are read at once, before a table is truncated or rewritten, which removes what the snapshot
-saw. Nothing but numbers leaves either side until the ranges that differ are small; of their rows come hashes
-and keys. A table that cannot be compared just now, for example because apply is changing its columns, is
-tried again with another snapshot.
+saw. Only numbers leave either side until the ranges that differ are small; then the hashes and keys of their
+rows are read. A table that cannot be compared at the moment, for example because apply is changing its
+columns, is tried again with another snapshot.
 """
 
 from __future__ import annotations

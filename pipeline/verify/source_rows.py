@@ -1,8 +1,8 @@
 """The source's side of a comparison, read as soon as there is a snapshot.
 
-A TRUNCATE, or an ALTER TABLE that rewrites a table, removes what the snapshot saw of it. To bring silver to
-the snapshot takes long, so the sums of all tables' rows are read before that, one table after the other, and
-the source is read once more only if ranges differ.
+A TRUNCATE, or an ALTER TABLE that rewrites a table, removes what the snapshot saw of it. Applying changes to
+silver up to the snapshot takes long, so the sums of all tables' rows are read before that, one table after
+the other, and the source is read again only if ranges differ.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SourceRead:
 
 
 class SourceReads:
-    """Reads tables as one snapshot has them, in a thread of its own.
+    """Reads tables as one snapshot shows them, in its own thread.
 
     `is_ascii` if the database has no encoding of its texts.
     """

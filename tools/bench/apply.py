@@ -1,4 +1,4 @@
-"""Apply: 100 000 net changes into a silver table of a million rows, beside one ideal MERGE of the same rows.
+"""Apply: 100 000 net changes into a silver table of a million rows, next to one ideal MERGE of the same rows.
 
 The ideal MERGE is handed the net changes ready-made and typed: it neither reads bronze nor folds. Both write
 to tables of equal content and layout, in turn, and the medians are compared.

@@ -1,4 +1,4 @@
-"""Initial copies: ten tables under a load, beside psql's COPY of the same tables and Spark writing the rows.
+"""Initial copies: ten tables under a load, next to psql's COPY of the same tables and Spark writing the rows.
 
 Spark reads the copied rows from Parquet and writes them as Delta: what copying would cost with nothing but
 the writing. The ingest job is a process of its own, and is watched.
@@ -76,7 +76,7 @@ class Copied:
 
 @dataclass
 class Load:
-    """Changes at a steady rate, until it is told to stop."""
+    """Changes at a steady rate until it is stopped."""
 
     conninfo: str
     rows: int

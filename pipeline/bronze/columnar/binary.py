@@ -1,13 +1,11 @@
-"""Cells in binary format, converted to the text that the server would have sent.
+"""Convert cells in binary format to the text that the server would have sent.
 
-A column of one type is converted at once if `binary_types` has the type, else value by value with
-`protocol/binary`. Text that needs no conversion stays in the messages; other text is appended to them, and
-the cells refer to it there.
-
-Binary values of a whole column to text at once, for the types that most columns have.
-Each function is given the starts and lengths of values in a buffer, and returns the starts and lengths of
-their texts in another. Rare values (NaN, infinity, BC, very long) and malformed ones are left to the function
-for one value in `protocol/binary`, with which it agrees on all others.
+A type with a function in this module is converted for all rows of a column at once; any other type is
+converted value by value with `protocol/binary`. A function receives the starts and lengths of values in a
+buffer, and returns the starts and lengths of their texts in another buffer. It leaves rare values (NaN,
+infinity, BC, very long) and malformed ones to `protocol/binary`, and agrees with it on all others. Text that
+needs no conversion remains in the messages; any other text is appended to them, and the cells refer to it
+there.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _fault(
         if cells is None:
             continue
         if width is not None and len(cells) != width:
-            return f"{name}{named}: {len(cells)} columns in the {side} tuple, its relation has {width}."
+            return f"{name}{named}: {len(cells)} columns in the {side} tuple, but its relation has {width}."
         for column, cell in enumerate(cells):
             if isinstance(cell, Binary):
                 fault = row_types.fault(row, column, cell) if row_types else NOT_REQUESTED

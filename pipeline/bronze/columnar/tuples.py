@@ -1,12 +1,10 @@
-"""Decoded tuples to Arrow: lists of text, raw bytes of tuples that are not UTF-8, positions not sent.
+"""Build Arrow arrays of tuples: lists of text, raw bytes of tuples that are not UTF-8, unchanged TOAST.
 
-A cell is a kind, a start and a length in a buffer; the values are copied once, into the memory of an Arrow
-array. Values in binary format have become text before.
-
-Rows that a table copy has read, to Arrow.
-A block is one text of many rows, with control characters after the values that no value has
-(`postgres/snapshot/read_table.py`). They are found for all rows at once, and what remains are the values one
-after the other. Blocks whose values may have these characters are rows of values.
+A cell is a kind, a start and a length in a buffer. Its bytes are copied once, into the memory of an Arrow
+array; values in binary format have been converted to text before. The rows of a table copy arrive as one
+block of text, with control characters after the values that occur in no value
+(`postgres/snapshot/read_table.py`); the cells of all rows are found at once. If values may contain these
+characters, the block is a list of rows instead.
 """
 
 from __future__ import annotations

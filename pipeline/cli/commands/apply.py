@@ -62,7 +62,7 @@ def apply(
     the offset in its own log, so the command is safe to repeat at any time.
 
     With --table the tables that match have to exist, and the command ends when all that bronze holds is
-    applied. Other tables are applied along with them, because silver as a whole shows one LSN.
+    applied. Other tables are applied along with them, because all tables of silver show one LSN.
     """
     if (tables or confirm) and trigger == "continuous":
         raise ConfigError("--table and --confirm apply once. Leave out --trigger continuous.")

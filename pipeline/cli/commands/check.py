@@ -1,4 +1,4 @@
-"""`pgdelta check`: is everything ready for a start, and what to do where it is not."""
+"""`pgdelta check`: is everything ready for a start, and what to do if it is not."""
 
 import threading
 

@@ -35,7 +35,7 @@ def ingest(
     debug: bool,
     stop: threading.Event,
 ) -> int:
-    """Capture every committed change into {root}/bronze. A missing publication and slot are created where the
+    """Capture every committed change into {root}/bronze. A missing publication and slot are created if the
     configuration allows it.
 
     Changes are acknowledged to the slot only after bronze holds them.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     examples=[
         ("how far are the tables, and the slot?", "pgdelta status --config conf/pipeline.yaml"),
         (
-            "what does one table look like, column by column?",
+            "what are the columns of one table, and their types?",
             "pgdelta status public.orders --config conf/pipeline.yaml",
         ),
         ("fail a scheduled check if a table is held", "pgdelta status --config conf/pipeline.yaml --strict"),

@@ -49,8 +49,8 @@ def _parse_lsn(context: click.Context, parameter: click.Parameter, value: str | 
     group=_SLOT,
     metavar="FILE",
     type=click.Path(readable=False),
-    help="The pipeline's YAML file, with its server, slot and protocol options. PGDELTA_CONFIG stands in for "
-    "it unless --conninfo is given.",
+    help="The pipeline's YAML file, with its server, slot and protocol options. The default is "
+    "PGDELTA_CONFIG, unless --conninfo is given.",
 )
 @option("--conninfo", group=_SLOT, metavar="TEXT", help="Another server: libpq keywords or a URI.")
 @option("--slot", group=_SLOT, metavar="NAME", help="Another slot.")
@@ -119,7 +119,7 @@ def _parse_lsn(context: click.Context, parameter: click.Parameter, value: str | 
     type=click.IntRange(min=0),
     default=60,
     show_default=True,
-    help="Shorten values to N characters; 0 shows them whole.",
+    help="Shorten values to N characters; 0 shows complete values.",
 )
 @option(
     "--follow/--no-follow",
@@ -135,7 +135,7 @@ def _parse_lsn(context: click.Context, parameter: click.Parameter, value: str | 
     callback=_parse_lsn,
     help="End when what was committed up to this LSN is shown.",
 )
-@json_option("Print one JSON object a line, with every field and every value whole.")
+@json_option("Print one JSON object a line, with every field and complete values.")
 @debug_option
 def tail(
     config: str | None,

@@ -1,1 +1,1 @@
-"""The replication slot and the two routes by which its changes come: walsender and SQL."""
+"""The replication slot and the two routes by which its changes are read: walsender and SQL."""

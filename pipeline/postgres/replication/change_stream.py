@@ -1,14 +1,11 @@
-"""The interface that both routes show to ingest: pgoutput messages in, acknowledgements out.
+"""The interface of both routes to ingest: read pgoutput messages, acknowledge LSNs.
 
-A stream returns the raw messages of one replication slot, in the server's order. It decodes none of them but
-for one field, the end LSN in a message that ends a transaction.
+A stream returns the raw messages of one replication slot, in the server's order. It decodes only the end LSN
+of a message that ends a transaction. An acknowledgement lets the server discard changes. It is refused for an
+LSN that was not received: the server would accept it, and the changes up to it would be lost.
 
-An acknowledgement lets the server discard changes. It is refused for an LSN that was not received: the server
-would accept it, and the changes up to it would be lost.
-
-Detect a server that has stopped sending: a reply is requested halfway, and required by the end.
-TCP keepalives end a connection whose peer is gone. Behind a peer that still answers them, such as a proxy or
-a server that hangs, nothing else would ever end the wait.
+`IdleTimeout` detects a server that has stopped sending behind a peer that still answers TCP keepalives, such
+as a proxy: it requests a reply halfway through the timeout, and requires one by the end.
 """
 
 from __future__ import annotations
@@ -22,32 +19,6 @@ from pipeline.errors import SourceError
 from pipeline.protocol.lsn import INVALID, LSN
 
 IDLE_TIMEOUT = 300.0  # seconds; a server that decodes a long transaction still replies
-
-
-class IdleTimeout:
-    """The time since data was received, and since a reply was requested; by the monotonic clock."""
-
-    def __init__(self, seconds: float = IDLE_TIMEOUT) -> None:
-        self.seconds = seconds
-        self._received_at = time.monotonic()
-        self._requested_at: float | None = None
-
-    def reset(self) -> None:
-        """Record that data was received."""
-        self._received_at, self._requested_at = time.monotonic(), None
-
-    def needs_reply(self) -> bool:
-        """Return whether to request a reply now; if so, the wait for the reply starts."""
-        now = time.monotonic()
-        if now - self._received_at < self.seconds / 2:
-            return False
-        self._requested_at = self._requested_at or now
-        return True
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a requested reply is overdue; valid only after all received data was read."""
-        return self._requested_at is not None and time.monotonic() - self._requested_at > self.seconds / 2
 
 
 #: A batch of read() ends at the first of these two limits.
@@ -119,3 +90,29 @@ def refused_acknowledgement(slot: str, lsn: LSN, received_lsn: LSN) -> SourceErr
         f"Refused to acknowledge {lsn} to the slot {slot}: changes were received up to {received_lsn} only,"
         " so that LSN is not of this stream."
     )
+
+
+class IdleTimeout:
+    """The time since data was received, and since a reply was requested; by the monotonic clock."""
+
+    def __init__(self, seconds: float = IDLE_TIMEOUT) -> None:
+        self.seconds = seconds
+        self._received_at = time.monotonic()
+        self._requested_at: float | None = None
+
+    def reset(self) -> None:
+        """Record that data was received."""
+        self._received_at, self._requested_at = time.monotonic(), None
+
+    def needs_reply(self) -> bool:
+        """Return whether to request a reply now; if so, the wait for the reply starts."""
+        now = time.monotonic()
+        if now - self._received_at < self.seconds / 2:
+            return False
+        self._requested_at = self._requested_at or now
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a requested reply is overdue; valid only after all received data was read."""
+        return self._requested_at is not None and time.monotonic() - self._requested_at > self.seconds / 2

@@ -1,11 +1,9 @@
-"""Allow one ingest at a time for a slot: an advisory lock at the source, held until its session ends.
+"""Allow one ingest at a time for a slot, by an advisory lock at the source, held until its session ends.
 
-The slot itself has one reader at a time, but only while it is read; by SQL it is free between two polls. The
-key of the lock is a hash of the slot's name. Both a slot and an advisory lock belong to one database.
-
-Retry an attempt on a slot while another session uses the slot.
-Only one session at a time can read a slot, advance it or hold its lock. Whoever finds it in use waits, with
-pauses that double, until it is free, a deadline has passed or the caller wants to stop.
+The server lets only one session at a time read or advance a slot, but between two SQL polls the slot is free;
+the lock covers that time too. Its key is a hash of the slot's name, because an advisory lock belongs to one
+database, as a slot does. `retry_while_busy` repeats an attempt on a slot or lock that is in use, doubling the
+pause, until it succeeds, a deadline has passed or the caller stops.
 """
 
 from __future__ import annotations
@@ -28,6 +26,63 @@ _LONGEST_PAUSE = 2.0
 _OBJECT_IN_USE = b"55006"
 
 Result = TypeVar("Result")
+
+
+#: With these, the server notices within a minute that its client is gone; by default, it takes hours.
+_KEEPALIVES = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
+_SET_KEEPALIVES = (
+    f"SELECT {', '.join(f'pg_catalog.set_config({n!r}, {v!r}, false)' for n, v in _KEEPALIVES.items())}"
+)
+# pg_locks has the key of a one-bigint lock in two halves.
+_HOLDER = (
+    "SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
+    " AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
+    " AND ((classid::bigint << 32) | objid::bigint) = %s"
+)
+
+
+def lock_slot(
+    connection: Connection,
+    slot: str,
+    *,
+    busy_timeout: float = BUSY_SECONDS,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Acquire the lock of the slot for the rest of the session.
+
+    Raises SlotBusyError, naming the session that holds the lock, if that session keeps it for `busy_timeout`
+    seconds, or when `should_stop` returns true.
+    """
+    key = lock_key(slot)
+
+    def attempt() -> None:
+        row = connection.execute("SELECT pg_catalog.pg_try_advisory_lock(%s)", (key,)).fetchone()
+        if row is None or not row[0]:
+            holder = connection.execute(_HOLDER, (key,)).fetchone()
+            session = f"PID {holder[0]}" if holder else "a session that has just ended"
+            raise SlotInUse(f"another ingest holds its lock: {session}")
+
+    try:
+        connection.execute(_SET_KEEPALIVES.encode())
+        retry_while_busy(attempt, slot, busy_timeout=busy_timeout, should_stop=should_stop)
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot acquire the lock of the slot {slot}: {describe(error)}.") from None
+
+
+def connect_with_lock(conninfo: str, slot: str) -> Connection:
+    """Open a session that holds the lock of the slot, to replace one that was lost."""
+    connection = connect(conninfo)
+    try:
+        lock_slot(connection, slot)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def lock_key(slot: str) -> int:
+    """Return the key of the slot's advisory lock, a signed 64-bit integer."""
+    return int.from_bytes(sha256(f"pgdelta ingest {slot}".encode()).digest()[:8], "big", signed=True)
 
 
 class SlotInUse(Exception):
@@ -91,60 +146,3 @@ class BusyRetry:
 def is_in_use(result: PGresult) -> bool:
     """Return whether the server refused a command because another session uses the slot."""
     return result.error_field(DiagnosticField.SQLSTATE) == _OBJECT_IN_USE
-
-
-#: With these, the server notices within a minute that its client is gone; by default, it takes hours.
-_KEEPALIVES = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
-_SET_KEEPALIVES = (
-    f"SELECT {', '.join(f'pg_catalog.set_config({n!r}, {v!r}, false)' for n, v in _KEEPALIVES.items())}"
-)
-# pg_locks has the key of a one-bigint lock in two halves.
-_HOLDER = (
-    "SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
-    " AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
-    " AND ((classid::bigint << 32) | objid::bigint) = %s"
-)
-
-
-def lock_slot(
-    connection: Connection,
-    slot: str,
-    *,
-    busy_timeout: float = BUSY_SECONDS,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> None:
-    """Acquire the lock of the slot for the rest of the session.
-
-    Raises SlotBusyError, naming the session that holds the lock, if that session keeps it for `busy_timeout`
-    seconds, or when `should_stop` returns true.
-    """
-    key = lock_key(slot)
-
-    def attempt() -> None:
-        row = connection.execute("SELECT pg_catalog.pg_try_advisory_lock(%s)", (key,)).fetchone()
-        if row is None or not row[0]:
-            holder = connection.execute(_HOLDER, (key,)).fetchone()
-            session = f"PID {holder[0]}" if holder else "a session that has just ended"
-            raise SlotInUse(f"another ingest holds its lock: {session}")
-
-    try:
-        connection.execute(_SET_KEEPALIVES.encode())
-        retry_while_busy(attempt, slot, busy_timeout=busy_timeout, should_stop=should_stop)
-    except psycopg.Error as error:
-        raise SourceError(f"Cannot acquire the lock of the slot {slot}: {describe(error)}.") from None
-
-
-def connect_with_lock(conninfo: str, slot: str) -> Connection:
-    """Open a session that holds the lock of the slot, to replace one that was lost."""
-    connection = connect(conninfo)
-    try:
-        lock_slot(connection, slot)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def lock_key(slot: str) -> int:
-    """Return the key of the slot's advisory lock, a signed 64-bit integer."""
-    return int.from_bytes(sha256(f"pgdelta ingest {slot}".encode()).digest()[:8], "big", signed=True)

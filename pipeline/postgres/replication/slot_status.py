@@ -1,10 +1,9 @@
-"""The status of a pipeline's source: its slot, the WAL kept for it, and how much more may be kept.
+"""Read the status of a pipeline's source: its slot, the WAL retained for it, and the end of its WAL.
 
-Read in a session of its own and within a few seconds, for reports. An unreachable source is a SourceError.
-
-The end of the source's WAL, polled every few seconds next to a run, to report how far bronze is behind.
-The keepalives of a walsender are no substitute: they name the LSN that the server has decoded to, which is
-far behind when there is much to decode. A source that does not answer ends no run; the end is unknown then.
+`read_source_status` reads it once for reports, in its own session and within a few seconds; an unreachable
+source is a SourceError. `WalEnd` polls the end of the WAL during a run, to report how far bronze is behind.
+The keepalives of a walsender are no substitute: they contain the LSN that the server has decoded to. A source
+that does not answer ends no run; the end of its WAL is then unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read a slot by SQL, poll by poll: the part that `sql_stream` (ingest) and `sql_follow` (tail) share.
+"""Read a slot by SQL, poll by poll: the part that `SqlStream` (ingest) and `SqlFollow` (tail) share.
 
 A poll reads the changes up to an LSN, the server's flush LSN when it starts, or up to a number of messages:
 

@@ -1,23 +1,10 @@
-"""The SQL route: the slot's SQL functions over ordinary connections.
+"""The SQL route: read a slot with its SQL functions, over ordinary connections.
 
-Rules:
-
-1. A poll peeks at the changes up to the flush LSN, in whole transactions (`sql_polling`). Peeking moves
-   nothing: changes that were not acknowledged are read again, also after a crash.
-2. The next poll starts once what the last one returned was acknowledged.
-3. An acknowledgement moves the slot by pg_replication_slot_advance. PostgreSQL 10 does not have it: there,
-   pg_logical_slot_get_binary_changes discards the changes up to an acknowledged commit, between polls only,
-   when everything that it can discard has been returned. The slot stays where it is if nothing is committed.
-4. Between polls the slot is free, and another session may move it or create it again. The slot is therefore
-   read again before the first messages of a poll are returned, and before it is moved; if it is ahead of what
-   the caller has, the stream fails.
-
-Follow a slot by SQL without moving it, for `pgdelta tail`: each poll starts at the slot's confirmed LSN.
-Messages of earlier polls are returned again; the consumer recognizes them by their LSNs. A poll that reaches
-its limit of messages is repeated with twice the limit. Between two polls there is a pause as long as the last
-poll, so that a server with much to decode is not kept busy.
-If the slot's own reader moves it past what was returned here, the stream fails, because the changes between
-would be missing silently.
+`SqlStream` is the route of ingest, which acknowledges what it has received. `SqlFollow` reads a slot for
+`pgdelta tail` and never moves it. Both poll with `sql_polling`: a poll peeks at whole transactions up to the
+flush LSN. Peeking moves nothing, so changes that were not acknowledged are read again, also after a crash.
+Between polls the slot is free, and another session may move it or create it again. If changes would then be
+missing, the stream fails.
 """
 
 from __future__ import annotations
@@ -47,74 +34,6 @@ from pipeline.postgres.replication.slot import (
 from pipeline.postgres.replication.slot_lock import BUSY_SECONDS, SlotInUse, is_in_use, retry_while_busy
 from pipeline.postgres.replication.sql_polling import Peek, SlotSessions, SqlPolling, open_sessions
 from pipeline.protocol.lsn import INVALID, LSN
-
-#: The limit of messages of the first poll; the server stops after the transaction that reaches it.
-FIRST_POLL_MESSAGES = 20_000
-_MAX_POLL_MESSAGES = 2**31 - 1  # the server's integer
-_IDLE_INTERVAL = 0.5  # seconds
-
-
-def start_sql_follow(
-    conninfo: str,
-    slot: str,
-    publication: str,
-    *,
-    options: Mapping[str, str],
-    busy_timeout: float = 10.0,
-    poll_messages: int = FIRST_POLL_MESSAGES,
-    application_name: str = "pgdelta",
-) -> SqlFollow:
-    """Return the stream of the slot from its confirmed LSN; a slot in use is retried for `busy_timeout`."""
-    return SqlFollow(
-        open_sessions(conninfo, slot, publication, application_name=application_name),
-        publication=publication,
-        options=options,
-        poll_messages=poll_messages,
-        busy_timeout=busy_timeout,
-    )
-
-
-class SqlFollow(SqlPolling):
-    """A slot that is read and never moved; a ChangeStream, started by `start_sql_follow`."""
-
-    needs_acknowledgement = False
-
-    def __init__(
-        self,
-        sessions: SlotSessions,
-        *,
-        publication: str,
-        options: Mapping[str, str],
-        poll_messages: int,
-        busy_timeout: float,
-    ) -> None:
-        super().__init__(sessions, options=options, poll_messages=poll_messages, busy_timeout=busy_timeout)
-        self._publication = publication
-        self._started_at = 0.0
-
-    def acknowledge(self, lsn: LSN) -> None:
-        """Raise SourceError: nothing can be acknowledged."""
-        raise refused_acknowledgement(self._slot, lsn, self._received_lsn)
-
-    def confirm(self, timeout: float) -> bool:
-        """Return True: there is no acknowledgement to wait for."""
-        del timeout
-        return True
-
-    def _prepare_poll(self) -> None:
-        confirmed_lsn = require_slot(self._control, self._slot, self._publication).confirmed_flush_lsn
-        if confirmed_lsn > self._received_lsn:
-            raise skipped_changes_error(self._slot, confirmed_lsn, self._received_lsn)
-        self._started_at = time.monotonic()
-
-    def _finish_poll(self, peek: Peek) -> None:
-        now = time.monotonic()
-        if peek.message_count >= peek.limit:
-            self._limit = min(2 * peek.limit, _MAX_POLL_MESSAGES)
-            return
-        self._received_lsn = max(self._received_lsn, peek.end_lsn)
-        self._next_poll = now + max(_IDLE_INTERVAL, now - self._started_at)
-
 
 #: A poll ends with the transaction in which it reaches this number of messages.
 POLL_MESSAGES = 200_000
@@ -156,7 +75,16 @@ def start_sql_stream(
 
 
 class SqlStream(SqlPolling):
-    """A slot that is read and moved by SQL; a ChangeStream, started by `start_sql_stream`."""
+    """A slot that is read and moved by SQL; a ChangeStream, started by `start_sql_stream`.
+
+    1. The next poll starts once everything that the last one returned is acknowledged.
+    2. An acknowledgement moves the slot by pg_replication_slot_advance. PostgreSQL 10 does not have it:
+       there, pg_logical_slot_get_binary_changes discards the changes up to an acknowledged commit, between
+       polls only, when everything that it can discard has been returned. The slot does not move if nothing is
+       committed.
+    3. The slot is read again before the first messages of a poll are returned, and before it is moved. If it
+       is ahead of what the caller has, the stream fails.
+    """
 
     def __init__(
         self,
@@ -215,7 +143,7 @@ class SqlStream(SqlPolling):
     def _receive(self, messages: list[bytes]) -> list[bytes]:
         peek = self._peek
         if peek is not None and peek.message_count == len(messages) and (messages or peek.is_done):
-            # Once a poll: the server has read the slot by now, and none of the messages has been returned.
+            # Once a poll: the server has now read the slot, and none of the messages has been returned.
             self._check_slot()
         if self._end_lsn == INVALID:
             messages = self._outside.remove_repeated(messages)
@@ -280,7 +208,7 @@ class SqlStream(SqlPolling):
         # commit is that the target itself, and not the end of a later record, ahead of bronze.
         end_lsns = (end_lsn for end_lsn in self._end_lsns if end_lsn <= self._acknowledged_lsn)
         target_lsn = max(end_lsns, default=INVALID)
-        # Only a whole poll has returned everything that may be discarded.
+        # Only a complete poll has returned everything that may be discarded.
         return INVALID if self._peek is not None or target_lsn < self._required_lsn else target_lsn
 
     def _advance(self, target_lsn: LSN) -> None:
@@ -332,10 +260,10 @@ _STREAM_SEGMENT = frozenset((b"S", b"E"))
 
 
 class _MessagesOutsideTransactions:
-    """The logical messages that come before the first transaction of a poll.
+    """The logical messages that precede the first transaction of a poll.
 
-    The caller gets each of them once: if the poll is repeated, those that were returned are removed. The
-    other messages there belong to streams, which each poll sends from their first segment on.
+    Each is returned to the caller once: if the poll is repeated, those returned before are removed. The other
+    messages there belong to streams, which each poll sends from their first segment on.
     """
 
     def __init__(self) -> None:
@@ -344,7 +272,7 @@ class _MessagesOutsideTransactions:
         self._in_segment = self._has_begun = False
 
     def start_again(self) -> None:
-        """Expect the same messages once more."""
+        """Expect the same messages again."""
         self._skip_count, self.count = self.count, 0
         self._in_segment = self._has_begun = False
 
@@ -364,3 +292,78 @@ class _MessagesOutsideTransactions:
                     continue
             kept.append(message)
         return kept
+
+
+#: The limit of messages of the first poll; the server stops after the transaction that reaches it.
+FIRST_POLL_MESSAGES = 20_000
+_MAX_POLL_MESSAGES = 2**31 - 1  # the server's integer
+_IDLE_INTERVAL = 0.5  # seconds
+
+
+def start_sql_follow(
+    conninfo: str,
+    slot: str,
+    publication: str,
+    *,
+    options: Mapping[str, str],
+    busy_timeout: float = 10.0,
+    poll_messages: int = FIRST_POLL_MESSAGES,
+    application_name: str = "pgdelta",
+) -> SqlFollow:
+    """Return the stream of the slot from its confirmed LSN; a slot in use is retried for `busy_timeout`."""
+    return SqlFollow(
+        open_sessions(conninfo, slot, publication, application_name=application_name),
+        publication=publication,
+        options=options,
+        poll_messages=poll_messages,
+        busy_timeout=busy_timeout,
+    )
+
+
+class SqlFollow(SqlPolling):
+    """A slot that is read and never moved; a ChangeStream, started by `start_sql_follow`.
+
+    Each poll starts at the slot's confirmed LSN and returns messages of earlier polls again, which the
+    consumer recognizes by their LSNs. A poll that ends at its limit of messages is repeated with twice the
+    limit. The pause between two polls is as long as the last poll, so that a server with much to decode is
+    not kept busy. If the slot's own reader moves it beyond what was returned, the stream fails, because
+    changes would be missing silently.
+    """
+
+    needs_acknowledgement = False
+
+    def __init__(
+        self,
+        sessions: SlotSessions,
+        *,
+        publication: str,
+        options: Mapping[str, str],
+        poll_messages: int,
+        busy_timeout: float,
+    ) -> None:
+        super().__init__(sessions, options=options, poll_messages=poll_messages, busy_timeout=busy_timeout)
+        self._publication = publication
+        self._started_at = 0.0
+
+    def acknowledge(self, lsn: LSN) -> None:
+        """Raise SourceError: nothing can be acknowledged."""
+        raise refused_acknowledgement(self._slot, lsn, self._received_lsn)
+
+    def confirm(self, timeout: float) -> bool:
+        """Return True: there is no acknowledgement to wait for."""
+        del timeout
+        return True
+
+    def _prepare_poll(self) -> None:
+        confirmed_lsn = require_slot(self._control, self._slot, self._publication).confirmed_flush_lsn
+        if confirmed_lsn > self._received_lsn:
+            raise skipped_changes_error(self._slot, confirmed_lsn, self._received_lsn)
+        self._started_at = time.monotonic()
+
+    def _finish_poll(self, peek: Peek) -> None:
+        now = time.monotonic()
+        if peek.message_count >= peek.limit:
+            self._limit = min(2 * peek.limit, _MAX_POLL_MESSAGES)
+            return
+        self._received_lsn = max(self._received_lsn, peek.end_lsn)
+        self._next_poll = now + max(_IDLE_INTERVAL, now - self._started_at)

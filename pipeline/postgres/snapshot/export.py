@@ -93,7 +93,7 @@ class SnapshotKeeper:
 
 
 def connect_for_copy(conninfo: str, key: str = "source.conninfo") -> Connection:
-    """Open a session that reads whole tables; `key` is the configuration's key of the conninfo."""
+    """Open a session that reads all rows of tables; `key` is the configuration's key of the conninfo."""
     connection = connect(conninfo, application_name=COPY_SESSIONS, key=key)
     try:
         for statement in _SESSION:

@@ -1,6 +1,6 @@
 """The converter of a type: the function that turns its binary values into text.
 
-The OIDs of built-in types never change; `_BUILT_IN` maps them. Any other type is looked up in the catalog:
+The OIDs of built-in types never change; `_BUILT_IN` maps them. Any other type is read from the catalog:
 `CatalogType` has its component types and the names of its send and output functions, which identify the base
 types of extensions. A type without a converter is refused by name; nothing is guessed.
 """

@@ -1,10 +1,8 @@
-"""Strings, bytes that are written as text, types of extensions (hstore, pgvector) and of text search.
+"""Binary values of strings, bytes, bits, addresses and text search types, and of hstore and pgvector.
 
-Except for text search, their OIDs differ from database to database: `converters` finds them by the names of
+The binary format of most strings, of json and of xml is the text itself; some types put a version byte before
+it. The OIDs of an extension's types differ between databases: `converters` identifies them by the names of
 their send and output functions.
-
-Strings, json and xml, and bytes that are written as text: bytea, uuid, bits, addresses.
-Most strings are their own binary format; some types put a byte with the version of their format before it.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ def read_macaddr8(value: bytes) -> bytes:
 
 
 def read_inet(value: bytes) -> bytes:
-    """Return the text of an inet: with the length of its prefix unless that is the whole address."""
+    """Return the text of an inet: with the length of its prefix unless that is the full length."""
     return _address(value, is_cidr=False)
 
 

@@ -1,10 +1,8 @@
-"""Numbers (integers, floats, numeric, money, oid, xid, tid, pg_lsn), and geometric types of numbers.
+"""Binary values of numbers (integers, floats, numeric, money, oid, xid, tid, pg_lsn) and geometric types.
 
 Floats are written as by PostgreSQL 12 and newer with extra_float_digits 1 or more: the fewest digits to which
-no other float is nearer, and never a decimal exactly midway between two floats, which `repr` of Python
-may return. Money is that of locale C: two digits after the point.
-
-Geometric types: coordinates are float8.
+no other float is nearer, but never a decimal exactly midway between two floats, which `repr` of Python may
+return. Money is in the format of locale C, with two digits after the point. Coordinates are float8.
 """
 
 from __future__ import annotations
@@ -114,7 +112,7 @@ def read_float8(value: bytes) -> bytes:
     if not math.isfinite(number):
         return _special(number)
     if size < 1e15:
-        return text.encode()  # Python's exponents look the same
+        return text.encode()  # Python writes exponents in the same way
     above, below = math.ulp(size), size - math.nextafter(size, 0)
     decimal = Decimal(repr(size))
     if size >= _FLOAT8_EXACT and not _is_nearest(decimal, size, below, above):

@@ -141,7 +141,7 @@ def test_a_table_whose_folder_lacks_rows_is_built_again(
         shop.ingest()
         wait_until_shown(shop, "t")
     shop.assert_equal(*TABLES)
-    kinds = [kind for kind, sentence in shop.events("t") if "it is built again from bronze" in sentence]
+    kinds = [kind for kind, sentence in shop.events("t") if "It is rebuilt from bronze." in sentence]
     assert kinds == ["evolved"]
     shop.run(AFTER.format("t", 13))
     shop.catch_up()
@@ -163,7 +163,7 @@ def test_a_table_that_nothing_comes_for_is_looked_at_too(
         wait_until_shown(shop, "other")
         harm(shop)
         deadline = time.monotonic() + 240
-        while not any("built again from bronze" in sentence for _, sentence in shop.events("t")):
+        while not any("rebuilt from bronze" in sentence for _, sentence in shop.events("t")):
             assert time.monotonic() < deadline
             time.sleep(0.5)
     shop.catch_up()
@@ -182,7 +182,7 @@ def test_a_folder_with_another_table_is_held_and_left_alone(shop: Pipeline, is_r
         wait_until_shown(shop, "t", is_behind=True)
     shop.assert_equal("other")
     held = [sentence for kind, sentence in shop.events("t") if kind == "held"]
-    assert ["holds another table than the one that was written there" in sentence for sentence in held] == [
+    assert ["contains another table than the one that pgdelta wrote" in sentence for sentence in held] == [
         True
     ]
     ids = {row.id for row in shop.frame("silver", "public", "t").select("id").collect()}

@@ -66,9 +66,9 @@ def test_too_many_deletes_hold_a_table_and_no_other_until_somebody_confirms(pipe
     [step] = steps.pop("guarded")
     assert step.holds
     assert step.sentence == (
-        "public.guarded is held by its guards: what waits for it has 6 deletes (guards.deletes is 5); bronze "
-        "keeps the changes: where they are meant, apply them with "
-        "pgdelta apply --confirm --table public.guarded"
+        "Table public.guarded is held by its guards: 6 deletes (guards.deletes is 5) are pending. If "
+        "they are intended, run pgdelta apply --confirm --table public.guarded. Until then bronze keeps the "
+        "changes."
     )
     assert list(steps) == ["free"]
     assert [(step.is_write, step.sentence) for step in steps["free"]] == [(True, "merge by key")]

@@ -266,7 +266,7 @@ def test_a_table_does_not_lie_in_the_folder_of_another(make_pipeline: MakePipeli
     assert summary.tables[TableName("public", "t")].failure is None
     failure = summary.tables[TableName("shop", "o")].failure
     assert failure is not None
-    assert failure.startswith("shop.o would lie in the folder of the silver table shop")
+    assert failure.startswith("Table shop.o would lie in the folder of the silver table shop")
     assert summary.exit_code(strict=False) == 1
 
 
@@ -284,8 +284,8 @@ def test_a_folder_that_another_table_filled_is_not_gone_on_with(pipeline: Pipeli
     after.ingest()
     held = after.apply().tables[TableName("public", "orders_v2")].held
     assert held is not None
-    assert held.startswith("public.orders_v2 is held: the rows in its folder ")
-    assert "are those of public.orders;" in held
+    assert held.startswith("Table public.orders_v2 is held: the rows in its folder ")
+    assert "are those of public.orders." in held
     assert pipeline.events("orders_v2") == [("held", held)]
     assert {*as_of(pipeline.spark, pipeline.root).behind} == {TableName("public", "orders_v2")}
     rewritten = run_rebuild(after.config, ["public.orders_v2"], spark=pipeline.spark)
@@ -295,5 +295,5 @@ def test_a_folder_that_another_table_filled_is_not_gone_on_with(pipeline: Pipeli
     after.catch_up()
     pipeline.assert_equal("orders_v2", targets={TableName("public", "orders_v2"): "orders"})
     again = before.apply().tables
-    assert "are those of public.orders_v2;" in (again[TableName("public", "orders")].held or "")
+    assert "are those of public.orders_v2." in (again[TableName("public", "orders")].held or "")
     pipeline.assert_equal("orders_v2", targets={TableName("public", "orders_v2"): "orders"})

@@ -1,4 +1,4 @@
-"""Whose rows a folder of silver has is told by where tables are on record, be it that the lake moved."""
+"""A folder of silver belongs to the table that is registered for it, also after the lake was moved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_A, AT_B, AT_T = "silver/public/a", "silver/public/b", "silver/t"
         ({B: AT_B}, AT_A, None),
         ({A: AT_A, B: AT_T}, AT_T, "those of public.b"),
         ({B: AT_T}, AT_T, "those of public.b"),
-        ({A: AT_T, B: AT_B}, AT_A, f"not those of now, which are in {ROOT}/{AT_T}"),
+        ({A: AT_T, B: AT_B}, AT_A, f"outdated, its current rows are in {ROOT}/{AT_T}"),
     ],
 )
 @pytest.mark.parametrize("root", [ROOT, "file:/before/it/moved"])
@@ -33,4 +33,4 @@ def test_a_folder_with_rows_is_its_own_or_refused(
     why = why_folder_is_taken(A, f"{ROOT}/{path}", registered, ROOT)
     assert (why is None) == (whose is None)
     if whose:
-        assert f"public.a is held: the rows in its folder {ROOT}/{path} are {whose};" in (why or "")
+        assert f"Table public.a is held: the rows in its folder {ROOT}/{path} are {whose}." in (why or "")

@@ -26,7 +26,7 @@ def sentences(
     name: TableName,
     known: dict[TableName, int],
     seen: list[tuple[TableName, int]],
-    astray: ChangesUnderOtherName | None = None,
+    other_name: ChangesUnderOtherName | None = None,
 ) -> list[str]:
     """Return the events of a table with changes from LSN 50 to 90 of the last version.
 
@@ -39,7 +39,7 @@ def sentences(
     own = [number for number, each in versions.items() if each.name == name]
     found = [survey(own[-1], (50, 0), (90, 3))]
     tables = {table: registered(table, oid) for table, oid in known.items()}
-    events = [*rename_events(name, tables, versions, found, astray)]
+    events = [*rename_events(name, tables, versions, found, other_name)]
     assert all(event.kind == "resync" for event in events)
     return [event.sentence for event in events]
 
@@ -61,17 +61,19 @@ def test_what_lacks_nothing_is_no_event(
 
 
 def test_new_name_has_its_older_rows_under_the_old_one() -> None:
-    assert [s[:32] for s in sentences(B, {A: 1}, [(A, 1), (B, 1)])] == ["public.a was renamed to public.b"]
+    assert [s[:38] for s in sentences(B, {A: 1}, [(A, 1), (B, 1)])] == [
+        "Table public.a was renamed to public.b"
+    ]
 
 
 def test_name_of_another_table_is_told_too() -> None:
     found = sentences(A, {A: 1, B: 2}, [(A, 1), (B, 2), (A, 2)])
-    assert [s[:32] for s in found] == ["public.b was renamed to public.a"]
+    assert [s[:38] for s in found] == ["Table public.b was renamed to public.a"]
 
 
 def test_table_that_had_another_name_for_a_while_lacks_what_came_then() -> None:
     (sentence,) = sentences(A, {A: 1}, [(A, 1), (B, 1), (A, 1)], ChangesUnderOtherName(LSN(60), B))
-    assert sentence.startswith("the table was called public.b for a while")
+    assert sentence.startswith("Table public.a was called public.b for a while.")
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_tuple_with_another_number_of_columns_than_its_relation_is_refused(
     batch = [encode(m) for m in (*good, message)]
     assert len(decode_rows(batch[:3], np.array([2, 2, 2])).op) == 3
     name = type(message).__name__
-    assert refusal(batch, [2, 2, 2, 2]) == f"{name} number 3: {side}, its relation has 2."
+    assert refusal(batch, [2, 2, 2, 2]) == f"{name} number 3: {side}, but its relation has 2."
 
 
 def test_message_that_is_no_row_is_refused() -> None:

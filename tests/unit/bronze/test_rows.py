@@ -133,7 +133,7 @@ def test_tuple_of_another_width_than_its_relation_is_refused_by_name(session: Se
     session.commit()
     sentence = (
         f"Insert for public.two in the transaction committed at {LSN(200)}: "
-        f"{count} columns in the new tuple, its relation has 2."
+        f"{count} columns in the new tuple, but its relation has 2."
     )
     with pytest.raises(ProtocolError) as caught:
         session.spool.seal()
