@@ -80,7 +80,7 @@ def test_too_many_deletes_hold_a_table_and_no_other_until_somebody_confirms(pipe
     pipeline.assert_equal("free")
     with pytest.raises(ConfigError, match="--table"):
         apply_tables(pipeline.config, confirms=True, spark=pipeline.spark)
-    with pytest.raises(ConfigError, match="no table of the lake"):
+    with pytest.raises(ConfigError, match="No table of the lake"):
         apply_or_rebuild(pipeline, "gaurded")
     assert held(apply_or_rebuild(pipeline, "guarded")) == set()
     pipeline.assert_equal("guarded", "free")

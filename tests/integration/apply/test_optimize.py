@@ -41,7 +41,7 @@ def parts(pipeline: Pipeline) -> int:
 def test_small_files_become_few_and_rows_stay(grown: Pipeline) -> None:
     before = {names: files_of(grown, *names) for names in (("bronze", "changes"), ("silver", "public", "t"))}
     assert min(before.values()) > 1
-    with pytest.raises(ConfigError, match="no table of the lake"):
+    with pytest.raises(ConfigError, match="No table of the lake"):
         run_optimize(grown.config, ["public.nothing"], spark=grown.spark)
     named = run_optimize(grown.config, ["public.t"], spark=grown.spark)
     assert [table.table for table in named.tables] == ["public.t"]

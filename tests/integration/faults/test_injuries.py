@@ -134,8 +134,8 @@ def test_a_heap_that_is_too_small_is_said_and_loses_nothing(
         done = run(BIN / "spark-submit", "--driver-memory", "470m", job, "--config", config)
         assert done.returncode == 52
     assert said(done)[0] == (
-        "pgdelta: Spark ended by java.lang.OutOfMemoryError; nothing is lost: "
-        "run again, after an OutOfMemoryError with a larger spark.driver.memory"
+        "pgdelta: Spark ended by java.lang.OutOfMemoryError. Nothing is lost. "
+        "Run again, after an OutOfMemoryError with a larger spark.driver.memory."
     )
     assert all("Lost the connection to Spark's JVM" in sentence for sentence in said(done)[1:])
     assert pipeline.version("items") == version

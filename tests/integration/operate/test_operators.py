@@ -79,7 +79,7 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
     other, t = planned.tables
     shape = [step for step in t.steps if not step.is_write]
     assert [(step.sentence.partition(". Values")[0], step.cost, step.loses) for step in shape] == [
-        ("column w was renamed to x", "no data is written; readers need column mapping", None),
+        ("Column w was renamed to x.", "no data is written; readers need column mapping", None),
         ("Column v was widened from INT to BIGINT", "no data is written; readers need type widening", None),
         ("Column n was added with a default.", "5 rows get the default", None),
     ]
@@ -133,7 +133,7 @@ def test_status_says_why_a_table_does_not_go_on_and_a_rebuild_frees_it(pipeline:
     assert [table["state"] for table in found.as_json()["tables"]] == ["current", "held", "refused"]
 
     for run in (apply_tables, run_rebuild):
-        with pytest.raises(ConfigError, match="no table of the lake"):
+        with pytest.raises(ConfigError, match="No table of the lake"):
             run(strict.config, ["public.heal"], spark=strict.spark)
     assert apply_tables(strict.config, ["public.held"], spark=strict.spark).exit_code(strict=False) == 0
     with pytest.raises(ConfigError, match=r"write schema\.table"):
