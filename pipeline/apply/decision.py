@@ -1,6 +1,6 @@
 """The next step of a silver table, as one pure decision.
 
-`decide` takes what is known of a table and returns the step of the first row of `TABLE` whose condition
+`decide` receives what is known of a table, and returns the step of the first row of `TABLE` whose condition
 holds. apply carries the step out, `pgdelta plan` shows it, `pgdelta status` explains with it why a table does
 not continue, and `resync` finds tables that wait. Nothing is read or written here.
 

@@ -126,7 +126,7 @@ class Planner:
     def plan(self, end: BronzeOffset, manifest: Manifest, since: BronzeOffset | None) -> BatchPlan | None:
         """Return the plan that advances silver to `end`, None if there is nothing to do or record.
 
-        `since` is the bronze version that the manifest was written at, if this process wrote it: then only
+        `since` is the bronze version at which the manifest was written, if this process wrote it: then only
         the files added since are read.
         """
         known = self._read_records(end, manifest)

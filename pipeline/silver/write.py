@@ -202,7 +202,7 @@ def _insert(columns: Sequence[FoldColumn], metadata: MetadataNames) -> str:
 def merge_by_image(
     target: str, source: str, image: str, columns: Sequence[FoldColumn], metadata: MetadataNames
 ) -> str:
-    """Return the MERGE of whole rows: op D deletes all rows with an image, op I inserts one row."""
+    """Return the MERGE of complete rows: op D deletes all rows with an image, op I inserts one row."""
     return "\n".join(
         [
             f"MERGE INTO {target} t USING {source} s ON s.op = 'D' AND {image} = s.image",

@@ -217,7 +217,7 @@ class NewTable:
         return bool(self.writers)
 
     def sentence(self, now: float) -> str | None:
-        """Return what it waits for, once it has waited for long."""
+        """Return what it waits for, if it has waited for long."""
         if now - self.since < PATIENCE:
             return None
         return (

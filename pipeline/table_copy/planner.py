@@ -106,7 +106,7 @@ class CopyPlanner:
     def _key_condition(
         self, name: TableName, version: RelationVersion, candidate: Candidate
     ) -> KeyCondition | None:
-        """Return the condition for the requested keys; None if the whole table is to be copied."""
+        """Return the condition for the requested keys; None if all rows are to be copied."""
         names, types = version.key
         if not candidate.key_ranges or describe_unusable(types, candidate.key_ranges):
             return None

@@ -242,7 +242,7 @@ class _ChainReader:
 def read_chain(commits: Iterable[LoggedCommit], ours: TxnId, captured: LSN | None = None) -> CommitChain:
     """Return the chain that commits of `bronze/changes` make, given in the order of their versions.
 
-    `captured` is the captured offset: the last commit has to end there.
+    `captured` is the captured offset: the last commit must end there.
     """
     reader = _ChainReader(ours)
     for commit in commits:
