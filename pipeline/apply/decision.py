@@ -60,8 +60,8 @@ class TableFacts:
     lost: str | None = None  # its folder lacks rows that were written
     copy: CompleteCopy | None = None  # the newest complete copy, if the table has not started from it yet
     gap: Gap | None = None  # the stream lacks changes, and no copy covers them
-    has_key_requests: bool = False  # some of its keys are to be copied and are not yet
-    partial_copies: tuple[CompleteCopy, ...] = ()  # copies of keys that are complete and not put yet
+    has_key_requests: bool = False  # some of its keys wait for a copy
+    partial_copies: tuple[CompleteCopy, ...] = ()  # complete copies of keys that are not applied yet
     counts: Mapping[str, int] | None = None  # pending changes by operation; None before the survey
     is_replaced: bool = False  # changes of another table were recorded under its name
     guards: Guards = NO_LIMITS
@@ -76,7 +76,7 @@ class TableFacts:
 
     @property
     def has_changes(self) -> bool:
-        """Whether changes are pending, as far as is known."""
+        """Whether changes are known to be pending."""
         return self.offset < self.end_lsn if self.counts is None else any(self.counts.values())
 
 

@@ -334,7 +334,7 @@ class Planner:
 def _has_news(
     tables: Mapping[TableName, TableFacts], decisions: Mapping[TableName, Decision], manifest: Manifest
 ) -> bool:
-    """Return whether a batch has to run although bronze has nothing beyond the manifest."""
+    """Return whether a batch must run although bronze has nothing after the manifest."""
     shown = manifest.by_name.keys() - manifest.behind.keys()
     for name, decision in decisions.items():
         if decision.step.writes:

@@ -63,7 +63,7 @@ def new_files_between(
 ) -> NewFiles | None:
     """Return the files between two offsets, None if the commits did more than add a few files.
 
-    The commit at `start` has to be the one that records its LSN: rows of earlier commits are of transactions
+    The commit at `start` must be the one that records its LSN: rows of earlier commits are of transactions
     that ended before that LSN.
     """
     if not 0 < end.version - start.version <= MOST_COMMITS:
@@ -258,7 +258,7 @@ def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
         F.expr("max(struct(commit_lsn, ordinal))").alias("last"),
         F.expr("max(struct(commit_lsn, ordinal)) FILTER (WHERE op = 'T')").alias("last_truncate"),
         *(F.count_if(F.col("op") == op).alias(op) for op in "IUDT"),
-        # of a partition with REPLICA IDENTITY FULL the key is in the complete old row
+        # a partition with REPLICA IDENTITY FULL sends the key in the complete old row
         F.expr("count_if(op = 'U' AND old_kind IS NOT NULL)").alias("key_tuples"),
         F.expr("count_if(op = 'U' AND NOT old_kind <=> 'O')").alias("without_old_row"),
         F.expr("array_distinct(flatten(collect_set(unsent)))").alias("unsent"),

@@ -179,7 +179,7 @@ class SourceRelation:
 
     @property
     def key_types(self) -> tuple[int, ...]:
-        """Return the oids of the key's types, beneath domains."""
+        """Return the OIDs of the key's types, for domains of their base types."""
         return tuple(column.type[0] for column in self.columns if column.name in self.key)
 
     def index_of(self, name: str) -> int | None:

@@ -23,7 +23,7 @@ from types import FrameType
 from pipeline.delta.spark.launcher import end_with_launcher, forward_signals
 from pipeline.errors import TRACES, PgdeltaError, describe_error, one_line
 
-# A stop has to end within 60 s. What is cut off then is a commit that did not happen.
+# A stop must end within 60 s. A commit that is interrupted then has not happened.
 _GRACE_SECONDS = 50.0
 _READER_SECONDS = 1.0
 

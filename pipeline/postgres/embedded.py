@@ -99,7 +99,7 @@ def start_server(
     """
     account = _find_account() if os.geteuid() == 0 else None
     folder = binaries if binaries is not None else find_binaries()
-    # The server's user has to enter the folder, but need not list it.
+    # The server's user must enter the folder, but need not list it.
     make_private_folder(directory, mode=0o700 if account is None else 0o711, exist_ok=True)
     if account is not None:
         if not _is_reachable(folder):

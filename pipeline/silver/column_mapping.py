@@ -285,7 +285,7 @@ def free_names(used: Iterable[str]) -> list[str]:
 def find_metadata_columns(
     columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]
 ) -> list[str]:
-    """Find the two columns among a table's columns if a crash prevented that they were registered.
+    """Find the two columns among a table's columns if a crash prevented their registration.
 
     `recorded` are the columns that are registered as the source's; `source_names` are the names of the
     source's relation versions, which the run that ended early may have added.

@@ -233,7 +233,7 @@ def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
 def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
     """Return SQL that is true for silver's rows in the ranges.
 
-    `key_types` are the oids of the key's types at the source, of domains those of their base types. Raises
+    `key_types` are the oids of the key's types at the source, for domains those of their base types. Raises
     KeyRangesUnusable if silver sorts a type differently.
     """
     key = [(quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]

@@ -153,7 +153,7 @@ def is_outdated(
 def plan_rest(
     state: CopyState, table: PublishedTable, version: int, done: int, chunk_bytes: int
 ) -> tuple[Chunk, ...] | None:
-    """Return what a copy interrupted after `done` chunks has still to read; None if it has to restart.
+    """Return what a copy interrupted after `done` chunks must still read; None if it must restart.
 
     Pages that were added since are read as well: a row may have moved there.
     """

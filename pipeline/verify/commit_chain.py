@@ -161,7 +161,7 @@ class _ChainReader:
         self.findings: list[Finding] = []
         self.versions: list[int] = []
         self.copy_commits = self.prepared_commits = 0
-        self._last: ChainLink | None = None  # that the next one has to follow
+        self._last: ChainLink | None = None  # that the next one must follow
 
     def add(self, commit: LoggedCommit) -> None:
         if self.versions and commit.version > self.versions[-1] + 1:
