@@ -1,6 +1,6 @@
 """pgdelta: PostgreSQL logical replication into Delta Lake.
 
-Data flows one way: `protocol` (bytes to whole transactions), `postgres` (the server), `bronze` (an
+Data flows one way: `protocol` (bytes to complete transactions), `postgres` (the server), `bronze` (an
 append-only log of every change), `silver` (tables that equal the source). `ingest` and `apply` are the two
 jobs, `table_copy` copies the rows that are there already, `metadata` is what the pipeline records of its
 tables, and `delta` is Delta Lake itself, which is independent of bronze and silver. The table of allowed

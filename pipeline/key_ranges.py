@@ -59,7 +59,7 @@ def has_same_order(type_oid: int, ddl: str) -> bool:
 def describe_unusable(key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str | None:
     """Return why ranges cannot select rows by a key of these types, and what to do; None if they can.
 
-    `key_types` are the OIDs of the key's columns, of domains those of their base types.
+    `key_types` are the type OIDs of the key's columns, for domains those of their base types.
     """
     if not key_types:
         return "The table has no key (REPLICA IDENTITY). Resync the whole table."

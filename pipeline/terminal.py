@@ -61,7 +61,7 @@ def print_paragraph(
 ) -> None:
     """Print a text wrapped at words; the lines after the first are indented by `hang` cells more.
 
-    `prefix` begins every line, as that of an SQL comment has to.
+    `prefix` begins every line, for example that of an SQL comment.
     """
     for number, line in enumerate(_wrap(console, text, console.width - indent - hang - len(prefix))):
         _print(console, prefix, " " * (indent + (hang if number else 0)), line)

@@ -68,7 +68,7 @@ class Applier:
         self._has_conflicts = False  # in the last batch a foreign commit preceded one of ours
 
     def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """Apply what bronze holds: the micro-batch only says that it has grown. After `close` do nothing."""
+        """Apply what bronze holds; the micro-batch is only the trigger. After `close` do nothing."""
         del batch, batch_id
         with self._lock:
             if self._is_closed:

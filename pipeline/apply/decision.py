@@ -1,6 +1,6 @@
 """The next step of a silver table, as one pure decision.
 
-`decide` takes what is known of a table and returns the step of the first row of `TABLE` whose condition
+`decide` receives what is known of a table, and returns the step of the first row of `TABLE` whose condition
 holds. apply carries the step out, `pgdelta plan` shows it, `pgdelta status` explains with it why a table does
 not continue, and `resync` finds tables that wait. Nothing is read or written here.
 
@@ -60,8 +60,8 @@ class TableFacts:
     lost: str | None = None  # its folder lacks rows that were written
     copy: CompleteCopy | None = None  # the newest complete copy, if the table has not started from it yet
     gap: Gap | None = None  # the stream lacks changes, and no copy covers them
-    has_key_requests: bool = False  # some of its keys are to be copied and are not yet
-    partial_copies: tuple[CompleteCopy, ...] = ()  # copies of keys that are complete and not put yet
+    has_key_requests: bool = False  # some of its keys wait for a copy
+    partial_copies: tuple[CompleteCopy, ...] = ()  # complete copies of keys that are not applied yet
     counts: Mapping[str, int] | None = None  # pending changes by operation; None before the survey
     is_replaced: bool = False  # changes of another table were recorded under its name
     guards: Guards = NO_LIMITS
@@ -76,7 +76,7 @@ class TableFacts:
 
     @property
     def has_changes(self) -> bool:
-        """Whether changes are pending, as far as is known."""
+        """Whether changes are known to be pending."""
         return self.offset < self.end_lsn if self.counts is None else any(self.counts.values())
 
 

@@ -37,7 +37,7 @@ def archive_detached(
     point: BronzeOffset,
     path: Callable[[TableName], str],
 ) -> Iterator[TableName]:
-    """Move detached tables to the archive if the configuration says so, and yield their names."""
+    """Move detached tables to the archive if so configured, and yield their names."""
     registered = records.tables.read()
     for name, reason in detached.items():
         rule = config.rule_for(name)

@@ -89,7 +89,7 @@ class TableChange(Enum):
 class FirstCommit:
     """What the first commit of a table's log records, if pgdelta made it.
 
-    `start_lsn` is the exclusive LSN that the write continued from; a new table begins at 0/0.
+    `start_lsn` is the LSN (exclusive) from which the write continued; a new table begins at 0/0.
     """
 
     name: TableName | None = None

@@ -126,7 +126,7 @@ class Planner:
     def plan(self, end: BronzeOffset, manifest: Manifest, since: BronzeOffset | None) -> BatchPlan | None:
         """Return the plan that advances silver to `end`, None if there is nothing to do or record.
 
-        `since` is the bronze version that the manifest was written at, if this process wrote it: then only
+        `since` is the bronze version at which the manifest was written, if this process wrote it: then only
         the files added since are read.
         """
         known = self._read_records(end, manifest)
@@ -334,7 +334,7 @@ class Planner:
 def _has_news(
     tables: Mapping[TableName, TableFacts], decisions: Mapping[TableName, Decision], manifest: Manifest
 ) -> bool:
-    """Return whether a batch has to run although bronze has nothing beyond the manifest."""
+    """Return whether a batch must run although bronze has nothing after the manifest."""
     shown = manifest.by_name.keys() - manifest.behind.keys()
     for name, decision in decisions.items():
         if decision.step.writes:

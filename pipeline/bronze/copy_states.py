@@ -69,7 +69,7 @@ class CompleteCopy:
 
     @property
     def end_lsn(self) -> LSN:
-        """Return the LSN of the last snapshot: bronze has to be complete beyond it."""
+        """Return the LSN of the last snapshot: bronze must be complete beyond it."""
         return self.lsns[-1]
 
     @property

@@ -63,7 +63,7 @@ def new_files_between(
 ) -> NewFiles | None:
     """Return the files between two offsets, None if the commits did more than add a few files.
 
-    The commit at `start` has to be the one that records its LSN: rows of earlier commits are of transactions
+    The commit at `start` must be the one that records its LSN: rows of earlier commits are of transactions
     that ended before that LSN.
     """
     if not 0 < end.version - start.version <= MOST_COMMITS:
@@ -129,7 +129,7 @@ class Bronze:
         self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY)
 
     def captured_offset(self) -> BronzeOffset | None:
-        """Return how far bronze is complete, None if it records no offset.
+        """Return the LSN up to which bronze is complete, None if it records no offset.
 
         Delta forgets offsets if delta.setTransactionRetentionDuration is set; the commits still have them.
         Raises ConfigError if another pipeline writes to bronze: each would apply the other's rows.
@@ -187,7 +187,7 @@ class Bronze:
         return self.changes.frame().where(f"op = 'R' AND copy_id = {copy_id}").count()
 
     def source_relations(self) -> dict[int, SourceRelation]:
-        """Return all relation versions by id, each with the first LSN that it was recorded at.
+        """Return all relation versions by id, each with the first LSN at which it was recorded.
 
         A copy records the version of its snapshot, which the stream may reach later.
         """
@@ -231,7 +231,7 @@ class Bronze:
         return rows.where(_is_table(name)).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
 
     def _rows(self, start_lsn: LSN, end_lsn: LSN) -> DataFrame:
-        # Bronze only grows, by whole transactions: rows up to an LSN it is complete to stay the same.
+        # Bronze only grows, by complete transactions: rows up to its captured offset do not change.
         bounds = f"op NOT IN ('M', 'R') AND end_lsn > {int(start_lsn)} AND end_lsn <= {int(end_lsn)}"
         if self.new_files and self.new_files.covers(start_lsn, end_lsn):
             return self.new_files.frame(self.lake.spark).where(bounds)
@@ -258,7 +258,7 @@ def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
         F.expr("max(struct(commit_lsn, ordinal))").alias("last"),
         F.expr("max(struct(commit_lsn, ordinal)) FILTER (WHERE op = 'T')").alias("last_truncate"),
         *(F.count_if(F.col("op") == op).alias(op) for op in "IUDT"),
-        # of a partition with REPLICA IDENTITY FULL the key is in the whole old row
+        # a partition with REPLICA IDENTITY FULL sends the key in the complete old row
         F.expr("count_if(op = 'U' AND old_kind IS NOT NULL)").alias("key_tuples"),
         F.expr("count_if(op = 'U' AND NOT old_kind <=> 'O')").alias("without_old_row"),
         F.expr("array_distinct(flatten(collect_set(unsent)))").alias("unsent"),

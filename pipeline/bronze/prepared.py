@@ -46,7 +46,7 @@ class PreparedTransactions:
             commit_files(self.table, new, epoch=self._epoch)
 
     def commit(self, outcomes: Sequence[PreparedOutcome]) -> None:
-        """Append what was committed to `changes`; skip what an earlier run appended.
+        """Append committed transactions to `changes`, except those that an earlier run appended.
 
         A transaction that is not kept was empty: servers up to 17 send nothing but the end of one that only
         locked rows.
@@ -96,7 +96,7 @@ class PreparedTransactions:
             retry_conflicts(lambda: sql(f"DELETE FROM {table}"))
 
     def _claim(self) -> None:
-        """Keep an ingest that was held up from keeping again what is removed now."""
+        """Prevent a delayed ingest from storing again what is now removed."""
         if self.table.path not in self._epoch.claimed:
             claim = TableCommit(self._epoch.txn, LSN(self._epoch.number))
             commit_files(self.table, [], claim, epoch=self._epoch)

@@ -172,14 +172,14 @@ class SourceRelation:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return the columns that identify a row; empty if whole rows do (full) or nothing does."""
+        """Return the columns that identify a row; empty if all columns do (full) or nothing does."""
         if self.replica_identity == "f":
             return ()
         return tuple(column.name for column in self.columns if column.is_key)
 
     @property
     def key_types(self) -> tuple[int, ...]:
-        """Return the oids of the key's types, beneath domains."""
+        """Return the OIDs of the key's types, for domains of their base types."""
         return tuple(column.type[0] for column in self.columns if column.name in self.key)
 
     def index_of(self, name: str) -> int | None:

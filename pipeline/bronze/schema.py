@@ -42,7 +42,7 @@ CHANGES = pa.schema(
         pa.field("content", pa.binary()),
         pa.field("transactional", pa.bool_()),
         pa.field("message_lsn", pa.int64()),
-        # Of a row of an initial copy: which copy of the table it belongs to.
+        # The copy to which a copied row belongs.
         pa.field("copy_id", pa.int64()),
     ]
 )
@@ -62,7 +62,7 @@ COLUMN = pa.struct(
         pa.field("type_oid", pa.int64()),
         pa.field("type_modifier", pa.int32()),
         pa.field("is_key", pa.bool_()),
-        # What the stream does not carry, as the catalog had it at `looked_up_at`; NULL if unknown.
+        # What the stream does not carry, as in the catalog at `looked_up_at`; NULL if unknown.
         pa.field("attribute_number", pa.int32()),
         pa.field("type_schema", pa.string()),
         pa.field("type_name", pa.string()),
@@ -113,7 +113,7 @@ def spark_type(kind: pa.DataType) -> str:
 
 
 def spark_ddl(schema: pa.Schema) -> str:
-    """Return `name TYPE, …` for a whole schema."""
+    """Return `name TYPE, …` for a complete schema."""
     return ", ".join(f"{field.name} {spark_type(field.type)}" for field in schema)
 
 

@@ -1,4 +1,4 @@
-"""Events of transactions in, staged files of whole transactions out; memory is bounded whatever their size.
+"""Events of transactions in, staged files of complete transactions out; memory is bounded.
 
 The rows of finished transactions go to one file per batch. A transaction that outgrows a batch before its
 commit has a file of its own, whose end LSN is filled in when it is known; so has a prepared one. One that
@@ -64,11 +64,11 @@ class PreparedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedTransactions:
-    """Whole transactions that take bronze from `start_lsn` (exclusive) to `end_lsn` (inclusive).
+    """Complete transactions that end after `start_lsn` (exclusive), up to `end_lsn` (inclusive).
 
-    `versions` have to be recorded before `files`, whose rows name them. `outcomes` are what became of
-    prepared transactions, in the order of the stream. `commit_time` is that of the newest transaction so far,
-    None if there is none or Python's calendar does not have it.
+    `versions` must be recorded before `files`, whose rows name them. `outcomes` are those of prepared
+    transactions, in the order of the stream. `commit_time` is that of the newest transaction so far, None if
+    there is none or Python's calendar does not have it.
     """
 
     start_lsn: LSN

@@ -8,7 +8,7 @@ On a root of this machine's file system the staging folder is below the root, an
 it. For any other root it is a temporary folder, and files are copied with Hadoop's file system client. No
 other user can enter the folder of a run; a file in the folder of a table has the mode that the umask gives. A
 run locks its folder: the next run, which holds the slot, removes what dead runs left behind, and keeps the
-files of one that is only held up until its commit is refused.
+files of one that is only delayed until its commit is refused.
 """
 
 import errno
@@ -148,7 +148,7 @@ class _ChecksumSink:
         self.checksum = crc32(data, self.checksum)
 
     def flush(self) -> None:
-        """Hand what is buffered to the system."""
+        """Flush the buffer to the operating system."""
         self._file.flush()
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 Each commit of the stream records from which offset to which bronze is complete, and the source that the
 changes came from. Bronze is ahead of the slot at any moment: what a commit depends on is committed before it,
 and its offset is acknowledged to the slot after it. Commits to `changes`, `prepared` and `copies` carry the
-epoch of the run, so that an ingest that was held up while another one took over is refused. (A relation
+epoch of the run, so that an ingest that was delayed while another one took over is refused. (A relation
 version that it still records is harmless.)
 """
 

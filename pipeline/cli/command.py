@@ -60,7 +60,7 @@ class PipelineCommand(click.Command):
     """A command whose function runs under `main_guard`.
 
     `section` is its heading in `pgdelta --help`, `examples` are pairs of a comment and a command line, `kind`
-    says what a signal does, for all runs or by the options of one.
+    is what a signal does, for all runs or by the options of one.
     """
 
     def __init__(

@@ -23,16 +23,16 @@ from types import FrameType
 from pipeline.delta.spark.launcher import end_with_launcher, forward_signals
 from pipeline.errors import TRACES, PgdeltaError, describe_error, one_line
 
-# A stop has to end within 60 s. What is cut off then is a commit that did not happen.
+# A stop must end within 60 s. A commit that is interrupted then has not happened.
 _GRACE_SECONDS = 50.0
 _READER_SECONDS = 1.0
 
 
 class Kind(Enum):
-    """What a signal does to a command, as its help has it.
+    """What a signal does to a command, as described in its help.
 
     The next run repeats a JOB, nothing repeats ONCE, an ANSWER is printed completely or not at all, a READER
-    goes on until it is stopped.
+    continues until it is stopped.
     """
 
     JOB = (
@@ -60,8 +60,8 @@ def main_guard(
     A command that only reads ends within a second of a signal, even if it is blocked in a write to a pipe
     that has no reader.
 
-    The function runs on a thread of its own: signals are then handled at once, whatever it waits for, and
-    Spark, which takes over SIGINT when it is started on the main thread, leaves it alone.
+    The function runs on its own thread: signals are then handled at once, whatever it waits for, and Spark
+    does not replace the handler of SIGINT, as it does when it is started on the main thread.
     """
     stop = _Stop()
     if debug:

@@ -80,7 +80,7 @@ def read_flag(node: Node) -> bool:
 
 
 def read_number(node: Node) -> int:
-    """Return a whole number; its bounds are the field's."""
+    """Return an integer; its bounds are the field's."""
     if isinstance(node, Scalar) and _NUMBER.fullmatch(text := node.expand()):
         return int(text)
     raise PydanticKnownError("int_parsing")
@@ -95,7 +95,7 @@ def read_byte_count(node: Node) -> int:
 
 
 def read_limit(node: Node) -> int | None:
-    """Return a whole number, or None for the word `none`."""
+    """Return an integer, or None for the word `none`."""
     text = node.expand() if isinstance(node, Scalar) else ""
     if text != "none" and not _NUMBER.fullmatch(text):
         raise ValueError("Expected a whole number, or none for no limit.")

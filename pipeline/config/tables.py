@@ -1,7 +1,7 @@
 """Rules of the configuration: which source tables become which silver tables, and how.
 
-A `TableRule` is one item of the file's list `tables`; what it leaves out, `load_config` takes from the
-section `silver`.
+A `TableRule` is one item of the file's list `tables`; for what it omits, `load_config` uses the section
+`silver`.
 """
 
 from __future__ import annotations

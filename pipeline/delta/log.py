@@ -46,7 +46,7 @@ ROW_PRESERVING = frozenset(
         "VACUUM START",
     }
 )
-# Of these, the ones that change columns.
+# Those that change columns.
 COLUMN_CHANGING = frozenset(
     {"ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "DROP COLUMNS", "RENAME COLUMN"}
 )

@@ -30,7 +30,7 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 # without the characters that a file system or Hadoop's globbing gives a meaning
 _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
 # Versions after which the files of a table of small appends are compacted. Delta's auto compaction considers
-# what one process has written: in a new process it would compact the whole table at every commit.
+# what one process has written: in a new process it would compact the entire table at every commit.
 COMPACTION_INTERVAL = 50
 _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
 

@@ -121,7 +121,7 @@ class Capture:
         return self._summary
 
     def _is_done(self, target: LSN | None) -> bool:
-        """Return whether the stream was read up to the target and to where copies are complete."""
+        """Return whether the stream was read up to the target and the LSN that completes the copies."""
         if target is None or not self._copier.is_done:
             return False
         return self._stream.received_lsn >= max(target, self._state.required_lsn)
@@ -178,10 +178,10 @@ class Capture:
             self._progress(summary)
 
     def _advance_idle(self) -> None:
-        """Record that nothing was committed up to what was received, and acknowledge that.
+        """Record that nothing was committed up to the received LSN, and acknowledge it.
 
-        If bronze is there already, the slot alone is behind: the run that committed this died before it
-        acknowledged it, or the server lost the acknowledgement in a crash.
+        If bronze is at this LSN already, only the slot is behind: the run that committed it died before the
+        acknowledgement, or the server lost the acknowledgement in a crash.
         """
         staged = self._spool.seal_empty(self._decoder.complete_lsn(self._stream.received_lsn))
         if staged is None:
@@ -192,7 +192,7 @@ class Capture:
         self._acknowledge(staged)
 
     def _acknowledge_received(self, lsn: LSN) -> None:
-        """Acknowledge what bronze holds, as far as the slot has sent it in this run."""
+        """Acknowledge the offset of bronze, at most up to what the slot has sent in this run."""
         self._stream.acknowledge(min(lsn, self._stream.received_lsn))
 
     def _start_session(self, lander: ThreadPoolExecutor) -> None:
@@ -204,7 +204,7 @@ class Capture:
         self._state.start_session()
 
     def _finish(self, lander: ThreadPoolExecutor) -> None:
-        """Land what is committed, record how far the server has read, and have it acknowledged."""
+        """Land what is committed, and record and acknowledge the LSN up to which the server has read."""
         self._settle()
         staged = self._spool.seal()
         if staged is not None:

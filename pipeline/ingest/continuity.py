@@ -58,11 +58,11 @@ def check_slot(slot: Slot, offset: LSN) -> None:
 
 
 def first_slot(connection: Connection, config: Config) -> Slot:
-    """Return the slot that a new lake begins with; it misses nothing, also if a lost one is created again.
+    """Return the slot from which a new lake begins; it misses nothing, also if it replaces a lost one.
 
     A two-phase slot that existed already may be ahead of the PREPARE of a transaction that has not ended, and
-    then sends its end alone. Which of the two came first is unknown (a slot that was never read is behind it,
-    and would send all): raises GapError. A new slot waits for what was prepared before it.
+    then sends only its end. Which of the two was first is unknown (a slot that was never read is behind it,
+    and would send everything): raises GapError. A new slot waits for what was prepared before it.
     """
     before = read_slot(connection, config.source.slot)
     if config.source.lost_slot == "resync":
@@ -82,11 +82,11 @@ def first_slot(connection: Connection, config: Config) -> Slot:
 def cross_gap(
     connection: Connection, config: Config, writer: BronzeWriter, offset: LSN, sentence: str
 ) -> LSN:
-    """Record a gap after the offset, request a copy of every table, and return where the gap ends.
+    """Record a gap after the offset, request a copy of every table, and return the end of the gap.
 
-    If the slot is a new one, transactions that were prepared before are in the copies, or are sent whole when
-    they are committed. A slot that was moved sends the end alone of what was prepared before: raises GapError
-    if bronze does not have the rest.
+    If the slot is a new one, transactions that were prepared before are in the copies, or are sent completely
+    when they are committed. A slot that was moved sends only the end of what was prepared before: raises
+    GapError if bronze does not have the rest.
     """
     before = read_slot(connection, config.source.slot)
     is_moved = _may_skip_prepared(before)

@@ -92,7 +92,7 @@ class Decoder:
         self._session = 0
 
     def complete_lsn(self, received_lsn: LSN) -> LSN:
-        """Return up to where every committed transaction is decoded, given what the server has sent."""
+        """Return the LSN up to which all committed transactions are decoded, given what was received."""
         return min(received_lsn, self._began_lsn) if self._assembler.in_transaction else received_lsn
 
     def decode(self, messages: Sequence[bytes], session: int) -> None:
@@ -186,12 +186,12 @@ class Decoder:
             self._state.describe(version)
 
     def _settled(self, committed: StreamCommitted) -> list[RelationVersion]:
-        """Read again the relations that a stream described, now that it is committed; return their versions.
+        """Read the relations that a stream described once more after its commit; return their versions.
 
-        The catalog has the last description of a relation from now on. For an earlier one, the catalog had
-        the state from before the transaction while that was open, which holds if the columns are the same. If
-        the last one has the same names and types and yet other columns, one column has replaced another under
-        its name, and before which row is unknown.
+        The catalog has the last description of a relation from now on. For an earlier one, the catalog showed
+        the state before the transaction while it was open; this state is used if the columns are the same. If
+        the last one has the same names and types but other columns, one column has replaced another under its
+        name, and it is unknown from which row on.
         """
         described = self._spool.streams.described(committed.xid)
         last = {version.relation.oid: number for number, version in enumerate(described)}
@@ -248,10 +248,10 @@ class CatalogLookups:
     def read_relation_after(
         self, relation: Relation, xid: int, *, waits: bool
     ) -> tuple[CatalogRelation | None, bool]:
-        """Return a relation and whether its transaction is visible; `waits` for a time until it is.
+        """Return a relation and whether its transaction is visible; with `waits`, wait some time until it is.
 
-        After one wait in vain there are no others until a transaction is visible at once: a standby that is
-        away holds up each of them.
+        After a wait that fails, there are no others until a transaction is visible at once, because a missing
+        standby delays each of them.
         """
         deadline = time.monotonic() + (VISIBLE_SECONDS if waits and not self._waited_in_vain else 0)
         try:

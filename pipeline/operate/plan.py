@@ -86,7 +86,7 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName) -> TablePlan:
 
 
 def _steps(planned: RangePlan, table: str, rows: int, changes: int) -> tuple[PlanStep, ...]:
-    """Return the steps of a range: how the columns change, the writes, and where it stops."""
+    """Return the steps of a range: how the columns change, the writes, and the stop if there is one."""
     operations = planned.evolution.operations if planned.evolution else ()
     steps = [
         PlanStep(lsn, _describe(each), each.cost(rows, changes), each.loses, tuple(each.statements(table)))

@@ -36,7 +36,7 @@ class ResyncSummary:
 
     pipeline: str
     tables: tuple[TableName, ...]
-    key_range_count: int = 0  # 0 for whole tables
+    key_range_count: int = 0  # 0 for all rows
     run: RunSummary | None = None
 
     def lines(self) -> list[str]:

@@ -234,7 +234,7 @@ def describe(error: psycopg.Error | str, conninfo: str = "") -> str:
 def limit_connect_time(conninfo: str, seconds: float) -> str:
     """Return the conninfo with a connect_timeout; one that cannot be parsed is returned as it is."""
     try:
-        # libpq accepts whole seconds, at least two.
+        # libpq accepts an integer of seconds, at least two.
         return conninfo_syntax.make_conninfo(conninfo, connect_timeout=max(2, round(seconds)))
     except psycopg.Error:
         return conninfo
@@ -348,7 +348,7 @@ def describe_refusal(message: str, keywords: Mapping[str, Any]) -> str:
 def splits_password(conninfo: str, keywords: Mapping[str, Any]) -> bool:
     """Return whether libpq parsed part of a password as host or database, and would print it in a message.
 
-    A password that is not percent-encoded does that: `postgresql://me:se@cret@host/db` has the host
+    This happens if a password is not percent-encoded: `postgresql://me:se@cret@host/db` has the host
     `cret@host`.
     """
     if "://" not in conninfo:

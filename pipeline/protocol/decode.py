@@ -64,7 +64,7 @@ _ROLLBACK_PREPARED = struct.Struct(">QQqqI")  # prepare end LSN, rollback end LS
 def decode(data: bytes | memoryview, *, in_stream: bool = False) -> Message:
     """Return the message that `data` holds, from its type byte to its last byte, or raise ProtocolError.
 
-    `in_stream` is true between Stream Start and Stream Stop, where messages about a transaction have an xid.
+    `in_stream` is true between Stream Start and Stream Stop, when messages about a transaction have an xid.
     """
     data = bytes(data)
     if not data:

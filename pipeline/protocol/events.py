@@ -37,7 +37,7 @@ class Described(NamedTuple):
 
 
 class Change(NamedTuple):
-    """An Insert, Update or Delete; `data` is the whole message, undecoded: `data[0]` is its type byte."""
+    """An Insert, Update or Delete; `data` is the complete message, undecoded: `data[0]` is its type byte."""
 
     ordinal: int
     relation: Relation
@@ -118,7 +118,7 @@ class StreamStopped(NamedTuple):
 
 
 class StreamAborted(NamedTuple):
-    """Subtransaction `subxid` was rolled back: discard it or, if `subxid` is `xid`, the whole transaction.
+    """Subtransaction `subxid` was rolled back: discard it or, if `subxid` is `xid`, the entire transaction.
 
     Discard only what was received in an open stream, nothing that was committed: 14 and 15 stream a
     transaction again that was confirmed before, and end it so. Neither xid need have been received before.

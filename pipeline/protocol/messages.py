@@ -3,7 +3,7 @@
 Follows the page "Logical Replication Message Formats". LSNs are `LSN`; times are integers, microseconds since
 2000-01-01 UTC (`POSTGRES_EPOCH`). Strings are decoded as UTF-8 and keep other bytes as lone surrogates:
 `encode("utf-8", "surrogateescape")` returns the original bytes. Values stay bytes, because their meaning
-depends on the relation. Where `xid` defaults to None, the message has one only inside a streamed transaction
+depends on the relation. If `xid` defaults to None, the message has one only inside a streamed transaction
 (protocol version 2 and later): the xid of the subtransaction that the message belongs to.
 """
 
@@ -62,7 +62,7 @@ TupleData: TypeAlias = tuple[Cell, ...]
 """One cell for each column of the relation, in the relation's order."""
 
 OldKind: TypeAlias = Literal["K", "O"]
-"""`K`: a key, in which only columns of the replica identity have values; `O`: the whole old tuple."""
+"""`K`: a key, in which only columns of the replica identity have values; `O`: the complete old tuple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """`D`: a deleted row; `old` is its key (`K`) or, under replica identity FULL, the whole tuple (`O`)."""
+    """`D`: a deleted row; `old` is its key (`K`) or, under REPLICA IDENTITY FULL, all values (`O`)."""
 
     oid: int
     old_kind: OldKind
@@ -211,7 +211,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """`A`: subtransaction `subxid` of `xid` was rolled back, or, if they are equal, the whole transaction.
+    """`A`: subtransaction `subxid` of `xid` was rolled back, or, if they are equal, the entire transaction.
 
     LSN and time are sent with `streaming = parallel` only; the length of the message shows whether they were.
     """

@@ -278,7 +278,7 @@ class Assembler:
 
     def _start_stream(self, start: StreamStart) -> StreamStarted:
         if start.is_first_segment:
-            # Replaces one that is open: the server sends the whole transaction again.
+            # Replaces one that is open: the server sends the entire transaction again.
             self._streams[start.xid] = _Stream(start.xid)
         self._stream = self._find_stream(start.xid, "Stream Start")
         self._origin = self._stream.origin

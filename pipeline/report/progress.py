@@ -1,4 +1,4 @@
-"""Table copies in progress on stderr: bars in a terminal, elsewhere a line now and then.
+"""Table copies in progress on stderr: bars in a terminal, elsewhere a line from time to time.
 
 Reads the summary that ingest reports, from any thread. Outside a terminal, a copy is one line
 when it is complete or failed, and all copies together are one line every 30 s. A stderr that cannot be

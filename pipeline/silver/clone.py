@@ -59,7 +59,7 @@ class SnapshotBronze(Bronze):
         return SnapshotBronze(Lake(spark, self.lake.root), self.pipeline, self._snapshot)
 
     def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
-        """Return the changes of a table from a start up to an LSN, as far as the snapshot sees them."""
+        """Return the changes of a table from a start up to an LSN, if the snapshot sees them."""
         changes = super().table_changes(name, start, end_lsn)
         if not self._snapshot.running:
             return changes

@@ -72,9 +72,9 @@ class AlignedVersions:
 
     `names` has the last version's columns by attribute number, `source_names` their names at the source
     (Delta cannot hold two names that differ only in case), and `dropped` the names of columns that the last
-    version does not have. `certain` is, for each version, whether its columns are certain.
-    `lookalikes` are the numbers of columns that were replaced by one with the same name, type and order: only
-    the catalog distinguishes them, and no message says when it happened.
+    version does not have. `certain` is, for each version, whether its columns are certain. `lookalikes` are
+    the numbers of columns that were replaced by one with the same name, type and order: only the catalog
+    distinguishes them, and no message carries the time of the change.
     """
 
     relations: tuple[SourceRelation, ...]
@@ -285,7 +285,7 @@ def free_names(used: Iterable[str]) -> list[str]:
 def find_metadata_columns(
     columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]
 ) -> list[str]:
-    """Find the two columns among a table's columns if a crash prevented that they were registered.
+    """Find the two columns among a table's columns if a crash prevented their registration.
 
     `recorded` are the columns that are registered as the source's; `source_names` are the names of the
     source's relation versions, which the run that ended early may have added.

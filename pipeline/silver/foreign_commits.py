@@ -95,7 +95,7 @@ def records_offset(app_ids: Iterable[str], txn: TxnId) -> bool:
 
 
 def refuse_lost_offset(table: LakeTable, name: TableName, txn: TxnId) -> None:
-    """Raise LakeError if a table has rows but no offset: its whole input would be applied a second time."""
+    """Raise LakeError if a table has rows but no offset: all its input would be applied a second time."""
     if has_lost_offset(table, txn):
         raise LakeError(
             f"Silver table {name} has rows but records no offset. Unset its property "

@@ -45,7 +45,7 @@ _METADATA_TYPES = ("BIGINT", "TIMESTAMP")  # of _commit_lsn and _commit_time
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """What gives a table the columns of its newest relation version.
+    """The operations that give a table the columns of its newest relation version.
 
     `operations` are in order, each with the LSN of the first change that needs it. A Hold or NeedsRebuild is
     the last one, and `stop`. `columns` (name → DDL) are the source's columns in silver afterwards, `metadata`

@@ -1,6 +1,6 @@
 """Carry out planned writes with Spark: fold the changes of a step, and commit them to the silver table once.
 
-By key this is a MERGE of at most one row per key, by whole rows a MERGE that removes and adds equal rows,
+By key this is a MERGE of at most one row per key, by complete rows a MERGE that removes and adds equal rows,
 otherwise an append or an overwrite. Misfits, and values that neither the stream nor silver has, are recorded
 before the commit.
 """

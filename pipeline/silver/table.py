@@ -111,7 +111,7 @@ class SilverTable:
     ) -> WriteResult:
         """Apply the changes from a start up to an LSN, and write each partial copy at its LSN.
 
-        If silver cannot find the keys of one, a copy of the whole table is requested instead.
+        If silver cannot find the keys of one, a copy of all rows is requested instead.
         """
         written = WriteResult(start.offset)
         self._writer.registered = registered
@@ -156,7 +156,7 @@ class SilverTable:
             return None
 
     def _request_whole_copy(self, reason: str, copy: CompleteCopy) -> None:
-        """Request a copy of the whole table instead of a partial copy."""
+        """Request a copy of all rows instead of a partial copy."""
         sentence = f"{reason} The whole table will be copied."
         self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
         registered = self._writer.registered

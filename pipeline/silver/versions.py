@@ -91,7 +91,7 @@ def shows_lsn(offsets: Mapping[str, LSN], lsn: LSN, next_offset: int | None) -> 
 
 
 def resolve_path(path: str, name: TableName, root: str) -> str:
-    """Return where a table that was recorded at a path is now, under the lake's current root.
+    """Return the current path, under the lake's root, of a table that was recorded at a path.
 
     The path ends in `silver/<schema>/<table>`, `silver/<target>` or `archive/<schema>/…`, after the former
     root.

@@ -202,7 +202,7 @@ def _insert(columns: Sequence[FoldColumn], metadata: MetadataNames) -> str:
 def merge_by_image(
     target: str, source: str, image: str, columns: Sequence[FoldColumn], metadata: MetadataNames
 ) -> str:
-    """Return the MERGE of whole rows: op D deletes all rows with an image, op I inserts one row."""
+    """Return the MERGE of complete rows: op D deletes all rows with an image, op I inserts one row."""
     return "\n".join(
         [
             f"MERGE INTO {target} t USING {source} s ON s.op = 'D' AND {image} = s.image",
@@ -233,7 +233,7 @@ def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
 def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:
     """Return SQL that is true for silver's rows in the ranges.
 
-    `key_types` are the oids of the key's types at the source, of domains those of their base types. Raises
+    `key_types` are the oids of the key's types at the source, for domains those of their base types. Raises
     KeyRangesUnusable if silver sorts a type differently.
     """
     key = [(quoted(fold.columns[i].name), fold.columns[i].type) for i in fold.key]

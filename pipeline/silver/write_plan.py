@@ -1,9 +1,9 @@
 """Plan the write steps of one table's input, and how each folds its changes. Pure.
 
-A survey says what each relation version has between the table's offset and the end of the batch. Each *step*
-is one write to silver. There are several only if the identification of rows changes in between: another
-replica identity, another key, a table created again under its name. A TRUNCATE makes everything before it
-irrelevant.
+A survey counts what each relation version has between the table's offset and the end of the batch. Each
+*step* is one write to silver. There are several only if the identification of rows changes in between:
+another replica identity, another key, a table created again under its name. A TRUNCATE makes everything
+before it irrelevant.
 """
 
 from collections.abc import Mapping, Sequence

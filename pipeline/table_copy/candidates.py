@@ -189,7 +189,7 @@ class CopyCandidates:
         if not any(rule_for(name) for name in before):
             return set()
         self._state.require(polled_lsn)
-        self._state.wait_past(LSN(polled_lsn - 1))  # capture may still have to read that it was renamed
+        self._state.wait_past(LSN(polled_lsn - 1))  # capture may not have read yet that it was renamed
         now = self._state.renamed(published)
         under_old_name = {
             name
@@ -217,7 +217,7 @@ class NewTable:
         return bool(self.writers)
 
     def sentence(self, now: float) -> str | None:
-        """Return what it waits for, once it has waited for long."""
+        """Return what it waits for, if it has waited for long."""
         if now - self.since < PATIENCE:
             return None
         return (

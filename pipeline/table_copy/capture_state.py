@@ -32,12 +32,12 @@ class CaptureState:
         self._changed = threading.Condition()
         self._names: dict[int, TableName] = {}  # by oid
         self._session_requests: Counter[tuple[int, TableName, TableName]] = Counter()
-        self._session_lsn: LSN | None = None  # where a requested session may begin at the earliest
+        self._session_lsn: LSN | None = None  # the earliest LSN at which a requested session may begin
 
     # by the thread that captures
 
     def set_captured_offset(self, lsn: LSN) -> None:
-        """Set how far bronze is complete."""
+        """Set the LSN up to which bronze is complete."""
         with self._changed:
             self.captured_offset = lsn
             self._changed.notify_all()

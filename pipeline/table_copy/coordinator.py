@@ -125,11 +125,11 @@ class CopyCoordinator:
             is_waiting = self._candidates.is_waiting and not self._is_continuous
             return is_waiting and not self._state.stop_copies.wait(1.0)
         source = self._config.source
-        # An ingest that was held up must not land chunks of a copy after its state is read here.
+        # An ingest that was delayed must not land chunks of a copy after its state is read here.
         self._writer.claim()
         history = self._bronze.copies.read()
         used = [s.lsn for states in history.states.values() for state in states for s in state.snapshots]
-        # Silver may be as far as bronze was when a partial resync was requested.
+        # Silver may have been at bronze's offset when a partial resync was requested.
         captured = self._bronze.captured_offset()
         used += [captured.lsn if captured else INVALID, self._candidates.writers_end_lsn]
         with closing(SnapshotKeeper(source.snapshot_conninfo, max(used), key=source.snapshot_key)) as keeper:

@@ -106,7 +106,7 @@ class CopyPlanner:
     def _key_condition(
         self, name: TableName, version: RelationVersion, candidate: Candidate
     ) -> KeyCondition | None:
-        """Return the condition for the requested keys; None if the whole table is to be copied."""
+        """Return the condition for the requested keys; None if all rows are to be copied."""
         names, types = version.key
         if not candidate.key_ranges or describe_unusable(types, candidate.key_ranges):
             return None
@@ -153,7 +153,7 @@ def is_outdated(
 def plan_rest(
     state: CopyState, table: PublishedTable, version: int, done: int, chunk_bytes: int
 ) -> tuple[Chunk, ...] | None:
-    """Return what a copy interrupted after `done` chunks has still to read; None if it has to restart.
+    """Return what a copy interrupted after `done` chunks must still read; None if it must restart.
 
     Pages that were added since are read as well: a row may have moved there.
     """

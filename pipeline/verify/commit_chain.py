@@ -161,7 +161,7 @@ class _ChainReader:
         self.findings: list[Finding] = []
         self.versions: list[int] = []
         self.copy_commits = self.prepared_commits = 0
-        self._last: ChainLink | None = None  # that the next one has to follow
+        self._last: ChainLink | None = None  # that the next one must follow
 
     def add(self, commit: LoggedCommit) -> None:
         if self.versions and commit.version > self.versions[-1] + 1:
@@ -242,7 +242,7 @@ class _ChainReader:
 def read_chain(commits: Iterable[LoggedCommit], ours: TxnId, captured: LSN | None = None) -> CommitChain:
     """Return the chain that commits of `bronze/changes` make, given in the order of their versions.
 
-    `captured` is the captured offset: the last commit has to end there.
+    `captured` is the captured offset: the last commit must end there.
     """
     reader = _ChainReader(ours)
     for commit in commits:

@@ -67,7 +67,7 @@ from pipeline.verify.reconcile_report import Reconciled
 from pipeline.verify.source_rows import SourceReads
 
 WAIT_SECONDS = 150  # an idle bronze records its offset once a minute
-MOST_KEYS = 1000  # of a partial resync; for more differing rows the whole table is copied
+MOST_KEYS = 1000  # of a partial resync; for more differing rows all rows are copied
 _ATTEMPTS = 5
 _PAUSE = 2.0  # seconds
 _POLL_PAUSE = 0.5

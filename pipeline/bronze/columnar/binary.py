@@ -126,7 +126,7 @@ def read_numerics(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
 
 
 def read_float8s(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
-    """Read float8 of a size that Python writes as PostgreSQL does, but for the `.0` of whole numbers."""
+    """Read float8 of a size that Python writes as PostgreSQL does, except for the `.0` of integers."""
     is_done = lengths == 8
     values = _fixed(octets, np.where(is_done, starts, 0), ">f8").astype(np.float64)
     sizes = np.abs(values)

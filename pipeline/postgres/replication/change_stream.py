@@ -55,7 +55,7 @@ class ChangeStream(Protocol):
     def session(self) -> int:
         """The number of the server's decoding session that the last read() belongs to.
 
-        In a new session, relations are described again and streams that were open are void.
+        In a new session, relations are described again and streams that were open are discarded.
         """
 
     def read(self, timeout: float) -> list[bytes]:

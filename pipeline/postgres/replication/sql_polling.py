@@ -9,9 +9,9 @@ A poll reads the changes up to an LSN, the server's flush LSN when it starts, or
 3. If the slot was in use, the poll is repeated after a pause; a slot that stays in use is a SlotBusyError.
 4. Otherwise `_finish_poll` decides what was received and when the next poll starts.
 
-Peeking moves nothing, so that a poll may be repeated; each one decodes the slot from the start, in a session
-of its own as far as the protocol is concerned. Between polls the slot is free. There are two connections, so
-that queries about the server do not wait for the end of a poll. After any failure both are closed.
+Peeking moves nothing, so that a poll may be repeated; each one decodes the slot from the start, and counts as
+a new session of the protocol. Between polls the slot is free. There are two connections, so that queries
+about the server do not wait for the end of a poll. After any failure both are closed.
 """
 
 from __future__ import annotations
@@ -226,11 +226,11 @@ _ROW_BYTE, _SIGNATURE_BYTE, _TRAILER_BYTE = 0x00, ord("P"), 0xFF
 
 
 class Peek:
-    """One pg_logical_slot_peek_binary_changes: whole transactions up to `end_lsn`, or until `limit` messages.
+    """One pg_logical_slot_peek_binary_changes, which ends at `end_lsn` or after `limit` messages.
 
-    It is a COPY in binary format (page "COPY"), not a cursor: its rows are sent through libpq's buffer, and
-    the server runs the function to its end before the first row, keeping the rows in temporary files, so that
-    the slot is free while they are sent.
+    It returns complete transactions. It is a COPY in binary format (page "COPY"), not a cursor: its rows are
+    sent through libpq's buffer, and the server runs the function to its end before the first row, keeping the
+    rows in temporary files, so that the slot is free while they are sent.
 
     `pull` raises psycopg.Error if the connection is lost. If the server refuses, `refusal` is its message and
     `diagnostic` has the fields.

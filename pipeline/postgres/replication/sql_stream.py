@@ -1,10 +1,10 @@
 """The SQL route: read a slot with its SQL functions, over ordinary connections.
 
 `SqlStream` is the route of ingest, which acknowledges what it has received. `SqlFollow` reads a slot for
-`pgdelta tail` and never moves it. Both poll with `sql_polling`: a poll peeks at whole transactions up to the
-flush LSN. Peeking moves nothing, so changes that were not acknowledged are read again, also after a crash.
-Between polls the slot is free, and another session may move it or create it again. If changes would then be
-missing, the stream fails.
+`pgdelta tail` and never moves it. Both poll with `sql_polling`: a poll peeks at complete transactions up to
+the flush LSN. Peeking moves nothing, so changes that were not acknowledged are read again, also after a
+crash. Between polls the slot is free, and another session may move it or create it again. If changes would
+then be missing, the stream fails.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class SqlStream(SqlPolling):
         self._busy_timeout = busy_timeout
         self._has_advance = self._control.info.server_version >= _ADVANCE_SINCE
         self._is_for_bronze = start_lsn > INVALID
-        self._slot_lsn = sessions.confirmed_lsn  # where this stream moved the slot to
+        self._slot_lsn = sessions.confirmed_lsn  # to which this stream moved the slot
         self._acknowledged_lsn = sessions.confirmed_lsn
         self._required_lsn = sessions.confirmed_lsn  # to be acknowledged before the next poll
         self._caller_lsn = max(start_lsn, sessions.confirmed_lsn)  # what the caller has

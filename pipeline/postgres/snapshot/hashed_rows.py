@@ -1,7 +1,7 @@
 """Hash the rows of the source: sums of hashes for ranges of keys, and the single rows of some ranges.
 
 The hash of a row is the MD5 of its compared values, each in its comparable form and preceded by its length.
-The hash of its key is that of the key's values, or of the whole row if the table has no key. Ranges are
+The hash of its key is that of the key's values, or of the complete row if the table has no key. Ranges are
 prefixes of the key's hash, because the order of a collation is not known outside the server. Sums of hashes
 do not depend on the order of rows, and count equal rows. Each query is one scan under a shared snapshot.
 
@@ -46,7 +46,7 @@ class RangeSum:
 
 @dataclass(frozen=True, slots=True)
 class RowHash:
-    """One row: the hashes of its key, of the whole row and of each value, and the key's values as text."""
+    """One row: the hashes of its key, of the complete row and of each value, and the key's values as text."""
 
     key: str
     row: str

@@ -180,7 +180,7 @@ class Types:
     def find_unreadable(self, oid: int) -> str | None:
         """Return the name of the first type within this one that has no converter; None if there is none.
 
-        A type without a binary format is sent as text, except within another type, where the server fails.
+        A type without a binary format is sent as text, except within another type: there the server fails.
         """
         return next(self._unreadable(oid, set(), is_component=False), None)
 
