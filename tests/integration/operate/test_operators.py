@@ -78,7 +78,7 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
     assert {table: pipeline.frame("silver", "public", table).schema for table in versions} == versions
     other, t = planned.tables
     shape = [step for step in t.steps if not step.is_write]
-    assert [(step.sentence.partition(". Values")[0], step.cost, step.loses) for step in shape] == [
+    assert [(step.sentence.partition(". If ALTER TABLE")[0], step.cost, step.loses) for step in shape] == [
         ("Column w was renamed to x.", "no data is written; readers need column mapping", None),
         ("Column v was widened from INT to BIGINT", "no data is written; readers need type widening", None),
         ("Column n was added with a default.", "5 rows get the default", None),
@@ -136,7 +136,7 @@ def test_status_says_why_a_table_does_not_go_on_and_a_rebuild_frees_it(pipeline:
         with pytest.raises(ConfigError, match="No table of the lake"):
             run(strict.config, ["public.heal"], spark=strict.spark)
     assert apply_tables(strict.config, ["public.held"], spark=strict.spark).exit_code(strict=False) == 0
-    with pytest.raises(ConfigError, match=r"write schema\.table"):
+    with pytest.raises(ConfigError, match=r"Write schema\.table"):
         run_rebuild(strict.config, ["held"], spark=strict.spark)
     assert apply_tables(strict.config, spark=strict.spark).exit_code(strict=True) == 1
     fixed = with_rules(pipeline, TableRule("public.refused", misfit="text"), TableRule("*.*"))
