@@ -1,8 +1,8 @@
 """The next step of a silver table, as one pure decision.
 
 `decide` receives what is known of a table, and returns the step of the first row of `TABLE` whose condition
-holds. apply carries the step out, `pgdelta plan` shows it, `pgdelta status` explains with it why a table does
-not continue, and `resync` finds tables that wait. Nothing is read or written here.
+holds. apply carries the step out, `pgdelta plan` shows it, and `pgdelta rebuild` leaves out the tables that
+it blocks; `pgdelta status` shows what the last apply recorded of it. Nothing is read or written here.
 
 A decision is made twice in a batch: before bronze is surveyed, with `counts` None, to know which tables need
 a survey; and again with the survey's result.
