@@ -4,8 +4,8 @@ A change is one or two *steps* at a key: I insert, U update in place, D delete. 
 key and K, an upsert, at the new key. The last step of a key decides whether its row exists, and each column
 has the value of the last step that sent it. Value, NULL and unchanged TOAST are three things: a column that
 some step may not send has a state besides its text. VALUE: sent. FROM_SILVER: in the silver row at another
-key. INHERITED: in the row at the old key of a key change (`key_changes` resolves it). UNKNOWN: not sent for a
-new row, so its value is missing. NULL: no step sent it, and silver keeps its value.
+key. INHERITED: in the row at the old key of a key change (`follow_key_changes` resolves it). UNKNOWN: not
+sent for a new row, so its value is missing. NULL: no step sent it, and silver keeps its value.
 
 Steps are in the order of their sequence key `(commit_lsn, ordinal)`; within a key change, D precedes K.
 """
