@@ -1,11 +1,12 @@
-"""A hook of the documentation's build: a page that would load something from a network is an error.
+"""Hooks of the documentation's build: options stay on one line, and nothing is loaded from a network.
 
-MkDocs calls `on_post_page` with the HTML of each page. Links that a reader may follow are fine; scripts,
-styles, fonts, images and frames have to come with the site.
+MkDocs calls `on_page_content` with the HTML of each page's text, and `on_post_page` with the whole page.
+Links that a reader may follow are fine; scripts, styles, fonts, images and frames have to come with the site.
 """
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -14,6 +15,9 @@ from mkdocs.exceptions import PluginError
 # tag → attribute that makes a browser load what it names
 _LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "object": "data"}
 _LINKS = {"canonical", "next", "prev", "alternate"}  # rel of links that load nothing
+
+_CODE_SPANS = re.compile(r"(<pre\b.*?</pre>)|<code>[^<]*</code>", re.DOTALL)
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 
 
 class _Loads(HTMLParser):
@@ -35,6 +39,18 @@ def find_external(html: str) -> list[str]:
     parser = _Loads()
     parser.feed(html)
     return [address for address in parser.addresses if "//" in address.partition("?")[0]]
+
+
+def keep_options(html: str) -> str:
+    """Mark the options in code spans, which a browser otherwise breaks after a hyphen; code blocks scroll."""
+    return _CODE_SPANS.sub(
+        lambda span: span[1] or _OPTION.sub(r'<span class="option">\g<0></span>', span[0]), html
+    )
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep the options of a page on one line."""
+    return keep_options(html)
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:

@@ -25,7 +25,7 @@ of the wrong type and unset variables are errors with file, line and key.
 - Editors complete the keys from `conf/pipeline.schema.json`, which `pgdelta schema` prints, if the file
   starts with `# yaml-language-server: $schema=pipeline.schema.json`.
 
-The last column is the first PostgreSQL version that supports the key; without one, all supported versions do.
+A key that needs a newer server names its first PostgreSQL version; all supported versions have the others.
 """
 _KINDS = {
     "string": "text",
@@ -33,12 +33,11 @@ _KINDS = {
     "integer": "number",
     "array": "list of rules",
 }
-_COLUMNS = ("Key", "Values", "Default", "Meaning", "PostgreSQL")
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of the file with what its row in the reference says."""
+    """One key of the file with what the reference says about it."""
 
     path: str
     values: str
@@ -47,27 +46,30 @@ class Key:
     since: str
 
     @property
-    def row(self) -> str:
-        """The key as a row of a Markdown table."""
-        cells = (f"`{self.path}`", self.values, self.default, self.meaning, self.since)
-        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+    def entry(self) -> str:
+        """The key as a term of a Markdown definition list: its meaning, then its values and default."""
+        facts = [self.values, "required" if self.default == "required" else f"default: {self.default}"]
+        if not self.default:
+            facts.pop()
+        if self.since:
+            facts.append(f"PostgreSQL {self.since} and newer")
+        return f"`{self.path}`\n:   {self.meaning}\n\n    *{'; '.join(facts)}*\n"
 
 
 def page() -> str:
-    """Return the page: a heading and a table for each section of the file."""
+    """Return the page: a heading and a definition list for each section of the file."""
     found = schema()
     parts = [_HEAD]
     for name, field in found["properties"].items():
         keys = list(_keys(name, field, name in found["required"], found["$defs"]))
-        head, rule = f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"
-        parts.append("\n".join([f"## {name}\n", head, rule, *(key.row for key in keys)]) + "\n")
+        parts.append("\n".join([f"## {name}\n", *(key.entry for key in keys)]))
     return "\n".join(parts)
 
 
 def _keys(path: str, field: dict[str, Any], is_required: bool, sections: dict[str, Any]) -> Iterator[Key]:
-    """Yield the row of a key; in place of a section the rows of its keys, after a list those of its items."""
+    """Yield a key; in place of a section its keys, after a list the keys of its items."""
     item = field.get("items", {}).get("$ref")
-    # a section that inherits from another has one row: its keys are described there
+    # a section that inherits from another has one entry: its keys are described there
     section = item or (field.get("$ref") if "x-default" not in field else None)
     if item or not section:
         since = str(field.get("x-postgresql", ""))

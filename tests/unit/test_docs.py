@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pipeline.apply.decision import TABLE
 from pipeline.config.load import load_config
 from pipeline.crash_steps import CrashStep
 from tests.support.paths import ROOT
-from tools.docs_site import find_external
+from tools.docs_site import find_external, keep_options
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -123,6 +124,21 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     assert not [path for path in named if not (ROOT / path).exists()]
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "architecture").glob("*.md")), ids=ids)
+def test_modules_that_a_page_names_exist(page: Path) -> None:
+    """The steps end with their modules, such as *(`silver/fold`)*."""
+    named = [name for group in re.findall(r"\*\((`[^)]+`)\)\*", read(page)) for name in spans(group)]
+    paths = [ROOT / "pipeline" / name for name in named]
+    assert not [str(path) for path in paths if not (path.is_dir() or path.with_suffix(".py").exists())]
+
+
+def test_rooms_list_their_modules() -> None:
+    """The lists in a package's docstring name modules of it first, in code spans."""
+    text = ast.get_docstring(ast.parse(read(ROOT / "pipeline" / "silver" / "__init__.py"))) or ""
+    modules = {path.stem for path in (ROOT / "pipeline" / "silver").glob("*.py")} - {"__init__"}
+    assert set(spans(text)) == modules
+
+
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_targets_that_a_page_names_are_made(page: Path) -> None:
     makefile = read(ROOT / "Makefile")
@@ -186,3 +202,11 @@ def test_metrics_of_the_alerts_are_in_the_reference() -> None:
 )
 def test_what_a_page_loads_from_a_network_is_found(html: str, external: list[str]) -> None:
     assert find_external(html) == external
+
+
+def test_options_stay_on_one_line_outside_code_blocks() -> None:
+    html = "<p><code>pgdelta apply --table a-b</code> a--b</p><pre><code>apply --confirm</code></pre>"
+    assert keep_options(html) == (
+        '<p><code>pgdelta apply <span class="option">--table</span> a-b</code> a--b</p>'
+        "<pre><code>apply --confirm</code></pre>"
+    )
