@@ -74,7 +74,7 @@ def test_a_table_that_is_outrun_each_time_fails_and_goes_on_later(
     failure = summary.tables[TableName("public", "t")].failure
     assert failure is not None
     assert failure.startswith(
-        "somebody else changed the silver table (OPTIMIZE, ALTER TABLE, …) each of the 4"
+        "Foreign commits (OPTIMIZE, ALTER TABLE, …) changed the silver table during each of 4 attempts"
     )
     assert summary.exit_code(strict=False) == 1
     assert applier.apply_pending().exit_code(strict=True) == 0
@@ -85,7 +85,7 @@ def test_another_apply_is_not_raced(outrun: Pipeline, monkeypatch: pytest.Monkey
     outrunning = Outrun(monkeypatch, 2, ConcurrentTransactionException)
     summary = Applier(outrun.spark, outrun.config).apply_pending()
     assert outrunning.count == 1
-    assert str(summary.tables[TableName("public", "t")].failure).startswith("another apply wrote the table")
+    assert str(summary.tables[TableName("public", "t")].failure).startswith("Another apply wrote the table")
 
 
 def test_rows_that_somebody_else_deleted_meanwhile_are_told(

@@ -70,7 +70,7 @@ def test_a_second_apply_of_a_lake_is_refused(pipeline: Pipeline, monkeypatch: py
             lambda: run_resync(config, None, runs=True, spark=spark),
             lambda: run_reconcile(config, runs=True, repairs=True, spark=spark),
         ):
-            with pytest.raises(LakeError, match=rf"Another apply .*\(process {os.getpid()} on .*stop it"):
+            with pytest.raises(LakeError, match=rf"Another apply .*\(process {os.getpid()} on .*Stop it"):
                 second()
         make_plan(config, spark=spark)
         read_status(config, spark=spark)
@@ -169,7 +169,7 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
         silver = pipeline.path("silver", "public", "items", "_delta_log", f"{1:020d}.json")
         wait_until(silver.exists, 400)
         for name, sentence in (
-            ("apply", f"pgdelta: Another apply writes the silver tables of file:{pipeline.root} (process "),
+            ("apply", f"pgdelta: Another apply is writing the silver tables of file:{pipeline.root} (process "),
             (
                 "ingest",
                 f"pgdelta: The slot {pipeline.config.source.slot} is still busy after 60 seconds",
