@@ -169,7 +169,7 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
         silver = pipeline.path("silver", "public", "items", "_delta_log", f"{1:020d}.json")
         wait_until(silver.exists, 400)
         for name, sentence in (
-            ("apply", f"pgdelta: Another apply is writing the silver tables of file:{pipeline.root} (process "),
+            ("apply", f"pgdelta: Another apply is writing the silver tables of file:{pipeline.root} (pro"),
             (
                 "ingest",
                 f"pgdelta: The slot {pipeline.config.source.slot} is still busy after 60 seconds",

@@ -167,7 +167,7 @@ def test_a_table_is_written_anew_under_another_policy_without_any_change(pipelin
     pipeline.assert_equal("t")
     assert pipeline.events("t")[-1] == (
         "evolved",
-        "The table was rebuilt from bronze on request",
+        "The table was rebuilt from bronze on request.",
     )
 
 
