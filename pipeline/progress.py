@@ -6,7 +6,7 @@ values.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,7 @@ from pipeline.table_name import TableName
 from pipeline.units import format_count, format_duration, format_share
 
 NO_BRONZE = "bronze holds nothing to apply yet. Run pgdelta ingest first, or check storage.root."
+_FEW = 5  # tables that a closing line names
 
 
 @dataclass(slots=True)
@@ -205,6 +206,7 @@ class ApplySummary:
     total_batch_seconds: float = 0.0
     batch_seconds: float = 0.0  # of the last batch
     stream: StreamProgress | None = None
+    rebuilt: list[TableName] | None = None  # tables that `pgdelta rebuild` built again; None: another command
 
     def show(self, manifest: Manifest) -> None:
         """Record the manifest that silver shows now."""
@@ -227,6 +229,9 @@ class ApplySummary:
             f"apply {self.pipeline}: {format_count(changes, 'change')} to "
             f"{format_count(len(self.tables), 'table')}; silver shows {self.applied_offset}"
         ]
+        if self.rebuilt is not None:
+            # What was pending is applied first; without any, that line says nothing.
+            lines = [*(lines if changes else ()), self._rebuilt_line(self.rebuilt)]
         if misfits:
             lines.append(
                 f"misfits: {format_count(misfits, 'value')} did not fit the silver type. Silver has what the "
@@ -238,6 +243,13 @@ class ApplySummary:
             if state.failure:
                 lines.append(f"failed: {name}: {state.failure}")
         return lines
+
+    def _rebuilt_line(self, names: Sequence[TableName]) -> str:
+        few = f": {', '.join(map(str, sorted(names)))}" if 0 < len(names) <= _FEW else ""
+        return (
+            f"rebuild {self.pipeline}: {format_count(len(names), 'table')} built again from bronze{few}; "
+            f"silver shows {self.applied_offset}"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as data."""

@@ -61,14 +61,14 @@ class TableGlob:
 def match_tables(globs: Sequence[str] | None) -> Callable[[TableName], bool]:
     """Return a predicate for the tables that any of the globs matches; without globs, all tables.
 
-    The globs come from the option `--table`; raise ConfigError for an invalid one.
+    The globs come from the command line; raise ConfigError for an invalid one.
     """
     found = [TableGlob(text) for text in globs or ("*.*",)]
     for glob in found:
         if not glob.is_valid:
             raise ConfigError(
-                f"--table {glob.text}: Not a `schema.table` glob. Write schema.table, and double-quote a part"
-                " that contains a dot."
+                f"{glob.text} is not a `schema.table` glob. Write schema.table, and double-quote a part that"
+                " contains a dot."
             )
     return lambda name: any(glob.matches(name) for glob in found)
 

@@ -94,6 +94,7 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
     history = applier.bronze.copies.read()
     found = ManifestEntries(applier.lake, manifest, applier.path, applier.bronze.txn)
     entries = dict(found.before)
+    applier.summary.rebuilt = rebuilt = []
     for name in found.before:
         if stop.is_set():
             break
@@ -116,5 +117,6 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         state.held, state.failure, state.misfits = written.held, None, written.misfits
         if not written.held:
             state.applied = manifest.lsn
+            rebuilt.append(name)
     applier.manifest = replace(manifest, entries=tuple(entries.values()))
     applier.manifests.record(applier.manifest)

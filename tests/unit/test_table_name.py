@@ -36,8 +36,8 @@ def test_any_glob_of_a_command_line_matches_and_none_matches_all() -> None:
 @pytest.mark.parametrize("glob", ["orders", "a.b.c", "a.", 'a."b'])
 def test_what_is_no_glob_is_refused(glob: str) -> None:
     sentence = (
-        f"--table {glob}: Not a `schema.table` glob. Write schema.table, and double-quote a part that"
-        " contains a dot."
+        f"{glob} is not a `schema.table` glob. Write schema.table, and double-quote a part that contains a"
+        " dot."
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
         match_tables(["public.*", glob])

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
 PAGE = ROOT / "docs" / "tutorial.md"
 # set-up of the reader's machine, which the test has another way
-OTHERWISE = re.compile(r"^(?:make|source|docker|export PGHOST)\b.*$\n?", re.MULTILINE)
+OTHERWISE = re.compile(r"^(?:make|source|docker|export PGHOST)\b(?:.*\\\n)*.*$\n?", re.MULTILINE)
 
 
 def steps() -> dict[str, str]:

@@ -11,7 +11,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pipeline.progress import CopyProgress, IngestSummary
+from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableState
+from pipeline.protocol.lsn import LSN
 from pipeline.report import progress
 from pipeline.report.progress import (
     CopyBars,
@@ -233,3 +234,22 @@ def test_the_board_fits_a_small_terminal(width: int, shown: str) -> None:
     for part in ("41%", "12,299,700 rows", "180,878 rows/s", "1 min 38 s left", shown):
         assert part in lines[0]
     assert ("…" in lines[1]) == (width == 80)
+
+
+def test_a_rebuild_names_its_tables_and_what_it_applied_before() -> None:
+    summary = ApplySummary("shop", LSN(16), {TableName("public", "orders"): TableState(LSN(16))})
+    summary.rebuilt = [TableName("public", "orders"), TableName("public", "items")]
+    rebuilt = "rebuild shop: 2 tables built again from bronze: public.items, public.orders; silver shows 0/10"
+    assert summary.lines() == [rebuilt]
+    summary.tables[TableName("public", "orders")].changes = 3
+    assert summary.lines() == ["apply shop: 3 changes to 1 table; silver shows 0/10", rebuilt]
+
+
+def test_a_rebuild_of_many_or_no_tables_has_no_names() -> None:
+    summary = ApplySummary("shop", LSN(16), rebuilt=[TableName("public", f"t{i}") for i in range(6)])
+    assert summary.lines() == ["rebuild shop: 6 tables built again from bronze; silver shows 0/10"]
+    held = {TableName("public", "orders"): TableState(held="Table public.orders is held.")}
+    assert ApplySummary("shop", LSN(16), held, rebuilt=[]).lines() == [
+        "rebuild shop: 0 tables built again from bronze; silver shows 0/10",
+        "held: Table public.orders is held.",
+    ]
