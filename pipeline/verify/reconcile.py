@@ -250,9 +250,8 @@ class Reconciler:
         found = find_differences(of_source, SilverRows(of_silver.frame, compared.silver, compared.shape.key))
         if not found.is_equal:
             self.requests.append(plan_repair(pinned.name, found, compared))
-        return Reconciliation(
-            pinned.name,
-            EQUAL if found.is_equal else DIFFERENT,
+        return replace(
+            _verdict(pinned.name, found, compared),
             lsn=silver.end_lsn,
             silver_version=pinned.version,
             applied_lsn=pinned.offset,

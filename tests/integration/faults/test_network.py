@@ -35,7 +35,7 @@ def test_a_link_that_is_cut_loses_and_repeats_nothing(pipeline: Pipeline) -> Non
             proxy.cut()  # in the midst of a transaction
             running.join()
         assert isinstance(running.error, SourceError)
-        assert "run again" in str(running.error)
+        assert "Run again to continue" in str(running.error)
         assert pipeline.frame("bronze", "changes").count() == 0, "of a transaction all or nothing lands"
         with continuous(through(pipeline, proxy)) as running:
             wait_until(lambda: running.captured, 120)
