@@ -48,7 +48,10 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
         silver = lake.table("silver", *name)
         silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), TableCommit(bronze.txn, UPTO))
         records.tables.register(RegisteredTable(*name, silver.path, number, (), copy_id=number))
-        entries.append(ManifestEntry(*name, silver.path, 0, UPTO, is_behind=False))
+        table_id = silver.snapshot().metadata().id()
+        entries.append(
+            ManifestEntry(*name, silver.path, 0, UPTO, is_behind=False, table_id=table_id, offset=UPTO)
+        )
     bronze.copies.record([row for row in rows if row["state"] == READING])
     bronze.copies.record([row for row in rows if row["state"] == COMPLETE])
     manifests.record(Manifest(UPTO, None, tuple(entries)))
