@@ -125,7 +125,7 @@ class Reconciler:
     def run(self, matches: Matches) -> Reconciled:
         """Compare the tables that match; try again those that cannot be compared just then."""
         if not self._bronze.changes.exists():
-            raise LakeError(f"There is no bronze in {self._lake.root} yet: run pgdelta ingest first.")
+            raise LakeError(f"There is no bronze in {self._lake.root}. Run pgdelta ingest first.")
         names: set[TableName] | None = None
         for attempt in range(_ATTEMPTS):
             if attempt and self._stop.wait(_PAUSE):
@@ -227,8 +227,8 @@ class Reconciler:
                 return False
             if time.monotonic() > deadline:
                 raise LakeError(
-                    f"Bronze is not complete up to the snapshot at {lsn} yet: is an ingest running? Add "
-                    "--run to have it captured, or --wait to wait longer."
+                    f"Bronze is not complete up to the snapshot at {lsn}. Start an ingest, or add --run to "
+                    "have it captured, or --wait to wait longer."
                 )
         return True
 
