@@ -18,6 +18,7 @@ from pipeline.units import format_count, format_duration, format_share
 
 NO_BRONZE = "bronze holds nothing to apply yet. Run pgdelta ingest first, or check storage.root."
 _FEW = 5  # tables that a closing line names
+_FEW_CHANGES = 1000  # their rate is left out
 
 
 @dataclass(slots=True)
@@ -108,6 +109,8 @@ class IngestSummary:
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
         rate = self.changes / self.seconds if self.seconds else 0.0
+        # The rate of a few changes only shows how long the start took.
+        speed = f", {format_count(round(rate), 'change')}/s" if self.changes >= _FEW_CHANGES else ""
         copied = []
         for name, copy in sorted(self.copies.items()):
             if copy.failure:
@@ -124,7 +127,7 @@ class IngestSummary:
             *copied,
             f"ingest {self.pipeline}: {format_count(self.changes, 'change')} of "
             f"{format_count(self.transactions, 'transaction')} in {format_count(self.commits, 'commit')}, "
-            f"{format_duration(self.seconds)} ({rate:,.0f} changes/s)",
+            f"{format_duration(self.seconds)}{speed}",
             f"bronze is complete up to {self.captured_offset}, acknowledged to slot {self.slot}",
         ]
 

@@ -185,6 +185,6 @@ def _collision(relation: SourceRelation, silver: Mapping[str, str], texts: Mappi
 
 def _hold(relation: SourceRelation, reason: str, action: str) -> Hold:
     return Hold(
-        f"Table {relation.name} is held: {reason}. {action} Until then silver shows the table as of before "
-        "that, and bronze keeps its changes."
+        f"Table {relation.name} is held: {reason}. {action} Until then silver keeps the table as it was "
+        "before this change, and bronze keeps the changes that follow."
     )

@@ -42,6 +42,7 @@ def run_job(launcher: str, job: str, folder: Path, *arguments: str) -> tuple[int
     java = shutil.which("java")
     assert java is not None
     environ = {key: value for key, value in os.environ.items() if "SPARK" not in key and "PYTHON" not in key}
+    environ.pop("COLUMNS", None)  # a scheduler has no terminal
     environ["PATH"] = os.pathsep.join([str(Path(java).parent), "/usr/bin", "/bin"])
     command = [str(LAUNCHERS[launcher]), str(ROOT / "jobs" / f"{job}.py"), *arguments]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)

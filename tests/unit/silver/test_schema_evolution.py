@@ -26,7 +26,10 @@ NAME = column("name", 2)
 BEFORE = relation(ID, NAME)
 RECORDED = SilverColumns(500, {"id": 1, "name": 2})
 SILVER = {"id": "INT", "name": "STRING"}
-KEPT = " Until then silver shows the table as of before that, and bronze keeps its changes."
+KEPT = (
+    " Until then silver keeps the table as it was before this change, and bronze keeps the changes that "
+    "follow."
+)
 
 
 def plan(
