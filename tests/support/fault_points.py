@@ -2,7 +2,7 @@
 
 A fault strikes once, the first time that the step is reached. `killed` ends the process itself, as `kill -9`
 does, so it needs a process of its own: as a program this module runs `pgdelta run --config FILE` under the
-fault of FILE STEP WHEN FAULT.
+fault of FILE STEP WHEN FAULT. `crash_at` ends a run of the test itself at a step.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from itertools import product
 
 from pipeline import crash_steps
 from pipeline.crash_steps import CrashStep
+from tests.support.pipelines import Crash
 
 WHEN = ("before", "after")
 
@@ -65,21 +66,52 @@ CELLS = tuple(Cell(*cell) for cell in product(CrashStep, WHEN, FAULTS))
 
 
 @contextmanager
+def observed(observer: Callable[[CrashStep, str], None]) -> Iterator[None]:
+    """Call a function before and after every step until the end of the block."""
+    previous, crash_steps.observer = crash_steps.observer, observer
+    try:
+        yield
+    finally:
+        crash_steps.observer = previous
+
+
+@contextmanager
+def crash_at(
+    wanted: CrashStep,
+    when: str = "before",
+    *,
+    passing: int = 0,
+    error: type[BaseException] | BaseException = Crash,
+) -> Iterator[None]:
+    """Raise an error each time a step is reached, but for the first `passing` times."""
+    count = 0
+    lock = threading.Lock()
+
+    def observe(step: CrashStep, moment: str) -> None:
+        nonlocal count
+        if (step, moment) == (wanted, when):
+            with lock:
+                count += 1
+                is_due = count > passing
+            if is_due:
+                raise error
+
+    with observed(observe):
+        yield
+
+
+@contextmanager
 def struck(cell: Cell) -> Iterator[threading.Event]:
     """Let the fault strike once at its step; the event is set once it did."""
     has_struck = threading.Event()
 
-    def observe(step: CrashStep, moment: str) -> None:
+    def strike(step: CrashStep, moment: str) -> None:
         if (step, moment) == (cell.step, cell.when) and not has_struck.is_set():
             has_struck.set()
             FAULTS[cell.fault]()
 
-    before = crash_steps.observer
-    crash_steps.observer = observe
-    try:
+    with observed(strike):
         yield has_struck
-    finally:
-        crash_steps.observer = before
 
 
 def main() -> int:

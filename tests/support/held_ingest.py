@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
 
-from pipeline.bronze.writer import BronzeWriter
+from pipeline import crash_steps
+from pipeline.crash_steps import CrashStep
 from pipeline.delta import commit_files
 from pipeline.ingest import capture
 
@@ -23,7 +23,7 @@ MOMENTS = ("before", "amid", "after")
 def hold_up(moment: str) -> None:
     """Have the process stop itself at a moment."""
     seen = 0
-    commit = BronzeWriter.commit
+    has_changes = False
 
     def stop_once() -> None:
         nonlocal seen
@@ -31,14 +31,17 @@ def hold_up(moment: str) -> None:
             seen += 1
             os.killpg(0, signal.SIGSTOP)
 
-    def committing(self: BronzeWriter, files: Any, *commits: Any) -> None:
-        nonlocal seen
-        if files and seen < 3:
-            seen += 1
-            if moment == "before":
-                stop_once()
-        commit(self, files, *commits)
-        if moment == "after":
+    def observe(step: CrashStep, when: str) -> None:
+        nonlocal seen, has_changes
+        if step is CrashStep.MOVE_FILE:
+            has_changes = True
+        elif (step, when) == (CrashStep.COMMIT_BRONZE, "before"):
+            if has_changes and seen < 3:
+                seen += 1
+                if moment == "before":
+                    stop_once()
+            has_changes = False
+        elif (step, when) == (CrashStep.COMMIT_BRONZE, "after") and moment == "after":
             stop_once()
 
     def amid(of: Callable[[], int]) -> Callable[[], int]:
@@ -49,7 +52,8 @@ def hold_up(moment: str) -> None:
 
         return now
 
-    BronzeWriter.commit = committing  # type: ignore[method-assign]
+    crash_steps.observer = observe
+    # amid the step: the last thing before the log entry is written
     commit_files._now = amid(commit_files._now)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException
 
+from pipeline import crash_steps
 from pipeline.apply.applier import Applier
-from pipeline.silver.step_writer import StepWriter
+from pipeline.crash_steps import CrashStep
 from pipeline.table_name import TableName
 from tests.support.pipelines import Pipeline
 
@@ -20,17 +21,15 @@ class Outrun:
 
     def __init__(self, patch: pytest.MonkeyPatch, count: int, error: type[Exception], *first: Any) -> None:
         self.count = count
-        write = StepWriter.write
 
-        def fail(writer: StepWriter, *arguments: Any, **options: Any) -> int:
-            if self.count == 0:
-                return write(writer, *arguments, **options)
-            self.count -= 1
-            for act in first:
-                act()
-            raise error("[DELTA_CONCURRENT_APPEND] files were added")
+        def fail(step: CrashStep, moment: str) -> None:
+            if (step, moment) == (CrashStep.WRITE_TABLE, "before") and self.count:
+                self.count -= 1
+                for act in first:
+                    act()
+                raise error("[DELTA_CONCURRENT_APPEND] files were added")
 
-        patch.setattr(StepWriter, "write", fail)
+        patch.setattr(crash_steps, "observer", fail)
 
 
 @pytest.fixture

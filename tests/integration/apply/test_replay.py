@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from pipeline.crash_steps import CrashStep
 from pipeline.errors import LakeError
-from pipeline.metadata.manifests import Manifests
+from tests.support.fault_points import crash_at
 from tests.support.orders import CHANGE, FILL, LINES, LOG, ORDERS, TABLES
-from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
+from tests.support.pipelines import Crash, MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -59,18 +59,15 @@ def test_a_lost_checkpoint_and_repeated_runs_change_nothing(pipeline: Pipeline) 
 
 @pytest.mark.parametrize("route", ["walsender", pytest.param("sql", marks=pytest.mark.slow)])
 def test_changes_landed_but_not_acknowledged_are_not_landed_again(
-    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, route: str
+    make_pipeline: MakePipeline, route: str
 ) -> None:
     pipeline = make_pipeline(route=route)
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
     confirmed = pipeline.confirmed_lsn()
     pipeline.run(*FILL)
-    with monkeypatch.context() as patch:
-        stream = "walsender.Walsender" if route == "walsender" else "sql_stream.SqlStream"
-        patch.setattr(f"pipeline.postgres.replication.{stream}.acknowledge", crash)
-        with pytest.raises(Crash):
-            pipeline.ingest()
+    with crash_at(CrashStep.ACKNOWLEDGE), pytest.raises(Crash):
+        pipeline.ingest()
     assert pipeline.confirmed_lsn() == confirmed
     landed = pipeline.frame("bronze", "changes").count()
     assert landed == 46
@@ -84,16 +81,12 @@ def test_changes_landed_but_not_acknowledged_are_not_landed_again(
     pipeline.assert_equal(*TABLES)
 
 
-def test_changes_staged_but_not_landed_come_again(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_staged_but_not_landed_come_again(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
     pipeline.run(*FILL)
-    with monkeypatch.context() as patch:
-        patch.setattr("pipeline.bronze.writer.BronzeWriter.commit", crash)
-        with pytest.raises(Crash):
-            pipeline.ingest()
+    with crash_at(CrashStep.COMMIT_BRONZE), pytest.raises(Crash):
+        pipeline.ingest()
     assert pipeline.frame("bronze", "changes").count() == 0
     pipeline.catch_up()
     pipeline.assert_equal(*TABLES)
@@ -102,27 +95,16 @@ def test_changes_staged_but_not_landed_come_again(
 # Apply that ends in the middle ------------------------------------------------------------------------------
 
 
-def after(times: int, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `call` so many times and then crashes."""
-    calls: list[None] = []
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        calls.append(None)
-        return call(*arguments, **options) if len(calls) <= times else crash()
-
-    return counted
-
-
 CREATED_AGAIN = (
     "DROP TABLE t",
     "CREATE TABLE t (v text, id int PRIMARY KEY)",
     "INSERT INTO t VALUES ('new', 2)",
 )
 PLACES = {
-    "before the first table is written": ("pipeline.silver.step_writer", "StepWriter", "write", 0),
-    "between two tables": ("pipeline.silver.step_writer", "StepWriter", "write", 1),
-    "before a table's shape is recorded": ("pipeline.metadata.registry", "Records", "register", 0),
-    "before the manifest": ("pipeline.metadata.manifests", "Manifests", "record", 0),
+    "before the first table is written": (CrashStep.WRITE_TABLE, 0),
+    "between two tables": (CrashStep.WRITE_TABLE, 1),
+    "before a table's columns are registered": (CrashStep.REGISTER_TABLE, 0),
+    "before the manifest": (CrashStep.RECORD_MANIFEST, 0),
 }
 
 
@@ -134,7 +116,7 @@ PLACES = {
         for place in PLACES
     ],
 )
-def test_apply_goes_on_after_a_crash(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_apply_goes_on_after_a_crash(pipeline: Pipeline, place: str) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG)
     pipeline.ingest()
     pipeline.run(*FILL)
@@ -142,12 +124,9 @@ def test_apply_goes_on_after_a_crash(pipeline: Pipeline, monkeypatch: pytest.Mon
     pipeline.run("ALTER TABLE orders ADD COLUMN rank int DEFAULT 5", *CHANGE)
     pipeline.run("UPDATE orders SET rank = 9 WHERE id = 6")
     pipeline.ingest()
-    with monkeypatch.context() as patch:
-        module, owner, name, times = PLACES[place]
-        found = getattr(__import__(module, fromlist=[owner]), owner)
-        patch.setattr(found, name, after(times, getattr(found, name)))
-        with pytest.raises(Crash):
-            apply_in_new_process(pipeline)
+    step, passing = PLACES[place]
+    with crash_at(step, passing=passing), pytest.raises(Crash):
+        apply_in_new_process(pipeline)
     assert apply_in_new_process(pipeline).exit_code(strict=True) == 0
     pipeline.assert_equal(*TABLES)
 
@@ -160,9 +139,7 @@ def test_apply_goes_on_after_a_crash(pipeline: Pipeline, monkeypatch: pytest.Mon
     assert [kind for kind, _ in pipeline.events("orders")] == ["evolved"]
 
 
-def test_a_crash_between_two_writes_of_one_table_repeats_neither(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_two_writes_of_one_table_repeats_neither(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL UNIQUE, v text)")
     pipeline.ingest()
     pipeline.run("INSERT INTO t SELECT g, g + 50, 'v' FROM generate_series(1, 9) g")
@@ -177,21 +154,16 @@ def test_a_crash_between_two_writes_of_one_table_repeats_neither(
         "UPDATE t SET id = id + 20 WHERE id IN (1, 5)",
     )
     pipeline.ingest()
-    from pipeline.silver.step_writer import StepWriter
-
-    for times in (1, 1):
-        with monkeypatch.context() as patch:
-            patch.setattr(StepWriter, "write", after(times, StepWriter.write))
-            with pytest.raises(Crash):
-                apply_in_new_process(pipeline)
+    # The second run skips the write that the first one did.
+    for passing in (1, 2):
+        with crash_at(CrashStep.WRITE_TABLE, passing=passing), pytest.raises(Crash):
+            apply_in_new_process(pipeline)
     assert apply_in_new_process(pipeline).exit_code(strict=True) == 0
     pipeline.assert_equal("t")
 
 
 @pytest.mark.slow
-def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_while_a_table_created_again_is_applied_loses_neither(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.ingest()
     pipeline.run("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
@@ -200,35 +172,24 @@ def test_a_crash_while_a_table_created_again_is_applied_loses_neither(
     pipeline.ingest()
     pipeline.run(*CREATED_AGAIN)
     pipeline.ingest()
-    from pipeline.silver.step_writer import StepWriter
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StepWriter, "write", crash)
-        with pytest.raises(Crash):
-            apply_in_new_process(pipeline)
+    with crash_at(CrashStep.WRITE_TABLE), pytest.raises(Crash):
+        apply_in_new_process(pipeline)
     summary = apply_in_new_process(pipeline)
     assert summary.exit_code(strict=True) == 0, summary.lines()
     pipeline.assert_equal("t")
 
 
 @pytest.mark.slow
-def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_table_created_again_stay_when_the_record_of_it_was_lost(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.ingest()
     pipeline.run("INSERT INTO t VALUES (1, 'old'), (2, 'old')")
     pipeline.catch_up()
     pipeline.run(*CREATED_AGAIN)
     pipeline.ingest()
-    from pipeline.metadata.registry import TableRegistry
-
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            TableRegistry, "register", after(1, TableRegistry.register)
-        )  # the second comes after the rows
-        with pytest.raises(Crash):
-            apply_in_new_process(pipeline)
+    # The second registration comes after the rows.
+    with crash_at(CrashStep.REGISTER_TABLE, passing=1), pytest.raises(Crash):
+        apply_in_new_process(pipeline)
     pipeline.run("ALTER TABLE t ADD COLUMN n int DEFAULT 7", "INSERT INTO t VALUES ('more', 3)")
     pipeline.ingest()
     summary = apply_in_new_process(pipeline)
@@ -276,19 +237,16 @@ def test_a_batch_that_comes_while_apply_stops_neither_delays_it_nor_is_lost(
     pipeline.assert_equal("t")
 
 
-def test_what_ends_the_query_is_said_in_its_own_sentence(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise LakeError("the storage takes no more")
-
+def test_what_ends_the_query_is_said_in_its_own_sentence(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()
     pipeline.run("INSERT INTO t VALUES (1)")
     pipeline.ingest()
-    with monkeypatch.context() as patch:
-        patch.setattr(Manifests, "record", refuse)
-        with pytest.raises(LakeError, match=r"^the storage takes no more$"):
-            pipeline.apply()
+    refusal = LakeError("the storage takes no more")
+    with (
+        crash_at(CrashStep.RECORD_MANIFEST, error=refusal),
+        pytest.raises(LakeError, match=r"^the storage takes no more$"),
+    ):
+        pipeline.apply()
     pipeline.catch_up()
     pipeline.assert_equal("t")

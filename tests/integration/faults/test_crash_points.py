@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.bronze.spool import StagedTransactions
 from pipeline.config.config import Protocol
+from pipeline.crash_steps import CrashStep
 from pipeline.ingest import capture
 from pipeline.ingest.capture import Capture
 from pipeline.postgres.replication.change_stream import ChangeStream
 from pipeline.postgres.replication.walsender import start_walsender
+from tests.support.fault_points import observed
 from tests.support.pipelines import Crash, MakePipeline, crash
 from tests.support.servers import Database
 
@@ -142,17 +143,17 @@ def test_a_run_that_ends_between_any_two_messages_loses_and_repeats_nothing(
             self._settle()
             crash()
 
-    def acknowledged(self: Capture, staged: StagedTransactions) -> None:
-        if cuts[-1].is_cut and when == "before it acknowledges":
+    def end_before_acknowledging(step: CrashStep, moment: str) -> None:
+        is_before = (step, moment) == (CrashStep.ACKNOWLEDGE, "before")
+        if is_before and cuts[-1].is_cut and when == "before it acknowledges":
             crash()
-        acknowledge(self, staged)
 
-    land, acknowledge = Capture._land_when_due, Capture._acknowledge
-    with monkeypatch.context() as patch:
+    # The other moments are those of a message, which no step names.
+    land = Capture._land_when_due
+    with monkeypatch.context() as patch, observed(end_before_acknowledging):
         patch.setattr("pipeline.ingest.job.start_walsender", start)
         patch.setattr(capture, "LAND_SECONDS", 1e9 if when == "before it lands" else 0.0)
         patch.setattr(Capture, "_land_when_due", land_when_due)
-        patch.setattr(Capture, "_acknowledge", acknowledged)
         while not cuts or cuts[-1].is_cut:
             with suppress(Crash):
                 pipeline.ingest()

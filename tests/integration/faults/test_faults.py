@@ -10,15 +10,17 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from pipeline.crash_steps import CrashStep
 from pipeline.errors import GapError, ProtocolError, SourceError
 from pipeline.postgres.replication.options import start_command
 from pipeline.postgres.replication.walsender import Walsender, start_walsender
 from pipeline.protocol.lsn import INVALID
+from tests.support.fault_points import observed
 from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import CONFIG, FILL, ITEMS, continuous, wait_until
@@ -219,25 +221,22 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_short_sender_timeout_outlasts_a_large_transaction_and_slow_commits(
-    make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+    make_server: MakeServer, make_pipeline: MakePipeline
 ) -> None:
-    from pipeline.bronze.writer import BronzeWriter
-
     rows = 5_000_000
     server = make_server({"wal_sender_timeout": "2s"})
     database = Database(server, "shop", server.conninfo)
     pipeline = make_pipeline(database=database)
     pipeline.run(ITEMS)
     pipeline.ingest()
-    commit = BronzeWriter.commit
 
-    def slow(*arguments: Any) -> None:
-        time.sleep(8)
-        commit(*arguments)
+    def delay(step: CrashStep, moment: str) -> None:
+        if (step, moment) == (CrashStep.COMMIT_BRONZE, "before"):
+            time.sleep(8)
 
-    monkeypatch.setattr(BronzeWriter, "commit", slow)
     pipeline.run(FILL.format(1, rows), FILL.format(rows + 1, rows + 10))
-    summary = pipeline.ingest()
+    with observed(delay):
+        summary = pipeline.ingest()
     assert summary.changes == rows + 10
     found = pipeline.frame("bronze", "changes").where("xid IS NOT NULL").groupBy("commit_lsn").count()
     assert sorted(row["count"] for row in found.collect()) == [10, rows]

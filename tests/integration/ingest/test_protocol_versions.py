@@ -11,8 +11,10 @@ from random import Random
 import pytest
 
 from pipeline.config.config import Protocol
+from pipeline.crash_steps import CrashStep
 from pipeline.errors import GapError
 from tests.support import oracle
+from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, MakePipeline, crash
 from tests.support.postgres.sessions import TABLES, Sessions, create_tables
 from tests.support.servers import Database
@@ -95,7 +97,7 @@ def test_a_prepared_transaction_waits_for_its_end_in_the_lake(make_pipeline: Mak
 
 
 def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
-    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+    make_pipeline: MakePipeline,
 ) -> None:
     pipeline = make_pipeline(protocol=RICH, create_publication="all")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
@@ -106,10 +108,8 @@ def test_a_crash_between_a_prepared_transaction_and_its_position_lands_it_once(
     ]
     for step in steps:
         step()
-        with monkeypatch.context() as patch:
-            patch.setattr("pipeline.bronze.writer.BronzeWriter.commit", crash)
-            with pytest.raises(Crash):
-                pipeline.ingest()
+        with crash_at(CrashStep.COMMIT_BRONZE), pytest.raises(Crash):
+            pipeline.ingest()
         pipeline.ingest()
     pipeline.catch_up()
     pipeline.assert_equal("t")
@@ -130,6 +130,7 @@ def test_a_crash_after_the_position_of_an_end_leaves_nothing_of_the_prepared_tra
     pipeline.ingest()
     pipeline.run("COMMIT PREPARED 'yes'", "ROLLBACK PREPARED 'no'")
     with monkeypatch.context() as patch:
+        # between two named steps: bronze has the end, and the slot is not acknowledged
         patch.setattr("pipeline.bronze.prepared.PreparedTransactions.forget", crash)
         with pytest.raises(Crash):
             pipeline.ingest()

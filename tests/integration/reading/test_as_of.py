@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 import pgdelta
 from pipeline.apply.applier import Applier
 from pipeline.config.tables import TableRule
+from pipeline.crash_steps import CrashStep
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifests
@@ -24,8 +25,9 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.as_of import AsOf
 from pipeline.table_name import TableName
+from tests.support.fault_points import crash_at
 from tests.support.lives import FILL, TABLE
-from tests.support.pipelines import Crash, Pipeline, crash
+from tests.support.pipelines import Crash, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -76,12 +78,10 @@ def silver_of(pipeline: Pipeline, **wanted: Any) -> AsOf:
     return found
 
 
-def end_before_the_manifest(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def end_before_the_manifest(pipeline: Pipeline) -> None:
     """Run an apply that writes its tables, and ends before it says so."""
-    with monkeypatch.context() as patch:
-        patch.setattr(Manifests, "record", crash)
-        with pytest.raises(Crash):
-            Applier(pipeline.spark, pipeline.config).apply_pending()
+    with crash_at(CrashStep.RECORD_MANIFEST), pytest.raises(Crash):
+        Applier(pipeline.spark, pipeline.config).apply_pending()
 
 
 def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: None) -> None:
@@ -149,9 +149,7 @@ def test_a_manifest_has_the_time_of_the_copy_that_a_table_begins_with(life: Pipe
     assert [*silver_of(life, timestamp=before)] == [TableName("public", "a")]
 
 
-def test_what_a_run_wrote_that_ended_early_is_in_no_manifest_of_before(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_run_wrote_that_ended_early_is_in_no_manifest_of_before(pipeline: Pipeline) -> None:
     pipeline.ingest()
     pipeline.run(*TABLES)
     book(pipeline)
@@ -159,7 +157,7 @@ def test_what_a_run_wrote_that_ended_early_is_in_no_manifest_of_before(
     [[before]] = pipeline.source.execute("SELECT clock_timestamp()").fetchall()
     book(pipeline)
     pipeline.ingest()
-    end_before_the_manifest(pipeline, monkeypatch)
+    end_before_the_manifest(pipeline)
     pipeline.catch_up()
     assert_alike(silver_of(pipeline, timestamp=before), 2)
     assert_alike(silver_of(pipeline), 4)
@@ -291,12 +289,10 @@ def test_a_lake_that_moved_a_table_written_anew_and_one_that_left(booked: Pipeli
 
 
 @pytest.mark.slow
-def test_what_a_run_wrote_that_ended_before_its_manifest_is_in_the_next(
-    booked: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_run_wrote_that_ended_before_its_manifest_is_in_the_next(booked: Pipeline) -> None:
     book(booked)
     booked.ingest()
-    end_before_the_manifest(booked, monkeypatch)
+    end_before_the_manifest(booked)
     booked.run("INSERT INTO debit VALUES (100, 1)")  # of the other table there is nothing to apply
     booked.catch_up()
     silver = silver_of(booked)

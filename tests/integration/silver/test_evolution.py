@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pipelines import Crash, Pipeline, crash
+from pipeline.crash_steps import CrashStep
+from tests.support.fault_points import crash_at
+from tests.support.pipelines import Crash, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -131,9 +133,7 @@ def test_columns_are_followed_by_their_numbers(pipeline: Pipeline, together: boo
 
 
 @pytest.mark.slow
-def test_a_crash_after_a_rename_neither_repeats_nor_undoes_it(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_after_a_rename_neither_repeats_nor_undoes_it(pipeline: Pipeline) -> None:
     tables = ("renamed", "swapped", "default_again", "name_taken")
     for table in tables:
         pipeline.run(*create(table))
@@ -146,14 +146,9 @@ def test_a_crash_after_a_rename_neither_repeats_nor_undoes_it(
     pipeline.ingest()
     from pipeline.apply.applier import Applier
 
-    for place in (
-        "pipeline.silver.step_writer.StepWriter.write",
-        "pipeline.metadata.manifests.Manifests.record",
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(place, crash)
-            with pytest.raises(Crash):
-                Applier(pipeline.spark, pipeline.config).apply_pending()
+    for step in (CrashStep.WRITE_TABLE, CrashStep.RECORD_MANIFEST):
+        with crash_at(step), pytest.raises(Crash):
+            Applier(pipeline.spark, pipeline.config).apply_pending()
     summary = Applier(pipeline.spark, pipeline.config).apply_pending()
     assert summary.exit_code(strict=True) == 0, summary.lines()
     pipeline.assert_equal(*tables, ignore_left_columns=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 
 from pipeline.apply.applier import Applier
 from pipeline.config.tables import TableRule
+from pipeline.crash_steps import CrashStep
 from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.postgres.embedded import EmbeddedServer
 from pipeline.silver.as_of import as_of
 from pipeline.table_name import TableName
+from tests.support.fault_points import crash_at
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
 from tests.support.servers import Database, drop_database
 
@@ -88,15 +91,18 @@ def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
     "ends",
     [
         None,
+        # amid the step: columns were renamed, none is added yet
         pytest.param(
-            "silver.schema_operations.AddColumn.statements", marks=pytest.mark.slow, id="before columns"
+            "pipeline.silver.schema_operations.AddColumn.statements",
+            marks=pytest.mark.slow,
+            id="before columns",
         ),
-        pytest.param("metadata.registry.TableRegistry.register", id="before the columns are recorded"),
-        pytest.param("silver.step_writer.StepWriter.write", marks=pytest.mark.slow, id="before the rows"),
+        pytest.param(CrashStep.REGISTER_TABLE, id="before the columns are registered"),
+        pytest.param(CrashStep.WRITE_TABLE, marks=pytest.mark.slow, id="before the rows"),
     ],
 )
 def test_our_columns_give_way_to_those_that_come(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, ends: str | None
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, ends: CrashStep | str | None
 ) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline.ingest()
@@ -115,8 +121,11 @@ def test_our_columns_give_way_to_those_that_come(
     ]
     assert [step.sentence for step in planned.steps][:2] == gave_way
     if ends:
-        with monkeypatch.context() as patch:
-            patch.setattr(f"pipeline.{ends}", crash)
+        with ExitStack() as ending:
+            if isinstance(ends, CrashStep):
+                ending.enter_context(crash_at(ends))
+            else:
+                ending.enter_context(monkeypatch.context()).setattr(ends, crash)
             with pytest.raises(Crash):
                 Applier(pipeline.spark, pipeline.config).apply_pending()
     summary = Applier(pipeline.spark, pipeline.config).apply_pending()

@@ -7,8 +7,10 @@ from decimal import Decimal
 import pytest
 
 from pipeline.config.tables import TableRule
+from pipeline.crash_steps import CrashStep
 from pipeline.table_name import TableName
-from tests.support.pipelines import Crash, Pipeline, crash, with_rules
+from tests.support.fault_points import crash_at
+from tests.support.pipelines import Crash, Pipeline, with_rules
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -68,31 +70,20 @@ def test_a_type_that_silver_does_not_hold_is_read_anew(pipeline: Pipeline, name:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["replace_with", "register"])
+@pytest.mark.parametrize(
+    ("step", "passing"), [(CrashStep.SWAP_TABLE, 0), (CrashStep.REGISTER_TABLE, 1)], ids=["swap", "register"]
+)
 def test_a_rewrite_that_a_crash_cut_short_is_done_again_or_goes_on(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: str
+    pipeline: Pipeline, step: CrashStep, passing: int
 ) -> None:
     from pipeline.apply.applier import Applier
-    from pipeline.delta.table import LakeTable
-    from pipeline.metadata.registry import TableRegistry
 
     pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     fill(pipeline)
     pipeline.run("ALTER TABLE t ALTER v TYPE text", "UPDATE t SET v = 'a text' WHERE id = 2")
     pipeline.ingest()
-    with monkeypatch.context() as patch:
-        if step == "replace_with":
-            patch.setattr(LakeTable, "replace_with", crash)
-        else:
-            register = TableRegistry.register
-
-            def first_only(registry: TableRegistry, table: object) -> None:
-                register(registry, table)  # type: ignore[arg-type]
-                patch.setattr(TableRegistry, "register", crash)
-
-            patch.setattr(TableRegistry, "register", first_only)
-        with pytest.raises(Crash):
-            Applier(pipeline.spark, pipeline.config).apply_pending()
+    with crash_at(step, passing=passing), pytest.raises(Crash):
+        Applier(pipeline.spark, pipeline.config).apply_pending()
     pipeline.run("ALTER TABLE t RENAME v TO title", "UPDATE t SET title = 'more', n = 1 WHERE id = 1")
     pipeline.catch_up()
     pipeline.assert_equal("t")

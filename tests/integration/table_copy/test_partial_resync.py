@@ -123,6 +123,7 @@ def test_a_crash_while_keys_are_put(
         raise OSError("gone")
 
     with monkeypatch.context() as patch:
+        # only this write of the table, which its step does not tell from the others
         patch.setattr(LakeTable, "replace_where", crash)
         orders.apply()
     assert crashes
