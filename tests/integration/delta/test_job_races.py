@@ -84,7 +84,10 @@ class Racers:
             for answers in self._answers
         ]
         self._files = [answers.open() for answers in self._answers]
-        for number in range(count):
+
+    def wait_until_ready(self) -> None:
+        """Wait until every process is ready."""
+        for number in range(len(self.processes)):
             assert self._answer(number) == "ready"
 
     def race(self, jobs: Sequence[str], table: str, races: int) -> list[Any]:
@@ -124,6 +127,7 @@ class Racers:
 def racing(root: Path, count: int, **options: Any) -> Iterator[Racers]:
     racers = Racers(root, count, **options)
     try:
+        racers.wait_until_ready()
         yield racers
     finally:
         racers.end()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from pipeline.delta.spark.dist import spark_folder
 from pipeline.delta.spark.jars import check_java
 from pipeline.delta.spark.settings import LOG_STORE
+from tests.support.processes import ended
 
 DELTAS_OWN = "io.delta.storage.HDFSLogStore"  # what Delta takes for `file:` unless told otherwise
 
@@ -48,14 +50,17 @@ def race(racer: Path, log: Path, store: str, *, processes: int, races: int, firs
         for number in range(processes)
     ]
     told: Counter[int] = Counter()
-    for number, process in enumerate(running):
-        out, _ = process.communicate(timeout=3600)
-        assert process.returncode == 0
-        for version in map(int, out.split()):
-            told[version] += 1
-            if store == LOG_STORE:
-                entry = json.loads((log / f"{version:020}.json").read_text())
-                assert entry["commitInfo"]["txnId"] == f"{number}-{version}"
+    with ExitStack() as ending:
+        for process in running:
+            ending.enter_context(ended(process))
+        for number, process in enumerate(running):
+            out, _ = process.communicate(timeout=3600)
+            assert process.returncode == 0
+            for version in map(int, out.split()):
+                told[version] += 1
+                if store == LOG_STORE:
+                    entry = json.loads((log / f"{version:020}.json").read_text())
+                    assert entry["commitInfo"]["txnId"] == f"{number}-{version}"
     return Outcome(races, races - len(told), sum(count > 1 for count in told.values()))
 
 

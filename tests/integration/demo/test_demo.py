@@ -21,6 +21,7 @@ from pipeline.demo.demo import run_demo
 from pipeline.demo.shop import MINIMUM, TABLES, Load, create_shop
 from pipeline.errors import ConfigError
 from pipeline.protocol.lsn import LSN
+from tests.support.processes import ended
 from tests.support.servers import Database
 
 PGDELTA = Path(sys.executable).parent / "pgdelta"
@@ -46,10 +47,8 @@ def is_running(server: Path) -> bool:
 def test_the_demo_ends_with_every_table_equal(tmp_path: Path) -> None:
     root = tmp_path / "demo"
     process = start_demo(root, "--seconds", "3")
-    try:
+    with ended(process):
         out, err = process.communicate(timeout=500)
-    finally:
-        process.kill()
     assert (process.returncode, err) == (0, "")
     told = json.loads(out)
     assert told["ok"]
@@ -72,12 +71,10 @@ def test_the_demo_ends_with_every_table_equal(tmp_path: Path) -> None:
 def test_the_server_ends_with_the_demo_however_that_ends(tmp_path: Path, number: signal.Signals) -> None:
     root = tmp_path / "demo"
     process = start_demo(root, "--seconds", "600")
-    try:
+    with ended(process):
         wait_until(lambda: (root / "lake" / "silver" / "shop" / "orders").exists(), 300)
         process.send_signal(number)
         out, err = process.communicate(timeout=70)
-    finally:
-        process.kill()
     assert err == ""
     if number == signal.SIGTERM:
         told = json.loads(out)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from pipeline.protocol.lsn import INVALID
 from tests.support.fault_points import observed
 from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.processes import in_own_session
 from tests.support.running import CONFIG, FILL, ITEMS, continuous, wait_until
 from tests.support.servers import Database, MakeServer
 
@@ -187,16 +188,17 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
     pipeline.run(FILL.format(1, 100))
     environ = {name: value for name, value in os.environ.items() if "SPARK" not in name}
     jobs: dict[str, subprocess.Popen[str]] = {}
-    try:
+    with ExitStack() as running:
         for name in ("ingest", "apply"):
             command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), "--config", str(file)]
-            jobs[name] = subprocess.Popen(
-                [*command, "--trigger", "continuous"],
-                cwd=tmp_path,
-                env=environ,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+            jobs[name] = running.enter_context(
+                in_own_session(
+                    [*command, "--trigger", "continuous"],
+                    cwd=tmp_path,
+                    env=environ,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
             )
         silver = pipeline.path("silver", "public", "items", "_delta_log", f"{1:020d}.json")
         wait_until(silver.exists, 400)  # two JVMs start, beside whatever else the machine does
@@ -208,10 +210,6 @@ def test_sigterm_ends_continuous_jobs_with_0(pipeline: Pipeline, tmp_path: Path)
             assert job.returncode == 0, (name, err)
             assert out.startswith(f"{name} {pipeline.config.pipeline}: "), out
             print(f"{name} ended {time.monotonic() - started:.1f} s after SIGTERM")
-    finally:
-        for job in jobs.values():
-            job.kill()
-            job.communicate()
     pipeline.catch_up()
     pipeline.assert_equal("items")
 

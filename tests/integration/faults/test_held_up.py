@@ -1,4 +1,7 @@
-"""An ingest that was stopped, replaced and woken: it ends with a sentence, and bronze has no overlap."""
+"""An ingest that was stopped, replaced and woken: it ends with a sentence, and bronze has no overlap.
+
+PGDELTA_HELD_UP is how often the long test holds one up.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,12 +22,13 @@ from pipeline.verify.audit import run_audit
 from tests.support.held_ingest import MOMENTS
 from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.processes import in_own_session, members, processes_with
 from tests.support.running import continuous, wait_until
 from tests.support.seeds import seed_of_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
-ROUNDS = 50
+ROUNDS = int(os.environ.get("PGDELTA_HELD_UP", "50"))
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, name text)",
     "CREATE TABLE bag (n int, t text)",  # without a key: what comes twice is there twice
@@ -83,16 +87,9 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
 
 def replace_one_that_is_held_up(pipeline: Pipeline, config: Path, moment: str, delay: float = 0.0) -> str:
     """Hold an ingest up, let another one take over, wake the first; return what the first one says."""
-    first = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.held_ingest", str(config), moment],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
     log = pipeline.path("bronze", "changes", "_delta_log")
-    try:
+    command = [sys.executable, "-m", "tests.support.held_ingest", str(config), moment]
+    with in_own_session(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
         if moment == "any":
             before = len(list(log.glob("*.json")))
             wait_until(lambda: len(list(log.glob("*.json"))) > before or first.poll() is not None, 240)
@@ -107,12 +104,8 @@ def replace_one_that_is_held_up(pipeline: Pipeline, config: Path, moment: str, d
             captured = second.captured
             wait_until(lambda: second.captured > captured or second.error, 240)
         assert second.error is None
-    finally:
-        with suppress(ProcessLookupError):  # its JVM may outlive it
-            os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
-        if first.stderr is not None:
-            first.stderr.close()
+        # it ended by itself, and so does its JVM
+        wait_until(lambda: not members(first.pid), 60)
     assert first.returncode == 1
     return said
 
@@ -131,6 +124,7 @@ def check(pipeline: Pipeline, config: Path, moments: list[tuple[str, float]]) ->
     pipeline.assert_equal("items", "bag")
     proof = run_audit(pipeline.config, spark=pipeline.spark)
     assert proof.findings == ()
+    assert processes_with(str(config)) == []
     for sentence in said:
         assert (sentence[:9], sentence.count("\n")) == ("pgdelta: ", 1), sentence
         assert "unexpected" not in sentence

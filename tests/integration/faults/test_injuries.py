@@ -20,7 +20,8 @@ import pytest
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
-    from tests.support.pipelines import MakePipeline, Pipeline
+    from tests.support.processes import in_own_session
+from tests.support.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
 
@@ -161,14 +162,14 @@ def test_a_jvm_that_is_killed_ends_the_run_with_a_sentence(
         pipeline.run(FILL.format(2000 * (number + 1), 2000 * (number + 1) + 999))
         command = [str(BIN / "pgdelta"), job, "--config", str(config), "--trigger", "continuous"]
         environ = {key: value for key, value in os.environ.items() if "SPARK" not in key}
-        process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
-        jvm = child_named(process.pid, "java")
-        time.sleep(15)
-        pipeline.run(FILL.format(-1000 * (number + 1), -1000 * (number + 1) + 99))
-        os.kill(jvm, signal.SIGKILL)
-        # a run that has nothing to do need not notice before it has
-        pipeline.run(FILL.format(-5000 * (number + 1), -5000 * (number + 1) + 99))
-        _, errors = process.communicate(timeout=120)
+        with in_own_session(command, env=environ, stderr=subprocess.PIPE) as process:
+            jvm = child_named(process.pid, "java")
+            time.sleep(15)
+            pipeline.run(FILL.format(-1000 * (number + 1), -1000 * (number + 1) + 99))
+            os.kill(jvm, signal.SIGKILL)
+            # a run that has nothing to do need not notice before it has
+            pipeline.run(FILL.format(-5000 * (number + 1), -5000 * (number + 1) + 99))
+            _, errors = process.communicate(timeout=120)
         assert process.returncode == 1
         assert "Traceback" not in errors
         assert "Lost the connection to Spark's JVM, which was probably killed or ran out of memory." in errors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from pipeline.report.status import read_status
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.paths import ROOT
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash
+from tests.support.processes import in_own_session
 from tests.support.running import CONFIG, ITEMS, continuous, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -157,15 +157,13 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
             command(name), cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False
         )
 
-    first = subprocess.Popen(
+    with in_own_session(
         command("run", "--trigger", "continuous"),
         cwd=tmp_path,
         env=environ,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
+    ):
         silver = pipeline.path("silver", "public", "items", "_delta_log", f"{1:020d}.json")
         wait_until(silver.exists, 400)
         for name, sentence in (
@@ -180,9 +178,6 @@ def test_jobs_are_refused_beside_a_running_pipeline_and_not_after_its_kill(
             assert done.stderr.startswith(sentence), done.stderr
             assert len(done.stderr.splitlines()) == 1
         assert run("status").returncode == 0
-    finally:
-        os.killpg(first.pid, signal.SIGKILL)
-        first.wait(30)
     pipeline.run("INSERT INTO items VALUES (2, 'two')")
     pipeline.ingest()
     with monkeypatch.context() as patch:

@@ -14,6 +14,7 @@ from pipeline.errors import SlotBusyError, SourceError
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.slot_lock import lock_key, lock_slot
 from tests.support.paths import ROOT
+from tests.support.processes import ended
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
@@ -65,7 +66,7 @@ def test_it_is_acquired_once_the_first_has_ended(database: Database) -> None:
 def test_it_does_not_outlive_a_kill(database: Database) -> None:
     command = [sys.executable, "-c", HOLD, database.conninfo]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
+    with ended(process):
         assert process.stdout is not None
         pid = process.stdout.readline().strip()
         with closing(connect(database.conninfo)) as other:
@@ -73,9 +74,6 @@ def test_it_does_not_outlive_a_kill(database: Database) -> None:
                 lock_slot(other, "shop", busy_timeout=0.2)
             process.kill()
             lock_slot(other, "shop", busy_timeout=10)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_lost_session_is_a_source_error(database: Database) -> None:

@@ -91,7 +91,7 @@ def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
     "ends",
     [
         None,
-        # amid the step: columns were renamed, none is added yet
+        # amid a step: columns were renamed, none is added yet
         pytest.param(
             "pipeline.silver.schema_operations.AddColumn.statements",
             marks=pytest.mark.slow,

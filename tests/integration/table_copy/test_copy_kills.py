@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ import pytest
 from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load
 from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline
+from tests.support.processes import in_own_session
 from tests.support.seeds import seed_of_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.slow]
@@ -49,16 +48,14 @@ def test_a_copy_that_is_killed_twenty_times(make_pipeline: MakePipeline, tmp_pat
     kills = 0
     with load(pipeline, seed):
         while kills < KILLS:
-            process = subprocess.Popen(
-                command, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True
-            )
-            wait_for_commit(process, pipeline.path("bronze", "copies"), "copy_id")  # of what is to be read
-            if kills % 2:
-                wait_for_commit(process, pipeline.path("bronze", "changes"), "#copy/")  # of what was read
-            time.sleep(rng.uniform(0, 2.5))
-            assert process.poll() is None, "the copy was complete before the last kill"
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+            with in_own_session(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+                wait_for_commit(
+                    process, pipeline.path("bronze", "copies"), "copy_id"
+                )  # of what is to be read
+                if kills % 2:
+                    wait_for_commit(process, pipeline.path("bronze", "changes"), "#copy/")  # of what was read
+                time.sleep(rng.uniform(0, 2.5))
+                assert process.poll() is None, "the copy was complete before the last kill"
             kills += 1
         done = pipeline.frame("bronze", "changes").where("op = 'R'").count()
         pipeline.ingest()
@@ -77,7 +74,7 @@ def test_a_copy_that_is_killed_twenty_times(make_pipeline: MakePipeline, tmp_pat
     assert resumed
 
 
-def wait_for_commit(process: subprocess.Popen[bytes], table: Path, word: str) -> None:
+def wait_for_commit(process: subprocess.Popen[str], table: Path, word: str) -> None:
     """Wait until a table has one commit more that has a word in it, or the process has ended."""
     before = commits(table, word)
     while process.poll() is None and commits(table, word) == before:

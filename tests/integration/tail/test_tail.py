@@ -22,6 +22,7 @@ from pipeline.postgres.replication.slot import Slot, read_slot
 from pipeline.protocol.lsn import LSN
 from tests.support.paths import ROOT
 from tests.support.postgres.streams import both_routes, end_lsns, make_items, prepare, read_all, start
+from tests.support.processes import ended
 from tests.support.servers import Database
 
 pytestmark = pytest.mark.postgres
@@ -70,11 +71,8 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
+    with ended(process):
         yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def line_with(process: subprocess.Popen[str], text: str) -> str:

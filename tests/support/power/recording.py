@@ -19,6 +19,7 @@ from tests.support.paths import ROOT
 from tests.support.power.disk import FLUSHES, read_events
 from tests.support.power.lakes import read_logs, sizes_below
 from tests.support.power.replay import Verdict, replay
+from tests.support.processes import in_own_session
 
 SOURCE = Path(__file__).resolve().parent / "recorder.c"
 PATIENCE = 300.0  # seconds
@@ -82,9 +83,10 @@ class Recording:
         )
         self.config.write_text(text)
 
-    def start(
+    @contextmanager
+    def started(
         self, *, continuous: bool = False, syncs: bool = True, kill_at: str = ""
-    ) -> subprocess.Popen[str]:
+    ) -> Iterator[subprocess.Popen[str]]:
         """Start an ingest; it is killed once a link is made whose path ends with `kill_at`."""
         command = [str(ROOT / "jobs" / "ingest.py"), "--config", str(self.config)]
         if continuous:  # and lands several times a second
@@ -96,36 +98,29 @@ class Recording:
             "PGDELTA_POWER_KILL": kill_at,
         }
         options = {} if syncs else {"JAVA_TOOL_OPTIONS": "-Dpgdelta.sync=false"}
-        return subprocess.Popen(
+        with in_own_session(
             [sys.executable, *command],
             cwd=ROOT,
             env={**os.environ, **recorder, **options},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        ) as process:
+            yield process
 
     @contextmanager
     def running(self, *, syncs: bool = True) -> Iterator[subprocess.Popen[str]]:
         """Run a continuous ingest until the end of the block."""
-        process = self.start(continuous=True, syncs=syncs)
-        try:
+        with self.started(continuous=True, syncs=syncs) as process:
             yield process
             process.send_signal(signal.SIGTERM)
             said = process.communicate(timeout=PATIENCE)[1]
             assert process.returncode == 0, said
-        finally:
-            _end(process)
 
     def run(self, *, syncs: bool = True, kill_at: str = "") -> None:
         """Run an ingest to its end, or until it is killed."""
-        process = self.start(syncs=syncs, kill_at=kill_at)
-        try:
+        with self.started(syncs=syncs, kill_at=kill_at) as process:
             said = process.communicate(timeout=PATIENCE)[1]
             assert process.returncode == (-signal.SIGKILL if kill_at else 0), said
-        finally:
-            _end(process)
 
     def replay(self, *, forces_at_start: bool = True) -> Verdict:
         """Judge what was recorded; every file has to be there as the recording says, so none was missed.
@@ -139,9 +134,3 @@ class Recording:
         found = replay(events, str(self.folder), read_logs(self.lake, str(TxnId(self.name))))
         assert found.disk.sizes() == sizes_below(self.folder)
         return found.verdict
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()

@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -27,6 +28,7 @@ from pipeline.cli.options import parse_address
 from pipeline.cli.signals import main_guard
 from pipeline.errors import ConfigError, GapError, LakeError, describe_error, report_error
 from tests.support.paths import ROOT
+from tests.support.processes import ended
 
 COMMANDS = (
     *("check", "ingest", "apply", "run", "status", "plan", "as-of", "tail", "reconcile", "audit"),
@@ -77,15 +79,18 @@ def config(tmp_path: Path) -> str:
     return str(path)
 
 
-def start(code: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(code: str, *arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
     """Start Python on some code with the checkout on its path, as a shell would."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    with ended(process):
+        yield process
 
 
 def shown_help(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -137,7 +142,8 @@ def test_help_loads_neither_spark_nor_psycopg() -> None:
         "heavy = {'pyspark', 'psycopg', 'pyarrow', 'yaml', 'rich', 'pydantic', 'numpy'};"
         "print(codes, sorted(heavy & set(sys.modules)))"
     )
-    assert start(code).communicate()[0].splitlines()[-1] == "[0, 0, 0, 0] []"
+    with started(code) as process:
+        assert process.communicate()[0].splitlines()[-1] == "[0, 0, 0, 0] []"
 
 
 def test_tail_needs_no_spark() -> None:
@@ -146,7 +152,8 @@ def test_tail_needs_no_spark() -> None:
         "print(main(['tail', '--conninfo', 'host=/nowhere', '--slot', 'shop']));"
         "print(sorted({'pyspark', 'py4j', 'delta', 'pyarrow', 'rich'} & set(sys.modules)))"
     )
-    out, err = start(code).communicate()
+    with started(code) as process:
+        out, err = process.communicate()
     assert out == "1\n[]\n"
     assert err.startswith("pgdelta: Cannot connect to the source: ")
 
@@ -430,54 +437,54 @@ sys.exit(signals.main_guard(work))
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_the_commit_under_way_and_ends_with_0(number: signal.Signals) -> None:
-    process = start(WORK, "50", "0.3")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (0, "committed\n", "")
+    with started(WORK, "50", "0.3") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (0, "committed\n", "")
 
 
 @pytest.mark.parametrize(("kind", "code"), [("READER", 0), ("ANSWER", 1)])
 def test_what_commits_nothing_is_not_waited_for(kind: str, code: int) -> None:
-    process = start(WORK.replace("(work)", f"(work, kind=signals.Kind.{kind})"), "50", "60")
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=5)
-    assert (process.returncode, out, err) == (code, "", "")
+    with started(WORK.replace("(work)", f"(work, kind=signals.Kind.{kind})"), "50", "60") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=5)
+        assert (process.returncode, out, err) == (code, "", "")
 
 
 def test_a_commit_that_takes_too_long_is_cut_off_with_0() -> None:
-    process = start(WORK, "0.5", "60")
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (0, "")
-    assert err.startswith("pgdelta: Stopped before the commit in progress had ended. Nothing is lost")
+    with started(WORK, "0.5", "60") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out) == (0, "")
+        assert err.startswith("pgdelta: Stopped before the commit in progress had ended. Nothing is lost")
 
 
 def test_what_nobody_repeats_is_cut_off_with_1() -> None:
-    process = start(WORK.replace("(work)", "(work, kind=signals.Kind.ONCE)"), "0.5", "60")
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert err.endswith("Nothing is lost: run the same command again.\n")
+    with started(WORK.replace("(work)", "(work, kind=signals.Kind.ONCE)"), "0.5", "60") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert err.endswith("Nothing is lost: run the same command again.\n")
 
 
 def test_a_second_signal_ends_at_once() -> None:
-    process = start(WORK, "50", "60")
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    threading.Event().wait(1.3)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert err.startswith("pgdelta: Stopped at once. Nothing is lost")
+    with started(WORK, "50", "60") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        threading.Event().wait(1.3)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert err.startswith("pgdelta: Stopped at once. Nothing is lost")
 
 
 @pytest.mark.parametrize("job", ["ingest", "apply"])

@@ -23,6 +23,7 @@ from pipeline.key_ranges import KeyRange
 from pipeline.tail.source import TailOptions
 from tests.support.pages import PLAN
 from tests.support.paths import ROOT
+from tests.support.processes import ended
 
 
 class Done:
@@ -238,9 +239,10 @@ def test_a_reader_that_closes_the_pipe_leaves_the_exit_code_as_it_is() -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert process.stdout is not None
-        process.stdout.close()
-        _, err = process.communicate("go\n")
+        with ended(process):
+            assert process.stdout is not None
+            process.stdout.close()
+            _, err = process.communicate("go\n")
         assert (process.returncode, err) == (1, "")
 
 

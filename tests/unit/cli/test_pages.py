@@ -20,6 +20,7 @@ from rich.cells import cell_len
 
 from tests.support.pages import PAGES, PLAN, STORED, WIDTHS, render
 from tests.support.paths import ROOT
+from tests.support.processes import ended
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -77,12 +78,13 @@ def run_in(place: str, environ: dict[str, str], columns: int = 80) -> str:
     process = subprocess.Popen(command, env=environ, stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
     shown = b""
-    try:
-        while part := os.read(master, 65536):
-            shown += part
-    except OSError:  # the other end is closed
-        pass
-    finally:
-        os.close(master)
-    assert process.wait(60) == 0, shown
+    with ended(process):
+        try:
+            while part := os.read(master, 65536):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+        finally:
+            os.close(master)
+        assert process.wait(60) == 0, shown
     return shown.decode()

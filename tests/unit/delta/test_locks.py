@@ -20,6 +20,7 @@ from pipeline.delta.locks import lock_apply, refuse_while_apply_runs
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from tests.support.paths import ROOT
+from tests.support.processes import ended
 
 HOLD = """\
 import sys, time
@@ -45,13 +46,10 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Yield a process that holds the lock of the lake in the test's folder."""
     command = [sys.executable, "-c", HOLD, str(tmp_path / "lake")]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
+    with ended(process):
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_second_apply_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
