@@ -14,6 +14,7 @@ from tests.support.pipelines import Pipeline
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 
+@pytest.mark.slow
 def test_truncate_between_inserts_leaves_what_came_after_it(pipeline: Pipeline) -> None:
     pipeline.run(*ORDERS, *LINES, *LOG, "CREATE TABLE emptied (id int PRIMARY KEY)")
     pipeline.ingest()

@@ -64,6 +64,7 @@ def test_small_files_become_few_and_rows_stay(grown: Pipeline) -> None:
     assert run_audit(grown.config, spark=grown.spark).findings == ()
 
 
+@pytest.mark.slow
 def test_one_table_that_fails_keeps_no_other_from_being_done(
     grown: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,7 @@ def test_a_table_changed_by_somebody_else_is_refused_until_restored(pipeline: Pi
     pipeline.assert_equal(*TABLES)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_a_change_by_somebody_else_amid_a_run_gets_into_no_manifest(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_table_that_came_back_waits_for_its_new_copy(
     life.assert_equal("a", "b")
 
 
+@pytest.mark.slow
 def test_a_table_that_came_back_between_two_passes_is_behind_until_its_new_copy(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +229,7 @@ def test_a_table_that_cannot_be_copied_is_held_until_it_can_be(life: Pipeline) -
     assert "c" not in states(life)
 
 
+@pytest.mark.slow
 def test_a_table_that_cannot_be_described_is_held_until_it_can_be(
     life: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_gap_stops_the_run_or_is_closed_by_copies(life: Pipeline, loss: str) -
     life.assert_equal("a")
 
 
+@pytest.mark.slow
 def test_silver_does_not_go_back_to_a_gap_that_it_crossed(make_pipeline: MakePipeline) -> None:
     life = make_pipeline(copy="initial", create_publication="all")
     held = TableRule("public.held", guards=Guards(deletes=0))

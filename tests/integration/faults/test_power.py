@@ -122,6 +122,7 @@ def test_at_no_cut_is_the_slot_ahead_of_what_is_on_disk(recording: Recording, da
     assert recording.versions > ROUNDS
 
 
+@pytest.mark.slow
 def test_without_sync_the_replay_finds_cuts_ahead(recording: Recording, database: Database) -> None:
     work(recording, database, syncs=False)
     verdict = recording.replay()
@@ -130,6 +131,7 @@ def test_without_sync_the_replay_finds_cuts_ahead(recording: Recording, database
     assert len(verdict.torn) > ROUNDS
 
 
+@pytest.mark.slow
 def test_the_sql_route(recording: Recording, database: Database) -> None:
     recording.configure(route="sql")
     database.run(*TABLES)
@@ -142,6 +144,7 @@ def test_the_sql_route(recording: Recording, database: Database) -> None:
     assert verdict.flushes
 
 
+@pytest.mark.slow
 def test_a_commit_whose_writer_died_before_it_was_forced(recording: Recording, database: Database) -> None:
     """Kill ingest between the link of a log entry and the fsync of its folder; the next one relies on it."""
     recording.configure()

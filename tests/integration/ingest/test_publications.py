@@ -130,6 +130,7 @@ def test_a_leaf_that_logs_less_than_its_root_says_is_held_or_told(make_pipeline:
     assert sentence.startswith("Silver lacks 1 rows that updates or deletes under REPLICA IDENTITY FULL")
 
 
+@pytest.mark.slow
 def test_a_leaf_that_logs_more_than_its_root_says_is_followed(make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline()
     partitioned(pipeline)

@@ -126,7 +126,7 @@ def test_a_log_that_delta_removed_since_the_last_apply_is_not_missed(shop: Pipel
     shop.assert_equal("t", "bag")
 
 
-@pytest.mark.parametrize("content", [b"", b"v1\n{"])
+@pytest.mark.parametrize("content", [pytest.param(b"", marks=pytest.mark.slow), b"v1\n{"])
 def test_a_damaged_checkpoint_is_not_missed(shop: Pipeline, content: bytes) -> None:
     files = [file for file in shop.path("_pgdelta", "checkpoints").rglob("*") if file.is_file()]
     for file in files:

@@ -104,7 +104,7 @@ def test_jobs_need_nothing_on_the_line(database: Database, spark: SparkSession, 
     assert database.name in err[0]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["spark-submit", pytest.param("python", marks=pytest.mark.slow)])
 def test_a_failure_is_one_sentence_and_exit_code_1(launcher: str, tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -133,6 +133,7 @@ def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: N
     assert [table["state"] for table in printed.as_json()["tables"]] == ["behind", "current"]
 
 
+@pytest.mark.slow
 def test_a_manifest_has_the_time_of_the_copy_that_a_table_begins_with(life: Pipeline, far_east: None) -> None:
     life.run(TABLE.format("b"), FILL.format("b", 1, 70))
     [[before]] = life.source.execute("SELECT clock_timestamp()").fetchall()

@@ -69,6 +69,7 @@ def test_spellings_of_one_number_are_one_key_of_an_overridden_type(make_pipeline
     assert rows(pipeline) == [("1.00", 2, "a"), ("2.00", 3, "again"), ("3.00", 1, "d"), ("100.00", 1, "c")]
 
 
+@pytest.mark.slow
 def test_a_key_whose_type_was_widened_amid_a_batch_is_one_row(pipeline: Pipeline) -> None:
     pipeline.run("CREATE TABLE t (k numeric(10,1) PRIMARY KEY, n int, body text)")
     pipeline.ingest()

@@ -35,6 +35,7 @@ def test_misfits_of_different_rows_have_different_keys(pipeline: Pipeline, type_
     assert len(recorded) == len(set(recorded)) == len(KEYS[type_])
 
 
+@pytest.mark.slow
 def test_misfits_of_keys_copied_again_and_of_a_table_built_again_are_recorded(
     make_pipeline: MakePipeline,
 ) -> None:

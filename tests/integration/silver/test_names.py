@@ -90,7 +90,7 @@ def test_columns_named_like_ours_keep_their_names(pipeline: Pipeline) -> None:
 @pytest.mark.parametrize(
     "ends",
     [
-        None,
+        pytest.param(None, marks=pytest.mark.slow),
         # amid a step: columns were renamed, none is added yet
         pytest.param(
             "pipeline.silver.schema_operations.AddColumn.statements",

@@ -113,6 +113,7 @@ def test_another_type_in_the_configuration_frees_a_table_that_a_value_held(pipel
     assert wider.frame("_pgdelta", "misfits").count() == 1
 
 
+@pytest.mark.slow
 def test_a_rewrite_reads_every_version_into_the_type_that_a_column_had_last(pipeline: Pipeline) -> None:
     pipeline = with_rules(pipeline, TableRule("*.*", type_changes="rebuild"))
     pipeline.run(

@@ -99,6 +99,7 @@ def test_a_table_that_is_copied_can_be_altered_while_others_are_read(
     pipeline.assert_equal("a", "b")
 
 
+@pytest.mark.slow
 def test_a_table_of_which_some_keys_are_copied_can_be_altered_too(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

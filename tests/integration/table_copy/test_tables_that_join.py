@@ -49,6 +49,7 @@ def test_what_was_open_when_a_table_joined_is_copied(life: Pipeline) -> None:
     life.assert_equal("a", "b")
 
 
+@pytest.mark.slow
 def test_what_never_ends_is_told(
     make_server: MakeServer, make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -270,6 +270,7 @@ def test_two_reconciliations_at_once_leave_each_others_clones_alone(
     assert list(pipeline.path("_pgdelta", "reconcile").iterdir()) == [], "nor does a dead run leave one"
 
 
+@pytest.mark.slow
 def test_what_silver_cannot_hold_is_no_difference(make_pipeline: MakePipeline) -> None:
     rule = "public.*"
     pipeline = make_pipeline(rule, copy="initial", create_publication="all")
