@@ -30,9 +30,10 @@ check: $(READY) ## lint, types and the pure tests: seconds
 	$(VENV)/bin/mypy
 	$(VENV)/bin/pytest -q -m "not spark and not postgres and not slow"
 
-# two processes of tests, each with a Spark session and servers of its own: one leaves a core idle
+# two processes of tests, each with a Spark session and servers of its own: one leaves a core idle; in the order
+# of the files, which begins with the long ones, so that short ones are left for the end
 test: $(READY) ## every test but the slow ones
-	$(VENV)/bin/pytest -n 2 --dist loadfile
+	$(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 slow: $(READY) ## the tests that take minutes
 	$(VENV)/bin/pytest -m slow

@@ -124,7 +124,7 @@ def applying_despite(shop: Pipeline, harm: Callable[[Pipeline], None], is_restar
 @pytest.mark.parametrize(
     ("harm", "is_restarted"),
     [
-        (remove, False),
+        pytest.param(remove, False, marks=pytest.mark.slow),
         pytest.param(remove, True, marks=pytest.mark.slow),
         pytest.param(put_back, False, marks=pytest.mark.slow),
         (put_back, True),

@@ -114,6 +114,7 @@ def test_a_lake_that_moved_goes_on(shop: Pipeline, tmp_path: Path) -> None:
     assert not Path(shop.root).exists(), "nothing is written where it was"
 
 
+@pytest.mark.slow
 def test_a_log_that_delta_removed_since_the_last_apply_is_not_missed(shop: Pipeline) -> None:
     for _ in range(2):
         change(shop)

@@ -71,6 +71,7 @@ def test_what_never_ends_is_told(
     life.assert_equal("a", "b", "c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("major", [pytest.param(10, marks=pytest.mark.slow), None])
 def test_a_session_that_knew_the_table_before_it_joined_sends_it(
     make_server: MakeServer, make_pipeline: MakePipeline, major: int | None
