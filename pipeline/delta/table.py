@@ -270,8 +270,12 @@ class LakeTable:
     def enable(self, features: Iterable[Feature]) -> None:
         """Enable table features that are not enabled yet; readers must support them from then on."""
         for feature in self.missing_features(features):
-            key, value = feature.value
-            self.spark.sql(f"ALTER TABLE {self.identifier} SET TBLPROPERTIES ('{key}' = '{value}')")
+            self.spark.sql(self.enable_statement(feature))
+
+    def enable_statement(self, feature: Feature) -> str:
+        """Return the SQL that enables a table feature."""
+        key, value = feature.value
+        return f"ALTER TABLE {self.identifier} SET TBLPROPERTIES ('{key}' = '{value}')"
 
     def missing_features(self, features: Iterable[Feature]) -> list[Feature]:
         """Return those of the features that the table does not have; all if it does not exist."""

@@ -6,12 +6,14 @@ The decisions are those of `apply`; nothing is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.decision import Step
 from pipeline.apply.planner import BatchPlan
+from pipeline.apply.planner import TablePlan as ApplyTablePlan
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.delta.spark.session import start_session
@@ -43,11 +45,11 @@ def make_plan(
         for name, table in pending.tables.items()
         if matches(name) and (table.step.writes or table.decision.row == "guards")
     ]
-    tables = tuple(_table(applier, pending, name) for name in shown)
+    tables = tuple(_table(applier, pending, name, has_sql=shows_sql) for name in shown)
     return Plan(config.pipeline, pending.end.lsn, tables, has_details, shows_sql)
 
 
-def _table(applier: Applier, pending: BatchPlan, name: TableName) -> TablePlan:
+def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bool) -> TablePlan:
     table = pending.tables[name]
     facts, counts = table.facts, dict(table.facts.counts or {})
     if table.step is not Step.START_FROM_COPY and facts.partial_copies:
@@ -62,7 +64,11 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName) -> TablePlan:
             rows = facts.copy.row_count
             cost = f"{rows} rows are written; readers see the previous rows until then"
             step = PlanStep(facts.copy.end_lsn, "The table starts from a copy of the source's rows.", cost)
-            return TablePlan(name, facts.copy.lsn, {"R": rows}, (step,))
+            try:
+                sql = _copy_sql(applier, pending, table) if has_sql else ()
+            except Exception as error:  # the other tables are planned
+                return TablePlan(name, facts.copy.lsn, {"R": rows}, failure=report_error(error))
+            return TablePlan(name, facts.copy.lsn, {"R": rows}, (replace(step, sql=sql),))
         case Step.PARTIAL_RESYNC:
             steps = tuple(
                 PlanStep(
@@ -82,15 +88,33 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName) -> TablePlan:
         changes = writer.bronze.count_of(name, pending.end.lsn) if planned.rebuild else 0
     except Exception as error:  # the other tables are planned
         return TablePlan(name, facts.offset, counts, failure=report_error(error))
-    return TablePlan(name, facts.offset, counts, _steps(planned, writer.table.identifier, rows, changes))
+    return TablePlan(name, facts.offset, counts, _steps(planned, rows, changes))
 
 
-def _steps(planned: RangePlan, table: str, rows: int, changes: int) -> tuple[PlanStep, ...]:
+def _copy_sql(applier: Applier, pending: BatchPlan, table: ApplyTablePlan) -> tuple[str, ...]:
+    """Return the SQL by which a new table starts from its copy; none for a table that is swapped in."""
+    facts = table.facts
+    assert facts.copy is not None
+    writer = applier.writer(facts.name, pending.history)
+    planned = writer.plan_from_copy(facts.copy, applier.relations, pending.end.lsn)
+    if planned is None or planned.evolution is None or planned.rebuild:
+        return ()
+    operations = (statement for each in planned.evolution.operations for statement in each.sql)
+    return (*operations, *planned.statements)
+
+
+def _steps(planned: RangePlan, rows: int, changes: int) -> tuple[PlanStep, ...]:
     """Return the steps of a range: how the columns change, the writes, and the stop if there is one."""
     operations = planned.evolution.operations if planned.evolution else ()
     steps = [
-        PlanStep(lsn, _describe(each), each.cost(rows, changes), each.loses, tuple(each.statements(table)))
-        for lsn, each in operations
+        PlanStep(
+            each.lsn,
+            _describe(each.operation),
+            each.operation.cost(rows, changes),
+            each.operation.loses,
+            () if planned.rebuild else each.sql,  # a rebuild replaces the table instead
+        )
+        for each in operations
     ]
     steps += [
         PlanStep(write.commit.lsn, write.kind.value, "one write", None, (write.sql,), is_write=True)

@@ -123,26 +123,47 @@ class Plan:
         }
 
     def print(self, console: Console) -> None:
-        """Print one line a table; with details, or for a single table, every step."""
-        if not self.tables:
-            print_paragraph(console, f"{self.pipeline}: {self._nothing}")
+        """Print one line a table; with details, or for a single table, every step; with SQL, a script."""
+        if self.has_sql:
+            for line in self._script():
+                console.print(plain(line), soft_wrap=True)  # never broken, so that it can be copied
             return
-        count = len(self.tables)
-        what = "1 table has changes" if count == 1 else f"{count} tables have changes"
-        print_paragraph(console, f"{self.pipeline}: {what} to apply, up to {self.upto}")
-        tables = sorted(self.tables, key=lambda table: (table.attention, table.name))
+        if not self.tables:
+            print_paragraph(console, f"{self.pipeline}: {self._heading}")
+            return
+        count, tables = len(self.tables), self._by_attention
+        print_paragraph(console, f"{self.pipeline}: {self._heading}")
         console.print()
         if self.has_details or count == 1:
             for number, table in enumerate(tables):
                 if number:
                     console.print()
-                _print_steps(console, table, has_sql=self.has_sql)
+                _print_steps(console, table)
             return
         rows = [(str(table.name), _letters(table.counts), table.summary) for table in tables]
         print_list(console, ("table", "changes", "what happens"), rows)
         if any(table.attention < 4 for table in tables):
             console.print()
             print_paragraph(console, "pgdelta plan TABLE shows the steps of a table, with their cost.")
+
+    @property
+    def _by_attention(self) -> list[TablePlan]:
+        return sorted(self.tables, key=lambda table: (table.attention, table.name))
+
+    @property
+    def _heading(self) -> str:
+        if not self.tables:
+            return self._nothing
+        count = len(self.tables)
+        what = "1 table has changes" if count == 1 else f"{count} tables have changes"
+        return f"{what} to apply, up to {self.upto}"
+
+    def _script(self) -> Iterator[str]:
+        """Yield the lines of a script: the statements of each table, after comments."""
+        yield _comment(f"{self.pipeline}: {self._heading}")
+        for table in self._by_attention:
+            yield ""
+            yield from _script(table)
 
     @property
     def _nothing(self) -> str:
@@ -153,22 +174,33 @@ class Plan:
         return f"silver shows all that bronze holds (up to {self.upto})"
 
 
-def _print_steps(console: Console, table: TablePlan, *, has_sql: bool) -> None:
+def _print_steps(console: Console, table: TablePlan) -> None:
     title = Text.assemble(plain(str(table.name), "bold"), f": {_words(table.counts)} after {table.after}")
     print_paragraph(console, title)
     if table.failure is not None:
         print_pairs(console, [(Text("fails", "red"), table.failure)], indent=2)
     elif not table.steps:
         print_paragraph(console, "rows only", indent=2)
-    if not has_sql:
-        print_pairs(console, [pair for step in table.steps for pair in _pairs(step)], indent=2)
-        return
+    print_pairs(console, [pair for step in table.steps for pair in _pairs(step)], indent=2)
+
+
+def _script(table: TablePlan) -> Iterator[str]:
+    """Yield the lines of a table's statements, each step after a comment; a step without SQL is a comment."""
+    yield _comment(f"{table.name}: {_words(table.counts)} after {table.after}")
+    if table.failure is not None:
+        yield _comment(f"{table.name}: fails: {table.failure}")
     for step in table.steps:
-        print_pairs(console, _pairs(step), indent=2)
+        loss = f"; loses: {step.loses}" if step.loses else ""
+        what = step.sentence.removesuffix(".")
+        yield _comment(f"{table.name}: {what}; cost: {step.cost}{loss}")
         for statement in step.sql:
-            for line in f"{statement};".splitlines():
-                # never broken, so that it can be copied
-                console.print(plain(f"    {line}"), soft_wrap=True)
+            # A quoted name may hold other line ends, which have to stay in it.
+            yield from f"{statement};".split("\n")
+
+
+def _comment(text: str) -> str:
+    """Return one line of a comment: a line end in a name would end it."""
+    return f"-- {' '.join(text.split())}"
 
 
 def _pairs(step: PlanStep) -> Iterator[tuple[str | Text, str | Text]]:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
-from pipeline.delta.table import LakeTable
+from pipeline.delta.table import Feature, LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind, commit_settings
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
@@ -32,9 +32,11 @@ from pipeline.silver.schema_evolution import columns_after, plan_evolution
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
+    DropColumn,
     Hold,
     NeedsRebuild,
     Operation,
+    RenameColumn,
 )
 from pipeline.silver.write import MetadataNames
 from pipeline.silver.write_plan import surveys_of_newest
@@ -44,15 +46,34 @@ _METADATA_TYPES = ("BIGINT", "TIMESTAMP")  # of _commit_lsn and _commit_time
 
 
 @dataclass(frozen=True, slots=True)
-class Evolution:
-    """The operations that give a table the columns of its newest relation version.
+class PlannedOperation:
+    """An operation, the LSN of the first change that needs it, and all SQL that carries it out.
 
-    `operations` are in order, each with the LSN of the first change that needs it. A Hold or NeedsRebuild is
-    the last one, and `stop`. `columns` (name → DDL) are the source's columns in silver afterwards, `metadata`
-    the names of pgdelta's. `relations` have their columns under silver's names.
+    Features are enabled first. What an earlier run carried out, and could not register, has no SQL.
     """
 
-    operations: Sequence[tuple[LSN, Operation]]
+    lsn: LSN
+    operation: Operation
+    enable: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
+    backfill: tuple[TableCommit, str] | None = None
+
+    @property
+    def sql(self) -> tuple[str, ...]:
+        """The statements, in order."""
+        return (*self.enable, *self.statements, *((self.backfill[1],) if self.backfill else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What gives a table the columns of its newest relation version.
+
+    `operations` are in order. A Hold or NeedsRebuild is the last one, and `stop`. `columns` (name → DDL) are
+    the source's columns in silver afterwards, `metadata` the names of pgdelta's. `relations` have their
+    columns under silver's names.
+    """
+
+    operations: Sequence[PlannedOperation]
     recorded: SilverColumns
     aligned: AlignedVersions
     columns: Mapping[str, str]
@@ -133,9 +154,10 @@ class SchemaWriter:
             recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
         is_another = registered is not None and silver is not None and registered.relation_id != newest
         renamed = {rename.name: rename.to for rename in metadata_renames}
+        recorded = recorded or SilverColumns(newest, {})
         return Evolution(
-            operations,
-            recorded or SilverColumns(newest, {}),
+            self._with_statements(operations, recorded.relation_id),
+            recorded,
             aligned,
             columns or {},
             MetadataNames(*([renamed.get(name, name) for name in metadata_names] or (None, None))),
@@ -145,43 +167,78 @@ class SchemaWriter:
         )
 
     def apply(self, evolution: Evolution) -> tuple[tuple[RegisteredColumn, ...], tuple[str, ...]]:
-        """Carry out an evolution without a stop; return the columns to register, and `metadata_columns`.
-
-        Operations that an earlier run carried out, and could not register, are skipped.
-        """
+        """Carry out an evolution without a stop; return the columns to register, and `metadata_columns`."""
         if evolution.recreated_at is not None:
             sentence = "The table was created again under its name."
             self._record("evolved", evolution.recreated_at, sentence)
-        for lsn, operation in evolution.operations:
-            self._perform(operation, lsn, evolution.recorded.relation_id)
+        for planned in evolution.operations:
+            self._perform(planned)
         physical = self._table.physical_names()
         names = (evolution.metadata.commit_lsn, evolution.metadata.commit_time)
         return self._columns_to_register(evolution, physical), tuple(physical[n] for n in names if n)
 
-    def _perform(self, operation: Operation, lsn: LSN, oid: int) -> None:
-        is_repeated = isinstance(operation, AddColumn) and operation.name in self._table.schema().names
-        if not is_repeated:
-            if not isinstance(operation, CreateTable):
-                self._table.enable(operation.features)
-            for statement in operation.statements(self._table.identifier):
-                self._table.run(statement, "create" if isinstance(operation, CreateTable) else None)
-        if isinstance(operation, AddColumn):
-            self._backfill(operation, lsn, oid)
-        if operation.sentence:
-            self._record(operation.kind, lsn, operation.sentence)
+    def _with_statements(
+        self, operations: Sequence[tuple[LSN, Operation]], oid: int
+    ) -> list[PlannedOperation]:
+        """Return the operations with their SQL for the table as it is; `oid` is the source table's."""
+        identifier, exists = self._table.identifier, bool(operations) and self._table.exists()
+        names = set(self._table.schema().names) if exists else set()
+        enabled: set[Feature] = set()
+        planned = []
+        for lsn, operation in operations:
+            enable: list[str] = []
+            is_repeated = isinstance(operation, AddColumn) and operation.name in names
+            if not is_repeated and not isinstance(operation, CreateTable):
+                needed = self._table.missing_features(operation.features) if exists else operation.features
+                enable = [
+                    self._table.enable_statement(feature) for feature in needed if feature not in enabled
+                ]
+            enabled |= set(operation.features)
+            planned.append(
+                PlannedOperation(
+                    lsn,
+                    operation,
+                    tuple(enable),
+                    () if is_repeated else tuple(operation.statements(identifier)),
+                    self._plan_backfill(operation, lsn, oid),
+                )
+            )
+            match operation:
+                case CreateTable():
+                    names |= {name for name, _ in (*operation.columns, *operation.metadata_columns)}
+                case AddColumn():
+                    names.add(operation.name)
+                case RenameColumn():
+                    names = names - {operation.name} | {operation.to}
+                case DropColumn():
+                    names.discard(operation.name)
+        return planned
 
-    def _backfill(self, operation: AddColumn, lsn: LSN, oid: int) -> None:
-        """Set the default of ADD COLUMN in existing rows, once for each attribute number."""
+    def _plan_backfill(self, operation: Operation, lsn: LSN, oid: int) -> tuple[TableCommit, str] | None:
+        """Return what sets the default of ADD COLUMN in existing rows, once for each attribute number."""
+        if not isinstance(operation, AddColumn):
+            return None
         statement = operation.backfill_statement(self._table.identifier)
         if statement is None:
-            return
+            return None
         assert operation.number is not None
-        commit = TableCommit(
-            self._txn.of(TxnKind.BACKFILL, oid, operation.number), lsn, {"operation": "backfill"}
-        )
-        if self._table.offset(commit.txn) is None:
+        txn = self._txn.of(TxnKind.BACKFILL, oid, operation.number)
+        if self._table.exists() and self._table.offset(txn) is not None:
+            return None
+        return TableCommit(txn, lsn, {"operation": "backfill"}), statement
+
+    def _perform(self, planned: PlannedOperation) -> None:
+        operation = planned.operation
+        for statement in planned.enable:
+            self._spark.sql(statement)
+        for statement in planned.statements:
+            self._table.run(statement, "create" if isinstance(operation, CreateTable) else None)
+        if planned.backfill is not None:
+            commit, statement = planned.backfill
             with commit_settings(self._spark, commit):
                 self._spark.sql(statement)
+        if operation.sentence:
+            self._record(operation.kind, planned.lsn, operation.sentence)
 
     def _columns_to_register(
         self, evolution: Evolution, physical: Mapping[str, str]

@@ -171,8 +171,7 @@ class SilverTable:
         """Replace the table's rows by those of a copy, and apply the changes that follow."""
         if registered is not None and (incomplete := self._incomplete(copy)):
             return incomplete
-        is_new = self.table.offset(self._txn) is None
-        if is_new and not has_lost_offset(self.table, self._txn):
+        if self._is_new:
             # No reader has seen this table, so it is written under its path.
             start = InputStart(copy=copy)
             partial = self.history.partial_copies(self.name, copy)
@@ -192,6 +191,21 @@ class SilverTable:
             self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
         self._records.events.record([Event(*self.name, copy.end_lsn, kind, sentence)])
         return written
+
+    @property
+    def _is_new(self) -> bool:
+        return self.table.offset(self._txn) is None and not has_lost_offset(self.table, self._txn)
+
+    def plan_from_copy(self, copy: CompleteCopy, relations: Relations, end_lsn: LSN) -> RangePlan | None:
+        """Return the range that `start_from_copy` writes under the table's path; change nothing.
+
+        None if it writes the table elsewhere and swaps it in, or writes copied keys too.
+        """
+        start = InputStart(copy=copy)
+        if not self._is_new or self.history.partial_copies(self.name, copy):
+            return None
+        surveys = self.bronze.survey_table(self.name, start, end_lsn)
+        return self.plan(surveys, relations, None, start, end_lsn) if surveys else None
 
     def rebuild_lost(self, relations: Relations, registered: RegisteredTable, end_lsn: LSN) -> WriteResult:
         """Rebuild the table from bronze up to an LSN, because its folder lacks rows."""

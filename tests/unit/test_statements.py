@@ -17,7 +17,10 @@ from tests.support.paths import ROOT
 
 FILES = sorted((ROOT / "pipeline").rglob("*.py"))
 CALLS = {"execute", "exec_", "send_query", "SQL", "sql", "_fetch", "_run"}
-BUILDERS = {"statements", "backfill_statement", "sql", "merge_by_key", "merge_by_image"}  # of Spark SQL
+BUILDERS = {  # of Spark SQL
+    *("statements", "enable_statement", "backfill_statement", "sql"),
+    *("merge_by_key", "merge_by_image"),
+}
 # Texts that are constants of the module, chosen by the server's version, or numbers.
 SAFE = {
     "pipeline/bronze/log.py": {"self.changes.identifier", "limit"},

@@ -25,7 +25,7 @@ from pipeline.cli.output import finish, load_config
     "--sql",
     group="Output",
     is_flag=True,
-    help="Show the SQL statements of each step. Conditions may hold values of keys.",
+    help="Print the SQL that the next apply runs as a script, with comments. It holds no row values.",
 )
 @output_options
 def plan(

@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from pipeline.config.tables import TableRule
@@ -17,8 +18,10 @@ from pipeline.operate.rebuild import apply_tables, run_rebuild
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status
 from pipeline.silver.as_of import as_of
+from pipeline.silver.step_writer import StepWriter
+from pipeline.silver.write import Write
 from pipeline.verify.audit import run_audit
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -99,6 +102,111 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
     assert plan(rewriting).tables == ()
     assert printed(plan(rewriting)).strip().endswith("silver shows all that bronze holds (up to "
         + str(plan(rewriting).upto) + ")")  # fmt: skip
+
+
+def planned_sql(pipeline: Pipeline) -> dict[str, list[str]]:
+    """Return the statements of `pgdelta plan --sql` by table; the printed script has each of them whole."""
+    found = make_plan(pipeline.config, shows_sql=True, spark=pipeline.spark)
+    script = printed(found)
+    statements = {table.name[1]: [sql for step in table.steps for sql in step.sql] for table in found.tables}
+    assert [line for line in script.splitlines() if line and not line.startswith("-- ")] == [
+        line
+        for table in sorted(found.tables, key=lambda table: (table.attention, table.name))
+        for sql in statements[table.name[1]]
+        for line in f"{sql};".splitlines()
+    ]
+    shown = {t["table"]: [s for step in t["steps"] for s in step["sql"]] for t in found.as_json()["tables"]}
+    assert shown == statements
+    return statements
+
+
+def executed_sql(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *tables: str) -> dict[str, list[str]]:
+    """Apply, and return what Spark is given for each silver table: statements, and writes of frames."""
+    given: dict[str, list[str]] = {table: [] for table in tables}
+    paths = {f"{pipeline.path('silver', 'public', table)}`": table for table in tables}
+    run, commit = SparkSession.sql, StepWriter._commit
+
+    def record(statement: str) -> None:
+        if statement.startswith(("CREATE ", "ALTER ", "UPDATE ", "MERGE ", "INSERT ")):
+            for path, table in paths.items():
+                if path in statement:
+                    given[table].append(statement)
+
+    def sql(session: SparkSession, statement: str, *arguments: object, **options: object) -> DataFrame:
+        record(statement)
+        return run(session, statement, *arguments, **options)  # type: ignore[arg-type]
+
+    def commit_write(writer: StepWriter, source: DataFrame, write: Write, rows: DataFrame | None) -> None:
+        if write.statement is None:  # an append or overwrite by Spark's writer of frames
+            record(write.sql)
+        commit(writer, source, write, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkSession, "sql", sql)
+        patch.setattr(StepWriter, "_commit", commit_write)
+        pipeline.apply()
+    return given
+
+
+def test_the_sql_of_a_plan_is_what_spark_is_then_given(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v int, w text)",
+        "CREATE TABLE bag (v text)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+        "CREATE TABLE halted (id int PRIMARY KEY, v int)",
+    )
+    pipeline.ingest()
+    pipeline.run(
+        "INSERT INTO t SELECT g, g, 'geheim' FROM generate_series(1, 5) g",
+        "INSERT INTO bag VALUES ('geheim'), ('geheim')",
+        "INSERT INTO halted VALUES (1, 1)",
+    )
+    pipeline.ingest()
+    planned = planned_sql(pipeline)
+    assert {table: [sql.split()[0] for sql in given] for table, given in planned.items()} == {
+        table: ["CREATE", "INSERT"] for table in ("t", "bag", "halted")
+    }
+    assert executed_sql(pipeline, monkeypatch, "t", "bag", "halted") == planned
+    pipeline.run(
+        "ALTER TABLE t RENAME w TO x",
+        "ALTER TABLE t ALTER v TYPE bigint",
+        "ALTER TABLE t ADD n int DEFAULT 7",
+        "ALTER TABLE t ADD at timestamp",
+        "UPDATE t SET n = 8, x = 'geheim' WHERE id = 1",
+        "DELETE FROM t WHERE id = 5",
+        "DELETE FROM bag WHERE ctid = '(0,1)'",
+        "ALTER TABLE halted ALTER v TYPE text",
+        "INSERT INTO halted VALUES (2, 'geheim')",
+    )
+    pipeline.ingest()
+    planned = planned_sql(pipeline)
+    assert [sql.split()[0] for sql in planned["t"]].count("MERGE") == 1
+    assert any(sql.startswith("UPDATE") for sql in planned["t"])
+    assert [sql.split()[0] for sql in planned["bag"]] == ["MERGE"]
+    assert planned["halted"] == []
+    assert "geheim" not in str(planned)
+    assert executed_sql(pipeline, monkeypatch, "t", "bag", "halted") == planned
+    pipeline.assert_equal("t", "bag")
+
+
+def test_the_sql_of_a_plan_starts_a_new_table_from_its_copy(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT g, 'geheim' FROM generate_series(1, 5) g",
+    )
+    pipeline.ingest()
+    pipeline.run("UPDATE t SET v = 'w' WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    pipeline.ingest()
+    planned = planned_sql(pipeline)
+    assert [sql.split()[0] for sql in planned["t"]] == ["CREATE", "INSERT", "MERGE"]
+    assert "geheim" not in str(planned)
+    assert executed_sql(pipeline, monkeypatch, "t") == planned
+    pipeline.assert_equal("t")
 
 
 def test_status_says_why_a_table_does_not_go_on_and_a_rebuild_frees_it(pipeline: Pipeline) -> None:
