@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.apply.decision import Decision, Step
 from pipeline.apply.detached_tables import archive_detached, detached_tables
 from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
@@ -33,6 +32,7 @@ from pipeline.metadata.registry import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.batch_writer import WriteResult
+from pipeline.silver.decision import Decision, Step
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName
 
@@ -83,6 +83,11 @@ class Applier:
     def relations(self) -> dict[int, SourceRelation]:
         """The relation versions that bronze has, as the last plan read them."""
         return self._planner.relations
+
+    @property
+    def tables(self) -> Mapping[TableName, TablePlan]:
+        """What the last plan does to each table, also if there was nothing to do."""
+        return self._planner.tables
 
     @property
     def decisions(self) -> Mapping[TableName, Decision]:

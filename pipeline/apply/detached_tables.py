@@ -6,27 +6,15 @@ both cases no manifest contains it any more, because apply does not update it. R
 
 from collections.abc import Callable, Iterator, Mapping
 
-from pipeline.bronze.copy_states import DROPPED, CopyHistory
+from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.progress import TableState
+from pipeline.silver.lake_facts import why_detached
 from pipeline.table_name import TableName
-
-
-def why_detached(config: Config, copies: CopyHistory, name: TableName, point: BronzeOffset) -> str | None:
-    """Return why a table is detached, None if it is followed.
-
-    Changes committed before a DROP are applied first: a table is not detached while `point` is before it.
-    """
-    if config.rule_for(name) is None:
-        return "No rule of the configuration matches the table any more."
-    last = copies.last(name)
-    if last is not None and last.state == DROPPED and last.dropped_at <= point.lsn:
-        return last.sentence
-    return None
 
 
 def archive_detached(

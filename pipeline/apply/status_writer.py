@@ -44,7 +44,9 @@ class StatusWriter:
         if (batches == self._batches and not always) or manifest is None or point is None:
             return
         self._batches = batches
-        tables = read_tables(self._config, self._bronze, self._applier.records, manifest)
+        tables = read_tables(
+            self._config, self._bronze, self._applier.records, manifest, point, self._applier.relations
+        )
         behind = {table.applied for table in tables} - {manifest.lsn}
         times = commit_times_of(self._applier.lake, behind)
         now = datetime.now(timezone.utc)

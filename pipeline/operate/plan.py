@@ -11,7 +11,6 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
-from pipeline.apply.decision import Step
 from pipeline.apply.planner import BatchPlan
 from pipeline.apply.planner import TablePlan as ApplyTablePlan
 from pipeline.bronze.table_input import InputStart
@@ -19,8 +18,9 @@ from pipeline.config.config import Config
 from pipeline.delta.spark.session import start_session
 from pipeline.errors import report_error
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
-from pipeline.protocol.lsn import INVALID
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.batch_writer import RangePlan
+from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
 from pipeline.silver.schema_operations import CreateTable, NeedsRebuild, Operation, RenameColumn
 from pipeline.table_name import TableName, match_tables
 
@@ -37,28 +37,44 @@ def make_plan(
     has_details = shows_sql or bool(globs)
     applier = Applier(spark or start_session(f"pgdelta plan {config.pipeline}"), config)
     pending = applier.plan()
-    if pending is None:
-        point = applier.bronze.captured_offset() if applier.bronze.changes.exists() else None
-        return Plan(config.pipeline, point.lsn if point else INVALID, (), has_details, shows_sql)
-    shown = [
-        name
-        for name, table in pending.tables.items()
-        if matches(name) and (table.step.writes or table.decision.row == "guards")
-    ]
-    tables = tuple(_table(applier, pending, name, has_sql=shows_sql) for name in shown)
-    return Plan(config.pipeline, pending.end.lsn, tables, has_details, shows_sql)
+    found: list[TablePlan] = []
+    for name, table in applier.tables.items():
+        if not matches(name):
+            continue
+        if table.step in STOPPED:
+            found.append(stopped_table(table.facts, table.decision))
+        elif table.step.writes and pending is not None:
+            found.append(_table(applier, pending, name, has_sql=shows_sql))
+    upto = pending.end.lsn if pending is not None else _captured_lsn(applier)
+    return Plan(config.pipeline, upto, tuple(found), has_details, shows_sql)
+
+
+def _captured_lsn(applier: Applier) -> LSN:
+    point = applier.bronze.captured_offset() if applier.bronze.changes.exists() else None
+    return point.lsn if point else INVALID
+
+
+def stopped_table(facts: TableFacts, decision: Decision) -> TablePlan:
+    """Return the plan of a table that waits, is held or fails: why, and no statement."""
+    counts = dict(facts.counts or {})
+    if facts.partial_copies:
+        counts = _copied_keys(facts)
+    if decision.step is Step.FAIL:
+        return TablePlan(facts.name, facts.offset, counts, failure=decision.sentence or "")
+    step = PlanStep(facts.offset, decision.sentence or "", "nothing is applied until then", holds=True)
+    return TablePlan(facts.name, facts.offset, counts, (step,))
+
+
+def _copied_keys(facts: TableFacts) -> dict[str, int]:
+    return {"R": sum(copy.row_count for copy in facts.partial_copies)}
 
 
 def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bool) -> TablePlan:
     table = pending.tables[name]
     facts, counts = table.facts, dict(table.facts.counts or {})
     if table.step is not Step.START_FROM_COPY and facts.partial_copies:
-        counts = {"R": sum(copy.row_count for copy in facts.partial_copies)}
+        counts = _copied_keys(facts)
     match table.step:
-        case Step.HOLD:
-            sentence = table.decision.sentence or ""
-            step = PlanStep(facts.offset, sentence, "nothing is applied until then", holds=True)
-            return TablePlan(name, facts.offset, counts, (step,))
         case Step.START_FROM_COPY:
             assert facts.copy is not None
             rows = facts.copy.row_count

@@ -59,6 +59,12 @@ class TablePlan:
         return 3 if self.column_steps else 4
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it waits, is held or fails, and has no changes as far as is known."""
+        has_stop = self.failure is not None or any(step.holds for step in self.steps)
+        return has_stop and not any(self.counts.values())
+
+    @property
     def column_steps(self) -> tuple[PlanStep, ...]:
         """The steps that do not write rows of the stream."""
         return tuple(step for step in self.steps if not step.is_write)
@@ -70,7 +76,10 @@ class TablePlan:
             return Text.assemble(("fails: ", "red"), plain(self.failure))
         for step in self.steps:
             if step.holds:
-                reason = step.sentence.removeprefix(f"Table {self.name} is held")
+                table = f"Table {self.name} "
+                if step.sentence.startswith(f"{table}waits "):
+                    return Text.assemble(("waits ", "yellow"), plain(step.sentence[len(table) + 6 :]))
+                reason = step.sentence.removeprefix(f"{table}is held")
                 heading = "held" if reason != step.sentence else "held: "
                 return Text.assemble((heading, "red"), plain(reason))
         steps = self.column_steps
@@ -154,9 +163,13 @@ class Plan:
     def _heading(self) -> str:
         if not self.tables:
             return self._nothing
-        count = len(self.tables)
-        what = "1 table has changes" if count == 1 else f"{count} tables have changes"
-        return f"{what} to apply, up to {self.upto}"
+        stopped = sum(table.is_stopped for table in self.tables)
+        count, parts = len(self.tables) - stopped, []
+        if count:
+            parts.append(f"{'1 table has' if count == 1 else f'{count} tables have'} changes to apply")
+        if stopped:
+            parts.append(f"{'1 table is' if stopped == 1 else f'{stopped} tables are'} stopped")
+        return f"{', '.join(parts)}, up to {self.upto}"
 
     def _script(self) -> Iterator[str]:
         """Yield the lines of a script: the statements of each table, after comments."""

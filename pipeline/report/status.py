@@ -5,16 +5,18 @@ Nothing is changed. The source is read if it answers within seconds; the lake is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.bronze.activity import Activity, read_activity
-from pipeline.bronze.copy_states import DROPPED, READING, CopyHistory
-from pipeline.bronze.log import Bronze
+from pipeline.bronze.copy_states import DROPPED, READING, CopyState
+from pipeline.bronze.log import Bronze, BronzeOffset
+from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
@@ -39,6 +41,8 @@ from pipeline.report.status_page import (
     wal_rate,
 )
 from pipeline.report.table_details import SourceColumnType, StatusDetails, TableDetails, list_columns
+from pipeline.silver.decision import Decision, Step, decide
+from pipeline.silver.lake_facts import LakeFacts, silver_path, why_detached
 from pipeline.table_name import TableName, match_tables
 
 
@@ -82,7 +86,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     failures = StatusTable(bronze.lake).failures()
     tables = [
         _with_failure(table, failures.get(table.name))
-        for table in read_tables(config, bronze, records, manifest)
+        for table in read_tables(config, bronze, records, manifest, point)
     ]
     captured = point.lsn if point else INVALID
     now = source.now if source else datetime.now(timezone.utc)
@@ -123,56 +127,96 @@ def with_lag(
 
 
 def read_tables(
-    config: Config, bronze: Bronze, records: Records, manifest: Manifest
+    config: Config,
+    bronze: Bronze,
+    records: Records,
+    manifest: Manifest,
+    point: BronzeOffset | None,
+    relations: Mapping[int, SourceRelation] | None = None,
 ) -> tuple[TableStatus, ...]:
-    """Read the status of every table that the manifest has, that is being copied, or that is detached."""
-    misfits, events = records.misfits.counts(), records.events.newest()
-    found = {entry.name: _table(entry, misfits, events.get(entry.name)) for entry in manifest.entries}
-    registered = records.tables.read()
-    copies = bronze.copies.read()
-    for name in copies.states.keys() | copies.open_requests().keys() | events.keys():
-        if config.rule_for(name) is None:
+    """Read the status of every table that the manifest has, that waits for a copy, or that is detached.
+
+    `point` is the offset of bronze, None if there is none; `relations` are read unless they are given.
+    """
+    registered, history = records.tables.read(), bronze.copies.read()
+    if relations is None:
+        relations = bronze.source_relations() if bronze.relations.exists() else {}
+    path = partial(silver_path, bronze.lake, config)
+    end = point or BronzeOffset(-1, INVALID)
+    lake = LakeFacts.of(config, end, manifest, registered, history, relations.values(), path)
+
+    def chunks(copy: CopyState) -> int:
+        return int(bronze.changes.offset(bronze.copy_txn(copy.id)) or 0)
+
+    found = describe_tables(lake, records.events.newest(), records.misfits.counts(), chunks)
+    verified = Reconciliations(bronze.lake).verified()
+    return tuple(replace(table, verified=verified.get(table.name)) for table in found)
+
+
+def describe_tables(
+    lake: LakeFacts,
+    events: Mapping[TableName, Event],
+    misfits: Mapping[TableName, dict[str, int]],
+    chunks: Callable[[CopyState], int],
+) -> list[TableStatus]:
+    """Return the status of each table, by name, without failures of the last batch; reads nothing.
+
+    `events` are the newest of each table; `chunks` gives how many chunks of a running copy bronze has.
+    """
+    found = {e.name: _table(e, misfits, events.get(e.name)) for e in lake.manifest.entries}
+    history, captured = lake.history, set(lake.captured)
+    for name in history.states.keys() | history.open_requests().keys() | events.keys() | captured:
+        if lake.config.rule_for(name) is None:
             continue
-        holding = events.get(name) if name not in registered else None  # an event that holds the first copy
-        if (copying := _copying(bronze, copies, name, found.get(name), holding)) is not None:
+        decision = decide(lake.recorded(name)) if name in captured else None
+        holding = events.get(name) if name not in lake.registered else None  # it holds the first copy
+        copying = _copying(lake, name, found.get(name), holding, decision, chunks)
+        if copying is not None:
             found[name] = copying
-    for name, table in registered.items():
+    for name, table in lake.registered.items():
         if name not in found:
             event = events.get(name)
             sentence = event.sentence if event else f"Silver keeps it in {table.path}."
             found[name] = TableStatus(
                 name, DETACHED, INVALID, -1, misfits.get(name, {}), sentence, event=event
             )
-    verified = Reconciliations(bronze.lake).verified()
-    return tuple(replace(found[name], verified=verified.get(name)) for name in sorted(found))
+    return [found[name] for name in sorted(found)]
 
 
 def _copying(
-    bronze: Bronze, copies: CopyHistory, name: TableName, shown: TableStatus | None, event: Event | None
+    lake: LakeFacts,
+    name: TableName,
+    shown: TableStatus | None,
+    event: Event | None,
+    decision: Decision | None,
+    chunks: Callable[[CopyState], int],
 ) -> TableStatus | None:
     """Return the status of a table whose copy is in progress, needed, held or dropped; None for any other."""
-    last = copies.last(name)
+    last = lake.history.last(name)
     before = shown or TableStatus(name, COPYING, INVALID, -1, {}, event=event)
     held = None
     if event is not None and event.kind in HOLDING:
         held = replace(before, state=event.kind, sentence=event.sentence)
     if last is not None and last.state == DROPPED:
-        return replace(shown, state=DETACHED, sentence=last.sentence) if shown else None
+        # Until bronze is where the table was dropped, apply continues with it.
+        reason = why_detached(lake.config, lake.history, name, lake.end)
+        return replace(shown, state=DETACHED, sentence=reason) if shown and reason else None
     if last is not None and last.state == READING:
-        done, count = (
-            int(bronze.changes.offset(bronze.copy_txn(last.id)) or 0),
-            last.snapshots[-1].chunk_count,
-        )
+        done, count = chunks(last), last.snapshots[-1].chunk_count
         if held is not None and done == 0:
             return held
         state = shown.state if shown and shown.state in HOLDING else COPYING
         sentence = f"{done} of {count} chunks are copied."
         return replace(before, state=state, sentence=sentence, copy_share=done / count if count else 1.0)
-    if requests := copies.open_requests().get(name):
+    if requests := lake.history.open_requests().get(name):
         is_whole = not all(request.key_ranges for request in requests)
         what = "the table" if is_whole else "the rows that it waits for"
         return replace(before, sentence=f"The next ingest copies {what}.", awaits_copy=True)
-    return held if shown is None else None
+    if held is not None:
+        return held if shown is None else None
+    if decision is not None and decision.step is Step.WAIT and before.state not in HOLDING:
+        return replace(before, sentence=decision.sentence, awaits_copy=True)
+    return None
 
 
 def _with_failure(table: TableStatus, failure: Failure | None) -> TableStatus:

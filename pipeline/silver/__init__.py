@@ -1,5 +1,6 @@
 """Silver: bronze's changes become tables that equal the source's. Planning above, writing below.
 
+- next step: `decision` (the one table of decisions) and `lake_facts` (what the lake records); both are pure
 - types: `types` (PostgreSQL type → Delta type), `text_parsers` (its SQL)
 - columns: `column_mapping`, `schema_evolution` and `schema_operations` are pure; `schema_writer` plans with
   them for one table, and changes it

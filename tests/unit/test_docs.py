@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.apply.decision import TABLE
 from pipeline.config.load import load_config
 from pipeline.crash_steps import CrashStep
+from pipeline.silver.decision import TABLE
 from tests.support.paths import ROOT
 from tools.docs_site import find_external, keep_options
 

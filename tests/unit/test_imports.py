@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "postgres",
         "progress",
         "protocol",
+        "silver",  # status decides by the same table as apply
         "terminal",
         "units",
     },

@@ -37,6 +37,7 @@ def test_sql_is_a_script_of_statements_with_comments() -> None:
 def test_a_table_that_fails_and_a_plan_of_nothing_are_comments() -> None:
     table = TablePlan(NAME, LSN(1), {}, failure="Its log\ncannot be read.")
     lines = script(Plan("p", LSN(3), (table,), has_details=True, has_sql=True))
+    assert lines[0] == "-- p: 1 table is stopped, up to 0/3"
     assert lines[2:] == ["-- s.t: no changes after 0/1", "-- s.t: fails: Its log cannot be read."]
     [nothing] = script(Plan("p", LSN(3), (), has_sql=True))
     assert nothing == "-- p: silver shows all that bronze holds (up to 0/3)"
@@ -57,3 +58,13 @@ def test_json_has_every_statement_of_a_step() -> None:
     table = TablePlan(NAME, LSN(1), {"I": 2}, (DROP, HELD))
     [shown] = Plan("p", LSN(3), (table,), has_sql=True).as_json()["tables"]
     assert [step["sql"] for step in shown["steps"]] == [["ALTER TABLE t\nX"], []]
+
+
+def test_a_table_that_waits_is_not_called_held() -> None:
+    waits = PlanStep(LSN(3), "Table s.t waits for its copy. Run pgdelta ingest.", "nothing", holds=True)
+    assert TablePlan(NAME, LSN(1), {}, (waits,)).summary.plain == "waits for its copy. Run pgdelta ingest."
+    assert TablePlan(NAME, LSN(1), {}, (HELD,)).summary.plain == "held."
+    both = (TablePlan(NAME, LSN(1), {}, (waits,)), TablePlan(TableName("s", "u"), LSN(1), {"I": 1}))
+    page = StringIO()
+    Plan("p", LSN(3), both).print(Console(width=100, file=page))
+    assert page.getvalue().startswith("p: 1 table has changes to apply, 1 table is stopped, up to 0/3\n")

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from pipeline.apply.decision import TABLE, Step, TableFacts, decide
 from pipeline.bronze.copy_states import CompleteCopy, Gap
 from pipeline.config.tables import Guards
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.decision import TABLE, Step, TableFacts, decide
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "orders")

@@ -1,8 +1,9 @@
 """The next step of a silver table, as one pure decision.
 
 `decide` receives what is known of a table, and returns the step of the first row of `TABLE` whose condition
-holds. apply carries the step out, `pgdelta plan` shows it, and `pgdelta rebuild` leaves out the tables that
-it blocks; `pgdelta status` shows what the last apply recorded of it. Nothing is read or written here.
+holds. apply carries the step out, `pgdelta plan` shows it, `pgdelta rebuild` leaves out the tables that it
+blocks, and `pgdelta status` shows by it why a table waits. The facts come from `lake_facts`. Nothing is read
+or written here.
 
 A decision is made twice in a batch: before bronze is surveyed, with `counts` None, to know which tables need
 a survey; and again with the survey's result.
@@ -39,6 +40,7 @@ class Step(enum.Enum):
         return self in _WRITING
 
 
+STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL)
 _WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Step.REBUILD})
 
 

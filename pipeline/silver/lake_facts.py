@@ -1,0 +1,191 @@
+"""The facts of every table's next decision, from what the lake records. Pure.
+
+In come the newest manifest, the registry, and the copies, requests and relations that bronze records, as of
+one read. Out come `TableFacts`: `pgdelta status` decides by them alone, and apply adds what it reads in the
+log of each table and what it surveys in bronze. So the same records lead to the same decision in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory, Gap
+from pipeline.bronze.log import BronzeOffset
+from pipeline.bronze.relations import SourceRelation
+from pipeline.config.config import Config
+from pipeline.config.tables import NO_LIMITS
+from pipeline.delta.table import Lake
+from pipeline.metadata.manifests import Manifest
+from pipeline.metadata.registry import RegisteredTable
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.decision import TableFacts
+from pipeline.table_name import TableName
+
+
+@dataclass(slots=True)
+class TableLog:
+    """What a table's log contained when it was read."""
+
+    offset: LSN = INVALID
+    unreadable: str | None = None
+    taken: str | None = None
+    lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFacts:
+    """The records as of one read: tables, copies, relations, and what follows for all tables."""
+
+    config: Config
+    end: BronzeOffset
+    manifest: Manifest
+    registered: Mapping[TableName, RegisteredTable]
+    history: CopyHistory
+    relations: Collection[SourceRelation]
+    copies: Mapping[TableName, CompleteCopy]  # the newest that silver may show
+    waiting: Set[TableName]
+    gaps: Mapping[TableName, Gap]
+    key_requests: Set[TableName]
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        end: BronzeOffset,
+        manifest: Manifest,
+        registered: Mapping[TableName, RegisteredTable],
+        history: CopyHistory,
+        relations: Collection[SourceRelation],
+        path: Callable[[TableName], str],
+    ) -> LakeFacts:
+        """Return what the records say up to a bronze offset; `path` gives the path of a silver table."""
+        newest = history.newest(end.lsn)
+        archived = {
+            name
+            for name, table in registered.items()
+            if table.path != path(name) and why_detached(config, history, name, end)
+        }
+        # Tables that were detached and returned lack the changes of that time.
+        returning = history.returning(newest, end.lsn) if config.source.copy != "never" else set()
+        copies = {name: copy for name, copy in newest.items() if name not in archived | returning}
+        uncopied = _uncopied(config, registered, copies, history, relations)
+        gaps: dict[TableName, Gap] = {}
+        if (gap := history.last_gap(end.lsn)) is not None:
+            lacking = _known_before(config, gap, end, registered, history, relations)
+            gaps = {n: gap for n in lacking if n not in newest and not history.is_dropped(n)}
+        requests = history.open_requests().items()
+        return cls(
+            config,
+            end,
+            manifest,
+            registered,
+            history,
+            relations,
+            copies,
+            uncopied | archived | returning,
+            gaps,
+            {n for n, found in requests if n in registered and all(r.key_ranges for r in found)},
+        )
+
+    @property
+    def captured(self) -> list[TableName]:
+        """The tables that bronze has up to `end`, and the configuration follows."""
+        return _captured(self.config, self.relations, self.end)
+
+    def table(self, name: TableName, log: TableLog | None) -> TableFacts:
+        """Return the facts of a table; without a log it is at the offset of the manifest."""
+        table, manifest, rule = self.registered.get(name), self.manifest, self.config.rule_for(name)
+        is_current = name in manifest.by_name and name not in manifest.behind
+        offset = manifest.lsn
+        if log is not None:
+            # A table without an offset starts from the beginning. A table without newer changes is at the
+            # manifest's LSN. A table that was detached and returned is in no manifest, and continues from its
+            # own offset.
+            is_complete = table is not None and log.offset > INVALID and is_current
+            offset = max(log.offset, manifest.lsn) if is_complete else log.offset
+        started = table.copy_id or 0 if table and (log is None or log.offset > INVALID) else -1
+        copy = self.copies.get(name)
+        starts = copy if copy is not None and copy.id > started else None
+        partial = self.history.partial_copies(name, copy)
+        return TableFacts(
+            name,
+            self.end.lsn,
+            offset,
+            is_behind=name in manifest.behind,
+            waits=name in self.waiting,
+            unreadable=log.unreadable if log else None,
+            folder=log.taken if log else None,
+            lost=log.lost if log else None,
+            copy=starts,
+            gap=self.gaps.get(name),
+            has_key_requests=name in self.key_requests,
+            partial_copies=tuple(p for p in partial if p.id > max(started, 0) and p.end_lsn < self.end.lsn),
+            guards=rule.guards if rule else NO_LIMITS,
+        )
+
+    def recorded(self, name: TableName) -> TableFacts:
+        """Return the facts of a table whose log is as the manifest says, without reading it.
+
+        A table that is registered and in no manifest is taken to be at the manifest's LSN.
+        """
+        if (applied := self.manifest.behind.get(name)) is not None:
+            return self.table(name, TableLog(applied))
+        return self.table(name, None if name in self.registered else TableLog())
+
+
+def why_detached(config: Config, copies: CopyHistory, name: TableName, point: BronzeOffset) -> str | None:
+    """Return why a table is detached, None if it is followed.
+
+    Changes committed before a DROP are applied first: a table is not detached while `point` is before it.
+    """
+    if config.rule_for(name) is None:
+        return "No rule of the configuration matches the table any more."
+    last = copies.last(name)
+    if last is not None and last.state == DROPPED and last.dropped_at <= point.lsn:
+        return last.sentence
+    return None
+
+
+def silver_path(lake: Lake, config: Config, name: TableName) -> str:
+    """Return the path of a table's silver table."""
+    rule = config.rule_for(name)
+    target = rule.target if rule else None
+    return lake.path("silver", target) if target else lake.path("silver", *name)
+
+
+def _captured(
+    config: Config, relations: Iterable[SourceRelation], end: BronzeOffset | None
+) -> list[TableName]:
+    """Return the tables that bronze has, or has up to an offset, and the configuration follows."""
+    names = {relation.name for relation in relations if end is None or relation.lsn <= end.lsn}
+    return [name for name in sorted(names) if config.rule_for(name) is not None]
+
+
+def _uncopied(
+    config: Config,
+    registered: Iterable[TableName],
+    copies: Iterable[TableName],
+    history: CopyHistory,
+    relations: Iterable[SourceRelation],
+) -> set[TableName]:
+    """Return the tables that wait in bronze until their first copy is complete."""
+    if config.source.copy == "never":
+        return set()
+    known = {*registered, *copies}
+    return {n for n in _captured(config, relations, None) if n not in known and not history.is_dropped(n)}
+
+
+def _known_before(
+    config: Config,
+    gap: Gap,
+    end: BronzeOffset,
+    registered: Mapping[TableName, RegisteredTable],
+    history: CopyHistory,
+    relations: Collection[SourceRelation],
+) -> list[TableName]:
+    """Return the tables that lack the changes of a gap; all changes of others came after it."""
+    requested = history.open_requests().keys()
+    older = {each.name for each in relations if each.lsn <= end.lsn and each.lsn < gap.end}
+    captured = _captured(config, relations, end)
+    return [n for n in captured if n in registered or n in requested or n in older]
