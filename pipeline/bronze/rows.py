@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pipeline.bronze.columnar import RowTypes, decode_rows
+from pipeline.bronze.columnar.binary import RowTypes
+from pipeline.bronze.columnar.decode import decode_rows
 from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.schema import CHANGES, STREAMED, storable
 from pipeline.errors import ProtocolError

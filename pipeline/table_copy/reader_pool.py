@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.bronze.columnar import decode_copied
+from pipeline.bronze.columnar.tuples import decode_copied
 from pipeline.bronze.copy_states import Chunk, CopyState, SnapshotChunks
 from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.schema import CHANGES

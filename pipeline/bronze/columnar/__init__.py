@@ -13,9 +13,3 @@ object is made per row or cell; every step is a numpy operation over all rows or
 A batch with a malformed message is given to the scalar decoder (`protocol/decode`), which names the message,
 field and offset; a test holds that the two agree. `decode_copied` is step 3 for the rows of a table copy.
 """
-
-from pipeline.bronze.columnar.binary import RowTypes
-from pipeline.bronze.columnar.decode import RowColumns, decode_rows
-from pipeline.bronze.columnar.tuples import decode_copied
-
-__all__ = ["RowColumns", "RowTypes", "decode_copied", "decode_rows"]
