@@ -45,8 +45,8 @@ def make_plan(
             found.append(stopped_table(table.facts, table.decision))
         elif table.step.writes and pending is not None:
             found.append(_table(applier, pending, name, has_sql=shows_sql))
-    upto = pending.end.lsn if pending is not None else _captured_lsn(applier)
-    return Plan(config.pipeline, upto, tuple(found), has_details, shows_sql)
+    captured_offset = pending.end.lsn if pending is not None else _captured_lsn(applier)
+    return Plan(config.pipeline, captured_offset, tuple(found), has_details, shows_sql)
 
 
 def _captured_lsn(applier: Applier) -> LSN:

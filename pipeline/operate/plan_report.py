@@ -113,7 +113,7 @@ class Plan:
     """What the next apply does up to an LSN; `has_details` and `has_sql` choose what is shown."""
 
     pipeline: str
-    upto: LSN
+    captured_offset: LSN
     tables: tuple[TablePlan, ...]
     has_details: bool = False
     has_sql: bool = False
@@ -127,7 +127,7 @@ class Plan:
         """Return the plan as data."""
         return {
             "pipeline": self.pipeline,
-            "upto": str(self.upto),
+            "upto": str(self.captured_offset),
             "tables": [table.as_json(has_sql=self.has_sql) for table in self.tables],
         }
 
@@ -169,7 +169,7 @@ class Plan:
             parts.append(f"{'1 table has' if count == 1 else f'{count} tables have'} changes to apply")
         if stopped:
             parts.append(f"{'1 table is' if stopped == 1 else f'{stopped} tables are'} stopped")
-        return f"{', '.join(parts)}, up to {self.upto}"
+        return f"{', '.join(parts)}, up to {self.captured_offset}"
 
     def _script(self) -> Iterator[str]:
         """Yield the lines of a script: the statements of each table, after comments."""
@@ -180,11 +180,11 @@ class Plan:
 
     @property
     def _nothing(self) -> str:
-        if self.upto == INVALID:
+        if self.captured_offset == INVALID:
             return NO_BRONZE
         if self.has_details:
-            return f"nothing is pending for a table that matches (up to {self.upto})"
-        return f"silver shows all that bronze holds (up to {self.upto})"
+            return f"nothing is pending for a table that matches (up to {self.captured_offset})"
+        return f"silver shows all that bronze holds (up to {self.captured_offset})"
 
 
 def _print_steps(console: Console, table: TablePlan) -> None:

@@ -209,10 +209,10 @@ def _lines(*lines: str) -> Callable[[Console], None]:
 
 PAGES: dict[str, Callable[[Console], None]] = {
     "plan": PLAN.print,
-    "plan-tables": Plan("shop", PLAN.upto, TABLES, has_details=True).print,
-    "plan-sql": Plan("shop", PLAN.upto, TABLES[:2], has_details=True, has_sql=True).print,
-    "plan-one": Plan("shop", PLAN.upto, TABLES[:1]).print,
-    "plan-nothing": Plan("shop", PLAN.upto, ()).print,
+    "plan-tables": Plan("shop", PLAN.captured_offset, TABLES, has_details=True).print,
+    "plan-sql": Plan("shop", PLAN.captured_offset, TABLES[:2], has_details=True, has_sql=True).print,
+    "plan-one": Plan("shop", PLAN.captured_offset, TABLES[:1]).print,
+    "plan-nothing": Plan("shop", PLAN.captured_offset, ()).print,
     "check": CHECKS.print,
     "reconcile": RECONCILED.print,
     "audit": AUDIT.print,

@@ -76,10 +76,10 @@ def applying(shop: Pipeline) -> Iterator[threading.Event]:
 def is_shown(shop: Pipeline, table: str, is_behind: bool = False) -> bool:
     """Say whether the newest manifest has all of bronze, and has a table as current, or as behind."""
     lake = Lake(shop.spark, shop.root)
-    manifest, upto = Manifests(lake).last(), Bronze(lake, shop.config.pipeline).captured_offset()
+    manifest, captured = Manifests(lake).last(), Bronze(lake, shop.config.pipeline).captured_offset()
     entry = manifest and manifest.by_name.get(TableName("public", table))
-    assert upto is not None
-    return bool(manifest and entry and manifest.lsn == upto.lsn and entry.is_behind == is_behind)
+    assert captured is not None
+    return bool(manifest and entry and manifest.lsn == captured.lsn and entry.is_behind == is_behind)
 
 
 def wait_until_shown(shop: Pipeline, table: str, is_behind: bool = False) -> None:

@@ -101,7 +101,7 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
     rewriting.assert_equal("t", "other")
     assert plan(rewriting).tables == ()
     assert printed(plan(rewriting)).strip().endswith("silver shows all that bronze holds (up to "
-        + str(plan(rewriting).upto) + ")")  # fmt: skip
+        + str(plan(rewriting).captured_offset) + ")")  # fmt: skip
 
 
 def planned_sql(pipeline: Pipeline) -> dict[str, list[str]]:
