@@ -127,6 +127,7 @@ class Planner:
         surveyed = self.bronze.survey(end, manifest.lsn, starts)
         found = {name: surveys for name, surveys in surveyed.items() if name in starts or name in tables}
         found = {name: surveys for name, surveys in found.items() if decisions[name].step.writes}
+        names = names_by_table(surveyed, self.relations)
         replaced = self._find_replaced(found, known)
         plans = {}
         for name, facts in tables.items():
@@ -141,7 +142,7 @@ class Planner:
             known.history,
             plans,
             self._replaced.keys(),
-            names_by_table(surveyed, self.relations),
+            names,
             self._commit_time(plans, known),
         )
 

@@ -70,7 +70,7 @@ class StepWriter:
         self.missing_values += found.unknown
         if found.keeps:
             self._record_missing_values(source, fold, key, is_new=write.kind is not WriteKind.MERGE)
-        self._commit(source, write, final_rows(source, fold, write.metadata))
+        self._commit(source, write, fold)
         return found.misfits
 
     def _write_multiset(self, changes: DataFrame, write: Write) -> int:
@@ -85,13 +85,13 @@ class StepWriter:
         source = typed(added, plain)
         misfits = self._record_misfits_of_rows(rows, plain)
         if silver is None:
-            self._commit(source, write, final_rows(source, plain, write.metadata))
+            self._commit(source, write, plain)
             return misfits
         removed = counted.where("new_count < silver_count").selectExpr("'D' AS op", "image")
         kept = folded_frames.kept_rows(counted, silver, columns, write.metadata).withColumn("op", F.lit("I"))
         inserted = source.drop(*(c for c in source.columns if c.startswith("x")))
         frame = inserted.unionByName(kept.drop("image"), allowMissingColumns=True)
-        self._commit(_checkpointed(frame.unionByName(removed, allowMissingColumns=True)), write, None)
+        self._commit(_checkpointed(frame.unionByName(removed, allowMissingColumns=True)), write, plain)
         return misfits
 
     def _write_rows(self, changes: DataFrame, write: Write) -> int:
@@ -107,34 +107,33 @@ class StepWriter:
         found = _inspect(source, fold)
         self._refuse_lost_keys(found, source, fold)
         key = [fold.columns[i].name for i in fold.key]
-        final = final_rows(source, fold, write.metadata)
         if write.condition is not None:
-            self._require_usable_ranges(final, write, write.condition)
+            self._require_usable_ranges(source, write, write.condition)
         self._record_misfits(source, fold, found.misfits, key)
-        self._commit(source, write, final)
+        self._commit(source, write, fold)
         return found.misfits
 
-    def _commit(self, source: DataFrame, write: Write, rows: DataFrame | None) -> None:
-        """Make the one commit of a write: merge `source`, or append or replace rows by `rows`."""
+    def _commit(self, source: DataFrame, write: Write, fold: Fold) -> None:
+        """Make the one commit of a write: merge `source`, or append or replace rows by its living rows."""
+        if write.kind in (WriteKind.MERGE, WriteKind.MERGE_ROWS):
+            assert write.statement is not None
+            source.createOrReplaceTempView(FOLDED)
+            with commit_settings(self._spark, write.commit):
+                self._spark.sql(write.statement)
+            return
+        rows = final_rows(source, fold, write.metadata)
         match write.kind:
-            case WriteKind.MERGE | WriteKind.MERGE_ROWS:
-                assert write.statement is not None
-                source.createOrReplaceTempView(FOLDED)
-                with commit_settings(self._spark, write.commit):
-                    self._spark.sql(write.statement)
             case WriteKind.REPLACE_KEYS:
-                assert rows is not None
                 assert write.condition is not None
                 self._table.replace_where(write.condition, rows, write.commit)
             case WriteKind.OVERWRITE:
-                assert rows is not None
                 self._table.overwrite(rows, write.commit)
             case WriteKind.APPEND:
-                assert rows is not None
                 self._table.append(rows, write.commit)
 
-    def _require_usable_ranges(self, rows: DataFrame, write: Write, condition: str) -> None:
+    def _require_usable_ranges(self, source: DataFrame, write: Write, condition: str) -> None:
         """Raise KeyRangesUnusable unless silver can hold the bounds and finds all copied rows in them."""
+        rows = final_rows(source, write.fold, write.metadata)
         bounds = bounds_are_values(write.fold, write.step.key_ranges)
         are_values = not self._spark.range(1).where(bounds).isEmpty()
         if not are_values or not rows.where(f"NOT coalesce({condition}, false)").isEmpty():

@@ -18,6 +18,7 @@ from pipeline.operate.rebuild import apply_tables, run_rebuild
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status
 from pipeline.silver.as_of import as_of
+from pipeline.silver.fold import Fold
 from pipeline.silver.step_writer import StepWriter
 from pipeline.silver.write import Write
 from pipeline.verify.audit import run_audit
@@ -136,10 +137,10 @@ def executed_sql(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *tables: s
         record(statement)
         return run(session, statement, *arguments, **options)  # type: ignore[arg-type]
 
-    def commit_write(writer: StepWriter, source: DataFrame, write: Write, rows: DataFrame | None) -> None:
+    def commit_write(writer: StepWriter, source: DataFrame, write: Write, fold: Fold) -> None:
         if write.statement is None:  # an append or overwrite by Spark's writer of frames
             record(write.sql)
-        commit(writer, source, write, rows)
+        commit(writer, source, write, fold)
 
     with monkeypatch.context() as patch:
         patch.setattr(SparkSession, "sql", sql)
