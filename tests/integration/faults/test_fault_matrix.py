@@ -1,8 +1,8 @@
 """A fault at any step of a run: the next run goes on, silver equals the source, bronze has no repeats.
 
 The cells share one lake, one after the other, so that what one leaves behind is there for the next. Between
-two of them tables change, get columns, come and go. `make faults` runs all cells, or those from the one on
-whose number PGDELTA_FIRST_CELL gives.
+two of them tables change, get columns, come and go. `make faults` runs all cells, or those from number
+PGDELTA_FIRST_CELL to number PGDELTA_LAST_CELL.
 """
 
 from __future__ import annotations
@@ -102,4 +102,5 @@ def test_a_fault_at_some_steps(hurt: Pipeline, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_fault_at_every_step(hurt: Pipeline, tmp_path: Path) -> None:
     first = int(os.environ.get("PGDELTA_FIRST_CELL", "1"))
-    run_cells(hurt, tmp_path, list(CELLS[first - 1 :]), first)
+    last = int(os.environ.get("PGDELTA_LAST_CELL", len(CELLS)))
+    run_cells(hurt, tmp_path, list(CELLS[first - 1 : last]), first)
