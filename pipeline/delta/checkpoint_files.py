@@ -1,0 +1,137 @@
+"""Find and read the checkpoints of a Delta log on a file system of this machine.
+
+A checkpoint is one Parquet file, several (multi-part), or a file of Parquet or JSON that names sidecars (V2).
+Its columns are the actions of the protocol, so each row has one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+_NAME = re.compile(
+    r"(?P<version>[0-9]{20})\."
+    r"(?:json|checkpoint(?:\.(?P<part>[0-9]{10})\.(?P<parts>[0-9]{10})|\.(?P<unique>[0-9a-fA-F-]{36}))?"
+    r"\.(?:parquet|json))"
+)
+_STATE = ("txn", "metaData", "protocol")
+_FILES = ("add",)
+_BATCH = 8192  # rows that are turned into Python objects at a time
+
+
+def commit_name(version: int) -> str:
+    """Return the name of the file of a commit."""
+    return f"{version:020d}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint: the paths of its files, all parts of it."""
+
+    version: int
+    paths: tuple[str, ...]
+
+    def state_actions(self) -> Iterator[dict[str, Any]]:
+        """Yield its `txn`, `metaData` and `protocol` actions."""
+        for path in self.paths:
+            yield from _actions(path, _STATE)
+
+    def file_actions(self) -> Iterator[dict[str, Any]]:
+        """Yield its `add` actions, those of sidecars too."""
+        for path in self.paths:
+            for action in _actions(path, (*_FILES, "sidecar")):
+                sidecar = action.get("sidecar")
+                if sidecar is None:
+                    yield action
+                else:
+                    yield from _actions(_sidecar_path(path, sidecar["path"]), _FILES)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """What a log has: the versions of its commits, ascending, and its complete checkpoints, newest first."""
+
+    commits: Sequence[int]
+    checkpoints: Sequence[Checkpoint]
+
+
+def list_log(folder: str) -> LogFiles:
+    """List the log in a folder; it is empty if the folder does not exist."""
+    commits: list[int] = []
+    whole: dict[int, list[Checkpoint]] = {}
+    parts: dict[tuple[int, int], dict[int, str]] = {}
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return LogFiles((), ())
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            continue
+        version, path = int(match["version"]), os.path.join(folder, name)
+        if "checkpoint" not in name:
+            commits.append(version)
+        elif match["part"] is not None:
+            parts.setdefault((version, int(match["parts"])), {})[int(match["part"])] = path
+        else:
+            whole.setdefault(version, []).append(Checkpoint(version, (path,)))
+    for (version, count), found in parts.items():
+        if len(found) == count:
+            whole.setdefault(version, []).append(Checkpoint(version, tuple(found[n] for n in sorted(found))))
+    checkpoints = [each for version in sorted(whole, reverse=True) for each in whole[version]]
+    return LogFiles(sorted(commits), checkpoints)
+
+
+def _sidecar_path(checkpoint: str, text: str) -> str:
+    path = unquote(text)
+    if path.startswith("file:"):
+        return path.removeprefix("file://").removeprefix("file:")
+    return os.path.join(os.path.dirname(checkpoint), "_sidecars", path)
+
+
+def _actions(path: str, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the actions of some kinds in one file, as they would be in the JSON of a commit."""
+    if path.endswith(".json"):
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                action = json.loads(line) if line.strip() else {}
+                if any(kind in action for kind in kinds):
+                    yield action
+        return
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as parquet:
+        present = [kind for kind in kinds if kind in parquet.schema_arrow.names]
+        if not present:
+            return
+        fields = {kind: parquet.schema_arrow.field(kind).type for kind in present}
+        # not the parsed statistics and partition values that a checkpoint may have besides the texts
+        columns = [
+            f"{kind}.{child.name}"
+            for kind, struct in fields.items()
+            for child in struct
+            if not child.name.endswith("_parsed")
+        ]
+        for batch in parquet.iter_batches(batch_size=_BATCH, columns=columns):
+            for kind in present:
+                column = batch.column(kind)
+                for value in column.drop_null().to_pylist():
+                    yield {kind: _action(value)}
+
+
+def _action(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an action without its NULLs, maps as dictionaries."""
+    return {name: _plain(each) for name, each in value.items() if each is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _action(value)
+    if isinstance(value, list) and value and all(isinstance(each, tuple) for each in value):
+        return dict(value)
+    return value

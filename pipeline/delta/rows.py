@@ -1,0 +1,222 @@
+"""Read the rows of a Delta table on a file system of this machine as Arrow, without Spark.
+
+Data files are read by pyarrow: columns under their logical names whatever a table's column mapping is,
+columns that older files lack as NULL, and narrower types as wide as the table has them now. Tables that have
+deletion vectors are read by `deltalake`, which applies them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline.delta.table_log import Snapshot, data_path, local_path
+from pipeline.errors import LakeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
+# what a reader of data files need not know more of than this module does
+_READABLE_FEATURES = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+
+
+def read_rows(
+    path: str, snapshot: Snapshot, columns: Sequence[str] | None = None, where: Any = None
+) -> pa.Table:
+    """Return the rows of a version that satisfy `where`, an expression over logical names.
+
+    Columns have their logical names, in the order of `columns` (default: all of the schema); `where` may use
+    others. Raises LakeError if pgdelta cannot read the table without Spark or a file is missing.
+    """
+    import pyarrow as pa
+
+    schema = arrow_schema(snapshot)
+    if unknown := snapshot.feature_names() - _READABLE_FEATURES:
+        raise LakeError(
+            f"The table in {path} has the table feature {', '.join(sorted(unknown))}, which pgdelta reads by "
+            "Spark only."
+        )
+    chosen = list(schema.names if columns is None else columns)
+    files = snapshot.files.values()
+    if any(action.get("deletionVector") for action in files):
+        table = _read_by_deltalake(path, snapshot, schema, chosen if where is None else schema.names)
+        table = table if where is None else table.filter(where)
+        return table.select(chosen)
+    needed = chosen if where is None else schema.names
+    fields = [schema.field(name) for name in needed]
+    logical = pa.schema(fields)
+    tables = []
+    for action in files:
+        table = _read_file(data_path(local_path(path), action["path"]), action, snapshot, fields)
+        tables.append((table if where is None else table.filter(where)).select(chosen))
+    return pa.concat_tables(tables) if tables else logical.empty_table().select(chosen)
+
+
+def arrow_schema(snapshot: Snapshot) -> pa.Schema:
+    """Return the logical schema of a version; fields keep the metadata of the log.
+
+    Raises LakeError for a type that pgdelta does not read without Spark.
+    """
+    import pyarrow as pa
+
+    return pa.schema([_field(each) for each in json.loads(snapshot.schema_string)["fields"]])
+
+
+def physical_name(field: pa.Field) -> str:
+    """Return the name of a column in data files."""
+    name: bytes | None = (field.metadata or {}).get(_PHYSICAL_NAME.encode())
+    return field.name if name is None else name.decode()
+
+
+def _field(field: Mapping[str, Any]) -> pa.Field:
+    import pyarrow as pa
+
+    metadata = {key: str(value) for key, value in (field.get("metadata") or {}).items()}
+    return pa.field(field["name"], arrow_type(field["type"]), metadata=metadata or None)
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    """Return the Arrow type of a type in a Delta schema."""
+    import pyarrow as pa
+
+    if isinstance(kind, str):
+        simple = {
+            "string": pa.string,
+            "long": pa.int64,
+            "integer": pa.int32,
+            "short": pa.int16,
+            "byte": pa.int8,
+            "float": pa.float32,
+            "double": pa.float64,
+            "boolean": pa.bool_,
+            "binary": pa.binary,
+            "date": pa.date32,
+        }
+        if kind in simple:
+            return simple[kind]()
+        if kind == "timestamp":
+            return pa.timestamp("us", tz="UTC")
+        if kind == "timestamp_ntz":
+            return pa.timestamp("us")
+        if match := _DECIMAL.fullmatch(kind):
+            return pa.decimal128(int(match[1]), int(match[2]))
+    elif kind["type"] == "struct":
+        return pa.struct([_field(each) for each in kind["fields"]])
+    elif kind["type"] == "array":
+        return pa.list_(pa.field("element", arrow_type(kind["elementType"])))
+    elif kind["type"] == "map":
+        return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
+    name = kind if isinstance(kind, str) else kind.get("type")
+    raise LakeError(f"pgdelta reads columns of the type {name} by Spark only.")
+
+
+def _read_file(
+    path: str, action: Mapping[str, Any], snapshot: Snapshot, fields: Sequence[pa.Field]
+) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    partition = _partition_values(action, snapshot)
+    try:
+        with pq.ParquetFile(path) as file:
+            names = set(file.schema_arrow.names)
+            wanted = [physical_name(f) for f in fields if physical_name(f) in names]
+            found = file.read(columns=wanted)
+            rows = file.metadata.num_rows
+    except FileNotFoundError:
+        raise LakeError(
+            f"The file {path} of version {snapshot.version} is missing: VACUUM removes what is older than "
+            "delta.deletedFileRetentionDuration."
+        ) from None
+    columns = []
+    for field in fields:
+        name = physical_name(field)
+        if name in partition:
+            columns.append(pa.repeat(pa.scalar(partition[name], pa.string()), rows).cast(field.type))
+        elif name in names:
+            columns.append(_conform(found.column(name), field.type, physical_name))
+        else:
+            columns.append(pa.nulls(rows, field.type))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _partition_values(action: Mapping[str, Any], snapshot: Snapshot) -> dict[str, str | None]:
+    if not snapshot.partition_columns:
+        return {}
+    return {name: value or None for name, value in (action.get("partitionValues") or {}).items()}
+
+
+def _conform(column: Any, kind: pa.DataType, name_of: Callable[[pa.Field], str]) -> Any:
+    """Return a column or an array as a type; nested fields are found by `name_of`, NULL if not there."""
+    import pyarrow as pa
+
+    if column.type == kind:
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([_conform(chunk, kind, name_of) for chunk in column.chunks], type=kind)
+    mask = column.is_null() if column.null_count else None
+    if pa.types.is_struct(kind):
+        children = {column.type.field(i).name: child for i, child in enumerate(column.flatten())}
+        found = [children.get(name_of(f)) for f in kind]
+        arrays = [
+            pa.nulls(len(column), f.type) if child is None else _conform(child, f.type, name_of)
+            for child, f in zip(found, kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
+    if pa.types.is_map(kind):
+        begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        offsets = pa.array([each - begin for each in column.offsets.to_pylist()], pa.int32())
+        keys = _conform(column.keys.slice(begin, end - begin), kind.key_type, name_of)
+        items = _conform(column.items.slice(begin, end - begin), kind.item_type, name_of)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=mask)
+    if pa.types.is_list(kind):
+        values = _conform(column.flatten(), kind.value_type, name_of)
+        return pa.ListArray.from_arrays(_offsets(column), values, type=kind, mask=mask)
+    return column.cast(kind)
+
+
+def _offsets(column: Any) -> Any:
+    """Return the offsets of lists whose flattened values begin with those of the first list."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(pc.cast(lengths, pa.int32()))])
+
+
+def _logical_name(field: pa.Field) -> str:
+    name: str = field.name
+    return name
+
+
+def _read_by_deltalake(path: str, snapshot: Snapshot, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+    try:
+        table = DeltaTable(local_path(path), version=snapshot.version)
+        query = QueryBuilder().register("rows", table).execute(f"SELECT {names} FROM rows")
+        found = pa.table(query.read_all())
+    except Exception as error:  # Rust's, of many types
+        raise LakeError(
+            f"The table in {path} has deletion vectors, and version {snapshot.version} cannot be read "
+            f"without Spark ({type(error).__name__})."
+        ) from error
+    fields = [schema.field(name) for name in columns]
+    arrays = [_conform(found.column(n), f.type, _logical_name) for n, f in enumerate(fields)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))

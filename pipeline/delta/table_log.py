@@ -1,0 +1,433 @@
+"""Read the log of a Delta table on a file system of this machine, without Spark.
+
+One `TableLog` per process and table follows the log: a look at the newest version usually is two `stat`
+calls, of the commit that was read last and of the next one. The first of them notices that a table was
+removed and created again. A commit is applied at the cost of its own size. The files of a version are read
+only if somebody needs them; a process that only needs offsets keeps no list of files.
+
+Nothing is written. Every method can be used by several threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote
+
+from pipeline.delta.checkpoint_files import Checkpoint, LogFiles, commit_name, list_log
+from pipeline.delta.file_list import Add, Files, FileStore
+from pipeline.errors import LakeError
+
+_ATTEMPTS = 5  # to read a log whose files are removed meanwhile
+_IDLE_COMMITS = 256  # after so many, a list of files that nobody asked for is dropped
+# With these a log is not all there is to a table's versions.
+_UNREADABLE_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
+_FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
+_MILLISECONDS = {
+    "microsecond": 0.001,
+    "millisecond": 1,
+    "second": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 7 * 86_400_000,
+}
+_INTERVAL = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?=\s|$)")
+
+
+def local_path(url: str) -> str:
+    """Return the path of a `file:` URL, or a path as it is."""
+    return url.removeprefix("file://").removeprefix("file:")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of a table; version -1 is that of a table that does not exist.
+
+    `offsets` are the versions of all transaction ids. `timestamp` is in milliseconds since 1970: the commit's
+    own if it has one, else the time of its file.
+    """
+
+    path: str
+    version: int = -1
+    table_id: str = ""
+    schema_string: str = '{"type":"struct","fields":[]}'
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    timestamp: int = 0
+    _log: TableLog | None = field(default=None, repr=False, compare=False)
+    _files: list[Files] = field(default_factory=list, repr=False, compare=False)  # one at most
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return self.version >= 0
+
+    @property
+    def files(self) -> Mapping[str, Add]:
+        """The `add` actions by path as the log writes it; with a deletion vector, by path and vector.
+
+        Raises LakeError if the log does not have what makes up the version any more.
+        """
+        if not self._files:
+            self._files.append(self._log._files_at(self) if self._log and self.exists else Files())
+        return self._files[0]
+
+    @property
+    def file_count(self) -> int:
+        """The number of files; the commit's checksum file tells it if there is one."""
+        if self._log is not None and self.exists and not self._files:
+            name = f"{self.version:020d}.crc"
+            try:
+                with open(os.path.join(self.path, "_delta_log", name), encoding="utf-8") as file:
+                    return int(json.load(file)["numFiles"])
+            except (OSError, ValueError, KeyError, TypeError):
+                pass
+        return len(self.files)
+
+    def feature_names(self) -> frozenset[str]:
+        """Return the table features that a reader must support."""
+        return frozenset(self.protocol.get("readerFeatures") or ())
+
+
+def data_path(table: str, path: str) -> str:
+    """Return the path of a data file that an action names, below the path of its table unless absolute."""
+    name = unquote(path)
+    return local_path(name) if name.startswith("file:") else os.path.join(table, name)
+
+
+@dataclass(slots=True)
+class _State:
+    """A version as it is known: everything but its files."""
+
+    version: int = -1
+    metadata: dict[str, Any] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
+    # version and time of update by application id
+    txns: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    timestamp: int = 0
+    source: str = ""  # the file that was read last
+    identity: tuple[int, ...] = ()  # and what tells it from another file in its place
+
+    def apply(self, action: Mapping[str, Any]) -> None:
+        """Apply an action that is not about files."""
+        if (txn := action.get("txn")) is not None:
+            self.txns[txn["appId"]] = (int(txn["version"]), txn.get("lastUpdated"))
+        elif (metadata := action.get("metaData")) is not None:
+            self.metadata = metadata
+        elif (protocol := action.get("protocol")) is not None:
+            self.protocol = protocol
+
+    def offsets(self) -> dict[str, int]:
+        """Return the version of each application id that the table has not forgotten."""
+        text = (self.metadata.get("configuration") or {}).get("delta.setTransactionRetentionDuration")
+        if text is None:
+            return {app_id: version for app_id, (version, _) in self.txns.items()}
+        oldest = time.time() * 1000 - _milliseconds(text)
+        return {
+            app_id: version
+            for app_id, (version, updated) in self.txns.items()
+            if updated is not None and updated > oldest
+        }
+
+
+def _milliseconds(text: str) -> float:
+    """Return how long an interval like `interval 30 days` is."""
+    found = _INTERVAL.findall(text.lower().replace("interval", " "))
+    return sum(int(number) * _MILLISECONDS.get(unit, 0) for number, unit in found)
+
+
+class _IncompleteLog(LakeError):
+    """A version for which the log lacks commits, or a checkpoint that can be read."""
+
+
+class TableLog:
+    """The log of one table on this machine; there is one object per process and path."""
+
+    _logs: dict[str, TableLog] = {}  # noqa: RUF012 - one for the process
+    _logs_lock = threading.Lock()
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder = os.path.join(path, "_delta_log")
+        self._lock = threading.RLock()
+        self._state = _State()
+        self._offsets: dict[str, int] = {}
+        self._store: FileStore | None = None
+
+    @classmethod
+    def of(cls, path: str) -> TableLog:
+        """Return the log of the table at a path or a `file:` URL; the table need not exist."""
+        path = os.path.abspath(local_path(path))
+        with cls._logs_lock:
+            found = cls._logs.get(path)
+            if found is None:
+                found = cls._logs[path] = cls(path)
+            return found
+
+    @classmethod
+    def forget(cls, path: str) -> None:
+        """Forget what was read of the table at a path, and of all tables below it."""
+        path = os.path.abspath(local_path(path))
+        with cls._logs_lock:
+            for known in [each for each in cls._logs if each == path or each.startswith(path + os.sep)]:
+                del cls._logs[known]
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version, as the log is now; version -1 if there is no table.
+
+        Raises LakeError if the log lacks commits or cannot be read.
+        """
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                try:
+                    self._update()
+                    return self._snapshot_of(self._state, self._store)
+                except FileNotFoundError:
+                    self._drop()
+            raise LakeError(f"The log in {self.folder} changes while it is read. Run again.")
+
+    def snapshot_at(self, version: int) -> Snapshot:
+        """Return an older version; raise LakeError if the log does not have it any more, or never had it."""
+        newest = self.snapshot()
+        if version == newest.version and newest.exists:
+            return newest
+        if 0 <= version < newest.version:
+            try:
+                state = self._read(list_log(self.folder), version, None)
+                return self._snapshot_of(state, None)
+            except (FileNotFoundError, _IncompleteLog):
+                pass
+        raise self._lacks(version)
+
+    def actions_after(
+        self, version: int, *, is_whole: bool = True
+    ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yield the commits after a version in order, each with its actions as the log has them.
+
+        If the log lacks one of them, LakeError is raised with `is_whole`; without it the commit is left out.
+        """
+        newest = self.snapshot().version
+        first = version + 1
+        versions: Iterable[int] = range(first, newest + 1)
+        if not is_whole and newest - first > 8:
+            versions = [each for each in list_log(self.folder).commits if first <= each <= newest]
+        for each in versions:
+            try:
+                yield each, self.actions(each)
+            except FileNotFoundError:
+                if is_whole:
+                    raise self._lacks(each) from None
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        """Return the actions of a commit; raise FileNotFoundError if the log does not have it."""
+        with open(self.commit_path(version), "rb") as file:
+            return [self._parsed(line, version) for line in file.read().splitlines() if line.strip()]
+
+    def commit_path(self, version: int) -> str:
+        """Return the path of the file of a commit."""
+        return os.path.join(self.folder, commit_name(version))
+
+    def timestamp_of(self, version: int, actions: Iterable[Mapping[str, Any]]) -> int:
+        """Return when a commit was made, in milliseconds since 1970, from its actions or its file."""
+        own = next((a["commitInfo"].get("inCommitTimestamp") for a in actions if "commitInfo" in a), None)
+        return int(own) if own is not None else os.stat(self.commit_path(version)).st_mtime_ns // 1_000_000
+
+    def _lacks(self, version: int) -> LakeError:
+        return LakeError(
+            f"The log of {self.path} does not have version {version} any more: it is older than "
+            "delta.logRetentionDuration, or files of the log are missing."
+        )
+
+    def _drop(self) -> None:
+        self._state, self._store, self._offsets = _State(), None, {}
+
+    def _update(self) -> None:
+        """Read the commits after the version that is known, or the log from its beginning."""
+        if self._state.version >= 0 and not self._is_unchanged():
+            self._drop()
+        if self._state.version < 0:
+            found = list_log(self.folder)
+            if not found.commits and not found.checkpoints:
+                return
+            self._state = self._read(found, None, None)
+            self._offsets = self._state.offsets()
+            return
+        while True:
+            # a copy, so that a commit that cannot be read leaves the state as it was
+            state = replace(self._state, version=self._state.version + 1)
+            files: list[dict[str, Any]] | None = [] if self._store is not None else None
+            try:
+                others = self._read_commit(state, files)
+            except FileNotFoundError:
+                return
+            self._state = state
+            if others:
+                self._offsets = state.offsets()
+            if self._store is not None and files is not None:
+                if self._store.idle_commits >= _IDLE_COMMITS:
+                    self._store = None
+                else:
+                    self._store.apply(files)
+
+    def _read_commit(self, state: _State, files: list[dict[str, Any]] | None) -> bool:
+        """Apply the commit of a state's version to it, and append its actions on files to `files`.
+
+        Returns whether offsets may differ. Without `files` such actions are not parsed.
+        """
+        source = self.commit_path(state.version)
+        with open(source, "rb") as file:
+            state.source, state.identity = source, _identity(os.fstat(file.fileno()))
+            content = file.read()
+        state.timestamp = state.identity[-2] // 1_000_000
+        others: list[dict[str, Any]] = []
+        for line in content.splitlines():
+            if files is None and line.startswith(_FILE_ACTIONS):
+                continue
+            if not line.strip():
+                continue
+            action = self._parsed(line, state.version)
+            if "add" in action or "remove" in action:
+                if files is not None:
+                    files.append(action)
+            elif (information := action.get("commitInfo")) is not None:
+                state.timestamp = int(information.get("inCommitTimestamp") or state.timestamp)
+            else:
+                others.append(action)
+        if any("txn" in action for action in others):
+            state.txns = dict(state.txns)
+        for action in others:
+            state.apply(action)
+        return bool(others)
+
+    def _read(self, files: LogFiles, end: int | None, actions: list[dict[str, Any]] | None) -> _State:
+        """Return the state of a version (default: the newest).
+
+        Appends what happened to files to `actions`. Checkpoints that cannot be read are passed over.
+        """
+        last = files.commits[-1] if files.commits else -1
+        last = max(last, files.checkpoints[0].version if files.checkpoints else -1)
+        end = last if end is None else end
+        usable = [each for each in files.checkpoints if each.version <= end]
+        refused: Exception | None = None
+        for checkpoint in [*usable, None]:
+            begin = checkpoint.version if checkpoint else -1
+            needed = range(begin + 1, end + 1)
+            present = [version for version in files.commits if begin < version <= end]
+            if len(present) != len(needed) or end < 0:
+                continue
+            try:
+                state = self._read_checkpoint(checkpoint, actions)
+            except FileNotFoundError:
+                raise
+            except (OSError, ValueError, KeyError) as error:  # a file that is damaged or not complete
+                refused = error
+                if actions is not None:
+                    actions.clear()
+                continue
+            for version in needed:
+                state.version = version
+                self._read_commit(state, actions)
+            if not state.metadata or not state.protocol:
+                raise LakeError(f"The log in {self.folder} does not say what columns its table has.")
+            self._refuse_features(state.protocol)
+            return state
+        reason = f" ({type(refused).__name__})" if refused else ""
+        raise _IncompleteLog(
+            f"The log in {self.folder} is not complete: version {end} cannot be read from its "
+            f"commits and checkpoints{reason}. Restore the missing files of the log."
+        ) from refused
+
+    def _read_checkpoint(self, checkpoint: Checkpoint | None, actions: list[dict[str, Any]] | None) -> _State:
+        state = _State()
+        if checkpoint is None:
+            return state
+        for action in checkpoint.state_actions():
+            state.apply(action)
+        if actions is not None:
+            actions.extend(checkpoint.file_actions())
+        state.version = checkpoint.version
+        state.source = self.commit_path(state.version)
+        if not os.path.exists(state.source):  # cleaned up
+            state.source = checkpoint.paths[0]
+        state.identity = _identity(os.stat(state.source))
+        state.timestamp = state.identity[-2] // 1_000_000
+        return state
+
+    def _refuse_features(self, protocol: Mapping[str, Any]) -> None:
+        if unknown := _UNREADABLE_FEATURES.intersection(protocol.get("readerFeatures") or ()):
+            raise LakeError(
+                f"The table in {self.path} has the table feature {', '.join(sorted(unknown))}, which pgdelta "
+                "does not support."
+            )
+
+    def _is_unchanged(self) -> bool:
+        """Return whether the file that was read last is still in its place."""
+        try:
+            return _identity(os.stat(self._state.source)) == self._state.identity
+        except FileNotFoundError:
+            return False
+
+    def _parsed(self, line: bytes, version: int) -> dict[str, Any]:
+        try:
+            action = json.loads(line)
+        except ValueError:
+            action = None
+        if not isinstance(action, dict):
+            raise LakeError(f"Version {version} of the log in {self.folder} is damaged.")
+        return action
+
+    def _snapshot_of(self, state: _State, store: FileStore | None) -> Snapshot:
+        if state.version < 0:
+            return Snapshot(self.path)
+        metadata = state.metadata
+        expires = "delta.setTransactionRetentionDuration" in (metadata.get("configuration") or {})
+        is_newest = state is self._state
+        return Snapshot(
+            self.path,
+            state.version,
+            str(metadata.get("id", "")),
+            str(metadata.get("schemaString", "")),
+            tuple(metadata.get("partitionColumns") or ()),
+            metadata.get("configuration") or {},
+            state.protocol,
+            self._offsets if is_newest and not expires else state.offsets(),
+            state.timestamp,
+            self,
+            [store.view()] if store is not None else [],
+        )
+
+    def _files_at(self, snapshot: Snapshot) -> Files:
+        """Return the files of a version, and keep those of the newest one."""
+        with self._lock:
+            is_newest = (self._state.version, self._table_id) == (snapshot.version, snapshot.table_id)
+            if is_newest and self._store is not None:
+                self._store.idle_commits = 0
+                return self._store.view()
+            actions: list[dict[str, Any]] = []
+            try:
+                state = self._read(list_log(self.folder), snapshot.version, actions)
+            except (FileNotFoundError, _IncompleteLog):
+                raise self._lacks(snapshot.version) from None
+            if state.metadata.get("id", "") != snapshot.table_id:
+                raise LakeError(f"The table in {self.path} was removed and created again. Run again.")
+            store = FileStore(actions)
+            if is_newest:
+                self._store = store
+            return store.view()
+
+    @property
+    def _table_id(self) -> str:
+        return str(self._state.metadata.get("id", ""))
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
