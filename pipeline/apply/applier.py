@@ -44,7 +44,7 @@ class Applier:
     """Runs one batch at a time."""
 
     def __init__(self, spark: SparkSession, config: Config, progress: ApplyProgress | None = None) -> None:
-        self.lake = Lake.for_writing(spark, config.storage.root)
+        self.lake = Lake.for_writing(config.storage.root, spark)
         self.bronze = Bronze(self.lake, config.pipeline)
         self.records = Records(self.lake)
         self.manifests = Manifests(self.lake)

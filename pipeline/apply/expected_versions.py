@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pipeline.delta.log import forget_log, operations_after
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnId
 from pipeline.errors import LakeError
@@ -150,7 +149,7 @@ class ExpectedVersions:
         found = read_version(table, self._txn)
         verdict = classify_change(name, entry, found, lambda: read_first_commit(table))
         if verdict is not TableChange.SAME:
-            forget_log(table.spark, table.path)  # Spark may have cached the log of a previous folder
+            table.forget_log()  # Spark may have cached the log of a previous folder
             found = read_version(table, self._txn)
             verdict = classify_change(name, entry, found, lambda: read_first_commit(table))
         self._last[name] = found
@@ -189,7 +188,7 @@ def _table_version(version: int, table_id: str, offset: LSN | None) -> TableVers
 
 def read_first_commit(table: LakeTable) -> FirstCommit:
     """Return what the first commit of rows in the table's log records."""
-    for operation in operations_after(table.spark, table.path, -1):
+    for operation in table.operations_after(-1):
         if "table" in operation.metadata:
             named, after = operation.metadata["table"], operation.metadata.get("after")
             is_named = isinstance(named, list) and len(named) == 2

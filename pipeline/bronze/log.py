@@ -116,7 +116,7 @@ class Bronze:
 
     def in_session(self, spark: SparkSession) -> Bronze:
         """Return the same tables in another session."""
-        return Bronze(Lake(spark, self.lake.root), self.pipeline)
+        return Bronze(Lake(self.lake.root, spark), self.pipeline)
 
     def read_new_files(self, start: BronzeOffset | None, end: BronzeOffset) -> None:
         """Read the changes between two offsets from their files if possible."""

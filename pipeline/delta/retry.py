@@ -1,4 +1,4 @@
-"""Repeat a write that Delta refused because a foreign commit changed the table meanwhile.
+"""Repeat a write that was refused because a foreign commit changed the table meanwhile.
 
 OPTIMIZE and ALTER TABLE are legitimate: the refused write is made again from the table's new state. Two
 writers of the same offset (`is_same_write`) are not: there, one job too many is running, and the write is not
@@ -8,17 +8,21 @@ repeated.
 from collections.abc import Callable
 from typing import TypeVar
 
-from delta import exceptions
+from pipeline.errors import LakeError
 
 ATTEMPTS = 4  # of a write before it fails
-_CONFLICTS = (
-    exceptions.DeltaConcurrentModificationException,
-    exceptions.ConcurrentWriteException,
-    exceptions.MetadataChangedException,
-    exceptions.ProtocolChangedException,
-    exceptions.ConcurrentAppendException,
-    exceptions.ConcurrentDeleteReadException,
-    exceptions.ConcurrentDeleteDeleteException,
+# Delta's exceptions by name: a process without Spark does not import them
+_SAME_WRITE_CLASS = "ConcurrentTransactionException"
+_CONFLICT_CLASSES = frozenset(
+    {
+        "DeltaConcurrentModificationException",
+        "ConcurrentWriteException",
+        "MetadataChangedException",
+        "ProtocolChangedException",
+        "ConcurrentAppendException",
+        "ConcurrentDeleteReadException",
+        "ConcurrentDeleteDeleteException",
+    }
 )
 _SAME_WRITE = "[DELTA_CONCURRENT_TRANSACTION"
 # in the text of an exception that wraps Delta's
@@ -27,16 +31,33 @@ _CONFLICT_CODES = ("[DELTA_CONCURRENT_", "[DELTA_METADATA_CHANGED", "[DELTA_PROT
 T = TypeVar("T")
 
 
+class ConflictError(LakeError):
+    """A commit that was not made, because another one changed what it depends on."""
+
+
+class SameWriteError(LakeError):
+    """A commit that was not made, because another writer recorded the same offset meanwhile."""
+
+
 def is_same_write(error: BaseException) -> bool:
-    """Return whether Delta refused a commit because another writer recorded the same offset meanwhile."""
-    return isinstance(error, exceptions.ConcurrentTransactionException) or _SAME_WRITE in str(error)
+    """Return whether a commit was refused because another writer recorded the same offset meanwhile."""
+    if isinstance(error, SameWriteError) or _SAME_WRITE in str(error):
+        return True
+    return _SAME_WRITE_CLASS in _delta_classes(error)
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether Delta refused a commit that can be made again from the table's new state."""
+    """Return whether a commit was refused that can be made again from the table's new state."""
     if is_same_write(error):
         return False
-    return isinstance(error, _CONFLICTS) or any(code in str(error) for code in _CONFLICT_CODES)
+    if isinstance(error, ConflictError) or any(code in str(error) for code in _CONFLICT_CODES):
+        return True
+    return not _CONFLICT_CLASSES.isdisjoint(_delta_classes(error))
+
+
+def _delta_classes(error: BaseException) -> set[str]:
+    """Return the names of those classes of an error that Delta's Python package defines."""
+    return {kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("delta.exceptions")}
 
 
 def retry_conflicts(write: Callable[[], T]) -> T:

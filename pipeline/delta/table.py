@@ -3,36 +3,49 @@
 An offset is the `txn` action of a Delta commit: the version of a transaction id, which is an LSN. It is
 committed together with the data, so the rows of a table and the LSN up to which they are complete cannot
 disagree.
+
+On a file system of this machine, logs and small tables are read and written without Spark; on other storage
+everything goes through Spark. What needs a frame starts the session.
 """
+
+from __future__ import annotations
 
 import enum
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlparse
 
-from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
-
-from pipeline.delta.filesystem import move_folder, remove_folder, sync_names
-from pipeline.delta.log import delta_log, newest_snapshot, offsets_in
-from pipeline.delta.spark.log_store import require_log_store
+from pipeline.delta import native_write
+from pipeline.delta.filesystem import default_scheme, forget_logs, move_folder, remove_folder
+from pipeline.delta.log import Actions, LoggedOperation, commit_info, logged_operations
+from pipeline.delta.native_commit import Action, Operation, Reads
+from pipeline.delta.rows import read_rows
+from pipeline.delta.schema import TableSchema
+from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import quoted
+from pipeline.delta.sync import sync_names
+from pipeline.delta.table_log import Snapshot, TableLog, local_path
 from pipeline.delta.txn import OURS, TableCommit, TxnId, metadata_settings
 from pipeline.errors import ConfigError, report_error
 from pipeline.protocol.lsn import LSN
 
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyspark.sql import DataFrame, SparkSession
+
 # without the characters that a file system or Hadoop's globbing gives a meaning
 _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}")
 # Versions after which the files of a table of small appends are compacted. Delta's auto compaction considers
 # what one process has written: in a new process it would compact the entire table at every commit.
 COMPACTION_INTERVAL = 50
 _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
+
+Rows = Sequence[Mapping[str, object]]
+"""A few rows by column name: JSON's types and datetimes."""
 
 
 def path_segment(name: str) -> str:
@@ -42,33 +55,43 @@ def path_segment(name: str) -> str:
     return "".join(c if ord(c) > 0x7E else quote(c, safe=_SAFE) for c in name)
 
 
-def local_path(url: str) -> str:
-    """Return the path of a `file:` URL."""
-    return url.removeprefix("file://").removeprefix("file:")
-
-
-def _default_scheme(spark: SparkSession) -> str:
-    session: Any = spark._jsparkSession
-    return str(urlparse(session.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")).scheme)
-
-
 class Lake:
-    """The storage root and the Spark session that writes to it."""
+    """The storage root, and the Spark session that reads and writes what is not small."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
-        self.spark = spark
+    def __init__(
+        self,
+        root: str,
+        spark: SparkSession | None = None,
+        *,
+        application: str = "pgdelta",
+        commits: bool = False,
+    ) -> None:
+        """Use a session, or start one of the application's name where it is needed.
+
+        With `commits` the session must be one whose commits to a local folder exclude those of others.
+        """
         parsed = urlparse(root)
-        if not parsed.scheme and _default_scheme(spark) == "file":
+        if not parsed.scheme and default_scheme(spark) == "file":
             root = f"file:{os.path.abspath(root)}"
         self.root = root.rstrip("/")
+        self.sessions = SparkProvider(
+            spark, name=application, commits_locally=commits and self.local_root is not None
+        )
 
     @classmethod
-    def for_writing(cls, spark: SparkSession, root: str) -> "Lake":
+    def for_writing(
+        cls, root: str, spark: SparkSession | None = None, *, application: str = "pgdelta"
+    ) -> Lake:
         """Return the lake; raise LakeError if two processes could commit the same version there."""
-        lake = cls(spark, root)
-        if lake.local_root is not None:
-            require_log_store(spark)
+        lake = cls(root, spark, application=application, commits=True)
+        if spark is not None:
+            lake.sessions.check()
         return lake
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session, which starts now if there is none yet."""
+        return self.sessions.session
 
     @property
     def local_root(self) -> str | None:
@@ -86,13 +109,17 @@ class Lake:
         """Return a path under the root, each name one segment."""
         return "/".join([self.root, *map(path_segment, names)])
 
-    def table(self, *names: str) -> "LakeTable":
+    def table(self, *names: str) -> LakeTable:
         """Return a Delta table under the root, which need not exist."""
-        return LakeTable(self.spark, self.path(*names))
+        return LakeTable(self.path(*names), self.sessions)
 
-    def table_at(self, path: str) -> "LakeTable":
+    def table_at(self, path: str) -> LakeTable:
         """Return the Delta table at a path of the lake, which need not exist."""
-        return LakeTable(self.spark, path)
+        return LakeTable(path, self.sessions)
+
+    def in_session(self, spark: SparkSession) -> Lake:
+        """Return the same lake in another session."""
+        return Lake(self.root, spark)
 
 
 class Feature(enum.Enum):
@@ -114,21 +141,43 @@ def features_of(ddl: str) -> tuple[Feature, ...]:
 class LakeTable:
     """A Delta table by path; it need not exist."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self.spark = spark
+    def __init__(self, path: str, spark: SparkSession | SparkProvider | None = None) -> None:
         self.path = path
+        self.sessions = spark if isinstance(spark, SparkProvider) else SparkProvider(spark)
+        scheme = urlparse(path).scheme
+        self.local_path = local_path(path) if scheme == "file" or os.path.isabs(path) else None
 
-    def snapshot(self) -> Any:
-        """Return the newest `Snapshot` of the table, Delta's object in the JVM."""
-        return newest_snapshot(self.spark, self.path)
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session, which starts now if there is none yet."""
+        return self.sessions.session
+
+    @property
+    def folder(self) -> Path:
+        """The folder of a table on this machine's file system."""
+        assert self.local_path is not None
+        return Path(self.local_path)
+
+    def snapshot(self, version: int | None = None) -> Snapshot:
+        """Return a version, default the newest, read from the log now.
+
+        The newest version of a table that does not exist is -1. Raises LakeError if the log does not have a
+        version.
+        """
+        if self.local_path is None:
+            from pipeline.delta.spark.log import snapshot_of
+
+            return snapshot_of(self.spark, self.path, version)
+        log = TableLog.of(self.local_path)
+        return log.snapshot() if version is None else log.snapshot_at(version)
 
     def exists(self) -> bool:
         """Return whether the table exists."""
-        return int(self.snapshot().version()) >= 0
+        return self.snapshot().version >= 0
 
     def version(self) -> int:
         """Return the newest version, -1 if the table does not exist."""
-        return int(self.snapshot().version())
+        return self.snapshot().version
 
     def force_log(self) -> None:
         """Sync the names of all commits to disk, if the table is on a file system of this machine.
@@ -136,68 +185,196 @@ class LakeTable:
         A commit does so itself, but one whose writer was killed before that is visible and could still be
         lost.
         """
-        if urlparse(self.path).scheme == "file":
-            sync_names(Path(local_path(self.path), "_delta_log"))
+        if self.local_path is not None:
+            sync_names(self.folder / "_delta_log")
+
+    def forget_log(self) -> None:
+        """Read the log from its files again: Spark may have cached that of another table at this path."""
+        forget_logs(self.sessions, self.path)
 
     def offset(self, txn: TxnId) -> LSN | None:
         """Return the version that the table records for a transaction id, None if it has none."""
-        return self.offsets().get(str(txn))
+        return self.version_and_offset(txn)[1]
 
     def version_and_offset(self, txn: TxnId) -> tuple[int, LSN | None]:
         """Return the newest table version and the LSN that it records for a transaction id."""
         snapshot = self.snapshot()
-        return int(snapshot.version()), self.offsets(snapshot).get(str(txn))
+        recorded = snapshot.offsets.get(str(txn))
+        return snapshot.version, None if recorded is None else LSN(recorded)
 
-    def offsets(self, snapshot: Any = None) -> dict[str, LSN]:
+    def offsets(self, snapshot: Snapshot | None = None) -> dict[str, LSN]:
         """Return the version recorded for each application id, in the newest snapshot or a given one."""
-        found = offsets_in(self.spark, self.snapshot() if snapshot is None else snapshot)
+        found = (self.snapshot() if snapshot is None else snapshot).offsets
         return {app_id: LSN(version) for app_id, version in found.items()}
 
     def is_empty(self) -> bool:
         """Return whether the newest version has no data files."""
-        snapshot = self.snapshot()
-        checksum = snapshot.checksumOpt()
-        return int(checksum.get().numFiles() if checksum.isDefined() else snapshot.numOfFiles()) == 0
+        return self.snapshot().file_count == 0
+
+    def actions_after(self, version: int, *, is_whole: bool = True) -> Iterator[tuple[int, Actions]]:
+        """Yield the commits after a version in order, each with its actions as JSON.
+
+        If the log lacks versions, LakeError is raised with `is_whole`; without it they are left out.
+        """
+        if self.local_path is None:
+            from pipeline.delta.spark.log import actions_after
+
+            return actions_after(self.spark, self.path, version, is_whole=is_whole)
+        return TableLog.of(self.local_path).actions_after(version, is_whole=is_whole)
+
+    def operations_after(self, version: int) -> Iterator[LoggedOperation]:
+        """Yield the commits after a version that the log still has, in order."""
+        return logged_operations(self.actions_after(version, is_whole=False))
+
+    def newest_commits(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the `commitInfo` of the commits that the log still has, newest first."""
+        if self.local_path is None:
+            for limit in (100, None):  # in most cases the newest ones are enough
+                for row in self.history(limit).selectExpr("version", "userMetadata").collect():
+                    yield row.asDict()
+            return
+        log = TableLog.of(self.local_path)
+        for version in range(log.snapshot().version, -1, -1):
+            try:
+                yield commit_info(log.actions(version)) or {}
+            except FileNotFoundError:
+                return
 
     def frame(self) -> DataFrame:
         """Return the newest version's rows."""
         return self.spark.read.format("delta").load(self.path)
 
-    def schema(self) -> StructType:
-        """Return the schema of the newest version."""
-        return StructType.fromJson(json.loads(str(self.snapshot().metadata().schemaString())))
+    def rows(
+        self,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> pa.Table:
+        """Return the rows of a small table, in memory: of the newest version, or of a snapshot.
+
+        `where` may use all columns.
+        """
+        if self.local_path is not None:
+            return read_rows(self.local_path, snapshot or self.snapshot(), columns, where)
+        table = self.frame().toArrow()
+        table = table if where is None else table.filter(where)
+        return table if columns is None else table.select(list(columns))
+
+    def schema(self) -> TableSchema:
+        """Return the columns of the newest version."""
+        return TableSchema.of_json(self.snapshot().schema_string)
 
     def ensure(self, ddl: str, properties: Mapping[str, str] | None = None) -> None:
         """Create the table, empty, unless it exists."""
+        metadata = json.dumps({OURS: 1, "operation": "create"})
+        if self.local_path is not None:
+            if not self.exists():
+                native_write.create(self.folder, TableSchema.of_ddl(ddl), dict(properties or {}), metadata)
+            return
         writer = local_frame(self.spark, [], ddl).write.format("delta").mode("ignore")
         for name, value in (properties or {}).items():
             writer = writer.option(name, value)
-        writer.option("userMetadata", json.dumps({OURS: 1, "operation": "create"})).save(self.path)
+        writer.option("userMetadata", metadata).save(self.path)
 
     def ensure_for_appends(self, ddl: str) -> None:
-        """Create a table for `append_small` unless it exists, without Delta's auto compaction."""
-        if not self.exists():
+        """Create a table for `append_rows` unless it exists, without Delta's auto compaction."""
+        snapshot = self.snapshot()
+        if snapshot.version < 0:
             self.ensure(ddl)
-        found = self.snapshot().metadata().configuration().get(_AUTO_COMPACTION)
-        if found.isDefined() and found.get() != "false":  # by the session's defaults
+            snapshot = self.snapshot()
+        if snapshot.configuration.get(_AUTO_COMPACTION, "false") != "false":  # by the session's defaults
             self.spark.sql(f"ALTER TABLE {self.identifier} UNSET TBLPROPERTIES ('{_AUTO_COMPACTION}')")
+
+    def append_rows(
+        self, rows: Rows | pa.Table, ddl: str, commit: TableCommit | None = None, *, compacts: bool = False
+    ) -> None:
+        """Append a few rows, with columns of `ddl`, to an existing table, unless it records the commit already.
+
+        With `compacts` the table's files are compacted once every `COMPACTION_INTERVAL` versions.
+        """
+        snapshot = self.snapshot()
+        if not self._writes_natively(snapshot):
+            frame = local_frame(self.spark, _as_rows(rows), ddl)
+            self.append(frame, commit)
+            version = snapshot.version + 1
+        elif commit is not None and snapshot.offsets.get(str(commit.txn), -1) >= commit.lsn:
+            return
+        else:
+            version = native_write.append(self.folder, snapshot, rows, [commit] if commit else [])
+        if compacts and version // COMPACTION_INTERVAL > snapshot.version // COMPACTION_INTERVAL:
+            # The rows are committed. A compaction that fails, as by a conflict, is left to the next interval.
+            try:
+                self.compact_rows()
+            except Exception as error:
+                report_error(error)
+
+    def overwrite_rows(
+        self,
+        rows: Rows | pa.Table,
+        ddl: str,
+        commit: TableCommit | None = None,
+        *,
+        replaces_schema: bool = False,
+    ) -> None:
+        """Replace all rows by a few, in one commit, and with `replaces_schema` the columns by those of `ddl`.
+
+        Creates the table if it does not exist.
+        """
+        if self.local_path is not None:
+            self.ensure(ddl)
+        snapshot = self.snapshot()
+        if not self._writes_natively(snapshot, removes=True):
+            frame = local_frame(self.spark, _as_rows(rows), ddl)
+            self.overwrite(frame, commit, replaces_schema=replaces_schema)
+        elif commit is None or snapshot.offsets.get(str(commit.txn), -1) < commit.lsn:
+            schema = TableSchema.of_ddl(ddl) if replaces_schema else None
+            native_write.overwrite(self.folder, snapshot, rows, [commit] if commit else [], schema)
+
+    def delete_rows(self, where: pc.Expression, condition: str) -> None:
+        """Delete the rows of a small table that satisfy a condition, given as an expression and as SQL."""
+        snapshot = self.snapshot()
+        if self._writes_natively(snapshot, removes=True):
+            native_write.delete(self.folder, snapshot, where, condition)
+        else:
+            self.spark.sql(f"DELETE FROM {self.identifier} WHERE {condition}")
+
+    def compact_rows(self) -> None:
+        """Compact the files of a small table into one."""
+        snapshot = self.snapshot()
+        if self._writes_natively(snapshot, removes=True):
+            native_write.compact(self.folder, snapshot)
+        else:
+            self.spark.sql(f"OPTIMIZE {self.identifier}")
+
+    def commit(
+        self,
+        snapshot: Snapshot,
+        actions: Sequence[Action],
+        commits: Sequence[TableCommit],
+        operation: Operation,
+        reads: Reads | None = None,
+    ) -> int:
+        """Commit actions that follow from a snapshot of a table on this machine, with offsets.
+
+        Returns the version. The commit has the metadata of the first of `commits`, unless the operation has
+        its own. Raises SameWriteError or ConflictError as `native_commit.commit` does.
+        """
+        return native_write.commit_actions(self.folder, snapshot, actions, commits, operation, reads)
+
+    def can_write_natively(self, *, removes: bool = False) -> bool:
+        """Return whether the table is on this machine and has no feature that only Spark writes."""
+        return self._writes_natively(self.snapshot(), removes=removes)
+
+    def _writes_natively(self, snapshot: Snapshot, *, removes: bool = False) -> bool:
+        if self.local_path is None or snapshot.version < 0:
+            return False
+        return native_write.is_supported(snapshot, removes=removes)
 
     def append(
         self, frame: DataFrame, commit: TableCommit | None = None, *, adds_columns: bool = False
     ) -> None:
         """Append rows; Delta skips a commit whose LSN, or a later one, the table records already."""
         self._write(frame, "append", commit, {"mergeSchema": str(adds_columns).lower()})
-
-    def append_small(self, frame: DataFrame, commit: TableCommit | None = None) -> None:
-        """Append a few rows, and compact the table's files once every `COMPACTION_INTERVAL` versions."""
-        before = self._cached_version()
-        self.append(frame, commit)
-        if self._cached_version() // COMPACTION_INTERVAL > before // COMPACTION_INTERVAL:
-            # The rows are committed. A compaction that fails, as by a conflict, is left to the next interval.
-            try:
-                self.spark.sql(f"OPTIMIZE {self.identifier}")
-            except Exception as error:
-                report_error(error)
 
     def compact(self) -> tuple[int, int]:
         """Compact small files; return how many files were added and removed."""
@@ -211,12 +388,10 @@ class LakeTable:
         self.spark.sql(f"VACUUM {self.identifier}").collect()
         return count
 
-    def _cached_version(self) -> int:
-        """Return the version that this process read or wrote last, without reading the log."""
-        return int(delta_log(self.spark, self.path).unsafeVolatileSnapshot().version())
-
     def history(self, limit: int | None = None) -> DataFrame:
         """Return Delta's history of the table, newest first, at most `limit` commits."""
+        from delta.tables import DeltaTable
+
         table = DeltaTable.forPath(self.spark, self.path)
         return table.history() if limit is None else table.history(limit)
 
@@ -230,11 +405,10 @@ class LakeTable:
         """Replace the rows that satisfy a condition by rows that satisfy it, in one commit."""
         self._write(frame, "overwrite", commit, {"replaceWhere": condition})
 
-    def replace_with(self, other: "LakeTable", commit: TableCommit) -> None:
+    def replace_with(self, other: LakeTable, commit: TableCommit) -> None:
         """Replace the columns and rows of this table by another table's, in one commit."""
         schema = other.schema()
-        types = (field.dataType.simpleString().upper() for field in schema.fields)
-        features = [feature for ddl in types for feature in features_of(ddl)]
+        features = [feature for field in schema.fields for feature in features_of(field.ddl)]
         if needs_column_mapping(schema.names):
             features.append(Feature.COLUMN_MAPPING)
         self.enable(features)
@@ -242,11 +416,11 @@ class LakeTable:
 
     def remove(self) -> None:
         """Remove the table and its files, if it exists."""
-        remove_folder(self.spark, self.path)
+        remove_folder(self.sessions, self.path)
 
     def move(self, to: str) -> None:
         """Move the table's folder to a path that does not exist yet."""
-        move_folder(self.spark, self.path, to)
+        move_folder(self.sessions, self.path, to)
 
     def _write(
         self,
@@ -279,17 +453,12 @@ class LakeTable:
 
     def missing_features(self, features: Iterable[Feature]) -> list[Feature]:
         """Return those of the features that the table does not have; all if it does not exist."""
-        configuration = self.snapshot().metadata().configuration()
-        values = {feature: configuration.get(feature.value[0]) for feature in features}
-        return [
-            feature
-            for feature, value in values.items()
-            if not (value.isDefined() and value.get() == feature.value[1])
-        ]
+        configuration = self.snapshot().configuration
+        return [feature for feature in features if configuration.get(feature.value[0]) != feature.value[1]]
 
     def physical_names(self) -> dict[str, str]:
         """Return the physical name of each column: its name in data files, which a rename keeps."""
-        return {f.name: f.metadata.get(_PHYSICAL_NAME, f.name) for f in self.schema().fields}
+        return {field.name: field.physical_name for field in self.schema().fields}
 
     @property
     def identifier(self) -> str:
@@ -302,9 +471,15 @@ def local_frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], ddl: 
 
     Values are JSON's types and datetimes; BINARY is not supported.
     """
+    from pyspark.sql import functions as F
+
     text = json.dumps(rows, default=lambda value: value.isoformat())
     parsed = F.from_json(F.lit(text), f"ARRAY<STRUCT<{ddl}>>")
     return spark.range(0, 1, 1, 1).select(F.inline(parsed))
+
+
+def _as_rows(rows: Rows | pa.Table) -> Rows:
+    return rows if isinstance(rows, Sequence) else rows.to_pylist()
 
 
 # Delta accepts these in column names with column mapping only.

@@ -17,6 +17,8 @@ counted separately, because Delta skips a write whose id and version the table h
     EPOCH       #epoch              number of starts of ingest
 """
 
+from __future__ import annotations
+
 import enum
 import json
 import re
@@ -24,10 +26,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from pipeline.protocol.lsn import LSN
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OURS = "pgdelta"
 """The key by which the user metadata of a commit shows that pgdelta made it."""
@@ -75,7 +79,7 @@ class TxnId:
     def __str__(self) -> str:
         return f"pgdelta:{self.pipeline}:{self.generation}{self.kind.value.format(*self.numbers)}"
 
-    def of(self, kind: TxnKind, *numbers: int) -> "TxnId":
+    def of(self, kind: TxnKind, *numbers: int) -> TxnId:
         """Return the id of another kind, for the same pipeline and generation."""
         return replace(self, kind=kind, numbers=numbers)
 
@@ -85,13 +89,13 @@ class TxnId:
         return self.kind is TxnKind.OFFSET
 
     @property
-    def offset_id(self) -> "TxnId":
+    def offset_id(self) -> TxnId:
         """The id of the table's offset."""
         return self.of(TxnKind.OFFSET)
 
     @staticmethod
     @lru_cache(maxsize=4096)
-    def parse(text: str) -> "TxnId | None":
+    def parse(text: str) -> TxnId | None:
         """Return the id that a text is, None if it is not one of pgdelta's."""
         match = _GRAMMAR.fullmatch(text)
         if match is None:
@@ -102,7 +106,7 @@ class TxnId:
         return TxnId(match["pipeline"], int(match["generation"]), kind, numbers)
 
     @staticmethod
-    def all_of(recorded: Mapping[str, LSN]) -> "dict[TxnId, LSN]":
+    def all_of(recorded: Mapping[str, LSN]) -> dict[TxnId, LSN]:
         """Return pgdelta's ids and their versions among all that a log records."""
         found = ((TxnId.parse(text), version) for text, version in recorded.items())
         return {txn: version for txn, version in found if txn is not None}

@@ -207,7 +207,7 @@ def _play(
             board.stage = "comparing"
             board.refresh()
             names = [TableName(SCHEMA_NAME, table) for table in TABLES]
-            lake = Lake(spark, config.storage.root)
+            lake = Lake(config.storage.root, spark)
             outcome.comparisons = compare_at_rest(config, lake, names)
             board.stage = "done"
         board.refresh()

@@ -42,7 +42,7 @@ def run_ingest(
     """Capture everything committed up to the WAL end at the start, or continue until `stop`."""
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta ingest {config.pipeline}")
-    lake = Lake.for_writing(spark, config.storage.root)
+    lake = Lake.for_writing(config.storage.root, spark)
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
         lock_slot(connection, config.source.slot, should_stop=stop.is_set)

@@ -6,12 +6,11 @@ An event is recorded once, whichever process records it again: ingest and apply 
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-
-from pyspark.sql import functions as F
+from typing import Any
 
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import now
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -43,7 +42,6 @@ class EventLog:
     """Reads and writes `_pgdelta/events`; safe to use from several threads."""
 
     def __init__(self, lake: Lake) -> None:
-        self._spark = lake.spark
         self._table = lake.table("_pgdelta", "events")
         self._lock = threading.Lock()
         self._recorded: set[Event] = set()  # by this process, or found recorded
@@ -63,12 +61,12 @@ class EventLog:
             new = [event for event in events if event not in self._recorded]
             if not new:
                 return
-            rows = [asdict(event) | {"recorded_at": now()} for event in new]
-            frame = local_frame(self._spark, rows, EVENTS)
 
             def append() -> None:
-                unrecorded = frame.join(self._table.frame(), _IDENTITY, "left_anti")
-                self._table.append_small(unrecorded.select(frame.columns))
+                recorded = set(self._read())
+                rows = [asdict(event) | {"recorded_at": now()} for event in new if event not in recorded]
+                if rows:
+                    self._table.append_rows(rows, EVENTS, compacts=True)
 
             retry_conflicts(append)  # ingest writes events too
             self._recorded.update(new)
@@ -80,12 +78,10 @@ class EventLog:
         the copies. A table is returned until `forget_resyncs`.
         """
         with self._lock:
-            if not self._has_read_resyncs and self._table.exists():
-                frame = self._table.frame().where(F.col("kind").isin(*NEEDS_RESYNC))
-                newest = frame.groupBy("schema_name", "table_name").agg(F.max("lsn").alias("lsn"))
-                for row in newest.collect():
-                    name = TableName(row.schema_name, row.table_name)
-                    self._resyncs[name] = max(LSN(row.lsn), self._resyncs.get(name, INVALID))
+            if not self._has_read_resyncs:
+                for event in self._read():
+                    if event.kind in NEEDS_RESYNC:
+                        self._resyncs[event.name] = max(event.lsn, self._resyncs.get(event.name, INVALID))
             self._has_read_resyncs = True
             return dict(self._resyncs)
 
@@ -100,9 +96,17 @@ class EventLog:
         """Return the newest event of each table."""
         if not self._table.exists():
             return {}
-        newest = "max_by(struct(lsn, kind, sentence), struct(recorded_at, lsn)) AS event"
-        rows = self._table.frame().groupBy("schema_name", "table_name").agg(F.expr(newest)).collect()
-        return {
-            TableName(schema, table): Event(schema, table, LSN(event.lsn), event.kind, event.sentence)
-            for schema, table, event in rows
-        }
+        rows = self._table.rows().to_pylist()
+        rows.sort(key=lambda row: (row["recorded_at"], row["lsn"]))
+        events = map(_event, rows)
+        return {event.name: event for event in events}
+
+    def _read(self) -> list[Event]:
+        """Return all events, none if there is no table."""
+        if not self._table.exists():
+            return []
+        return [_event(row) for row in self._table.rows(_IDENTITY).to_pylist()]
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    return Event(*(LSN(row[name]) if name == "lsn" else row[name] for name in _IDENTITY))

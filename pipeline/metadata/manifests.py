@@ -4,16 +4,16 @@ apply records a manifest after each batch. Several may have one LSN; the newest 
 table that was held may have caught up.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 from pipeline.crash_steps import CrashStep, crash_step
-from pipeline.delta.sql import from_microseconds, now, to_microseconds
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.sql import now
+from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -81,24 +81,20 @@ class Manifests:
         """Append a manifest."""
         row = {
             "lsn": manifest.lsn,
-            # Spark collects timestamps as local times without a zone
             "commit_time": manifest.commit_time and manifest.commit_time.astimezone(timezone.utc),
             "written_at": now(),
             "tables": [asdict(entry) for entry in manifest.entries],
         }
-        frame = local_frame(self._lake.spark, [row], MANIFESTS)
         with crash_step(CrashStep.RECORD_MANIFEST):
-            self._table.append_small(frame)
+            self._table.append_rows([row], MANIFESTS, compacts=True)
 
     def last(self) -> Manifest | None:
         """Return the newest manifest, None if there is none."""
-        row = self._first(None, newest=True) if self._table.exists() else None
-        return None if row is None else _manifest(row)
+        return self._newest(self._marks())
 
     def last_before(self, lsn: LSN) -> LSN:
         """Return the LSN of the newest manifest below an LSN, INVALID if there is none."""
-        row = self._first(F.col("lsn") < int(lsn), newest=True)
-        return INVALID if row is None else LSN(row.lsn)
+        return LSN(max((mark.lsn for mark in self._marks() if mark.lsn < lsn), default=INVALID))
 
     def at(self, lsn: LSN | None = None, time: datetime | None = None) -> Manifest:
         """Return the newest manifest, or the newest at or before an LSN or a commit time.
@@ -108,51 +104,69 @@ class Manifests:
         root = self._lake.root
         if not self._table.exists():
             raise LakeError(f"{root} has no manifest. Run pgdelta apply, which records one.")
-        condition: Column | None = None
+        marks = self._marks()
+        wanted = marks
         if lsn is not None:
-            condition = F.col("lsn") <= min(int(lsn), 2**63 - 1)
+            wanted = [mark for mark in marks if mark.lsn <= lsn]
         elif time is not None:
-            condition = F.expr("unix_micros(commit_time)") <= to_microseconds(time)
-        row = self._first(condition, newest=True)
-        if row is not None:
-            return _manifest(row)
-        oldest = self._first(None if lsn is not None else F.col("commit_time").isNotNull(), newest=False)
-        if oldest is None:
+            wanted = [mark for mark in marks if mark.commit_time is not None and mark.commit_time <= time]
+        found = self._newest(wanted)
+        if found is not None:
+            return found
+        known = [mark for mark in marks if lsn is not None or mark.commit_time is not None]
+        if not known:
             raise LakeError(
                 f"{root} has no manifest with a commit time, because no change was applied yet. "
                 "Run pgdelta apply."
             )
-        begins = f"The oldest manifest is of LSN {LSN(oldest.lsn)}"
-        if time is not None and (first := _time(oldest.commit_micros)):
+        oldest = min(known, key=lambda mark: mark.lsn)
+        begins = f"The oldest manifest is of LSN {oldest.lsn}"
+        if time is not None and oldest.commit_time is not None:
             raise LakeError(
                 f"{root} has no manifest at or before {time.isoformat(' ')}. "
-                f"{begins}, committed {first.isoformat(' ')}."
+                f"{begins}, committed {oldest.commit_time.isoformat(' ')}."
             )
         raise LakeError(f"{root} has no manifest at or before LSN {lsn}. {begins}.")
 
-    def _first(self, condition: Column | None, *, newest: bool) -> Any:
-        rows = self._table.frame() if condition is None else self._table.frame().where(condition)
-        order = [F.desc("lsn"), F.desc("written_at")] if newest else [F.asc("lsn")]
-        columns = ("lsn", "tables", "unix_micros(commit_time) AS commit_micros", "written_at")
-        return rows.selectExpr(*columns).orderBy(*order).head()
+    def _marks(self) -> list[_Mark]:
+        if not self._table.exists():
+            return []
+        rows = self._table.rows(["lsn", "commit_time", "written_at"]).to_pylist()
+        return [_Mark(LSN(row["lsn"]), _utc(row["commit_time"]), row["written_at"]) for row in rows]
+
+    def _newest(self, marks: Sequence[_Mark]) -> Manifest | None:
+        """Return the manifest of the last of these marks, None if there are none."""
+        if not marks:
+            return None
+        import pyarrow.compute as pc
+
+        last = max(marks, key=lambda mark: (mark.lsn, mark.written_at))
+        is_last = (pc.field("lsn") == int(last.lsn)) & (pc.field("written_at") == last.written_at)
+        rows = self._table.rows(["tables"], is_last).to_pylist()
+        return Manifest(last.lsn, last.commit_time, tuple(_entry(entry) for entry in rows[0]["tables"]))
 
 
-def _manifest(row: Any) -> Manifest:
-    return Manifest(LSN(row.lsn), _time(row.commit_micros), tuple(map(_entry, row.tables)))
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What is read of every manifest."""
+
+    lsn: LSN
+    commit_time: datetime | None
+    written_at: datetime
 
 
-def _entry(row: Any) -> ManifestEntry:
+def _entry(row: Mapping[str, Any]) -> ManifestEntry:
     return ManifestEntry(
-        row.schema_name,
-        row.table_name,
-        row.path,
-        row.version,
-        LSN(row.applied_lsn),
-        row.is_behind,
-        row.table_id,
-        None if row.offset is None else LSN(row.offset),
+        row["schema_name"],
+        row["table_name"],
+        row["path"],
+        row["version"],
+        LSN(row["applied_lsn"]),
+        row["is_behind"],
+        row["table_id"],
+        None if row["offset"] is None else LSN(row["offset"]),
     )
 
 
-def _time(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else from_microseconds(microseconds)
+def _utc(time: datetime | None) -> datetime | None:
+    return None if time is None else time.astimezone(timezone.utc)

@@ -6,10 +6,8 @@ Both only grow; a run is found by its `run_id`. No values of rows are recorded b
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from pyspark.sql import functions as F
-
 from pipeline.delta.sql import now
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -73,29 +71,30 @@ class Reconciliations:
     """Reads and writes the results of comparisons."""
 
     def __init__(self, lake: Lake) -> None:
-        self._lake = lake
         self._reconciliations = lake.table("_pgdelta", "reconciliations")
         self._differences = lake.table("_pgdelta", "differences")
 
     def record(self, run_id: str, verdict: Reconciliation) -> None:
         """Append the result for a table, its differences first."""
-        spark = self._lake.spark
         names = {"run_id": run_id, "schema_name": verdict.name[0], "table_name": verdict.name[1]}
         if verdict.rows:
             rows = [names | {"lsn": verdict.lsn} | asdict(row) for row in verdict.rows[:MAX_DIFFERENCES]]
             self._differences.ensure(DIFFERENCES)
-            self._differences.append(local_frame(spark, rows, DIFFERENCES))
+            self._differences.append_rows(rows, DIFFERENCES)
         fields = {f: getattr(verdict, f) for f in Reconciliation.__slots__ if f not in ("name", "rows")}
         fields["left_out"] = [{"column": c, "reason": r} for c, r in verdict.left_out.items()]
         fields["misfits"] = [{"column": c, "values": n} for c, n in verdict.misfits.items()]
         self._reconciliations.ensure(RECONCILIATIONS)
         row = names | fields | {"recorded_at": now()}
-        self._reconciliations.append(local_frame(spark, [row], RECONCILIATIONS))
+        self._reconciliations.append_rows([row], RECONCILIATIONS)
 
     def verified(self) -> dict[TableName, LSN]:
         """Return the newest LSN at which each table was equal to its source."""
         if not self._reconciliations.exists():
             return {}
-        equal = self._reconciliations.frame().where(F.col("verdict") == EQUAL)
-        rows = equal.groupBy("schema_name", "table_name").agg(F.max("lsn").alias("lsn")).collect()
-        return {TableName(row.schema_name, row.table_name): LSN(row.lsn) for row in rows}
+        newest: dict[TableName, LSN] = {}
+        for row in self._reconciliations.rows(["schema_name", "table_name", "lsn", "verdict"]).to_pylist():
+            if row["verdict"] == EQUAL:
+                name = TableName(row["schema_name"], row["table_name"])
+                newest[name] = LSN(max(row["lsn"], newest.get(name, INVALID)))
+        return newest

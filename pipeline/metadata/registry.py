@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import now
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
 from pipeline.metadata.events import EventLog
 from pipeline.metadata.misfits import MisfitLog
@@ -91,7 +91,6 @@ class TableRegistry:
     """Reads and writes `_pgdelta/tables`; safe to use from several threads of one apply."""
 
     def __init__(self, lake: Lake) -> None:
-        self._spark = lake.spark
         self._table = lake.table("_pgdelta", "tables")
         self._lock = threading.Lock()
         self._registered: dict[TableName, RegisteredTable] | None = None  # this apply is the only writer
@@ -111,11 +110,10 @@ class TableRegistry:
 
     def _read(self) -> dict[TableName, RegisteredTable]:
         if self._registered is None:
-            rows = self._table.frame().collect() if self._table.exists() else []
-            tables = [_registered_table(row.asDict(recursive=True)) for row in rows]
+            rows = self._table.rows().to_pylist() if self._table.exists() else []
+            tables = [_registered_table(row) for row in rows]
             self._registered = {table.name: table for table in tables}
-            # Spark collects timestamps as local times without a zone.
-            times = [row.updated_at.astimezone(timezone.utc) for row in rows]
+            times = [row["updated_at"].astimezone(timezone.utc) for row in rows]
             self._updated_at = dict(zip(self._registered, times, strict=True))
         return self._registered
 
@@ -132,10 +130,9 @@ class TableRegistry:
                 others = {name: table for name, table in self._read().items() if table.path not in paths}
                 tables, updated_at = others | waiting, self._updated_at | dict.fromkeys(waiting, now())
                 rows = [_row(table, updated_at[name]) for name, table in tables.items()]
-                frame = local_frame(self._spark, rows, TABLES)
                 try:
                     with crash_step(CrashStep.REGISTER_TABLE):
-                        retry_conflicts(lambda: self._table.overwrite(frame, None))
+                        retry_conflicts(lambda: self._table.overwrite_rows(rows, TABLES))
                 except BaseException:
                     # The threads that wait for the lock must not believe that theirs is registered.
                     with self._waiting_lock:

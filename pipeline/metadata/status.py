@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -31,20 +31,20 @@ class StatusTable:
     """Reads and writes `_pgdelta/status`."""
 
     def __init__(self, lake: Lake) -> None:
-        self._spark = lake.spark
         self._table = lake.table("_pgdelta", "status")
 
     def replace(self, rows: Sequence[dict[str, object]]) -> None:
         """Replace the states of all tables in one commit."""
-        frame = local_frame(self._spark, rows, STATUS)
-        retry_conflicts(lambda: self._table.overwrite(frame, None, replaces_schema=True))
+        retry_conflicts(lambda: self._table.overwrite_rows(rows, STATUS, replaces_schema=True))
 
     def failures(self) -> dict[TableName, Failure]:
         """Return the tables that had failed when the states were written."""
         if not self._table.exists():
             return {}
-        rows = self._table.frame().where(f"state = '{FAILED}'").collect()
         return {
-            TableName(row.schema_name, row.table_name): Failure(LSN(row.applied_lsn or 0), row.sentence)
-            for row in rows
+            TableName(row["schema_name"], row["table_name"]): Failure(
+                LSN(row["applied_lsn"] or 0), row["sentence"]
+            )
+            for row in self._table.rows().to_pylist()
+            if row["state"] == FAILED
         }

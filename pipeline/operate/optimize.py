@@ -106,7 +106,7 @@ def run_optimize(
     """
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta optimize {config.pipeline}")
-    lake = Lake.for_writing(spark, config.storage.root)
+    lake = Lake.for_writing(config.storage.root, spark)
     done = []
     tables = list(_tables(lake, globs))
     if globs and not tables:

@@ -81,7 +81,7 @@ def run_resync(
     """
     matches = match_tables(globs)
     spark = spark or start_session(f"pgdelta resync {config.pipeline}")
-    lake = Lake.for_writing(spark, config.storage.root)
+    lake = Lake.for_writing(config.storage.root, spark)
     if runs:
         refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)

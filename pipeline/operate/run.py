@@ -67,7 +67,7 @@ def run_both(
             stop.set()
             raise
 
-    with lock_apply(Lake(spark, config.storage.root)):
+    with lock_apply(Lake(config.storage.root, spark)):
         if trigger == "available-now":
             captured = ingest()
             return RunSummary(captured, apply())

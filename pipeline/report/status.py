@@ -48,7 +48,7 @@ from pipeline.table_name import TableName, match_tables
 
 def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:
     """Read the status of the pipeline; the source is not read if `is_offline`."""
-    lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
+    lake = Lake(config.storage.root, spark or start_session(f"pgdelta status {config.pipeline}"))
     return _read_status(config, Bronze(lake, config.pipeline), Records(lake), is_offline)
 
 
@@ -60,7 +60,7 @@ def read_details(
     Raises ConfigError if a glob is not `schema.table`, or no table matches.
     """
     is_wanted = match_tables(globs)
-    lake = Lake(spark or start_session(f"pgdelta status {config.pipeline}"), config.storage.root)
+    lake = Lake(config.storage.root, spark or start_session(f"pgdelta status {config.pipeline}"))
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     status = _read_status(config, bronze, records, is_offline)
     wanted = [table for table in status.tables if is_wanted(table.name)]
@@ -261,8 +261,8 @@ def _details(
         for column in (relation["columns"] if relation else ())
     }
     silver = lake.table_at(registered.path) if registered else None
-    fields = silver.schema().fields if silver is not None and silver.exists() else []
-    types = {field.name: field.dataType.simpleString().upper() for field in fields}
+    fields = silver.schema().fields if silver is not None and silver.exists() else ()
+    types = {field.name: field.ddl for field in fields}
     names = {column.silver_name: column.name for column in registered.columns} if registered else {}
     return TableDetails(
         table,

@@ -162,7 +162,7 @@ def as_of(
             "as_of reads Delta's log in the JVM of the session, and a Spark Connect session has none. Run "
             "the queries that pgdelta as-of prints."
         )
-    lake = Lake(spark, root)
+    lake = Lake(root, spark)
     return AsOf(lake, Manifests(lake).at(max_lsn, max_time))
 
 

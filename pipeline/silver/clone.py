@@ -56,7 +56,7 @@ class SnapshotBronze(Bronze):
 
     def in_session(self, spark: SparkSession) -> "SnapshotBronze":
         """Return the same tables in another session."""
-        return SnapshotBronze(Lake(spark, self.lake.root), self.pipeline, self._snapshot)
+        return SnapshotBronze(Lake(self.lake.root, spark), self.pipeline, self._snapshot)
 
     def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
         """Return the changes of a table from a start up to an LSN, if the snapshot sees them."""
@@ -137,10 +137,10 @@ class CloneFolder:
         self._lake = lake
         started_at = int(time.time())
         self._run = f"{started_at}-{uuid4().hex}"
-        for name in folders_in(lake.spark, lake.path(*_FOLDER)):
+        for name in folders_in(lake.sessions, lake.path(*_FOLDER)):
             run = _RUN.fullmatch(name)
             if run and started_at - int(run[1]) > _MAX_RUN_SECONDS:
-                remove_folder(lake.spark, lake.path(*_FOLDER, name))
+                remove_folder(lake.sessions, lake.path(*_FOLDER, name))
 
     def table(self, name: TableName) -> LakeTable:
         """Return the table for a clone, which need not exist; remove it afterwards."""
@@ -148,7 +148,7 @@ class CloneFolder:
 
     def close(self) -> None:
         """Remove the folder."""
-        remove_folder(self._lake.spark, self._lake.path(*_FOLDER, self._run))
+        remove_folder(self._lake.sessions, self._lake.path(*_FOLDER, self._run))
 
 
 class SnapshotCloner:
@@ -160,7 +160,7 @@ class SnapshotCloner:
         self._spark = spark
         self._clones = clones
         self._snapshot = snapshot
-        self._bronze = SnapshotBronze(Lake(spark, root), pipeline, snapshot)
+        self._bronze = SnapshotBronze(Lake(root, spark), pipeline, snapshot)
         self._relations = self._bronze.source_relations()
         self._changed: set[TableName] = set()
 
@@ -231,4 +231,4 @@ def _clone(table: LakeTable, version: int, to: LakeTable) -> None:
 def fields_by_physical_name(table: LakeTable) -> dict[str, tuple[str, str]]:
     """Return a table's columns by physical name: (name, DDL)."""
     physical = table.physical_names()
-    return {physical[f.name]: (f.name, f.dataType.simpleString().upper()) for f in table.schema().fields}
+    return {physical[f.name]: (f.name, f.ddl) for f in table.schema().fields}

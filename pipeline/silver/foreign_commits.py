@@ -7,7 +7,7 @@ a RESTORE has undone it; maintenance and changes of properties are fine.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pipeline.delta.log import COLUMN_CHANGING, ROW_PRESERVING, LoggedOperation, operations_after
+from pipeline.delta.log import COLUMN_CHANGING, ROW_PRESERVING, LoggedOperation
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import OURS, TxnId
 from pipeline.errors import LakeError
@@ -61,7 +61,7 @@ def refuse_foreign_commits(table: LakeTable, name: TableName, since_version: int
     """Raise LakeError if a foreign commit changed the table's rows since a version."""
     if table.version() <= since_version:
         return
-    foreign = find_foreign_commit(operations_after(table.spark, table.path, since_version), since_version)
+    foreign = find_foreign_commit(table.operations_after(since_version), since_version)
     if foreign:
         version = foreign.restorable_version
         restore = "" if version is None else f"RESTORE it to version {version}, or "

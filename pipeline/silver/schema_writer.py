@@ -284,7 +284,7 @@ class SchemaWriter:
     def _source_columns(self, metadata_names: Collection[str]) -> dict[str, str]:
         """Return the source's columns in silver: name → DDL."""
         fields = self._table.schema().fields
-        return {f.name: f.dataType.simpleString().upper() for f in fields if f.name not in metadata_names}
+        return {f.name: f.ddl for f in fields if f.name not in metadata_names}
 
     def _metadata_names(self, registered: RegisteredTable | None, source_names: Collection[str]) -> list[str]:
         """Return the names of pgdelta's columns, as registered or found among the table's."""

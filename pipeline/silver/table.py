@@ -52,7 +52,7 @@ class SilverTable:
     ) -> None:
         self.name = name
         self.history = history
-        self.table = LakeTable(spark, path)
+        self.table = LakeTable(path, spark)
         self.bronze = bronze.in_session(spark)
         self._records = records
         self._rule = rule

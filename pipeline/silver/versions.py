@@ -6,27 +6,25 @@ between them. A version may also be gone from the log, or its files removed by V
 """
 
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import unquote, urlparse
 
-from pyspark.sql import DataFrame
-
-from pipeline.delta.filesystem import hadoop_files, hadoop_path
-from pipeline.delta.log import JVM_ERRORS, action_name, actions_after, delta_log, user_metadata_of
+from pipeline.delta.filesystem import path_exists
+from pipeline.delta.log import commit_info, user_metadata_of
+from pipeline.delta.native_commit import vector_file
 from pipeline.delta.table import LakeTable, path_segment
+from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import TxnId
+from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.swap import REBUILD
 from pipeline.table_name import TableName
 
-_ENCODED_UUID = 20  # characters; a folder may precede it
-
 
 def version_and_id(table: LakeTable) -> tuple[int, str]:
     """Return the newest version of a table, and Delta's id of the table."""
     snapshot = table.snapshot()
-    return int(snapshot.version()), str(snapshot.metadata().id())
+    return snapshot.version, snapshot.table_id
 
 
 def manifest_entry(
@@ -40,32 +38,28 @@ def manifest_entry(
 def read_state(table: LakeTable, txn: TxnId) -> tuple[int, str, LSN | None]:
     """Return the newest version of a table, Delta's id of the table, and the offset that it records."""
     snapshot = table.snapshot()
-    offset = table.offsets(snapshot).get(str(txn))
-    return int(snapshot.version()), str(snapshot.metadata().id()), offset
+    return snapshot.version, snapshot.table_id, table.offsets(snapshot).get(str(txn))
 
 
 def why_unreadable(table: LakeTable, version: int, lsn: LSN, table_id: str) -> str | None:
     """Return why a version of a table cannot be read as of an LSN, None if it can."""
-    log = delta_log(table.spark, table.path)
-    newest, found_id = version_and_id(table)
-    if newest < 0:
+    newest = table.snapshot()
+    if newest.version < 0:
         return f"There is no table in {table.path} any more."
-    if version > newest or table_id != found_id:
+    if version > newest.version or table_id != newest.table_id:
         return f"The table in {table.path} was removed and created again since."
-    none = table.spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
     try:
-        log.history().checkVersionExists(version, none, True, False)
-        snapshot = log.getSnapshotAt(version, none, none, False)
+        snapshot = table.snapshot(version)
         offsets = table.offsets(snapshot)
-        next_offset = None if version == newest else _next_offset(table, version, offsets)
-    except JVM_ERRORS:
+        next_offset = None if version == newest.version else _next_offset(table, version, offsets)
+    except LakeError:
         return (
             f"Delta's log of {table.path} does not have version {version} any more: it is older than "
             "delta.logRetentionDuration, or files of the log are missing."
         )
     if not shows_lsn(offsets, lsn, next_offset):
         return f"Version {version} of {table.path} has rows of another commit."
-    if version < newest and (file := _missing_file(table, snapshot)):
+    if version < newest.version and (file := _missing_file(table, snapshot, newest)):
         return (
             f"Version {version} of {table.path} lacks files, such as {file}: VACUUM removes what is older "
             "than delta.deletedFileRetentionDuration."
@@ -113,44 +107,30 @@ def _next_offset(table: LakeTable, version: int, offsets: Mapping[str, LSN]) -> 
     before, now = TxnId.all_of(offsets), TxnId.all_of(table.offsets())
     if all(before.get(txn) == offset for txn, offset in now.items() if txn.advances):
         return None
-    for _, actions in actions_after(table.spark, table.path, version, is_whole=True):
-        by_name = {action_name(action): action for action in actions}
-        recorded = by_name.get("SetTransaction")
-        if recorded is not None and (txn := TxnId.parse(recorded.appId())) is not None and txn.advances:
-            is_rebuild = user_metadata_of(by_name.get("CommitInfo")).get("operation") == REBUILD
-            return int(recorded.version()) + (1 if is_rebuild else 0)
+    for _, actions in table.actions_after(version):
+        actions = list(actions)
+        recorded = next((action["txn"] for action in actions if "txn" in action), None)
+        if recorded is not None and (txn := TxnId.parse(recorded["appId"])) is not None and txn.advances:
+            is_rebuild = user_metadata_of(commit_info(actions)).get("operation") == REBUILD
+            return int(recorded["version"]) + (1 if is_rebuild else 0)
     return None
 
 
-def _missing_file(table: LakeTable, snapshot: Any) -> str | None:
+def _missing_file(table: LakeTable, snapshot: Snapshot, newest: Snapshot) -> str | None:
     """Return a file of a version that does not exist; files that the table still has are not checked."""
-    jvm: Any = table.spark._jvm
-    files, _ = hadoop_files(table.spark, table.path)
-    newest = delta_log(table.spark, table.path).unsafeVolatileSnapshot()
-    removed = _files(table, snapshot).subtract(_files(table, newest))
+    present = newest.files
     checked = set()
-    for row in removed.toLocalIterator():
-        names = [unquote(row.path)]
-        if row.kind == "u":  # a deletion vector in a separate file
-            names.append(_vector_file(jvm, row.vector))
+    for key, add in snapshot.files.items():
+        if key in present:
+            continue
+        names = [unquote(add["path"])]
+        vector = add.get("deletionVector")
+        if vector and vector["storageType"] == "u":  # in a separate file
+            names.append(vector_file(vector["pathOrInlineDv"]))
         for name in names:
             if name not in checked:
                 checked.add(name)
                 path = name if urlparse(name).scheme else f"{table.path}/{name}"
-                if not files.exists(hadoop_path(table.spark, path)):
+                if not path_exists(table.sessions, path):
                     return name
     return None
-
-
-def _files(table: LakeTable, snapshot: Any) -> DataFrame:
-    frame = DataFrame(snapshot.allFiles().toDF(), table.spark)
-    return frame.selectExpr(
-        "path", "deletionVector.storageType AS kind", "deletionVector.pathOrInlineDv AS vector"
-    )
-
-
-def _vector_file(jvm: Any, text: str) -> str:
-    codec = getattr(getattr(jvm.org.apache.spark.sql.delta.util, "Codec$Base85Codec$"), "MODULE$")
-    folder, encoded = text[:-_ENCODED_UUID], text[-_ENCODED_UUID:]
-    name = f"deletion_vector_{codec.decodeUUID(encoded).toString()}.bin"
-    return f"{folder}/{name}" if folder else name

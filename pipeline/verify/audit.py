@@ -205,7 +205,7 @@ def _origin(segment: ChainSegment) -> str:
 
 def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
     """Walk the commits of bronze and count its rows. Raise LakeError if bronze holds no offset."""
-    lake = Lake(spark or start_session(f"pgdelta audit {config.pipeline}"), config.storage.root)
+    lake = Lake(config.storage.root, spark or start_session(f"pgdelta audit {config.pipeline}"))
     bronze = Bronze(lake, config.pipeline)
     captured = bronze.captured_offset() if bronze.changes.exists() else None
     if captured is None:

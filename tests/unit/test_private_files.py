@@ -120,7 +120,7 @@ def test_what_is_staged_is_closed_and_what_lands_is_as_the_umask_says(
     tmp_path: Path, umask: int, is_local: bool
 ) -> None:
     nothing: Any = None
-    lake = Lake(nothing, f"file:{tmp_path}/lake" if is_local else "s3a://bucket/lake")
+    lake = Lake(f"file:{tmp_path}/lake" if is_local else "s3a://bucket/lake", nothing)
     staging = StagingFolder(lake)
     try:
         assert mode_of(staging.path) == 0o700
@@ -139,7 +139,7 @@ def test_what_is_staged_is_closed_and_what_lands_is_as_the_umask_says(
 
 def local_lake(folder: Path) -> Lake:
     nothing: Any = None
-    return Lake(nothing, f"file:{folder}/lake")
+    return Lake(f"file:{folder}/lake", nothing)
 
 
 def test_runs_stage_apart_and_only_what_dead_ones_left_is_removed(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def measure_join(spark: SparkSession, server: EmbeddedServer, folder: Path, rows
         source.execute("VACUUM ANALYZE")
     root, path = folder / "joined", folder / "joined.yaml"
     path.write_text(CONFIG.format(conninfo=server.conninfo, root=root))
-    lake = Lake(spark, str(root))
+    lake = Lake(str(root), spark)
     load, clock = Load(server.conninfo, LIVE_ROWS), Clock(server.conninfo)
     command = [str(PGDELTA), "run", "--config", str(path), "--trigger", "continuous"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -75,7 +75,7 @@ def applying(shop: Pipeline) -> Iterator[threading.Event]:
 
 def is_shown(shop: Pipeline, table: str, is_behind: bool = False) -> bool:
     """Say whether the newest manifest has all of bronze, and has a table as current, or as behind."""
-    lake = Lake(shop.spark, shop.root)
+    lake = Lake(shop.root, shop.spark)
     manifest, captured = Manifests(lake).last(), Bronze(lake, shop.config.pipeline).captured_offset()
     entry = manifest and manifest.by_name.get(TableName("public", table))
     assert captured is not None
@@ -86,7 +86,7 @@ def wait_until_shown(shop: Pipeline, table: str, is_behind: bool = False) -> Non
     """Wait until the newest manifest has all of bronze; say what it has where that takes too long."""
     deadline = time.monotonic() + 240
     while not is_shown(shop, table, is_behind):
-        manifest = Manifests(Lake(shop.spark, shop.root)).last()
+        manifest = Manifests(Lake(shop.root, shop.spark)).last()
         assert time.monotonic() < deadline, f"{manifest} {shop.events(table)}"
         time.sleep(0.5)  # each look is a job of the same Spark
 
@@ -245,7 +245,7 @@ def test_a_rebuild_wants_all_rows_of_its_copy(make_pipeline: MakePipeline, datab
         source.execute(FIRST.format("t").encode())
     pipeline = make_pipeline(create_publication="all", copy="initial")
     pipeline.catch_up()
-    bronze = Bronze(Lake(pipeline.spark, pipeline.root), pipeline.config.pipeline)
+    bronze = Bronze(Lake(pipeline.root, pipeline.spark), pipeline.config.pipeline)
     pipeline.spark.sql(f"DELETE FROM {bronze.changes.identifier} WHERE op = 'R' AND ordinal % 2 = 0")
     remove(pipeline)
     pipeline.run(AFTER.format("t", 1))

@@ -28,7 +28,7 @@ UPTO = LSN(100)
 
 def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
     """Return an apply of a lake of so many tables, each of which was copied and shows all that bronze has."""
-    lake = Lake(spark, str(folder))
+    lake = Lake(str(folder), spark)
     bronze, records, manifests = Bronze(lake, "shop"), Records(lake), Manifests(lake)
     bronze.ensure()
     records.ensure()

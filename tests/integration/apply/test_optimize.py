@@ -82,7 +82,7 @@ def test_one_table_that_fails_keeps_no_other_from_being_done(
     assert [table.table for table in summary.tables if table.failure] == ["bronze/changes"]
     assert files_of(grown, "silver", "public", "t") == 1
     assert parts(grown) > 1, "what was merged left just now, and stays a week"
-    table = Lake(grown.spark, grown.root).table("silver", "public", "t")
+    table = Lake(grown.root, grown.spark).table("silver", "public", "t")
     properties = "'delta.deletedFileRetentionDuration' = 'interval 0 seconds'"
     grown.spark.sql(f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ({properties})")
     summary = run_optimize(grown.config, ["public.t"], vacuums=True, spark=grown.spark)

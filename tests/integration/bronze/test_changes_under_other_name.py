@@ -24,7 +24,7 @@ DDL = (
 def test_only_what_lies_between_changes_under_its_own_name_is_missing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    changes = Lake(spark, str(tmp_path)).table("bronze", "changes")
+    changes = Lake(str(tmp_path), spark).table("bronze", "changes")
     changes.ensure(DDL)
 
     def find(

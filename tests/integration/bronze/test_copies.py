@@ -22,7 +22,7 @@ ROW = {"copy_id": 1, "schema_name": NAME[0], "table_name": NAME[1]}
 def test_each_look_sees_what_was_recorded_before_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer, reader = (Copies(Lake(spark, str(tmp_path))) for _ in range(2))
+    writer, reader = (Copies(Lake(str(tmp_path), spark)) for _ in range(2))
     assert reader.read() == CopyHistory()
     request = CopyRequest.of(NAME, "it was requested")
     writer.request([request])

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 def opened(spark: SparkSession, folder: Path) -> BronzeWriter:
     """Return the writer of a start of ingest."""
-    bronze = Bronze(Lake(spark, str(folder)), "shop")
+    bronze = Bronze(Lake(str(folder), spark), "shop")
     bronze.ensure()
     return BronzeWriter(bronze, {})
 

@@ -23,7 +23,7 @@ class Land:
     """A bronze table to which commits come; each row is of a transaction that ends at an LSN."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.bronze = Bronze(Lake(spark, str(folder)), "shop")
+        self.bronze = Bronze(Lake(str(folder), spark), "shop")
         self.bronze.ensure()
         self.land(10)
 

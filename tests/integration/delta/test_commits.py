@@ -21,7 +21,7 @@ FIRST, SECOND = TableCommit(ONE, LSN(5)), TableCommit(TWO, LSN(7))
 
 @pytest.fixture
 def table(spark: SparkSession, tmp_path: Path) -> LakeTable:
-    made = Lake(spark, str(tmp_path)).table("t")
+    made = Lake(str(tmp_path), spark).table("t")
     made.ensure("id INT")
     return made
 

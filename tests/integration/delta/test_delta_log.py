@@ -56,7 +56,7 @@ def test_names_are_looked_up_once_for_each_jvm() -> None:
 
 @pytest.mark.spark
 def test_a_log_without_its_checksum_file_is_read_in_any_thread(spark: SparkSession, tmp_path: Path) -> None:
-    table = Lake(spark, str(tmp_path)).table("t")
+    table = Lake(str(tmp_path), spark).table("t")
     table.ensure("n BIGINT", {"delta.checkpointInterval": "1"})
     table.append(spark.range(3).toDF("n"), TableCommit(TxnId("t"), LSN(7)))
     assert list(tmp_path.glob("t/_delta_log/*.checkpoint.parquet"))

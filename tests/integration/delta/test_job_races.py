@@ -143,7 +143,7 @@ def racing(root: Path, count: int, **options: Any) -> Iterator[Racers]:
 def raced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lake, Racers]]:
     """Give a lake and three processes."""
     root = tmp_path_factory.mktemp("raced") / "lake"
-    lake = Lake.for_writing(spark, str(root))
+    lake = Lake.for_writing(str(root), spark)
     prepare(lake)
     with racing(root, 3) as racers:
         yield lake, racers
@@ -199,7 +199,7 @@ def test_no_acknowledged_commit_is_lost(
 
 def test_the_race_finds_what_a_store_loses(spark: SparkSession, racer: Path, tmp_path: Path) -> None:
     root = tmp_path / "lake"
-    lake = Lake.for_writing(spark, str(root))
+    lake = Lake.for_writing(str(root), spark)
     prepare(lake)
     with racing(root, 2, store="SlowLogStore", jar=racer) as racers:
         outcome = race(lake, racers, ("apply", "resync"), "requests", 5)

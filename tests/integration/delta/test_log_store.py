@@ -77,7 +77,7 @@ def test_a_folder_that_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_tables_with_every_kind_of_file_are_committed(spark: SparkSession, tmp_path: Path) -> None:
-    table = Lake(spark, str(tmp_path)).table("a folder with %2F", "t")
+    table = Lake(str(tmp_path), spark).table("a folder with %2F", "t")
     vectors = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
     table.ensure("id INT, part STRING", vectors)
     rows = spark.range(0, 100, 1, 1).selectExpr("CAST(id AS INT)", "'a/b c%' AS part")

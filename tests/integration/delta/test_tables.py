@@ -17,7 +17,7 @@ ONE, TWO = TxnId("one"), TxnId("two")
 
 
 def make(spark: SparkSession, folder: Path) -> LakeTable:
-    table = Lake(spark, str(folder)).table("t")
+    table = Lake(str(folder), spark).table("t")
     table.ensure("id INT")
     for app, lsn in ((ONE, 5), (TWO, 9), (ONE, 7)):
         table.append(local_frame(spark, [{"id": lsn}], "id INT"), TableCommit(app, LSN(lsn)))

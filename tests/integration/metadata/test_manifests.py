@@ -35,7 +35,7 @@ def test_files_are_merged_where_the_version_gets_to_a_multiple(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_module, "COMPACTION_INTERVAL", 6)
-    lake = Lake(spark, str(tmp_path))
+    lake = Lake(str(tmp_path), spark)
     manifests = Manifests(lake)
     manifests.ensure()
     record(manifests, *range(1, 20))
@@ -51,13 +51,13 @@ def test_files_are_merged_where_the_version_gets_to_a_multiple(
 def test_a_process_that_begins_on_an_older_lake_merges_nothing_at_each_commit(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    table = Lake(spark, str(tmp_path)).table("_pgdelta", "manifests")
+    table = Lake(str(tmp_path), spark).table("_pgdelta", "manifests")
     table.ensure(MANIFESTS)
-    record(Manifests(Lake(spark, str(tmp_path))), *range(1, 5))
+    record(Manifests(Lake(str(tmp_path), spark)), *range(1, 5))
     spark.sql(f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ('{AUTO_COMPACTION}' = 'true')")
     delta: Any = spark._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
     delta.stats.AutoCompactPartitionStats.instance(spark._jsparkSession).resetTestOnly()
-    manifests = Manifests(Lake(spark, str(tmp_path)))
+    manifests = Manifests(Lake(str(tmp_path), spark))
     manifests.ensure()
     record(manifests, 5, 6, 7)
     assert merges(table) == []
@@ -71,7 +71,7 @@ def test_a_merge_that_loses_against_another_writer_fails_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_module, "COMPACTION_INTERVAL", 2)
-    manifests = Manifests(Lake(spark, str(tmp_path)))
+    manifests = Manifests(Lake(str(tmp_path), spark))
     manifests.ensure()
     record(manifests, 1)
     sql, refused = SparkSession.sql, []
@@ -86,4 +86,4 @@ def test_a_merge_that_loses_against_another_writer_fails_nothing(
     record(manifests, 2, 3)
     monkeypatch.undo()
     assert len(refused) == 1
-    assert Lake(spark, str(tmp_path)).table("_pgdelta", "manifests").frame().count() == 3
+    assert Lake(str(tmp_path), spark).table("_pgdelta", "manifests").frame().count() == 3

@@ -35,23 +35,23 @@ NEW = RegisteredTable(
 def test_an_entry_is_read_back_as_recorded(
     spark: SparkSession, tmp_path: Path, entry: RegisteredTable
 ) -> None:
-    records = Records(Lake(spark, str(tmp_path)))
+    records = Records(Lake(str(tmp_path), spark))
     records.ensure()
     records.tables.register(entry)
-    assert Records(Lake(spark, str(tmp_path))).tables.read() == {TableName("public", "t"): entry}
+    assert Records(Lake(str(tmp_path), spark)).tables.read() == {TableName("public", "t"): entry}
 
 
 def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    records = Records(Lake(spark, str(tmp_path)))
+    records = Records(Lake(str(tmp_path), spark))
     records.ensure()
     kinds = ("resync", "diverged", "evolved", "held")
     records.events.record([Event("public", kind, LSN(1), kind, "a sentence") for kind in kinds])
     told = {TableName("public", "resync"): LSN(1), TableName("public", "diverged"): LSN(1)}
     assert records.events.resyncs() == told
     assert records.events.resyncs() == told
-    after_a_crash = Records(Lake(spark, str(tmp_path)))
+    after_a_crash = Records(Lake(str(tmp_path), spark))
     after_a_crash.events.record([Event("public", "resync", LSN(7), "resync", "another sentence")])
     newer = {**told, TableName("public", "resync"): LSN(7)}
     assert after_a_crash.events.resyncs() == newer
@@ -66,7 +66,7 @@ def test_events_that_only_a_copy_answers_are_told_until_they_are_forgotten(
 def test_an_event_is_recorded_once_and_looked_for_once_by_a_process(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(spark, str(tmp_path))
+    lake = Lake(str(tmp_path), spark)
     records = Records(lake)
     records.ensure()
     held, evolved = (Event("public", "t", LSN(1), kind, "a sentence") for kind in ("held", "evolved"))
@@ -83,7 +83,7 @@ def test_an_event_is_recorded_once_and_looked_for_once_by_a_process(
 def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = Lake(spark, str(tmp_path))
+    lake = Lake(str(tmp_path), spark)
     records = Records(lake)
     records.ensure()
     event = Event("public", "t", LSN(1), "held", "a sentence")

@@ -53,7 +53,7 @@ def change(pipeline: Pipeline) -> None:
 
 def forget(pipeline: Pipeline, *names: str) -> None:
     """Have Delta forget the positions of a table, so long ago that no checkpoint has them either."""
-    table = LakeTable(pipeline.spark, str(pipeline.path(*names)))
+    table = LakeTable(str(pipeline.path(*names)), pipeline.spark)
     sql = f"ALTER TABLE {table.identifier}"
     pipeline.spark.sql(f"{sql} SET TBLPROPERTIES ('{RETENTION}' = 'interval 0 seconds')")
     jvm: Any = pipeline.spark._jvm
@@ -69,7 +69,7 @@ def forget(pipeline: Pipeline, *names: str) -> None:
 
 def clear_log(pipeline: Pipeline, *names: str) -> None:
     """Have Delta remove the log of a table so far, as it does with a checkpoint that is 30 days old."""
-    table = LakeTable(pipeline.spark, str(pipeline.path(*names)))
+    table = LakeTable(str(pipeline.path(*names)), pipeline.spark)
     folder = pipeline.path(*names, "_delta_log")
     jvm: Any = pipeline.spark._jvm
     log = jvm.org.apache.spark.sql.delta.DeltaLog
@@ -173,7 +173,7 @@ def test_rows_whose_position_is_forgotten_get_nothing_twice(pipeline: Pipeline) 
     pipeline.catch_up()
     for name in ("t", "bag"):
         forget(pipeline, "silver", "public", name)
-        table = LakeTable(pipeline.spark, str(pipeline.path("silver", "public", name)))
+        table = LakeTable(str(pipeline.path("silver", "public", name)), pipeline.spark)
         for kind in (TxnKind.REBUILD, TxnKind.KEY_RANGES):  # younger, and says nothing of rows
             commit = TableCommit(TxnId(pipeline.config.pipeline, kind=kind), LSN(time.time_ns()))
             table.append(table.frame().limit(0), commit)

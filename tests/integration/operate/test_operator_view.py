@@ -128,7 +128,7 @@ def test_status_shows_lags_rows_and_slot_and_leaves_them_in_the_lake(pipeline: P
         read_details(pipeline.config, ["nothing.*"], spark=pipeline.spark)
 
     assert online.rate is None or online.rate > 0
-    bronze = Bronze(Lake(pipeline.spark, pipeline.root), pipeline.config.pipeline)
+    bronze = Bronze(Lake(pipeline.root, pipeline.spark), pipeline.config.pipeline)
     point = bronze.captured_offset()
     assert point is not None
     now = datetime.now(timezone.utc)

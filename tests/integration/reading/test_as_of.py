@@ -112,7 +112,7 @@ def test_every_manifest_shows_whole_transactions(pipeline: Pipeline, far_east: N
     assert [row.n for row in pipeline.spark.sql(joined).collect()] == [4]
 
     # a table that is held is as of another commit than the others
-    manifests = Manifests(Lake(pipeline.spark, pipeline.root))
+    manifests = Manifests(Lake(pipeline.root, pipeline.spark))
     last = manifests.last()
     assert last is not None
     entries = (replace(e, is_behind=e.table_name == "Credit") for e in last.entries)
@@ -232,7 +232,7 @@ def test_a_manifest_of_an_older_release_is_read_by_the_positions_of_its_versions
 @pytest.mark.slow
 def test_versions_whose_files_or_log_are_gone_are_refused(booked: Pipeline) -> None:
     lsns = manifest_lsns(booked)
-    gone = LakeTable(booked.spark, str(booked.path("silver", "public", "debit")))
+    gone = LakeTable(str(booked.path("silver", "public", "debit")), booked.spark)
     check = "spark.databricks.delta.retentionDurationCheck.enabled"
     booked.spark.conf.set(check, "false")
     try:

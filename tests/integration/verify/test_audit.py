@@ -48,7 +48,7 @@ def test_a_chain_is_whole_until_it_is_broken(pipeline: Pipeline) -> None:
     assert (segment["slot"], segment["timeline"]) == (pipeline.config.source.slot, 1)
 
     # a commit that does not go on where the last one ended, as a restored slot would have it
-    bronze = Bronze(Lake(pipeline.spark, pipeline.root), pipeline.config.pipeline)
+    bronze = Bronze(Lake(pipeline.root, pipeline.spark), pipeline.config.pipeline)
     facts, captured = bronze.metadata(), LSN.parse(data["to_lsn"])
     start, end = LSN(captured + 0x100), LSN(captured + 0x200)
     range_of = {"from_lsn": str(start), "to_lsn": str(end), "changes": 0}

@@ -182,7 +182,7 @@ def test_what_is_equal_is_called_equal_while_the_load_goes_on(shop: Pipeline) ->
 
 def test_tables_at_rest_are_compared_as_they_are(shop: Pipeline) -> None:
     names = [TableName("public", name) for name in ("items", "pairs", "bag", ODD, "nowhere")]
-    lake = Lake(shop.spark, shop.root)
+    lake = Lake(shop.root, shop.spark)
     verdicts = compare_at_rest(shop.config, lake, names)
     assert [verdict.name for verdict in verdicts] == names[:4]
     assert {(verdict.verdict, bool(verdict.left_out)) for verdict in verdicts} == {(EQUAL, False)}
@@ -231,7 +231,7 @@ def test_every_injury_is_found_while_the_load_goes_on(shop: Pipeline) -> None:
         ("surplus", 1),
         ("surplus", whole[0]),
     ]
-    assert Reconciliations(Lake(shop.spark, shop.root)).verified().keys() == {("public", ODD)}
+    assert Reconciliations(Lake(shop.root, shop.spark)).verified().keys() == {("public", ODD)}
     repaired = run_reconcile(shop.config, spark=shop.spark, runs=True, repairs=True)
     assert repaired.repairs == {
         ("public", "items"): "A partial resync of 6 keys is requested.",

@@ -126,7 +126,7 @@ def main() -> None:
     from pipeline.delta.spark.session import start_session
     from pipeline.delta.table import Lake
 
-    lake = Lake.for_writing(start_session("race"), root)
+    lake = Lake.for_writing(root, start_session("race"))
     with answers.open("w") as out:
 
         def say(answer: object) -> None:

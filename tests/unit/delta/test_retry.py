@@ -83,7 +83,7 @@ def test_a_conflict_has_a_sentence() -> None:
 
 @pytest.mark.spark
 def test_what_delta_refuses_is_a_conflict(spark: SparkSession, tmp_path: Path) -> None:
-    table = Lake(spark, str(tmp_path)).table("t")
+    table = Lake(str(tmp_path), spark).table("t")
     table.ensure("id INT")
     table.append(spark.range(2).selectExpr("CAST(id AS INT) AS id"))
     jvm: Any = spark._jvm

@@ -12,7 +12,7 @@ from pipeline.silver.swap import BufferedRecords
 
 
 def test_only_resyncs_after_the_shown_lsn_are_returned() -> None:
-    records = BufferedRecords(Records(Lake(cast("Any", None), "file:/lake")))
+    records = BufferedRecords(Records(Lake("file:/lake", cast("Any", None))))
     events = [
         Event("public", "t", LSN(lsn), kind, f"{kind} at {lsn}")
         for lsn in (40, 50, 60)

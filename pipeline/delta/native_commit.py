@@ -1,0 +1,280 @@
+"""Commit to a Delta table on a file system of this machine, without Spark.
+
+A version is written to a temporary file, synced to disk with the data files that it adds, and becomes visible
+by a hard link, which the file system refuses if the version exists: the same steps, and the same guarantees,
+as `LinkLogStore` gives Spark's commits. Every commit is read back.
+
+A commit that loses the race for a version is checked against what was committed meanwhile, by the rules of
+Delta, and then tries the next version. Raises `SameWriteError` if another writer recorded one of its
+transaction ids, and `ConflictError` if the write has to be made again from the table's new state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+from uuid import UUID, uuid4
+
+from pipeline import __version__
+from pipeline.delta.checkpoint_files import commit_name
+from pipeline.delta.retry import ConflictError, SameWriteError
+from pipeline.delta.sync import sync_file, sync_folder, sync_names
+from pipeline.errors import LakeError
+
+Action = dict[str, Any]
+"""One action of Delta's log protocol as JSON: an object with one key."""
+
+ENGINE = f"pgdelta/{__version__}"
+SYNC_VARIABLE = "PGDELTA_SYNC"  # false omits syncing to disk, for measurements
+_BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_ENCODED_UUID = 20  # characters; a folder may precede it
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a commit records about itself in its `commitInfo`; the values of both mappings are texts."""
+
+    name: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    user_metadata: str | None = None
+    is_blind_append: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a write depends on, by which a commit that was made meanwhile conflicts with it or not.
+
+    `app_ids` are transaction ids besides those that it records. With `whole_table` every commit that changes
+    rows conflicts, else only one that removes a file that this write removes too.
+    """
+
+    app_ids: Collection[str] = ()
+    whole_table: bool = False
+
+
+def commit(
+    table: Path, read_version: int, actions: Sequence[Action], operation: Operation, reads: Reads | None = None
+) -> int:
+    """Commit actions to the table in a local folder and return the version.
+
+    The actions follow from the version `read_version`, -1 for a table that does not exist yet: its first
+    commit has `protocol` and `metaData`. Raises SameWriteError, ConflictError, or LakeError if the storage
+    cannot commit or has lost the commit.
+    """
+    reads = reads or Reads()
+    log = table / "_delta_log"
+    if read_version < 0:
+        log.mkdir(parents=True, exist_ok=True)
+    txn_id = str(uuid4())
+    syncs = os.environ.get(SYNC_VARIABLE) != "false"
+    if syncs:
+        _sync_data(table, actions)
+    version = read_version + 1
+    while True:
+        information = _commit_info(operation, txn_id, read_version)
+        lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in (information, *actions)]
+        if version > 0 and not _is_version_there(log, version - 1):
+            raise ConflictError(f"The table in {table} was removed or replaced meanwhile. Run again.")
+        if _create(log, version, "\n".join(lines) + "\n", syncs=syncs):
+            break
+        _check(table, version, actions, reads)
+        version += 1
+    _read_back(table, version, txn_id)
+    if syncs:
+        sync_folder(log)
+        if version == 0:
+            sync_names(table)
+    return version
+
+
+def read_commit(log: Path, version: int) -> list[Action] | None:
+    """Return the actions of a version in a log folder, None if it does not have the version."""
+    try:
+        lines = (log / commit_name(version)).read_bytes().splitlines()
+    except FileNotFoundError:
+        return None
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def txn_actions(versions: Mapping[str, int]) -> list[Action]:
+    """Return the actions that record these versions by application id."""
+    return [
+        {"txn": {"appId": app_id, "version": int(version), "lastUpdated": now_milliseconds()}}
+        for app_id, version in versions.items()
+    ]
+
+
+def remove_action(add: Mapping[str, Any], *, data_change: bool = True) -> Action:
+    """Return the action that removes a file, from the `add` action that added it."""
+    remove: dict[str, Any] = {
+        "path": add["path"],
+        "deletionTimestamp": now_milliseconds(),
+        "dataChange": data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": add.get("partitionValues") or {},
+        "size": add.get("size"),
+    }
+    for name in ("tags", "deletionVector", "baseRowId", "defaultRowCommitVersion"):
+        if add.get(name) is not None:
+            remove[name] = add[name]
+    return {"remove": {name: value for name, value in remove.items() if value is not None}}
+
+
+def now_milliseconds() -> int:
+    """Return the current time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def _commit_info(operation: Operation, txn_id: str, read_version: int) -> Action:
+    information: dict[str, Any] = {
+        "timestamp": now_milliseconds(),
+        "operation": operation.name,
+        "operationParameters": dict(operation.parameters),
+    }
+    if read_version >= 0:
+        information["readVersion"] = read_version
+    information["isolationLevel"] = "Serializable"
+    information["isBlindAppend"] = operation.is_blind_append
+    information["operationMetrics"] = dict(operation.metrics)
+    if operation.user_metadata is not None:
+        information["userMetadata"] = operation.user_metadata
+    information |= {"engineInfo": ENGINE, "txnId": txn_id}
+    return {"commitInfo": information}
+
+
+def _is_version_there(log: Path, version: int) -> bool:
+    """Return whether a version is in the log; the clean-up of a log may leave its checkpoint only."""
+    return (log / commit_name(version)).exists() or any(log.glob(f"{version:020}.checkpoint*"))
+
+
+def _create(log: Path, version: int, text: str, *, syncs: bool) -> bool:
+    """Create the file of a version in one step; return False if the version exists."""
+    target = log / commit_name(version)
+    if target.exists():
+        return False
+    temporary = log / f".{target.name}.{uuid4()}.tmp"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            if syncs:
+                os.fsync(descriptor)
+        # readers would refuse the new file by Hadoop's checksum of an earlier one of this name
+        (log / f".{target.name}.crc").unlink(missing_ok=True)
+        return _link(temporary, target)
+    except FileNotFoundError:
+        raise ConflictError(f"The table in {log.parent} was removed meanwhile. Run again.") from None
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def _link(temporary: Path, target: Path) -> bool:
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        # NFS repeats a request whose answer was lost, and then finds the link that the first request made
+        return os.path.samefile(temporary, target)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.strerror and os.path.exists(temporary):
+            raise LakeError(
+                f"The file system of {target.parent} has no hard links ({error.strerror}), so two writers "
+                "could commit one version. Use a storage.root on a file system with hard links."
+            ) from error
+        raise
+    return True
+
+
+def _check(table: Path, version: int, actions: Sequence[Action], reads: Reads) -> None:
+    """Raise SameWriteError or ConflictError if a version that was committed meanwhile conflicts."""
+    theirs = read_commit(table / "_delta_log", version)
+    if theirs is None:
+        raise ConflictError(f"The table in {table} was removed or replaced meanwhile. Run again.")
+    ours = {action["txn"]["appId"] for action in actions if "txn" in action}.union(reads.app_ids)
+    removed = {_file_key(action["remove"]) for action in actions if "remove" in action}
+    for action in theirs:
+        if "txn" in action and action["txn"]["appId"] in ours:
+            raise SameWriteError(
+                f"A concurrent commit, version {version} of {table}, recorded {action['txn']['appId']} too."
+            )
+    for action in theirs:
+        if "metaData" in action or "protocol" in action:
+            raise ConflictError(f"The columns or properties of {table} were changed by a concurrent commit.")
+        if "remove" in action and _file_key(action["remove"]) in removed:
+            raise ConflictError(f"Files of {table} were removed by a concurrent commit.")
+        change = action.get("add") or action.get("remove")
+        if reads.whole_table and change is not None and change.get("dataChange", True):
+            raise ConflictError(f"Rows of {table} were changed by a concurrent commit.")
+
+
+def _file_key(action: Mapping[str, Any]) -> tuple[str, str]:
+    return action["path"], json.dumps(action.get("deletionVector"), sort_keys=True)
+
+
+def _read_back(table: Path, version: int, txn_id: str) -> None:
+    found = read_commit(table / "_delta_log", version)
+    if not any(action.get("commitInfo", {}).get("txnId") == txn_id for action in found or ()):
+        raise LakeError(
+            f"The storage of {table} lost a commit: it confirmed version {version}, which is another "
+            "writer's. Nothing of the commit was acknowledged. Let all writers use a log store in which "
+            "commits exclude each other (docs/operations/limits.md), then run again."
+        )
+
+
+def _sync_data(table: Path, actions: Iterable[Action]) -> None:
+    """Sync the files that the actions add, Hadoop's checksums of them, and their folders up to the table's."""
+    folders: dict[Path, None] = {}
+    for action in actions:
+        added = action.get("add") or action.get("cdc")
+        if added is None:
+            continue
+        for path in _files_of(table, added):
+            # a file that does not exist any more, and that is added again, was not written by this commit
+            if not sync_file(path):
+                continue
+            sync_file(path.with_name(f".{path.name}.crc"))
+            folders[path.parent] = None
+            for above in path.parents:
+                if above.is_relative_to(table):
+                    folders[above] = None
+    for folder in folders:
+        sync_folder(folder)
+
+
+def _files_of(table: Path, added: Mapping[str, Any]) -> list[Path]:
+    paths = [str(added["path"])]
+    vector = added.get("deletionVector")
+    if vector and vector.get("storageType") == "p":
+        paths.append(str(vector["pathOrInlineDv"]))
+    files = []
+    for path in paths:
+        parsed = urlparse(path)
+        if parsed.scheme in ("", "file"):
+            files.append(table / unquote(parsed.path))
+    if vector and vector.get("storageType") == "u":
+        files.append(table / vector_file(str(vector["pathOrInlineDv"])))
+    return files
+
+
+def vector_file(text: str) -> str:
+    """Return the path, relative to its table, of a deletion vector in a file of its own."""
+    folder, encoded = text[:-_ENCODED_UUID], text[-_ENCODED_UUID:]
+    words = []
+    for start in range(0, _ENCODED_UUID, 5):
+        number = 0
+        for character in encoded[start : start + 5]:
+            number = number * 85 + _BASE85.index(character)
+        words.append(number.to_bytes(4, "big"))
+    name = f"deletion_vector_{UUID(bytes=b''.join(words))}.bin"
+    return f"{folder}/{name}" if folder else name

@@ -1,0 +1,59 @@
+"""The Spark session of a lake, started where it is first needed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkProvider:
+    """A Spark session, or the name of an application whose session starts at its first use.
+
+    Safe to use from several threads. With `commits_locally` the session is refused if its commits to a local
+    folder do not exclude those of other processes.
+    """
+
+    def __init__(
+        self, spark: SparkSession | None = None, *, name: str = "pgdelta", commits_locally: bool = False
+    ) -> None:
+        self._spark = spark
+        self._name = name
+        self._commits_locally = commits_locally
+        self._is_checked = False
+        self._lock = threading.Lock()
+
+    @property
+    def session(self) -> SparkSession:
+        """The session; raises LakeError if Delta's JARs or the log store are missing."""
+        with self._lock:
+            if self._spark is None:
+                from pipeline.delta.spark.session import start_session
+
+                self._spark = start_session(self._name)
+            self._check(self._spark)
+            return self._spark
+
+    def check(self) -> None:
+        """Raise LakeError if there is a session and its commits do not exclude others."""
+        if self._spark is not None:
+            self._check(self._spark)
+
+    @property
+    def started(self) -> SparkSession | None:
+        """The session, None if it has not started; another one of the process may have cached logs."""
+        if self._spark is None and "pyspark.sql" in sys.modules:
+            from pyspark.sql import SparkSession
+
+            return SparkSession.getActiveSession()
+        return self._spark
+
+    def _check(self, spark: SparkSession) -> None:
+        if self._commits_locally and not self._is_checked:
+            from pipeline.delta.spark.log_store import require_log_store
+
+            require_log_store(spark)
+            self._is_checked = True
