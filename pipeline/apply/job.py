@@ -60,7 +60,7 @@ def _apply(
     failure = _follow(applier, spark, trigger, stop, status, checkpoint)
     if failure is not None and applier.error is None and not stop.is_set():
         # The checkpoint is damaged, or names a version that Delta removed. Only the trigger depends on it.
-        remove_folder(spark, checkpoint)
+        remove_folder(applier.lake.sessions, checkpoint)
         failure = _follow(applier, spark, trigger, stop, status, checkpoint)
     if applier.error is not None:
         raise applier.error

@@ -8,9 +8,8 @@ writes `copies`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
-
-from pyspark.sql import functions as F
 
 from pipeline.bronze.copy_states import (
     ABANDONED,
@@ -27,8 +26,8 @@ from pipeline.bronze.copy_states import (
 )
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
-from pipeline.delta.sql import from_microseconds, now
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.sql import EPOCH, now
+from pipeline.delta.table import Lake
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -45,6 +44,7 @@ REQUESTS = (
     "request_id STRING, schema_name STRING, table_name STRING, reason STRING, requested_at TIMESTAMP, "
     + _KEY_RANGES
 )
+_MICROSECOND = timedelta(microseconds=1)
 CopyRow = dict[str, object]
 
 
@@ -106,31 +106,31 @@ def _key_range_rows(ranges: Sequence[KeyRange]) -> list[dict[str, list[str]]] | 
     return [{"first": list(each.first), "last": list(each.last)} for each in ranges] or None
 
 
-def _key_ranges(rows: Sequence[Any] | None) -> tuple[KeyRange, ...]:
-    return tuple(KeyRange(tuple(row.first), tuple(row.last)) for row in rows or ())
+def _key_ranges(rows: Sequence[Mapping[str, Any]] | None) -> tuple[KeyRange, ...]:
+    return tuple(KeyRange(tuple(row["first"]), tuple(row["last"])) for row in rows or ())
 
 
-def _states(rows: Sequence[Any]) -> dict[TableName, list[CopyState]]:
+def _states(rows: Sequence[Mapping[str, Any]]) -> dict[TableName, list[CopyState]]:
     """Return the copies of each table, given all rows in the order in which they were recorded."""
     found: dict[TableName, dict[int, CopyState]] = {}
     for row in rows:
-        name = TableName(row.schema_name, row.table_name)
-        state = found.setdefault(name, {}).setdefault(row.copy_id, CopyState(row.copy_id, name, row.state))
-        state.state = row.state
-        state.requests = tuple(row.requests or state.requests)
-        state.sentence = row.sentence
-        if row.state == READING:
-            state.relation_id, state.membership = row.relation_id, row.membership
-            state.relation_version = row.relation_version
-            chunks = tuple(Chunk(c.relation_id, c.filenode, c.first_page, c.end_page) for c in row.chunks)
-            snapshot = SnapshotChunks(LSN(row.lsn), tuple(row.running), row.chunks_before, chunks)
-            state.snapshots.append(snapshot)
-            state.key_ranges = _key_ranges(row.key_ranges)
-        elif row.state == DROPPED:
-            state.dropped_at = LSN(row.lsn)
-        elif row.state == COMPLETE:
-            state.row_count = row.row_count
-            state.invisible_commits = tuple(LSN(lsn) for lsn in row.invisible_commits)
+        name, copy_id = TableName(row["schema_name"], row["table_name"]), row["copy_id"]
+        state = found.setdefault(name, {}).setdefault(copy_id, CopyState(copy_id, name, row["state"]))
+        state.state = row["state"]
+        state.requests = tuple(row["requests"] or state.requests)
+        state.sentence = row["sentence"]
+        if row["state"] == READING:
+            state.relation_id, state.membership = row["relation_id"], row["membership"]
+            state.relation_version = row["relation_version"]
+            chunks = tuple(Chunk(**chunk) for chunk in row["chunks"])
+            running, before = tuple(row["running"]), row["chunks_before"]
+            state.snapshots.append(SnapshotChunks(LSN(row["lsn"]), running, before, chunks))
+            state.key_ranges = _key_ranges(row["key_ranges"])
+        elif row["state"] == DROPPED:
+            state.dropped_at = LSN(row["lsn"])
+        elif row["state"] == COMPLETE:
+            state.row_count = row["row_count"]
+            state.invisible_commits = tuple(LSN(lsn) for lsn in row["invisible_commits"])
     return {name: [states[i] for i in sorted(states)] for name, states in found.items()}
 
 
@@ -142,7 +142,7 @@ class Copies:
         self.table = lake.table("bronze", "copies")
         self._requests = lake.table("_pgdelta", "requests")
         self._history = CopyHistory()
-        self._recorded_at = 0  # microseconds since 1970: of the newest row
+        self._recorded_at = EPOCH  # of the newest row
         self._requests_version = -1
 
     def read(self) -> CopyHistory:
@@ -152,26 +152,31 @@ class Copies:
         if requests_version != self._requests_version:
             history = replace(history, requests=self._read_requests())
         if history.version != self._history.version:
-            micros = F.expr("unix_micros(recorded_at)").alias("micros")
-            rows = self.table.frame().withColumn("micros", micros).orderBy("copy_id", "micros").collect()
-            self._recorded_at = max((row.micros for row in rows), default=0)
-            gaps = (Gap(LSN(r.from_lsn), LSN(r.lsn), r.sentence) for r in rows if r.state == GAP)
+            rows = self.table.rows().to_pylist()
+            rows.sort(key=lambda row: (row["copy_id"], row["recorded_at"]))
+            self._recorded_at = max((row["recorded_at"] for row in rows), default=EPOCH)
+            gaps = (
+                Gap(LSN(row["from_lsn"]), LSN(row["lsn"]), row["sentence"])
+                for row in rows
+                if row["state"] == GAP
+            )
             history = replace(
                 history,
-                states=_states([row for row in rows if row.state != GAP]),
+                states=_states([row for row in rows if row["state"] != GAP]),
                 gaps=tuple(sorted(gaps, key=lambda gap: gap.end)),
             )
         self._history, self._requests_version = history, requests_version
         return history
 
     def _read_requests(self) -> tuple[CopyRequest, ...]:
-        rows = self._requests.frame().orderBy("requested_at").collect()
+        rows = self._requests.rows().to_pylist()
+        rows.sort(key=lambda row: row["requested_at"])
         return tuple(
             CopyRequest(
-                row.request_id,
-                TableName(row.schema_name, row.table_name),
-                row.reason,
-                _key_ranges(row.key_ranges),
+                row["request_id"],
+                TableName(row["schema_name"], row["table_name"]),
+                row["reason"],
+                _key_ranges(row["key_ranges"]),
             )
             for row in rows
         )
@@ -184,11 +189,10 @@ class Copies:
         """Append rows in one commit; they are recorded later than all before, even if the clock went back."""
         if self.read().version < 0:
             self.table.ensure(COPIES)
-        recorded_at = max(now(), from_microseconds(self._recorded_at + 1))
+        recorded_at = max(now(), self._recorded_at + _MICROSECOND)
         stamped = [dict(row) | {"recorded_at": recorded_at} for row in rows]
-        frame = local_frame(self.lake.spark, stamped, COPIES)
         with crash_step(CrashStep.RECORD_COPY):
-            commit_files(self.table, [], rows=frame, epoch=epoch)
+            commit_files(self.table, [], rows=(stamped, COPIES), epoch=epoch)
 
     def request(self, requests: Sequence[CopyRequest]) -> None:
         """Request copies of tables."""
@@ -206,4 +210,4 @@ class Copies:
             }
             for request in requests
         ]
-        self._requests.append(local_frame(self.lake.spark, rows, REQUESTS))
+        self._requests.append_rows(rows, REQUESTS)

@@ -6,26 +6,28 @@ since an offset only added files, only these files are read. Writes nothing; ing
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.relations import SourceRelation, source_relation
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, survey_of
-from pipeline.delta.log import JVM_ERRORS, action_name, actions_after, json_object
+from pipeline.delta.log import json_object
 from pipeline.delta.sql import from_microseconds, literal
 from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import TxnId, TxnKind
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, LakeError
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 MOST_FILES = 32  # more are listed by a job of their own
 MOST_COMMITS = 100
@@ -71,19 +73,21 @@ def new_files_between(
     paths: list[str] = []
     is_recorded = False
     try:
-        for version, actions in actions_after(changes.spark, changes.path, start.version - 1, is_whole=True):
+        for version, actions in changes.actions_after(start.version - 1):
             if version > end.version:
                 break
             for action in actions:
-                kind = action_name(action)
                 if version == start.version:
-                    if kind == "SetTransaction" and action.appId() == str(txn):
-                        is_recorded = LSN(action.version()) == start.lsn
-                elif kind == "RemoveFile" or (kind == "AddFile" and not action.dataChange()):
+                    txn_action = action.get("txn")
+                    if txn_action is not None and txn_action["appId"] == str(txn):
+                        is_recorded = LSN(txn_action["version"]) == start.lsn
+                elif "remove" in action:
                     return None
-                elif kind == "AddFile":
-                    paths.append(f"{changes.path}/{unquote(action.path())}")
-    except JVM_ERRORS:  # the log is incomplete: reading the table raises a better error
+                elif (added := action.get("add")) is not None:
+                    if not added["dataChange"]:
+                        return None
+                    paths.append(f"{changes.path}/{unquote(added['path'])}")
+    except LakeError:  # the log is incomplete: reading the table raises a better error
         return None
     if not is_recorded or len(paths) > MOST_FILES:
         return None
@@ -112,11 +116,13 @@ class Bronze:
         self.copies = Copies(lake)
         self._names: set[TableName] = set()
         self._names_version = -1
+        self._copied: Counter[int] = Counter()
+        self._copied_version = -1
         self.new_files: NewFiles | None = None
 
     def in_session(self, spark: SparkSession) -> Bronze:
         """Return the same tables in another session."""
-        return Bronze(Lake(self.lake.root, spark), self.pipeline)
+        return Bronze(self.lake.in_session(spark), self.pipeline)
 
     def read_new_files(self, start: BronzeOffset | None, end: BronzeOffset) -> None:
         """Read the changes between two offsets from their files if possible."""
@@ -156,12 +162,10 @@ class Bronze:
 
     def _newest_with(self, word: str) -> dict[str, Any]:
         """Return the metadata of the newest commit whose metadata has a word in it, empty if none has."""
-        # Only maintenance and table copies are between commits of the stream.
-        for limit in ("LIMIT 100", ""):
-            history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.changes.identifier} {limit}")
-            found = history.where(F.col("userMetadata").contains(word)).orderBy(F.desc("version")).limit(1)
-            if rows := found.select("userMetadata").collect():
-                return json_object(rows[0].userMetadata)
+        for information in self.changes.newest_commits():
+            text = information.get("userMetadata") or ""
+            if word in text:
+                return json_object(text)
         return {}
 
     def copy_txn(self, copy_id: int) -> TxnId:
@@ -170,29 +174,33 @@ class Bronze:
 
     def relation_version_ids(self) -> set[int]:
         """Return the ids of all recorded relation versions."""
-        rows = self.relations.frame().select("relation_version").distinct().collect()
-        return {row.relation_version for row in rows}
+        return set(self.relations.rows(["relation_version"])["relation_version"].to_pylist())
 
     def table_names(self) -> set[TableName]:
         """Return the names of all tables that have a relation version."""
-        version = self.relations.version()
-        if version != self._names_version:
-            rows = self.relations.frame().select("schema_name", "table_name").distinct().collect()
-            self._names = {TableName(row.schema_name, row.table_name) for row in rows}
-            self._names_version = version
+        snapshot = self.relations.snapshot()
+        if snapshot.version != self._names_version:
+            rows = self.relations.rows(["schema_name", "table_name"], snapshot=snapshot).to_pylist()
+            self._names = {TableName(row["schema_name"], row["table_name"]) for row in rows}
+            self._names_version = snapshot.version
         return self._names
 
     def copied_rows(self, copy_id: int) -> int:
         """Return how many rows of a copy bronze has."""
-        return self.changes.frame().where(f"op = 'R' AND copy_id = {copy_id}").count()
+        snapshot = self.changes.snapshot()
+        if snapshot.version != self._copied_version:
+            self._copied = count_copied_rows(self.changes, snapshot)
+            self._copied_version = snapshot.version
+        return self._copied[copy_id]
 
     def source_relations(self) -> dict[int, SourceRelation]:
         """Return all relation versions by id, each with the first LSN at which it was recorded.
 
         A copy records the version of its snapshot, which the stream may reach later.
         """
-        rows = self.relations.frame().orderBy("lsn", ascending=False).collect()
-        return {row.relation_version: source_relation(row) for row in rows}
+        rows = self.relations.rows().to_pylist()
+        rows.sort(key=lambda row: row["lsn"], reverse=True)
+        return {row["relation_version"]: source_relation(row) for row in rows}
 
     def survey(
         self, end: BronzeOffset, default_offset: LSN, offsets: Mapping[TableName, LSN]
@@ -227,6 +235,8 @@ class Bronze:
         copy = start.copy
         if copy is None:
             return self._rows(start.offset, end_lsn).where(_is_table(name))
+        from pyspark.sql import functions as F
+
         rows = self.changes.frame().where(f"(op = 'R' OR end_lsn <= {int(end_lsn)}) AND {copy.condition()}")
         return rows.where(_is_table(name)).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
 
@@ -238,8 +248,24 @@ class Bronze:
         return self.changes.frame().where(bounds)
 
 
+def count_copied_rows(changes: LakeTable, snapshot: Snapshot) -> Counter[int]:
+    """Return how many copied rows a version of `changes` has, by the id of the copy."""
+    if changes.local_path is None:
+        rows = changes.frame().where("op = 'R'").groupBy("copy_id").count().collect()
+        return Counter({row["copy_id"]: row["count"] for row in rows})
+    import pyarrow.compute as pc
+
+    found: Counter[int] = Counter()
+    for rows in changes.scan(["op", "copy_id"], snapshot):
+        counts = pc.value_counts(rows.filter(pc.field("op") == "R").column("copy_id")).to_pylist()
+        found.update({each["values"]: each["counts"] for each in counts})
+    return found
+
+
 def between(changes: DataFrame, start: SequenceKey, end: SequenceKey) -> DataFrame:
     """Return the row changes in (start, end] without truncations; copied rows are inserts there."""
+    from pyspark.sql import functions as F
+
     rows = changes.where(
         "op IN ('I', 'U', 'D', 'R') "
         f"AND (commit_lsn > {start[0]} OR (commit_lsn = {start[0]} AND ordinal > {start[1]})) "
@@ -253,6 +279,8 @@ def _is_table(name: TableName) -> str:
 
 
 def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
+    from pyspark.sql import functions as F
+
     grouped = frame.groupBy("schema_name", "table_name", "relation_version").agg(
         F.expr("min(struct(commit_lsn, ordinal))").alias("first"),
         F.expr("max(struct(commit_lsn, ordinal))").alias("last"),
@@ -288,6 +316,8 @@ def exact_runs(
     changes: DataFrame, signatures: Mapping[int, int]
 ) -> Iterable[tuple[tuple[int, ...], SequenceKey, SequenceKey]]:
     """Return (versions, first, last) of each run of changes with one signature, if versions interleave."""
+    from pyspark.sql import functions as F
+
     number = "CASE relation_version " + " ".join(f"WHEN {v} THEN {n}" for v, n in signatures.items()) + " END"
     rows = (
         changes.selectExpr(

@@ -6,15 +6,23 @@ the columns of `changes` with the LSNs of the PREPARE; one row of op `P` is that
 which may be empty. COMMIT PREPARED appends them to `changes` under its own LSNs.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from __future__ import annotations
 
-from pyspark.sql import functions as F
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
+from operator import or_
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES, STATISTICS_PROPERTY, spark_ddl, storable
 from pipeline.bronze.spool import PreparedFile, PreparedOutcome
-from pipeline.delta.commit_files import DataFile, Epoch, commit_files
+from pipeline.bronze.staged_files import StagedFileWriter
+from pipeline.delta.commit_files import Epoch, commit_files
+from pipeline.delta.data_files import DataFile
 from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.sql import literal
+from pipeline.delta.sql import from_microseconds, literal
 from pipeline.delta.table import LakeTable, local_frame
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.protocol.events import CommittedPrepared
@@ -55,6 +63,40 @@ class PreparedTransactions:
         commits = [o for o in outcomes if isinstance(o, CommittedPrepared) and o.end_lsn > recorded]
         if not commits:
             return
+        table_commit = TableCommit(
+            self._txn,
+            max(commit.end_lsn for commit in commits),
+            {"epoch": self._epoch.number},
+            expected_offset=recorded,
+        )
+        if self.table.local_path is None:
+            self._commit_by_spark(commits, table_commit)
+            return
+        # in the table's folder: without the commit it is garbage, as after a crash
+        writer = StagedFileWriter(self._changes.folder)
+        try:
+            for rows in self._rows_of(dict(zip(transaction_keys(commits), commits, strict=True))):
+                writer.write(rows)
+        except BaseException:
+            writer.discard()
+            raise
+        files = [writer.close().data] if writer.row_count else []
+        if not files:
+            writer.discard()
+        commit_files(self._changes, files, table_commit, epoch=self._epoch)
+
+    def _rows_of(self, commits: Mapping[tuple[str, int], CommittedPrepared]) -> Iterator[pa.Table]:
+        """Yield the changes of these transactions under the LSNs of their commits."""
+        for keys, read in _row_groups(self.table):
+            present = set(zip(keys["gid"].to_pylist(), keys["xid"].to_pylist(), strict=True))
+            for gid, xid in sorted(present & commits.keys()):
+                is_of = (pc.field("gid") == gid) & (pc.field("xid") == xid) & (pc.field("op") != "P")
+                if (rows := read().filter(is_of)).num_rows:
+                    yield _committed(rows, commits[gid, xid])
+
+    def _commit_by_spark(self, commits: Sequence[CommittedPrepared], table_commit: TableCommit) -> None:
+        from pyspark.sql import functions as F
+
         committed = local_frame(
             self.table.spark,
             [
@@ -71,13 +113,7 @@ class PreparedTransactions:
         ).withColumn("commit_time", F.expr("timestamp_micros(commit_time)"))
         rows = self.table.frame().where("op <> 'P'").drop("commit_lsn", "end_lsn", "commit_time")
         rows = rows.join(F.broadcast(committed), ["gid", "xid"]).select(*CHANGES.names)
-        table_commit = TableCommit(
-            self._txn,
-            max(commit.end_lsn for commit in commits),
-            {"epoch": self._epoch.number},
-            expected_offset=recorded,
-        )
-        commit_files(self._changes, [], table_commit, rows=rows, epoch=self._epoch)
+        commit_files(self._changes, [], table_commit, frame=rows, epoch=self._epoch)
 
     def forget(self, ended: Collection[tuple[str, int]]) -> None:
         """Remove transactions that ended, by gid and xid; those that are removed already do no harm."""
@@ -85,15 +121,17 @@ class PreparedTransactions:
         if remaining:
             self._claim()
             keys = ", ".join(f"({literal(gid)}, {xid}L)" for gid, xid in sorted(remaining))
-            table, sql = self.table.identifier, self.table.spark.sql
-            retry_conflicts(lambda: sql(f"DELETE FROM {table} WHERE (gid, xid) IN ({keys})"))
+            is_ended = reduce(or_, ((pc.field("gid") == g) & (pc.field("xid") == x) for g, x in remaining))
+            self._delete(is_ended, f"(gid, xid) IN ({keys})")
 
     def forget_all(self) -> None:
         """Remove all transactions."""
         if self.table.exists():
             self._claim()
-            table, sql = self.table.identifier, self.table.spark.sql
-            retry_conflicts(lambda: sql(f"DELETE FROM {table}"))
+            self._delete(pc.scalar(True), "true")
+
+    def _delete(self, where: pc.Expression, condition: str) -> None:
+        retry_conflicts(lambda: self.table.delete_rows(where, condition, ["gid", "xid"]))
 
     def _claim(self) -> None:
         """Prevent a delayed ingest from storing again what is now removed."""
@@ -109,10 +147,37 @@ class PreparedTransactions:
         """Return gid and xid of the transactions that are kept."""
         if not self.table.exists():
             return set()
-        rows = self.table.frame().where("op = 'P'").select("gid", "xid").collect()
-        return {(row.gid, row.xid) for row in rows}
+        rows = self.table.rows(["gid", "xid", "op"]).filter(pc.field("op") == "P")
+        return set(zip(rows["gid"].to_pylist(), rows["xid"].to_pylist(), strict=True))
 
 
 def transaction_keys(transactions: Iterable[PreparedOutcome | PreparedFile]) -> list[tuple[str, int]]:
     """Return gid and xid of each, as the table has them: a gid alone may be used again."""
     return [(storable(transaction.gid), transaction.xid) for transaction in transactions]
+
+
+def _row_groups(table: LakeTable) -> Iterator[tuple[pa.Table, Callable[[], pa.Table]]]:
+    """Yield `gid` and `xid` of a part of the rows, and how to read that part."""
+    paths = table.file_paths()
+    if paths is None:
+        rows = table.rows()
+        yield rows.select(["gid", "xid"]), lambda: rows
+        return
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                keys = file.read_row_group(group, columns=["gid", "xid"])
+                yield keys, partial(file.read_row_group, group)
+
+
+def _committed(rows: pa.Table, commit: CommittedPrepared) -> pa.Table:
+    """Return the rows of a prepared transaction as those of its commit."""
+    time = from_microseconds(commit.commit_time + POSTGRES_EPOCH_MICROSECONDS)
+    values = {"commit_lsn": int(commit.commit_lsn), "end_lsn": int(commit.end_lsn), "commit_time": time}
+    columns = [
+        pa.repeat(pa.scalar(values[field.name], field.type), rows.num_rows)
+        if field.name in values
+        else rows.column(field.name).cast(field.type)
+        for field in CHANGES
+    ]
+    return pa.Table.from_arrays(columns, schema=CHANGES)

@@ -8,7 +8,7 @@ refers is harmless.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -187,29 +187,31 @@ class SourceRelation:
         return next((i for i, column in enumerate(self.columns) if column.name == name), None)
 
 
-def source_relation(row: Any) -> SourceRelation:
+def source_relation(row: Mapping[str, Any]) -> SourceRelation:
     """Read one row of `bronze/relations`."""
     return SourceRelation(
-        version=row.relation_version,
-        oid=row.relation_id,
-        schema_name=row.schema_name,
-        table_name=row.table_name,
-        replica_identity=row.replica_identity,
-        lsn=row.lsn,
+        version=row["relation_version"],
+        oid=row["relation_id"],
+        schema_name=row["schema_name"],
+        table_name=row["table_name"],
+        replica_identity=row["replica_identity"],
+        lsn=row["lsn"],
         columns=tuple(
             SourceColumn(
-                name=column.name,
-                type_oid=column.type_oid,
-                type_modifier=column.type_modifier,
-                is_key=column.is_key,
-                attribute_number=column.attribute_number,
-                base_oid=column.type_oid if column.base_oid is None else column.base_oid,
-                base_modifier=column.type_modifier if column.base_modifier is None else column.base_modifier,
-                element_base_oid=column.element_base_oid,
-                output=column.output,
-                missing_value=column.missing_value,
-                has_default=bool(column.has_default),
-                is_not_null=bool(column.not_null),
+                name=column["name"],
+                type_oid=column["type_oid"],
+                type_modifier=column["type_modifier"],
+                is_key=column["is_key"],
+                attribute_number=column["attribute_number"],
+                base_oid=column["type_oid"] if column["base_oid"] is None else column["base_oid"],
+                base_modifier=column["type_modifier"]
+                if column["base_modifier"] is None
+                else column["base_modifier"],
+                element_base_oid=column["element_base_oid"],
+                output=column["output"],
+                missing_value=column["missing_value"],
+                has_default=bool(column["has_default"]),
+                is_not_null=bool(column["not_null"]),
             )
             for column in row["columns"]
         ),

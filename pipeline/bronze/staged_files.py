@@ -29,9 +29,9 @@ import pyarrow.parquet as pq
 
 from pipeline.bronze.schema import CHANGES, STATISTICS
 from pipeline.crash_steps import CrashStep, crash_step
-from pipeline.delta.commit_files import DataFile
+from pipeline.delta.data_files import DataFile, statistics_json
 from pipeline.delta.filesystem import hadoop_files, hadoop_path
-from pipeline.delta.table import Lake, LakeTable, local_path
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError, SpoolError
 from pipeline.private_files import make_private_folder
 from pipeline.protocol.lsn import LSN
@@ -119,7 +119,12 @@ class StagedFileWriter:
         """Finish the file."""
         self._parquet.close()
         self._sink.close()
-        data = DataFile(self._path.name, self._sink.size, self.row_count, self._least, self._greatest)
+        data = DataFile(
+            self._path.name,
+            self._sink.size,
+            self.row_count,
+            statistics_json(self.row_count, self._least, self._greatest),
+        )
         return StagedFile(self._path, self._sink.checksum, data)
 
     def discard(self) -> None:
@@ -189,11 +194,11 @@ class StagingFolder:
         with crash_step(CrashStep.MOVE_FILE):
             file.check()
             if self._local_root is None:
-                spark = self._lake.spark
+                spark = self._lake.spark  # other storage is reached by Hadoop only
                 files, target = hadoop_files(spark, f"{table.path}/{file.path.name}")
                 files.copyFromLocalFile(True, True, hadoop_path(spark, f"file:{file.path}"), target)
             else:
-                file.path.rename(Path(local_path(table.path), file.path.name))
+                file.path.rename(table.folder / file.path.name)
         return file.data
 
     def close(self) -> None:

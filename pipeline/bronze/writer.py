@@ -18,8 +18,8 @@ from pipeline.bronze.schema import RELATIONS, spark_ddl
 from pipeline.bronze.spool import StagedTransactions
 from pipeline.bronze.staged_files import StagingFolder
 from pipeline.crash_steps import CrashStep, crash_step
-from pipeline.delta.commit_files import DataFile, Epoch, commit_files
-from pipeline.delta.table import local_frame
+from pipeline.delta.commit_files import Epoch, commit_files
+from pipeline.delta.data_files import DataFile
 from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.errors import GapError
 from pipeline.protocol.lsn import INVALID, LSN
@@ -108,9 +108,8 @@ class BronzeWriter:
     def record_relations(self, versions: Sequence[RelationVersion]) -> None:
         """Append relation versions; must be on disk before the changes that name them."""
         rows = relations_table(versions).to_pylist()
-        frame = local_frame(self.bronze.lake.spark, rows, spark_ddl(RELATIONS))
         with crash_step(CrashStep.RECORD_RELATIONS):
-            commit_files(self.bronze.relations, [], rows=frame)
+            commit_files(self.bronze.relations, [], rows=(rows, spark_ddl(RELATIONS)))
 
     def record_copies(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Append rows to `bronze/copies`."""

@@ -1,57 +1,34 @@
-"""Commit data files that exist already, and the offsets of what they contain, by Delta's own transaction.
+"""Commit data files that exist already, and the offsets of what they contain.
 
-Ingest writes bronze's files itself, so Spark need not read and write every row again. The actions are those
-of Delta's transaction log protocol (`add`, `txn`) as JSON; conflict detection, the log store and checkpoints
-are the same as for any other write. A commit is refused if the recorded offset is not the expected one, or if
-an ingest that started later has written to the table. Every commit is read back, so that nothing is
-acknowledged that the storage lost.
+Ingest writes bronze's files itself, so nothing reads and writes every row again. On a file system of this
+machine the commit is pgdelta's own (`native_commit`), elsewhere that of Delta's transaction in Spark; the
+actions are those of Delta's transaction log protocol (`add`, `txn`). A commit is refused if the recorded
+offset is not the expected one, or if an ingest that started later has written to the table. Every commit is
+read back, so that nothing is acknowledged that the storage lost.
 """
+
+from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
-
-from pipeline.delta.log import delta_log
-from pipeline.delta.retry import is_same_write, retry_conflicts
-from pipeline.delta.table import LakeTable
+from pipeline.delta.data_files import DataFile
+from pipeline.delta.native_commit import Operation, Reads, now_milliseconds
+from pipeline.delta.native_write import rows_file
+from pipeline.delta.retry import ConflictError, SameWriteError, is_same_write, retry_conflicts
+from pipeline.delta.table import LakeTable, Rows, local_frame
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.errors import FencedError, LakeError
 from pipeline.protocol.lsn import INVALID, LSN
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A Parquet file in the table's folder that no version contains yet."""
-
-    name: str
-    size: int  # bytes
-    row_count: int
-    min_values: dict[str, Any]
-    max_values: dict[str, Any]
-
-    def action(self) -> dict[str, Any]:
-        """Return the `add` action."""
-        statistics = {
-            "numRecords": self.row_count,
-            "minValues": self.min_values,
-            "maxValues": self.max_values,
-        }
-        return {
-            "add": {
-                "path": self.name,
-                "partitionValues": {},
-                "size": self.size,
-                "modificationTime": _now(),
-                "dataChange": True,
-                "stats": json.dumps(statistics),
-            }
-        }
+_now = now_milliseconds
 
 
 @dataclass(slots=True)
@@ -76,18 +53,20 @@ def commit_files(
     table: LakeTable,
     files: Sequence[DataFile],
     *commits: TableCommit,
-    rows: DataFrame | None = None,
+    rows: tuple[Rows, str] | None = None,
+    frame: DataFrame | None = None,
     epoch: Epoch | None = None,
 ) -> None:
-    """Append `files` and `rows` (possibly none) and record the offsets, all in one commit.
+    """Append `files` (possibly none) and a few rows, with their DDL, and record the offsets, all in one commit.
 
+    The rows of a `frame` are for tables on other storage than this machine's file systems.
     Does nothing if one of the offsets is already recorded. The commit has the metadata of the first of
     `commits`. Raises FencedError if the recorded offset is not the expected one or a later epoch has written,
     LakeError if the storage lost the commit.
     """
     with epoch.lock if epoch else nullcontext():
         try:
-            retry_conflicts(lambda: _commit(table, files, commits, rows, epoch))
+            retry_conflicts(lambda: _commit(table, files, commits, rows, frame, epoch))
         except Exception as error:
             if epoch is None or not is_same_write(error):
                 raise
@@ -101,29 +80,70 @@ def _commit(
     table: LakeTable,
     files: Sequence[DataFile],
     commits: Sequence[TableCommit],
-    rows: DataFrame | None,
+    rows: tuple[Rows, str] | None,
+    frame: DataFrame | None,
     epoch: Epoch | None,
 ) -> None:
+    snapshot = table.snapshot()
+    if frame is not None or not table.writes_natively(snapshot):
+        frame = local_frame(table.spark, *rows) if rows is not None else frame
+        _commit_by_spark(table, files, commits, frame, epoch)
+        return
+    versions = _versions(table, table.offsets(snapshot), commits, epoch)
+    if versions is None:
+        return
+    own = [] if rows is None else [rows_file(table.folder, snapshot, rows[0])]
+    metadata = commits[0].user_metadata if commits else None
+    operation = Operation("WRITE", {"mode": "Append"}, {}, metadata, is_blind_append=True)
+    # without a claim of its own, the commit is refused if another start claims the table first
+    reads = Reads(app_ids=[str(epoch.txn)] if epoch else ())
+    try:
+        table.commit(snapshot, [file.action() for file in (*files, *own)], versions, operation, reads)
+    except (ConflictError, SameWriteError):
+        for file in own:
+            (table.folder / file.name).unlink(missing_ok=True)
+        raise
+
+
+def _versions(
+    table: LakeTable, recorded: Mapping[str, LSN], commits: Sequence[TableCommit], epoch: Epoch | None
+) -> dict[str, int] | None:
+    """Return what a commit records by application id; None if one of its offsets is recorded already."""
+    _refuse_fenced(table, recorded, commits, epoch)
+    if any(recorded.get(str(commit.txn), -1) >= commit.lsn for commit in commits):
+        return None
+    versions = {str(commit.txn): int(commit.lsn) for commit in commits}
+    if epoch and table.path not in epoch.claimed:
+        versions[str(epoch.txn)] = epoch.number
+    return versions
+
+
+def _commit_by_spark(
+    table: LakeTable,
+    files: Sequence[DataFile],
+    commits: Sequence[TableCommit],
+    frame: DataFrame | None,
+    epoch: Epoch | None,
+) -> None:
+    from pipeline.delta.spark.log import delta_log, offsets_in
+
     jvm: Any = table.spark._jvm
     delta = jvm.org.apache.spark.sql.delta
     transaction = delta_log(table.spark, table.path).startTransaction()
-    recorded = table.offsets(transaction.snapshot())
-    _refuse_fenced(table, recorded, commits, epoch)
-    if any(recorded.get(str(commit.txn), -1) >= commit.lsn for commit in commits):
+    recorded = {app_id: LSN(v) for app_id, v in offsets_in(table.spark, transaction.snapshot()).items()}
+    versions = _versions(table, recorded, commits, epoch)
+    if versions is None:
         return
-    versions = {str(commit.txn): int(commit.lsn) for commit in commits}
     if epoch:
         # lets Delta refuse this commit if another start claims the table first
         transaction.readTxn().addOne(str(epoch.txn))
-        if table.path not in epoch.claimed:
-            versions[str(epoch.txn)] = epoch.number
     for commit in commits:
         # lets Delta refuse this commit if another writer records the id first, as `txnVersion` does, which
         # would read the complete log of the table
         transaction.readTxn().addOne(str(commit.txn))
     actions = jvm.java.util.ArrayList()
-    if rows is not None:
-        written: Any = transaction.writeFiles(rows._jdf)
+    if frame is not None:
+        written: Any = transaction.writeFiles(frame._jdf)
         for added in jvm.scala.jdk.javaapi.CollectionConverters.asJava(written):
             actions.add(added)
     recorded_versions = (
@@ -176,7 +196,3 @@ def _read_back(table: LakeTable, transaction: Any, version: int) -> None:
         "writer's. Nothing of the commit was acknowledged. Let all writers use a log store in which commits "
         "exclude each other (docs/operations/limits.md), then run again."
     )
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

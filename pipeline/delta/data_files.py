@@ -98,7 +98,11 @@ def statistics_json(row_count: int, least: Mapping[str, Any], greatest: Mapping[
 
 
 def _object(values: Mapping[str, str]) -> str:
-    return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, text in values.items()) + "}"
+    return (
+        "{"
+        + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, text in values.items())
+        + "}"
+    )
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[str | None, str | None]:

@@ -60,8 +60,12 @@ class Reads:
     whole_table: bool = False
 
 
-def commit(
-    table: Path, read_version: int, actions: Sequence[Action], operation: Operation, reads: Reads | None = None
+def commit_version(
+    table: Path,
+    read_version: int,
+    actions: Sequence[Action],
+    operation: Operation,
+    reads: Reads | None = None,
 ) -> int:
     """Commit actions to the table in a local folder and return the version.
 
@@ -80,7 +84,10 @@ def commit(
     version = read_version + 1
     while True:
         information = _commit_info(operation, txn_id, read_version)
-        lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in (information, *actions)]
+        lines = [
+            json.dumps(action, separators=(",", ":"), ensure_ascii=False)
+            for action in (information, *actions)
+        ]
         if version > 0 and not _is_version_there(log, version - 1):
             raise ConflictError(f"The table in {table} was removed or replaced meanwhile. Run again.")
         if _create(log, version, "\n".join(lines) + "\n", syncs=syncs):

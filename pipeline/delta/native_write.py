@@ -7,7 +7,8 @@ history shows what Spark writes. Tables with features that need more than this f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from pipeline.delta.native_commit import (
     Action,
     Operation,
     Reads,
-    commit,
+    commit_version,
     now_milliseconds,
     remove_action,
     txn_actions,
@@ -32,6 +33,8 @@ from pipeline.errors import LakeError, report_error
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    from pipeline.delta.data_files import DataFile
 
 # features of a table that ask nothing of a writer which only adds and removes whole files
 _FEATURES = frozenset(
@@ -60,7 +63,12 @@ _INACTIVE = {
     "delta.enableRowTracking": "false",
 }
 _CONSTRAINT = "delta.constraints."
-_FIELD_METADATA = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
+_FIELD_METADATA = (
+    "delta.invariants",
+    "delta.generationExpression",
+    "delta.identity.start",
+    "CURRENT_DEFAULT",
+)
 
 
 def is_supported(snapshot: Snapshot, *, removes: bool = False) -> bool:
@@ -87,62 +95,63 @@ def create(folder: Path, schema: TableSchema, properties: Mapping[str, str], use
         "WRITE", {"mode": "Ignore", "partitionBy": "[]"}, {}, user_metadata, is_blind_append=True
     )
     try:
-        commit(folder, -1, actions, operation)
+        commit_version(folder, -1, actions, operation)
     except ConflictError:
         return  # version 0 is another writer's
 
 
-def append(
-    folder: Path, snapshot: Snapshot, rows: Any, commits: Sequence[TableCommit], *, mode: str = "Append"
-) -> int:
+def append(folder: Path, snapshot: Snapshot, rows: Any, commit: TableCommit | None) -> int:
     """Append rows to a table and return the version; `rows` are mappings or an Arrow table."""
-    from pipeline.delta.data_files import write_data_file
-
-    table = _table_of(rows, snapshot)
-    files = [write_data_file(folder, table)] if table.num_rows else []
-    operation = _write(mode, files, is_blind_append=True)
-    try:
-        return commit_actions(folder, snapshot, [file.action() for file in files], commits, operation)
-    except (ConflictError, SameWriteError):
-        _discard(folder, files)
-        raise
+    files = [rows_file(folder, snapshot, rows)] if len(rows) else []
+    operation = _write("Append", files, commit, is_blind_append=True)
+    return _commit_files(folder, snapshot, [], files, commit, operation, Reads())
 
 
 def overwrite(
     folder: Path,
     snapshot: Snapshot,
     rows: Any,
-    commits: Sequence[TableCommit],
+    commit: TableCommit | None,
     schema: TableSchema | None = None,
 ) -> int:
     """Replace all rows of a table, and its columns by those of a schema; return the version."""
-    from pipeline.delta.data_files import write_data_file
-
     actions: list[Action] = []
     if schema is not None and schema.json != snapshot.schema_string:
         actions.append(metadata_action(schema, snapshot.configuration, snapshot))
-    table = _table_of(rows, snapshot, schema)
-    files = [write_data_file(folder, table)] if table.num_rows else []
     actions += [remove_action(add) for add in snapshot.files.values()]
-    actions += [file.action() for file in files]
-    try:
-        return commit_actions(
-            folder, snapshot, actions, commits, _write("Overwrite", files), Reads(whole_table=True)
-        )
-    except (ConflictError, SameWriteError):
-        _discard(folder, files)
-        raise
+    files = [rows_file(folder, snapshot, rows, schema)] if len(rows) else []
+    operation = _write("Overwrite", files, commit)
+    return _commit_files(folder, snapshot, actions, files, commit, operation, Reads(whole_table=True))
 
 
-def delete(folder: Path, snapshot: Snapshot, where: pc.Expression, condition: str) -> int:
-    """Delete the rows that satisfy a condition and return the version; `condition` is for the history."""
-    rows = read_rows(str(folder), snapshot)
-    kept = rows.filter(~where)
-    if kept.num_rows == rows.num_rows:
+def delete(
+    folder: Path, snapshot: Snapshot, where: pc.Expression, condition: str, columns: Sequence[str]
+) -> int:
+    """Delete the rows that satisfy a condition on columns, and return the version.
+
+    `condition` is the same as SQL, for the history.
+    """
+    adds = snapshot.files
+    parts = [snapshot.with_files({key: add}) for key, add in adds.items()]
+    if any(add.get("deletionVector") for add in adds.values()):
+        parts = [snapshot]
+    actions: list[Action] = []
+    files: list[DataFile] = []
+    deleted_count = 0
+    for part in parts:
+        keys = read_rows(str(folder), part, columns)
+        deleted = keys.filter(where).num_rows
+        if deleted == 0:
+            continue
+        deleted_count += deleted
+        actions += [remove_action(add) for add in part.files.values()]
+        if deleted < keys.num_rows:
+            files.append(rows_file(folder, snapshot, read_rows(str(folder), part).filter(~where)))
+    if not actions:
         return snapshot.version
-    metrics = {"numDeletedRows": str(rows.num_rows - kept.num_rows)}
-    operation = Operation("DELETE", {"predicate": f'["{condition}"]'.replace("\n", " ")}, metrics)
-    return _replace(folder, snapshot, kept, operation, data_change=True)
+    metrics = {"numDeletedRows": str(deleted_count), "numRemovedFiles": str(len(actions))}
+    operation = Operation("DELETE", {"predicate": json.dumps([condition])}, metrics)
+    return _commit_files(folder, snapshot, actions, files, None, operation, Reads(whole_table=True))
 
 
 def compact(folder: Path, snapshot: Snapshot) -> int:
@@ -158,17 +167,31 @@ def compact(folder: Path, snapshot: Snapshot) -> int:
 def _replace(
     folder: Path, snapshot: Snapshot, rows: pa.Table, operation: Operation, *, data_change: bool
 ) -> int:
-    from pipeline.delta.data_files import write_data_file
-
-    table = _table_of(rows, snapshot)
-    files = [write_data_file(folder, table)] if table.num_rows else []
-    actions = [remove_action(add, data_change=data_change) for add in snapshot.files.values()]
-    actions += [file.action(data_change=data_change) for file in files]
+    removes = [remove_action(add, data_change=data_change) for add in snapshot.files.values()]
+    files = [rows_file(folder, snapshot, rows)] if rows.num_rows else []
     reads = Reads(whole_table=data_change)
+    return _commit_files(folder, snapshot, removes, files, None, operation, reads, data_change=data_change)
+
+
+def _commit_files(
+    folder: Path,
+    snapshot: Snapshot,
+    actions: Sequence[Action],
+    files: Sequence[DataFile],
+    commit: TableCommit | None,
+    operation: Operation,
+    reads: Reads,
+    *,
+    data_change: bool = True,
+) -> int:
+    """Commit files that this call owns; those of a commit that was refused are removed."""
+    added = [file.action(data_change=data_change) for file in files]
+    versions = {str(commit.txn): int(commit.lsn)} if commit else {}
     try:
-        return commit_actions(folder, snapshot, actions, (), operation, reads)
+        return commit_actions(folder, snapshot, [*actions, *added], versions, operation, reads)
     except (ConflictError, SameWriteError):
-        _discard(folder, files)
+        for file in files:
+            (folder / file.name).unlink(missing_ok=True)
         raise
 
 
@@ -176,24 +199,12 @@ def commit_actions(
     folder: Path,
     snapshot: Snapshot,
     actions: Sequence[Action],
-    commits: Sequence[TableCommit],
+    versions: Mapping[str, int],
     operation: Operation,
     reads: Reads | None = None,
 ) -> int:
-    """Commit actions with offsets, write a checkpoint if one is due, and return the version.
-
-    The commit has the metadata of the first of `commits`, unless the operation has its own.
-    """
-    recorded = txn_actions({str(each.txn): int(each.lsn) for each in commits})
-    if operation.user_metadata is None and commits:
-        operation = Operation(
-            operation.name,
-            operation.parameters,
-            operation.metrics,
-            commits[0].user_metadata,
-            operation.is_blind_append,
-        )
-    version = commit(folder, snapshot.version, [*recorded, *actions], operation, reads)
+    """Commit actions and versions by application id, write a checkpoint if one is due, return the version."""
+    version = commit_version(folder, snapshot.version, [*txn_actions(versions), *actions], operation, reads)
     try:
         checkpoint_if_due(folder, version, snapshot.configuration)
     except Exception as error:  # the commit is made; the log is only longer
@@ -220,7 +231,9 @@ def metadata_action(
     schema: TableSchema, configuration: Mapping[str, str], snapshot: Snapshot | None = None
 ) -> Action:
     """Return the metadata of a new table, or the changed metadata of the table of a snapshot."""
-    metadata: dict[str, Any] = dict(snapshot.metadata) if snapshot is not None else {"createdTime": now_milliseconds()}
+    metadata: dict[str, Any] = (
+        dict(snapshot.metadata) if snapshot is not None else {"createdTime": now_milliseconds()}
+    )
     return {
         "metaData": {
             **metadata,
@@ -241,14 +254,26 @@ def _mentions(kind: DeltaType, name: str) -> bool:
     return any(_mentions(each, name) for each in inner if each is not None)
 
 
-def _write(mode: str, files: Iterable[Any], *, is_blind_append: bool = False) -> Operation:
-    files = list(files)
+def _write(
+    mode: str, files: Sequence[DataFile], commit: TableCommit | None, *, is_blind_append: bool = False
+) -> Operation:
     metrics = {
         "numFiles": str(len(files)),
         "numOutputRows": str(sum(file.row_count for file in files)),
         "numOutputBytes": str(sum(file.size for file in files)),
     }
-    return Operation("WRITE", {"mode": mode, "partitionBy": "[]"}, metrics, is_blind_append=is_blind_append)
+    metadata = commit.user_metadata if commit else None
+    return Operation("WRITE", {"mode": mode, "partitionBy": "[]"}, metrics, metadata, is_blind_append)
+
+
+def rows_file(folder: Path, snapshot: Snapshot, rows: Any, schema: TableSchema | None = None) -> DataFile:
+    """Write rows to a new file of a table, with its columns or those of a schema that replaces them.
+
+    `rows` are mappings or an Arrow table; columns that they do not have are NULL.
+    """
+    from pipeline.delta.data_files import write_data_file
+
+    return write_data_file(folder, _table_of(rows, snapshot, schema))
 
 
 def _table_of(rows: Any, snapshot: Snapshot, schema: TableSchema | None = None) -> pa.Table:
@@ -271,9 +296,3 @@ def _table_of(rows: Any, snapshot: Snapshot, schema: TableSchema | None = None) 
         for field in target
     ]
     return pa.Table.from_arrays(columns, schema=target)
-
-
-def _discard(folder: Path, files: Iterable[Any]) -> None:
-    """Remove files that no commit names."""
-    for file in files:
-        (folder / file.name).unlink(missing_ok=True)

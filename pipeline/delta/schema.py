@@ -80,7 +80,9 @@ class TableSchema:
         fields = json.loads(text)["fields"] if text else ()
         return TableSchema(
             tuple(
-                SchemaField(each["name"], each["type"], each.get("metadata") or {}, each.get("nullable", True))
+                SchemaField(
+                    each["name"], each["type"], each.get("metadata") or {}, each.get("nullable", True)
+                )
                 for each in fields
             )
         )

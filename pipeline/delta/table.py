@@ -27,7 +27,7 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import quoted
 from pipeline.delta.sync import sync_names
-from pipeline.delta.table_log import Snapshot, TableLog, local_path
+from pipeline.delta.table_log import Snapshot, TableLog, data_path, local_path
 from pipeline.delta.txn import OURS, TableCommit, TxnId, metadata_settings
 from pipeline.errors import ConfigError, report_error
 from pipeline.protocol.lsn import LSN
@@ -260,6 +260,24 @@ class LakeTable:
         table = table if where is None else table.filter(where)
         return table if columns is None else table.select(list(columns))
 
+    def file_paths(self, snapshot: Snapshot | None = None) -> list[str] | None:
+        """Return the data files of a table on this machine, None if rows are deleted in some of them."""
+        assert self.local_path is not None
+        files = (snapshot or self.snapshot()).files.values()
+        if any(add.get("deletionVector") for add in files):
+            return None
+        return [data_path(self.local_path, add["path"]) for add in files]
+
+    def scan(self, columns: Sequence[str], snapshot: Snapshot) -> Iterator[pa.Table]:
+        """Yield rows of a version of a table on this machine, file by file or all at once."""
+        assert self.local_path is not None
+        files = snapshot.files
+        if any(add.get("deletionVector") for add in files.values()):
+            yield read_rows(self.local_path, snapshot, columns)
+            return
+        for key, add in files.items():
+            yield read_rows(self.local_path, snapshot.with_files({key: add}), columns)
+
     def schema(self) -> TableSchema:
         """Return the columns of the newest version."""
         return TableSchema.of_json(self.snapshot().schema_string)
@@ -293,14 +311,14 @@ class LakeTable:
         With `compacts` the table's files are compacted once every `COMPACTION_INTERVAL` versions.
         """
         snapshot = self.snapshot()
-        if not self._writes_natively(snapshot):
+        if not self.writes_natively(snapshot):
             frame = local_frame(self.spark, _as_rows(rows), ddl)
             self.append(frame, commit)
             version = snapshot.version + 1
         elif commit is not None and snapshot.offsets.get(str(commit.txn), -1) >= commit.lsn:
             return
         else:
-            version = native_write.append(self.folder, snapshot, rows, [commit] if commit else [])
+            version = native_write.append(self.folder, snapshot, rows, commit)
         if compacts and version // COMPACTION_INTERVAL > snapshot.version // COMPACTION_INTERVAL:
             # The rows are committed. A compaction that fails, as by a conflict, is left to the next interval.
             try:
@@ -323,25 +341,28 @@ class LakeTable:
         if self.local_path is not None:
             self.ensure(ddl)
         snapshot = self.snapshot()
-        if not self._writes_natively(snapshot, removes=True):
+        if not self.writes_natively(snapshot, removes=True):
             frame = local_frame(self.spark, _as_rows(rows), ddl)
             self.overwrite(frame, commit, replaces_schema=replaces_schema)
         elif commit is None or snapshot.offsets.get(str(commit.txn), -1) < commit.lsn:
             schema = TableSchema.of_ddl(ddl) if replaces_schema else None
-            native_write.overwrite(self.folder, snapshot, rows, [commit] if commit else [], schema)
+            native_write.overwrite(self.folder, snapshot, rows, commit, schema)
 
-    def delete_rows(self, where: pc.Expression, condition: str) -> None:
-        """Delete the rows of a small table that satisfy a condition, given as an expression and as SQL."""
+    def delete_rows(self, where: pc.Expression, condition: str, columns: Sequence[str]) -> None:
+        """Delete the rows that satisfy a condition on columns, given as an expression and as SQL.
+
+        Files are read one by one, completely only if some of their rows stay.
+        """
         snapshot = self.snapshot()
-        if self._writes_natively(snapshot, removes=True):
-            native_write.delete(self.folder, snapshot, where, condition)
+        if self.writes_natively(snapshot, removes=True):
+            native_write.delete(self.folder, snapshot, where, condition, columns)
         else:
             self.spark.sql(f"DELETE FROM {self.identifier} WHERE {condition}")
 
     def compact_rows(self) -> None:
         """Compact the files of a small table into one."""
         snapshot = self.snapshot()
-        if self._writes_natively(snapshot, removes=True):
+        if self.writes_natively(snapshot, removes=True):
             native_write.compact(self.folder, snapshot)
         else:
             self.spark.sql(f"OPTIMIZE {self.identifier}")
@@ -350,22 +371,18 @@ class LakeTable:
         self,
         snapshot: Snapshot,
         actions: Sequence[Action],
-        commits: Sequence[TableCommit],
+        versions: Mapping[str, int],
         operation: Operation,
         reads: Reads | None = None,
     ) -> int:
-        """Commit actions that follow from a snapshot of a table on this machine, with offsets.
+        """Commit actions that follow from a snapshot of a table on this machine, with versions by transaction id.
 
-        Returns the version. The commit has the metadata of the first of `commits`, unless the operation has
-        its own. Raises SameWriteError or ConflictError as `native_commit.commit` does.
+        Returns the table's version. Raises SameWriteError or ConflictError as `native_commit.commit_version` does.
         """
-        return native_write.commit_actions(self.folder, snapshot, actions, commits, operation, reads)
+        return native_write.commit_actions(self.folder, snapshot, actions, versions, operation, reads)
 
-    def can_write_natively(self, *, removes: bool = False) -> bool:
-        """Return whether the table is on this machine and has no feature that only Spark writes."""
-        return self._writes_natively(self.snapshot(), removes=removes)
-
-    def _writes_natively(self, snapshot: Snapshot, *, removes: bool = False) -> bool:
+    def writes_natively(self, snapshot: Snapshot, *, removes: bool = False) -> bool:
+        """Return whether a table exists on this machine and has no feature that only Spark writes."""
         if self.local_path is None or snapshot.version < 0:
             return False
         return native_write.is_supported(snapshot, removes=removes)

@@ -51,7 +51,7 @@ class Snapshot:
     """One version of a table; version -1 is that of a table that does not exist.
 
     `offsets` are the versions of all transaction ids. `timestamp` is in milliseconds since 1970: the commit's
-    own if it has one, else the time of its file.
+    own if it has one, else the time of its file. `metadata` is the complete `metaData` action.
     """
 
     path: str
@@ -63,8 +63,9 @@ class Snapshot:
     protocol: Mapping[str, Any] = field(default_factory=dict)
     offsets: Mapping[str, int] = field(default_factory=dict)
     timestamp: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _log: TableLog | None = field(default=None, repr=False, compare=False)
-    _files: list[Files] = field(default_factory=list, repr=False, compare=False)  # one at most
+    _files: list[Mapping[str, Add]] = field(default_factory=list, repr=False, compare=False)  # one at most
 
     @property
     def exists(self) -> bool:
@@ -92,6 +93,10 @@ class Snapshot:
             except (OSError, ValueError, KeyError, TypeError):
                 pass
         return len(self.files)
+
+    def with_files(self, files: Mapping[str, Add]) -> Snapshot:
+        """Return the version with these files only, or with a mapping that reads them when they are used."""
+        return replace(self, _files=[files])
 
     def feature_names(self) -> frozenset[str]:
         """Return the table features that a reader must support."""
@@ -401,6 +406,7 @@ class TableLog:
             state.protocol,
             self._offsets if is_newest and not expires else state.offsets(),
             state.timestamp,
+            metadata,
             self,
             [store.view()] if store is not None else [],
         )

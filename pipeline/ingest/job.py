@@ -4,14 +4,14 @@ A run that dies loses nothing: the next one starts at the offset that bronze hol
 rest again. A slot ahead of bronze means that something is missing, and is refused.
 """
 
-import threading
+from __future__ import annotations
 
-from pyspark.sql import SparkSession
+import threading
+from typing import TYPE_CHECKING
 
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
-from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import SlotGapError
 from pipeline.ingest.capture import Capture
@@ -30,6 +30,9 @@ from pipeline.protocol.lsn import LSN
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.coordinator import CopyCoordinator
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def run_ingest(
     config: Config,
@@ -39,10 +42,12 @@ def run_ingest(
     spark: SparkSession | None = None,
     progress: IngestProgress | None = None,
 ) -> IngestSummary:
-    """Capture everything committed up to the WAL end at the start, or continue until `stop`."""
+    """Capture everything committed up to the WAL end at the start, or continue until `stop`.
+
+    On a file system of this machine no Spark is used.
+    """
     stop = stop or threading.Event()
-    spark = spark or start_session(f"pgdelta ingest {config.pipeline}")
-    lake = Lake.for_writing(config.storage.root, spark)
+    lake = Lake.for_writing(config.storage.root, spark, application=f"pgdelta ingest {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
         lock_slot(connection, config.source.slot, should_stop=stop.is_set)

@@ -109,4 +109,4 @@ class EventLog:
 
 
 def _event(row: Mapping[str, Any]) -> Event:
-    return Event(*(LSN(row[name]) if name == "lsn" else row[name] for name in _IDENTITY))
+    return Event(row["schema_name"], row["table_name"], LSN(row["lsn"]), row["kind"], row["sentence"])

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.delta.log import JVM_ERRORS
+from pipeline.delta.spark.log import JVM_ERRORS
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, ProtocolError, describe_error, report_error
@@ -122,7 +122,7 @@ class AsOf(Mapping[TableName, DataFrame]):
             table = self._lake.table_at(candidate)
             try:
                 refusal = why_unreadable(table, entry.version, self.lsn, entry.table_id)
-            except JVM_ERRORS as error:
+            except (LakeError, *JVM_ERRORS) as error:
                 refusal = report_error(error)
             if refusal is None:
                 return replace(found, path=candidate)

@@ -15,7 +15,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.delta.table_log import Snapshot, file_key
+from pipeline.delta.file_list import file_key
+from pipeline.delta.table_log import Snapshot
 from pipeline.errors import LakeError
 
 JVM_ERRORS = (PySparkException, Py4JJavaError)
@@ -107,7 +108,7 @@ def snapshot_of(spark: SparkSession, path: str, version: int | None = None) -> S
         except JVM_ERRORS as error:
             raise LakeError(f"The log of {path} does not have version {version}.") from error
     metadata = json.loads(str(found.metadata().json()))["metaData"]
-    return Snapshot(
+    snapshot = Snapshot(
         path,
         version=int(found.version()),
         table_id=str(metadata["id"]),
@@ -116,8 +117,9 @@ def snapshot_of(spark: SparkSession, path: str, version: int | None = None) -> S
         configuration=dict(metadata.get("configuration") or {}),
         protocol=json.loads(str(found.protocol().json()))["protocol"],
         offsets=LazyMapping(lambda: offsets_in(spark, found)),
-        _files=[LazyMapping(lambda: _files(spark, found), lambda: _file_count(found))],
+        metadata=metadata,
     )
+    return snapshot.with_files(LazyMapping(lambda: _files(spark, found), lambda: _file_count(found)))
 
 
 class LazyMapping(Mapping[str, Value]):
@@ -157,6 +159,6 @@ def _files(spark: SparkSession, snapshot: Any) -> dict[str, dict[str, Any]]:
     """Return the `add` action of each file, by its path and the id of its deletion vector."""
     files: dict[str, dict[str, Any]] = {}
     for row in DataFrame(snapshot.allFiles().toDF(), spark).toJSON().toLocalIterator():
-        add = json.loads(row)
+        add = json.loads(str(row))
         files[file_key(add)] = add
     return files

@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+import delta.exceptions  # noqa: F401 - gives Delta's errors their Python classes
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
