@@ -65,7 +65,7 @@ def write_checkpoint(table: Path, version: int) -> None:
             if (log / "_sidecars").is_dir():
                 (links / "_sidecars").symlink_to(log / "_sidecars")
         DeltaTable(str(shadow), version=version).create_checkpoint()
-        [made] = [path for path in links.glob(f"{version:020}.checkpoint*.parquet")]
+        [made] = links.glob(f"{version:020}.checkpoint*.parquet")
         pointer = links / _LAST
         sync_file(made)
         os.chmod(made, (log / commit_name(version)).stat().st_mode & 0o777)

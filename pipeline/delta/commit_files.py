@@ -57,7 +57,7 @@ def commit_files(
     frame: DataFrame | None = None,
     epoch: Epoch | None = None,
 ) -> None:
-    """Append `files` (possibly none) and a few rows, with their DDL, and record the offsets, all in one commit.
+    """Append `files` (possibly none) and a few rows, with their DDL, and record the offsets, in one commit.
 
     The rows of a `frame` are for tables on other storage than this machine's file systems.
     Does nothing if one of the offsets is already recorded. The commit has the metadata of the first of

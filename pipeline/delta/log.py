@@ -60,7 +60,7 @@ Actions = Iterable[Mapping[str, Any]]
 
 
 def commit_info(actions: Actions) -> Mapping[str, Any] | None:
-    """Return the `commitInfo` of a commit's actions, None if they have none: the protocol does not require it."""
+    """Return the `commitInfo` of a commit's actions, None if they have none, as is allowed."""
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), None)
 
 

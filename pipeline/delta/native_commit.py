@@ -240,7 +240,7 @@ def _read_back(table: Path, version: int, txn_id: str) -> None:
 
 
 def _sync_data(table: Path, actions: Iterable[Action]) -> None:
-    """Sync the files that the actions add, Hadoop's checksums of them, and their folders up to the table's."""
+    """Sync the files that the actions add, Hadoop's checksums of them, and their folders in the table."""
     folders: dict[Path, None] = {}
     for action in actions:
         added = action.get("add") or action.get("cdc")

@@ -72,7 +72,7 @@ _FIELD_METADATA = (
 
 
 def is_supported(snapshot: Snapshot, *, removes: bool = False) -> bool:
-    """Return whether a table has no feature that needs more than adding and, with `removes`, removing files."""
+    """Return whether a table needs no more of a writer than adding and, with `removes`, removing files."""
     protocol, configuration = snapshot.protocol, snapshot.configuration
     if int(protocol.get("minWriterVersion", 0)) > _LAST_LEGACY_VERSION and not _FEATURES.issuperset(
         protocol.get("writerFeatures") or ()

@@ -306,7 +306,7 @@ class LakeTable:
     def append_rows(
         self, rows: Rows | pa.Table, ddl: str, commit: TableCommit | None = None, *, compacts: bool = False
     ) -> None:
-        """Append a few rows, with columns of `ddl`, to an existing table, unless it records the commit already.
+        """Append a few rows, with columns of `ddl`, unless the table, which exists, records the commit.
 
         With `compacts` the table's files are compacted once every `COMPACTION_INTERVAL` versions.
         """
@@ -375,9 +375,9 @@ class LakeTable:
         operation: Operation,
         reads: Reads | None = None,
     ) -> int:
-        """Commit actions that follow from a snapshot of a table on this machine, with versions by transaction id.
+        """Commit actions that follow from a snapshot of a table on this machine, with versions by app id.
 
-        Returns the table's version. Raises SameWriteError or ConflictError as `native_commit.commit_version` does.
+        Returns the table's version. Raises SameWriteError or ConflictError as `native_commit` does.
         """
         return native_write.commit_actions(self.folder, snapshot, actions, versions, operation, reads)
 

@@ -37,7 +37,7 @@ def find_invisible_commits(
 def _commits(
     changes: LakeTable, snapshots: Collection[SnapshotChunks]
 ) -> Iterator[tuple[str, str, int, int]]:
-    """Yield schema, table, commit LSN and xid of changes by transactions that one of the snapshots saw running."""
+    """Yield schema, table, commit LSN and xid of changes by transactions that a snapshot saw running."""
     columns = ["schema_name", "table_name", "commit_lsn", "xid"]
     if changes.local_path is None:
         conditions = {
