@@ -48,7 +48,7 @@ def caught_up(spark: SparkSession, folder: Path, count: int) -> Applier:
         silver = lake.table("silver", *name)
         silver.append(local_frame(spark, [{"c0": "a"}], "c0 STRING"), TableCommit(bronze.txn, UPTO))
         records.tables.register(RegisteredTable(*name, silver.path, number, (), copy_id=number))
-        table_id = silver.snapshot().metadata().id()
+        table_id = silver.snapshot().table_id
         entries.append(
             ManifestEntry(*name, silver.path, 0, UPTO, is_behind=False, table_id=table_id, offset=UPTO)
         )

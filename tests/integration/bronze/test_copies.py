@@ -48,5 +48,5 @@ def test_each_look_sees_what_was_recorded_before_it(
     assert [gap.end for gap in after.gaps] == [LSN(70)]
     assert after.is_dropped(NAME)
     assert not before.is_dropped(NAME), "a history stays what it was"
-    monkeypatch.setattr(LakeTable, "frame", None)
+    monkeypatch.setattr(LakeTable, "rows", None)
     assert reader.read() == after, "no row is read twice"

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.log import delta_log, forget_log, newest_snapshot
+from pipeline.delta.spark.log import delta_log, forget_log, newest_snapshot
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN

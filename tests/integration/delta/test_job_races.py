@@ -22,7 +22,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline.delta.log import operations_after
 from pipeline.delta.spark.settings import LOG_STORE_SETTING
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
@@ -176,11 +175,11 @@ def _tags(lake: Lake, table: str) -> Counter[str]:
 
 def _positions(lake: Lake, *segments: str) -> Counter[str]:
     """Count the commits of a table's log by what they were told under."""
-    path = lake.path(*(segments or ("bronze", "changes")))
-    job, table = ("apply", "silver") if segments else ("ingest", "changes")
-    found = [operation.metadata.get("lsn") for operation in operations_after(lake.spark, path, -1)]
+    table = lake.table(*(segments or ("bronze", "changes")))
+    job, kind = ("apply", "silver") if segments else ("ingest", "changes")
+    found = [operation.metadata.get("lsn") for operation in table.operations_after(-1)]
     texts = [text.split("/") for text in found if isinstance(text, str)]
-    return Counter(f"{job}-{table}-{(int(high, 16) << 32 | int(low, 16)) - 1}" for high, low in texts)
+    return Counter(f"{job}-{kind}-{(int(high, 16) << 32 | int(low, 16)) - 1}" for high, low in texts)
 
 
 @pytest.mark.parametrize("races", [2, pytest.param(80, marks=pytest.mark.slow)])

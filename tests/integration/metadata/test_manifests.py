@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.delta import native_write
 from pipeline.delta import table as table_module
-from pipeline.delta.log import operations_after
+from pipeline.delta.retry import ConflictError
 from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.table_log import Snapshot
 from pipeline.metadata.manifests import MANIFESTS, Manifest, ManifestEntry, Manifests
 from pipeline.protocol.lsn import LSN
 
@@ -27,8 +29,7 @@ def record(manifests: Manifests, *numbers: int) -> None:
 
 def merges(table: LakeTable) -> list[int]:
     """Return the versions in which files were merged."""
-    found = operations_after(table.spark, table.path, -1)
-    return [each.version for each in found if each.operation == "OPTIMIZE"]
+    return [each.version for each in table.operations_after(-1) if each.operation == "OPTIMIZE"]
 
 
 def test_files_are_merged_where_the_version_gets_to_a_multiple(
@@ -41,7 +42,7 @@ def test_files_are_merged_where_the_version_gets_to_a_multiple(
     record(manifests, *range(1, 20))
     table = lake.table("_pgdelta", "manifests")
     assert merges(table) == [7, 13, 19]
-    assert int(table.snapshot().numOfFiles()) <= 6
+    assert table.snapshot().file_count <= 6
     assert table.frame().count() == 19
     last = manifests.last()
     assert last
@@ -61,7 +62,7 @@ def test_a_process_that_begins_on_an_older_lake_merges_nothing_at_each_commit(
     manifests.ensure()
     record(manifests, 5, 6, 7)
     assert merges(table) == []
-    assert not table.snapshot().metadata().configuration().contains(AUTO_COMPACTION)
+    assert AUTO_COMPACTION not in table.snapshot().configuration
     version = table.version()
     manifests.ensure()
     assert table.version() == version, "once is enough"
@@ -74,15 +75,13 @@ def test_a_merge_that_loses_against_another_writer_fails_nothing(
     manifests = Manifests(Lake(str(tmp_path), spark))
     manifests.ensure()
     record(manifests, 1)
-    sql, refused = SparkSession.sql, []
+    refused = []
 
-    def lose(session: SparkSession, statement: str, *arguments: Any, **options: Any) -> Any:
-        if not statement.startswith("OPTIMIZE"):
-            return sql(session, statement, *arguments, **options)
-        refused.append(statement)
-        raise RuntimeError("another one was first")
+    def lose(folder: Path, snapshot: Snapshot) -> int:
+        refused.append(snapshot.version)
+        raise ConflictError("another one was first")
 
-    monkeypatch.setattr(SparkSession, "sql", lose)
+    monkeypatch.setattr(native_write, "compact", lose)
     record(manifests, 2, 3)
     monkeypatch.undo()
     assert len(refused) == 1

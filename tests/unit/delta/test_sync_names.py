@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.delta.filesystem import sync_names
+from pipeline.delta.sync import sync_names
 
 
 @pytest.fixture
