@@ -22,8 +22,9 @@ from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.spark.frames import local_frame
 from pipeline.delta.sql import from_microseconds, literal
-from pipeline.delta.table import LakeTable, local_frame
+from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.protocol.events import CommittedPrepared
 from pipeline.protocol.lsn import INVALID, LSN

@@ -11,9 +11,7 @@ from types import ModuleType
 class _WithoutPandas(MetaPathFinder):
     """Refuses the import of pandas."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> None:
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
 

@@ -20,7 +20,8 @@ from pipeline.delta.data_files import DataFile
 from pipeline.delta.native_commit import Operation, Reads, now_milliseconds
 from pipeline.delta.native_write import rows_file
 from pipeline.delta.retry import ConflictError, SameWriteError, is_same_write, retry_conflicts
-from pipeline.delta.table import LakeTable, Rows, local_frame
+from pipeline.delta.spark.frames import Rows, local_frame
+from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.errors import FencedError, LakeError
 from pipeline.protocol.lsn import INVALID, LSN

@@ -24,6 +24,7 @@ from pipeline.delta.log import Actions, LoggedOperation, commit_info, logged_ope
 from pipeline.delta.native_commit import Action, Operation, Reads
 from pipeline.delta.rows import read_rows
 from pipeline.delta.schema import TableSchema
+from pipeline.delta.spark.frames import Rows, local_frame
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import quoted
 from pipeline.delta.sync import sync_names
@@ -43,9 +44,6 @@ _SAFE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) not in "/\\%:*?[]{}"
 # what one process has written: in a new process it would compact the entire table at every commit.
 COMPACTION_INTERVAL = 50
 _AUTO_COMPACTION = "delta.autoOptimize.autoCompact"
-
-Rows = Sequence[Mapping[str, object]]
-"""A few rows by column name: JSON's types and datetimes."""
 
 
 def path_segment(name: str) -> str:
@@ -481,18 +479,6 @@ class LakeTable:
     def identifier(self) -> str:
         """The table as Spark SQL names it."""
         return "delta." + quoted(self.path)
-
-
-def local_frame(spark: SparkSession, rows: Sequence[Mapping[str, object]], ddl: str) -> DataFrame:
-    """Return a frame of a few rows, made in the JVM, so that executors need no Python.
-
-    Values are JSON's types and datetimes; BINARY is not supported.
-    """
-    from pyspark.sql import functions as F
-
-    text = json.dumps(rows, default=lambda value: value.isoformat())
-    parsed = F.from_json(F.lit(text), f"ARRAY<STRUCT<{ddl}>>")
-    return spark.range(0, 1, 1, 1).select(F.inline(parsed))
 
 
 def _as_rows(rows: Rows | pa.Table) -> Rows:

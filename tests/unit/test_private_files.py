@@ -30,6 +30,11 @@ BY_UMASK = {
     "pipeline/bronze/staged_files.py": {"runs.mkdir(parents=True, exist_ok=True)"},
     # the lake's too: whoever may write its tables takes turns
     "pipeline/delta/locks.py": {"path.parent.mkdir(parents=True, exist_ok=True)"},
+    # a table's
+    "pipeline/delta/native_commit.py": {"log.mkdir(parents=True, exist_ok=True)"},
+    "pipeline/delta/filesystem.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
+    # links to the log beside it, which are as private as that
+    "pipeline/delta/checkpoints.py": {"links.mkdir(parents=True)"},
     # setup writes into the environment that it runs in, dist into a folder that is to be copied
     "pipeline/delta/spark/jars.py": {
         "path.parent.mkdir(exist_ok=True)",

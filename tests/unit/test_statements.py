@@ -23,8 +23,6 @@ BUILDERS = {  # of Spark SQL
 }
 # Texts that are constants of the module, chosen by the server's version, or numbers.
 SAFE = {
-    "pipeline/bronze/log.py": {"self.changes.identifier", "limit"},
-    "pipeline/bronze/prepared.py": {"table", "keys"},  # of `literal`s and numbers
     # `table` is an identifier, types are Spark's own texts, and the value of a type's text is a `literal`
     "pipeline/silver/schema_operations.py": {
         *("table", "quoted(self.name)", "quoted(self.to)", "self.type.ddl"),
@@ -41,6 +39,7 @@ SAFE = {
     "pipeline/delta/table.py": {
         *("self.identifier", "_AUTO_COMPACTION"),
         *("key", "value"),  # properties are constants
+        "condition",  # of prepared transactions: of `literal`s and numbers
     },
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
     "pipeline/postgres/connection.py": {"timeline"},

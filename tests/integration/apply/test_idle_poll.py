@@ -14,7 +14,8 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config, Silver, Source, Storage
 from pipeline.config.tables import TableRule
-from pipeline.delta.table import Lake, LakeTable, local_frame
+from pipeline.delta.spark.frames import local_frame
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TableCommit
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records, RegisteredTable

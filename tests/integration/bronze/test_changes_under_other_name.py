@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.apply.table_renames import ChangesUnderOtherName, last_changes_under_other_name
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.spark.frames import local_frame
+from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 

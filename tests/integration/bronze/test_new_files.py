@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.bronze.log import MOST_FILES, Bronze, BronzeOffset
 from pipeline.bronze.table_input import InputStart
-from pipeline.delta.table import Lake, local_frame
+from pipeline.delta.spark.frames import local_frame
+from pipeline.delta.table import Lake
 from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName

@@ -201,7 +201,7 @@ def test_the_race_finds_what_a_store_loses(spark: SparkSession, racer: Path, tmp
     lake = Lake.for_writing(str(root), spark)
     prepare(lake)
     with racing(root, 2, store="SlowLogStore", jar=racer) as racers:
-        outcome = race(lake, racers, ("apply", "resync"), "requests", 5)
+        outcome = race(lake, racers, ("apply", "optimize"), "silver", 5)
     print(
         f"with the window held open: {len(outcome.lost)} of {outcome.told.total()} acknowledged commits lost"
     )

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.log import newest_snapshot, offsets_in
 from pipeline.delta.rows import read_rows
+from pipeline.delta.spark.log import newest_snapshot, offsets_in
 from pipeline.delta.table_log import TableLog
 from pipeline.errors import LakeError
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.table import Lake, LakeTable, local_frame
+from pipeline.delta.spark.frames import local_frame
+from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN
 

@@ -92,7 +92,7 @@ def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time(
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LakeTable, "append_small", fail)
+        patch.setattr(LakeTable, "append_rows", fail)
         with pytest.raises(OSError, match="no space left"):
             records.events.record([event])
     records.events.record([event])

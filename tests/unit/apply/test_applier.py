@@ -23,7 +23,8 @@ def test_no_log_is_asked_before_it_is_time_to_try_again(monkeypatch: pytest.Monk
         return -1
 
     monkeypatch.setattr(LakeTable, "version", version)
-    monkeypatch.setattr("pipeline.delta.table.require_log_store", lambda spark: None)  # there is no Spark
+    # there is no Spark
+    monkeypatch.setattr("pipeline.delta.spark.log_store.require_log_store", lambda spark: None)
     applier = Applier(cast(SparkSession, object()), CONFIG)
     applier._batch_at = time.monotonic()
     applier.retry_when_due()

@@ -15,8 +15,8 @@ from delta.exceptions import (
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark.log import delta_log
 from pipeline.delta.retry import ATTEMPTS, describe_conflict, is_conflict, retry_conflicts
+from pipeline.delta.spark.log import delta_log
 from pipeline.delta.table import Lake
 
 CONFLICT = ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] files were added")
