@@ -1,4 +1,4 @@
-"""Start Arrow in a command without pandas, which takes longer to import than most commands run."""
+"""Start Arrow in a command with little memory and without pandas, which takes longer to import than most runs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class _WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError(fullname)
 
 
-def use_arrow_without_pandas() -> None:
-    """Let pyarrow not import pandas to see whether values are of its types; `to_pandas` still does.
+def use_lean_arrow() -> None:
+    """Return memory to the system at once, and do not import pandas to see if values are of its types.
 
-    pyarrow looks for pandas once, when it first converts Python values.
+    pyarrow looks for pandas when it first converts Python values; `to_pandas` imports it all the same.
     """
     if "pandas" in sys.modules or "pyarrow" in sys.modules:
         return
     import pyarrow as pa
 
+    pa.set_memory_pool(pa.system_memory_pool())
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
     try:

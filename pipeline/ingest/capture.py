@@ -30,7 +30,7 @@ from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.coordinator import CopyCoordinator
 
 LAND_ROWS = 250_000  # land once this many rows wait…
-LAND_SECONDS = 3.0  # …or the oldest has waited this long
+LAND_SECONDS = 0.7  # …or the oldest has waited this long
 IDLE_SECONDS = 60.0  # record an idle offset this often…
 IDLE_BYTES = 64 << 20  # …or after so much WAL
 _READ_TIMEOUT = 0.25
@@ -133,7 +133,7 @@ class Capture:
             return
         self._settle()
         waited = time.monotonic() - self._sealed_at
-        must_land = is_done or self._stream.needs_acknowledgement
+        must_land = is_done or self._stream.needs_acknowledgement or self._is_offset_required
         pending_rows = self._spool.pending_rows
         if not (must_land or pending_rows >= LAND_ROWS or waited >= LAND_SECONDS):
             return
@@ -146,11 +146,13 @@ class Capture:
 
     def _is_idle_due(self, waited: float) -> bool:
         """Return whether it is time to record an offset, though nothing was committed."""
-        received, required = self._stream.received_lsn, self._state.required_lsn
-        behind = received - self._spool.offset
-        return behind > 0 and (
-            waited >= IDLE_SECONDS or behind >= IDLE_BYTES or self._spool.offset < required <= received
-        )
+        behind = self._stream.received_lsn - self._spool.offset
+        return behind > 0 and (waited >= IDLE_SECONDS or behind >= IDLE_BYTES or self._is_offset_required)
+
+    @property
+    def _is_offset_required(self) -> bool:
+        """Return whether copies wait for an offset up to which the stream was read."""
+        return self._spool.offset < self._state.required_lsn <= self._stream.received_lsn
 
     def _submit(self, lander: ThreadPoolExecutor, staged: StagedTransactions) -> None:
         self._sealed_at = time.monotonic()

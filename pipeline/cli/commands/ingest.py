@@ -2,7 +2,7 @@
 
 import threading
 
-from pipeline.cli.arrow import use_arrow_without_pandas
+from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command
 from pipeline.cli.options import Address, config_option, output_options, run_options
 from pipeline.cli.output import finish, load_config
@@ -42,7 +42,7 @@ def ingest(
     Changes are acknowledged to the slot only after bronze holds them.
     """
     loaded = load_config(config)
-    use_arrow_without_pandas()
+    use_lean_arrow()
     from pipeline.ingest.job import run_ingest
     from pipeline.report.observers import Observers, WatchOptions
 
