@@ -1,4 +1,4 @@
-"""Start Arrow in a command with little memory and without pandas, which takes longer to import than most runs."""
+"""Start Arrow in a command with little memory, and without pandas, whose import takes long."""
 
 from __future__ import annotations
 

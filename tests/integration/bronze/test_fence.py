@@ -19,8 +19,16 @@ from pipeline.delta.txn import TableCommit
 from pipeline.errors import FencedError, LakeError
 from pipeline.protocol.events import CommittedPrepared
 from pipeline.protocol.lsn import INVALID, LSN
+from tests.support.commits import commit_by_spark, do_before_commit, do_before_reading_back
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(params=["native", "spark"], autouse=True)
+def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pgdelta commit, as on this machine's file systems, or Spark, as elsewhere."""
+    if request.param == "spark":
+        commit_by_spark(monkeypatch)
 
 
 def opened(spark: SparkSession, folder: Path) -> BronzeWriter:
@@ -116,14 +124,7 @@ def test_who_is_overtaken_amid_a_commit_is_told_so(
     first = opened(spark, tmp_path)
     move(first, 0, 100)
     second = opened(spark, tmp_path)
-    now = commit_files._now
-
-    def let_another_be_first() -> int:
-        monkeypatch.undo()
-        move(second, 100, 150)
-        return now()
-
-    monkeypatch.setattr(commit_files, "_now", let_another_be_first)
+    do_before_commit(monkeypatch, lambda: move(second, 100, 150))
     with pytest.raises(FencedError, match="has taken over"):
         move(first, 100, 200)
     assert first.bronze.changes.offset(first.bronze.txn) == LSN(150)
@@ -134,14 +135,12 @@ def test_a_commit_that_the_storage_lost_is_seen_before_anything_is_acknowledged(
 ) -> None:
     writer = opened(spark, tmp_path)
     move(writer, 0, 100)
-    read_back = commit_files._read_back
 
-    def lose(table: object, transaction: object, version: int) -> None:
+    def lose(version: int) -> None:
         entry = tmp_path / f"bronze/changes/_delta_log/{version:020}.json"
         entry.write_text('{"commitInfo":{"txnId":"theirs","operation":"OPTIMIZE"}}\n')
-        read_back(table, transaction, version)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(commit_files, "_read_back", lose)
+    do_before_reading_back(monkeypatch, lose)
     with pytest.raises(
         LakeError, match=r"lost a commit: it confirmed version 2, which is another writer's.*limits\.md"
     ):

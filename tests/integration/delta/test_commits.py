@@ -6,26 +6,22 @@ tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta import commit_files as commit_files_module
-from pipeline.delta import data_files, native_commit
 from pipeline.delta.commit_files import commit_files
 from pipeline.delta.spark.log import newest_snapshot, offsets_in
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.protocol.lsn import LSN
+from tests.support.commits import commit_by_spark, do_before_commit
 
 pytestmark = pytest.mark.spark
 
 ONE, TWO = TxnId("one"), TxnId("two")
 FIRST, SECOND = TableCommit(ONE, LSN(5)), TableCommit(TWO, LSN(7))
-
-Before = Callable[[Callable[[], None]], None]
 
 
 @pytest.fixture(params=["native", "spark"])
@@ -35,33 +31,8 @@ def table(
     made = Lake(str(tmp_path), spark).table("t")
     made.ensure("id INT")
     if request.param == "spark":
-        monkeypatch.setattr(LakeTable, "writes_natively", lambda *arguments, **options: False)
+        commit_by_spark(monkeypatch)
     return made
-
-
-@pytest.fixture
-def before_the_commit(monkeypatch: pytest.MonkeyPatch) -> Before:
-    """Give a function that has something done once, after a commit has read the log and before it is made."""
-
-    def do_before(action: Callable[[], None]) -> None:
-        is_done = False
-        now = commit_files_module._now
-
-        def act() -> int:
-            nonlocal is_done
-            if not is_done:
-                is_done = True
-                action()
-            return now()
-
-        for module, name in (
-            (commit_files_module, "_now"),
-            (native_commit, "now_milliseconds"),
-            (data_files, "now_milliseconds"),
-        ):
-            monkeypatch.setattr(module, name, act)
-
-    return do_before
 
 
 def test_what_is_recorded_is_skipped_and_several_have_to_be_new(table: LakeTable) -> None:
@@ -84,18 +55,18 @@ def test_a_commit_by_spark_does_not_read_all_of_the_log(spark: SparkSession, tab
 
 @pytest.mark.parametrize("lsn", [4, 5, 9])
 def test_of_two_writers_under_one_id_the_second_is_refused(
-    table: LakeTable, before_the_commit: Before, lsn: int
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch, lsn: int
 ) -> None:
-    before_the_commit(lambda: commit_files(table, [], TableCommit(ONE, LSN(lsn))))
+    do_before_commit(monkeypatch, lambda: commit_files(table, [], TableCommit(ONE, LSN(lsn))))
     with pytest.raises(Exception, match=r"(?i)concurrent"):
         commit_files(table, [], FIRST)
     assert (table.version(), table.offsets()) == (1, {str(ONE): LSN(lsn)})
 
 
 def test_writers_under_other_ids_do_not_hinder_each_other(
-    table: LakeTable, before_the_commit: Before
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before_the_commit(lambda: commit_files(table, [], SECOND))
+    do_before_commit(monkeypatch, lambda: commit_files(table, [], SECOND))
     commit_files(table, [], FIRST)
     assert (table.version(), table.offsets()) == (2, {str(ONE): LSN(5), str(TWO): LSN(7)})
 

@@ -88,7 +88,7 @@ def test_an_event_that_could_not_be_recorded_is_recorded_the_next_time(
     records.ensure()
     event = Event("public", "t", LSN(1), "held", "a sentence")
 
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
