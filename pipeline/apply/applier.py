@@ -4,13 +4,14 @@ Each table continues from the offset in its own log, so one that failed, was hel
 by itself. Tables are written in parallel; one that fails stops no other.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING
 
 from pipeline.apply.detached_tables import archive_detached, detached_tables
 from pipeline.apply.expected_versions import ChangedError, ManifestEntries
@@ -23,7 +24,6 @@ from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.delta.retry import ATTEMPTS, describe_conflict, is_conflict
-from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake
 from pipeline.errors import report_error
 from pipeline.metadata.events import Event
@@ -36,6 +36,9 @@ from pipeline.silver.decision import Decision, Step
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 TABLES_AT_ONCE = 3
 RETRY_SECONDS = 10.0
 
@@ -43,8 +46,11 @@ RETRY_SECONDS = 10.0
 class Applier:
     """Runs one batch at a time."""
 
-    def __init__(self, spark: SparkSession, config: Config, progress: ApplyProgress | None = None) -> None:
-        self.lake = Lake.for_writing(config.storage.root, spark)
+    def __init__(
+        self, spark: SparkSession | None, config: Config, progress: ApplyProgress | None = None
+    ) -> None:
+        """Write with a session, or one that starts where it is needed."""
+        self.lake = Lake.for_writing(config.storage.root, spark, application=f"pgdelta {config.pipeline}")
         self.bronze = Bronze(self.lake, config.pipeline)
         self.records = Records(self.lake)
         self.manifests = Manifests(self.lake)
@@ -54,7 +60,6 @@ class Applier:
         self.held_by_guards: dict[
             TableName, int
         ] = {}  # held by their guards, with the changes of the last event
-        self._spark = spark
         self._config = config
         self._progress = progress
         self._lock = threading.RLock()
@@ -197,7 +202,7 @@ class Applier:
             rule = self._config.rule_for(name)
             assert rule is not None
             self._writers[name] = SilverTable(
-                new_session(self._spark),
+                self.lake.sessions.new(),
                 self.bronze,
                 self.records,
                 name,

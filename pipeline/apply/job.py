@@ -6,19 +6,21 @@ was held or joined later therefore catches up by itself, a lost checkpoint costs
 transaction boundaries whatever the micro-batch contains.
 """
 
+from __future__ import annotations
+
 import threading
 from contextlib import nullcontext, suppress
-
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.filesystem import remove_folder
 from pipeline.delta.locks import lock_apply
-from pipeline.delta.spark.session import start_session
 from pipeline.progress import ApplyProgress, ApplySummary, StreamProgress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def run_apply(
@@ -37,17 +39,16 @@ def run_apply(
     is written to `_pgdelta/status` once a minute and at the end.
     """
     stop = stop or threading.Event()
-    spark = spark or start_session(f"pgdelta apply {config.pipeline}")
     applier = Applier(spark, config, progress)
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
     with nullcontext() if is_alone else lock_apply(applier.lake):
-        return _apply(applier, spark, trigger, stop, status)
+        return _apply(applier, trigger, stop, status)
 
 
 def _apply(
-    applier: Applier, spark: SparkSession, trigger: str, stop: threading.Event, status: StatusWriter | None
+    applier: Applier, trigger: str, stop: threading.Event, status: StatusWriter | None
 ) -> ApplySummary:
     if not applier.bronze.changes.exists():
         while not stop.wait(1.0) and not applier.bronze.changes.exists():
@@ -57,11 +58,11 @@ def _apply(
     if trigger == "continuous":
         applier.apply_pending()  # the query does not repeat a micro-batch that the last run did not apply
     checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
-    failure = _follow(applier, spark, trigger, stop, status, checkpoint)
+    failure = _follow(applier, trigger, stop, status, checkpoint)
     if failure is not None and applier.error is None and not stop.is_set():
         # The checkpoint is damaged, or names a version that Delta removed. Only the trigger depends on it.
         remove_folder(applier.lake.sessions, checkpoint)
-        failure = _follow(applier, spark, trigger, stop, status, checkpoint)
+        failure = _follow(applier, trigger, stop, status, checkpoint)
     if applier.error is not None:
         raise applier.error
     if failure is not None and not stop.is_set():
@@ -75,14 +76,15 @@ def _apply(
 
 def _follow(
     applier: Applier,
-    spark: SparkSession,
     trigger: str,
     stop: threading.Event,
     status: StatusWriter | None,
     checkpoint: str,
 ) -> Exception | None:
     """Apply as bronze grows, until the query ends or `stop` is set; return the error that ended the query."""
-    stream = spark.readStream.format("delta").option("skipChangeCommits", "true")
+    from pyspark.errors import StreamingQueryException
+
+    stream = applier.lake.spark.readStream.format("delta").option("skipChangeCommits", "true")
     writer = stream.load(applier.bronze.changes.path).writeStream.foreachBatch(applier.apply_batch)
     if trigger == "available-now":
         writer = writer.trigger(availableNow=True)

@@ -15,8 +15,9 @@ from pipeline.apply.expected_versions import ExpectedVersions, TableChange, desc
 from pipeline.apply.table_renames import names_by_table, replaced_tables, why_folder_is_taken
 from pipeline.bronze.activity import newest_commits
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory
-from pipeline.bronze.log import Bronze, BronzeOffset, TableSurvey
+from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.table_input import TableSurvey
 from pipeline.config.config import Config
 from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest

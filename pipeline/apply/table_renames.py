@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from pyspark.sql import functions as F
-
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.log import BronzeOffset, TableSurvey
+from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.table_input import Survey
+from pipeline.bronze.surveys import is_table, sequence_key
+from pipeline.bronze.table_input import Survey, TableSurvey
 from pipeline.config.config import Config
-from pipeline.delta.sql import literal
-from pipeline.delta.table import LakeTable
 from pipeline.errors import LakeError
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifests
@@ -28,6 +25,8 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.table import SilverTable
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
+
+_COLUMNS = ("relation_id", "schema_name", "table_name", "commit_lsn", "end_lsn", "ordinal")
 
 
 def refuse_nested_folder(config: Config, name: TableName) -> None:
@@ -71,35 +70,30 @@ class ChangesUnderOtherName:
 
 
 def last_changes_under_other_name(
-    changes: LakeTable, oid: int, name: TableName, start_lsn: LSN, end_lsn: LSN, *, has_rows: bool
+    bronze: Bronze, oid: int, name: TableName, start_lsn: LSN, end_lsn: LSN, *, has_rows: bool
 ) -> ChangesUnderOtherName | None:
     """Return the last change of a table under another name that is followed by one under its own name.
 
     Only transactions that end in (start_lsn, end_lsn] count. With `has_rows`, silver has the rows from before
     `start_lsn`; otherwise changes before the first one under the table's own name are not missing.
     """
-    rows = changes.frame().where(
-        f"op IN ('I', 'U', 'D', 'T') AND relation_id = {oid} "
-        f"AND end_lsn > {int(start_lsn)} AND end_lsn <= {int(end_lsn)}"
-    )
-    is_own = f"(schema_name = {literal(name[0])} AND table_name = {literal(name[1])})"
-    key = "struct(commit_lsn, ordinal)"
-    first, last = F.expr(f"min({key})").alias("first"), F.expr(f"max({key})").alias("last")
-    own = rows.where(is_own).agg(first, last).head()
-    if own is None or own["last"] is None:
-        return None
-    begin = "true" if has_rows else f"{key} > {_sequence_key(own['first'])}"
-    others = rows.where(f"NOT {is_own} AND {begin} AND {key} < {_sequence_key(own['last'])}")
-    newest = F.expr("max(struct(commit_lsn, ordinal, schema_name, table_name))").alias("newest")
-    for row in others.agg(newest).where("newest IS NOT NULL").collect():
-        return ChangesUnderOtherName(
-            LSN(row.newest.commit_lsn), TableName(row.newest.schema_name, row.newest.table_name)
+    own = is_table(name)
+    sql = f"""
+        SELECT schema_name, table_name, sequence_key FROM (
+            SELECT schema_name, table_name, sequence_key, is_own,
+                min(CASE WHEN is_own THEN sequence_key END) OVER () AS first_own,
+                max(CASE WHEN is_own THEN sequence_key END) OVER () AS last_own
+            FROM (
+                SELECT *, {own} AS is_own, {{key}} AS sequence_key
+                FROM {{changes}} WHERE relation_id = {oid}
+            )
         )
+        WHERE NOT is_own AND sequence_key < last_own{"" if has_rows else " AND sequence_key > first_own"}
+        ORDER BY sequence_key DESC, schema_name DESC, table_name DESC LIMIT 1
+    """
+    for schema, table, key in bronze.select(sql, _COLUMNS, start_lsn, end_lsn):
+        return ChangesUnderOtherName(LSN(sequence_key(key)[0]), TableName(schema, table))
     return None
-
-
-def _sequence_key(found: tuple[int, int]) -> str:
-    return f"struct({found[0]}L AS commit_lsn, {found[1]}L AS ordinal)"
 
 
 def replaced_tables(
@@ -176,7 +170,7 @@ class OtherNames:
         if copy is not None:
             start_lsn = max(start_lsn, copy.lsns[0])
         return last_changes_under_other_name(
-            bronze.changes, oid, name, start_lsn, point.lsn, has_rows=copy is not None
+            bronze, oid, name, start_lsn, point.lsn, has_rows=copy is not None
         )
 
 

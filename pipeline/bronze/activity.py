@@ -3,24 +3,30 @@
 Bronze is read from the LSN of the newest manifest that is a day old: the rest is older.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
+from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze, BronzeOffset
-from pipeline.delta.sql import EPOCH, from_microseconds
+from pipeline.bronze.surveys import number_of_interval
+from pipeline.delta.sql import EPOCH, from_microseconds, to_microseconds
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WINDOW = timedelta(days=1)
 RECENT = timedelta(hours=1)
 _SLACK = timedelta(hours=1)  # by which the clocks of source and driver may differ
 _SHORTEST = timedelta(minutes=1)  # over which a rate is measured
+_COLUMNS = ("schema_name", "table_name", "op", "commit_lsn", "end_lsn", "commit_time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +54,37 @@ def read_activity(bronze: Bronze, captured: BronzeOffset, lsns: Collection[LSN],
     """Read what was committed within a day before `now`, and the commit times of LSNs."""
     requested = sorted({lsn for lsn in lsns if lsn > INVALID})
     manifests = _read_manifests(bronze.lake, requested, now - WINDOW - _SLACK)
-    rows = bronze.changes.frame().where(
-        f"op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(manifests.start_lsn)} AND end_lsn <= "
-        f"{int(captured.lsn)}"
-    )
-    mark = F.expr("struct(commit_lsn, unix_micros(commit_time) AS micros)")
-    day, recent, settled = (_literal(now - age) for age in (WINDOW, RECENT, _SHORTEST))
-    is_recent = F.expr(f"commit_time >= {recent} AND commit_time <= {settled}")
-    found = (
-        rows.groupBy("schema_name", "table_name")
-        .agg(
-            *(F.expr(f"count_if(op = '{op}' AND commit_time >= {day})").alias(op) for op in "IUDT"),
-            F.min(F.when(is_recent, mark)).alias("recent"),
-            F.max(F.when(F.expr(f"commit_time < {recent}"), mark)).alias("before"),
-            F.array(*(_time_of(f"end_lsn <= {int(lsn)}") for lsn in requested)).alias("times"),
-        )
-        .collect()
-    )
-    operations = {
-        TableName(row.schema_name, row.table_name): {op: row[op] for op in "IUDT"}
-        for row in found
-        if any(row[op] for op in "IUDT")
-    }
+    day, recent, settled = (to_microseconds(now - age) for age in (WINDOW, RECENT, _SHORTEST))
+    number = number_of_interval([INVALID, *requested]) if requested else "-1"
+    is_recent, is_before = f"micros BETWEEN {recent} AND {settled}", f"micros < {recent}"
+    counts = ", ".join(f"count_if(op = '{op}' AND micros >= {day})" for op in "IUDT")
+    sql = f"""
+        SELECT schema_name, table_name, number, {counts}, max(micros),
+            min(commit_lsn) FILTER (WHERE {is_recent}), min_by(micros, commit_lsn) FILTER (WHERE {is_recent}),
+            max(commit_lsn) FILTER (WHERE {is_before}), max_by(micros, commit_lsn) FILTER (WHERE {is_before})
+        FROM (SELECT *, {number} AS number, unix_micros(commit_time) AS micros FROM {{changes}})
+        GROUP BY schema_name, table_name, number
+    """
+    rows = bronze.select(sql, _COLUMNS, manifests.start_lsn, captured.lsn)
+    operations: dict[TableName, dict[str, int]] = {}
+    newest: dict[int, int] = {}  # by the number of the interval that ends at an LSN
+    recent_marks, marks_before = [], []
+    for schema, table, interval, inserts, updates, deletes, truncates, micros, *marks in rows:
+        if any(found := (inserts, updates, deletes, truncates)):
+            of_table = operations.setdefault(TableName(schema, table), dict.fromkeys("IUDT", 0))
+            for op, count in zip("IUDT", found, strict=True):
+                of_table[op] += count
+        newest[interval] = max(micros, newest.get(interval, micros))
+        if marks[0] is not None:
+            recent_marks.append((marks[0], marks[1]))
+        if marks[2] is not None:
+            marks_before.append((marks[2], marks[3]))
     times = dict(manifests.times)
-    for number, lsn in enumerate(requested):
-        exact = [row.times[number] for row in found if row.times[number] is not None]
-        if exact:
-            times[lsn] = from_microseconds(max(exact))
-    recent_marks = [row.recent for row in found if row.recent is not None]
-    marks_before = [row.before for row in found if row.before is not None]
+    last: int | None = None
+    for position, lsn in enumerate(requested):
+        last = max((each for each in (last, newest.get(position)) if each is not None), default=None)
+        if last is not None:
+            times[lsn] = from_microseconds(last)
     since = manifests.newest
     if recent_marks or marks_before:
         mark_lsn, micros = min(recent_marks) if recent_marks else max(marks_before)
@@ -91,13 +99,17 @@ def newest_commits(
 
     The snapshot of a copy may hold anything that was committed before it.
     """
-    copied = " OR ".join(f"(op = 'R' AND {copy.condition()})" for copy in copies) or "false"
-    rows = bronze.changes.frame().where(
-        f"(op IN ('I', 'U', 'D', 'T') AND end_lsn > {int(after)} AND end_lsn <= {int(end_lsn)}) OR {copied}"
-    )
-    newest = F.expr("max(unix_micros(commit_time))").alias("micros")
-    found = rows.groupBy("schema_name", "table_name").agg(newest).collect()
-    return {TableName(row.schema_name, row.table_name): from_microseconds(row.micros) for row in found}
+    copied = " OR ".join(f"(op = 'R' AND {copy.condition()})" for copy in copies)
+    condition = f"(op <> 'R' AND end_lsn > {int(after)} AND end_lsn <= {int(end_lsn)})"
+    sql = f"""
+        SELECT schema_name, table_name, max(unix_micros(commit_time))
+        FROM {{changes}} WHERE {f"{condition} OR {copied}" if copied else condition}
+        GROUP BY schema_name, table_name
+    """
+    begin = min([after, *(LSN(max(0, copy.lsn - 1)) for copy in copies)])
+    ops, end = ((*ROW_OPS, "R"), MAX_LSN) if copies else (ROW_OPS, end_lsn)
+    rows = bronze.select(sql, (*_COLUMNS, "copy_id"), begin, end, ops=ops)
+    return {TableName(schema, table): from_microseconds(micros) for schema, table, micros in rows}
 
 
 def commit_times_of(lake: Lake, lsns: Collection[LSN]) -> dict[LSN, datetime]:
@@ -117,27 +129,29 @@ def _read_manifests(lake: Lake, lsns: Collection[LSN], before: datetime) -> _Man
     table = lake.table("_pgdelta", "manifests")
     if not table.exists():
         return _Manifests(INVALID, {}, None)
-    [row] = (
-        table.frame()
-        .agg(
-            F.expr(f"max(lsn) FILTER (WHERE written_at < {_literal(before)})").alias("start_lsn"),
-            F.expr("max(struct(lsn, unix_micros(written_at)))").alias("newest"),
-            F.array(*(_time_of(f"lsn <= {int(lsn)}") for lsn in lsns)).alias("times"),
-        )
-        .collect()
+    rows = table.rows(["lsn", "commit_time", "written_at"])
+    found = sorted(
+        zip(
+            rows.column("lsn").to_pylist(),
+            _microseconds(rows.column("written_at")),
+            _microseconds(rows.column("commit_time")),
+            strict=True,
+        ),
+        key=lambda row: row[:2],
     )
-    times = {
-        lsn: from_microseconds(micros)
-        for lsn, micros in zip(lsns, row.times, strict=True)
-        if micros is not None
-    }
-    newest = row.newest and Mark(LSN(row.newest[0]), from_microseconds(row.newest[1]))
-    return _Manifests(LSN(row.start_lsn or 0), times, newest)
+    limit = to_microseconds(before)
+    start_lsn = max((lsn for lsn, written_at, _ in found if written_at < limit), default=0)
+    newest = Mark(LSN(found[-1][0]), from_microseconds(found[-1][1])) if found else None
+    times: dict[LSN, datetime] = {}
+    position, last = 0, None
+    for requested in sorted(lsns):
+        while position < len(found) and found[position][0] <= requested:
+            last = max((t for t in (last, found[position][2]) if t is not None), default=None)
+            position += 1
+        if last is not None:
+            times[requested] = from_microseconds(last)
+    return _Manifests(LSN(start_lsn), times, newest)
 
 
-def _time_of(condition: str) -> Column:
-    return F.expr(f"max(unix_micros(commit_time)) FILTER (WHERE {condition})")
-
-
-def _literal(time: datetime) -> str:
-    return f"TIMESTAMP '{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}+00:00'"
+def _microseconds(column: pa.ChunkedArray) -> list[Any]:
+    return list(column.cast("int64").to_pylist())

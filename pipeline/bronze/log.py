@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from pipeline.bronze import surveys
+from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.relations import SourceRelation, source_relation
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
-from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, survey_of
+from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, survey_of
 from pipeline.delta.log import json_object
-from pipeline.delta.sql import from_microseconds, literal
+from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import Lake, LakeTable
-from pipeline.delta.table_log import Snapshot
+from pipeline.delta.table_log import Snapshot, local_path
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.errors import ConfigError, LakeError
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_FILES = 32  # more are listed by a job of their own
 MOST_COMMITS = 100
+_INPUT_COLUMNS = ("op", "xid", "copy_id", "commit_lsn")  # by which a table's input is selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +96,6 @@ def new_files_between(
     return NewFiles(start.lsn, end.lsn, tuple(paths))
 
 
-@dataclass(frozen=True, slots=True)
-class TableSurvey:
-    """One relation version of one table in the input, with counts for people."""
-
-    survey: Survey
-    counts: Mapping[str, int]
-    commit_time: datetime  # the latest
-
-
 class Bronze:
     """`{root}/bronze`: changes, relations, prepared transactions and copies."""
 
@@ -119,8 +112,9 @@ class Bronze:
         self._copied: Counter[int] = Counter()
         self._copied_version = -1
         self.new_files: NewFiles | None = None
+        self.visible = "true"  # SQL: which changes count as a table's input
 
-    def in_session(self, spark: SparkSession) -> Bronze:
+    def in_session(self, spark: SparkSession | SparkProvider) -> Bronze:
         """Return the same tables in another session."""
         return Bronze(self.lake.in_session(spark), self.pipeline)
 
@@ -209,22 +203,79 @@ class Bronze:
 
         `offsets` are those of the tables that are not at the default one.
         """
-        special = " ".join(
-            f"WHEN {_is_table(name)} THEN end_lsn > {int(offset)}" for name, offset in sorted(offsets.items())
-        )
-        is_after = f"CASE {special} ELSE end_lsn > {int(default_offset)} END" if special else "true"
         lowest = min([default_offset, *offsets.values()])
-        return _surveys(self._rows(lowest, end.lsn).where(is_after))
+        sql = surveys.survey_sql(surveys.is_after(default_offset, offsets))
+        return surveys.surveys_of(self.select(sql, surveys.SURVEY_COLUMNS, lowest, end.lsn))
 
     def survey_table(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Survey]:
         """Return the surveys of one table's input up to an LSN; that of a copy's rows is first."""
-        found = _surveys(self.table_changes(name, start, end_lsn).where("op <> 'R'"))
-        surveys = [table.survey for table in found.get(name, [])]
-        return [survey_of(start.copy), *surveys] if start.copy else surveys
+        copy = start.copy
+        condition = self._input_condition(name, start, end_lsn)
+        begin = start.offset if copy is None else LSN(max(0, copy.lsn - 1))
+        columns = (*surveys.SURVEY_COLUMNS, *_INPUT_COLUMNS)
+        rows = self.select(surveys.survey_sql(condition), columns, begin, end_lsn, name=name)
+        found = [table.survey for table in surveys.surveys_of(rows).get(name, [])]
+        return [survey_of(copy), *found] if copy else found
 
     def count_of(self, name: TableName, end_lsn: LSN) -> int:
         """Return how many changes of a table bronze holds up to an LSN."""
-        return self.table_changes(name, InputStart(), end_lsn).count()
+        sql = f"SELECT count(*) FROM {{changes}} WHERE {self._input_condition(name, InputStart(), end_lsn)}"
+        columns = ("schema_name", "table_name", "op", "end_lsn", *_INPUT_COLUMNS)
+        return sum(row[0] for row in self.select(sql, columns, INVALID, end_lsn, name=name))
+
+    def exact_runs(
+        self, name: TableName, start: InputStart, end_lsn: LSN, signatures: Mapping[int, int]
+    ) -> list[tuple[tuple[int, ...], SequenceKey, SequenceKey]]:
+        """Return (versions, first, last) of each run of a table's input with one signature, in order.
+
+        `signatures` are those of the relation versions, whose changes interleave.
+        """
+        sql = surveys.runs_sql(self._input_condition(name, start, end_lsn), signatures)
+        columns = (*surveys.RUN_COLUMNS, *_INPUT_COLUMNS)
+        copy = start.copy
+        if copy is None:
+            return surveys.runs_of(self.select(sql, columns, start.offset, end_lsn, name=name))
+        begin, ops = LSN(max(0, copy.lsn - 1)), (*ROW_OPS, "R")
+        rows = self.select(sql, columns, begin, MAX_LSN, ops=ops, name=name, commit_lsn=copy.commit_lsn())
+        return surveys.runs_of(rows)
+
+    def select(
+        self,
+        sql: str,
+        columns: Iterable[str],
+        start_lsn: LSN,
+        end_lsn: LSN,
+        *,
+        ops: tuple[str, ...] = ROW_OPS,
+        name: TableName | None = None,
+        commit_lsn: str = "commit_lsn",
+        version: int | None = None,
+    ) -> list[Any]:
+        """Return the rows of a query about the changes that end in (start_lsn, end_lsn], by DuckDB or Spark.
+
+        In the SQL, `{changes}` are these changes and `{key}` is their sequence key, of `commit_lsn`. Changes
+        of other tables than `name` may be left out. The version of bronze is the newest by default. Returns
+        nothing, not even the row of an aggregate, if there are no files to read.
+        """
+        path = self.changes.local_path
+        if path is not None:
+            scan = ChangesScan(path, self.changes.snapshot(version), ops, start_lsn, end_lsn, name)
+            if self.new_files and self.new_files.covers(start_lsn, end_lsn):
+                scan = replace(scan, paths=tuple(local_path(each) for each in self.new_files.paths))
+            if scan.is_empty():
+                return []
+            text = sql.replace("{changes}", "changes").replace("{key}", surveys.duckdb_key(commit_lsn))
+            return scan.query(text, tuple(dict.fromkeys(columns)))
+        text = sql.replace("{key}", surveys.spark_key(commit_lsn))
+        rows = self._rows(start_lsn, end_lsn, ops, version)
+        return self.lake.spark.sql(text, changes=rows).collect()
+
+    def _input_condition(self, name: TableName, start: InputStart, end_lsn: LSN) -> str:
+        """Return SQL that is true for one table's input, and for a copy's rows if there is one."""
+        condition = f"{surveys.is_table(name)} AND {self.visible}"
+        if start.copy is None:
+            return condition
+        return f"{condition} AND (op = 'R' OR end_lsn <= {int(end_lsn)}) AND {start.copy.condition()}"
 
     def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
         """Return one table's changes up to an LSN, after an offset; or a copy's rows and what follows.
@@ -232,20 +283,26 @@ class Bronze:
         A copy's rows may lie past that LSN: in order they precede the commits that their snapshot did not
         see.
         """
-        copy = start.copy
+        copy, condition = start.copy, self._input_condition(name, start, end_lsn)
         if copy is None:
-            return self._rows(start.offset, end_lsn).where(_is_table(name))
+            return self._rows(start.offset, end_lsn).where(condition)
         from pyspark.sql import functions as F
 
-        rows = self.changes.frame().where(f"(op = 'R' OR end_lsn <= {int(end_lsn)}) AND {copy.condition()}")
-        return rows.where(_is_table(name)).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
+        return self.changes.frame().where(condition).withColumn("commit_lsn", F.expr(copy.commit_lsn()))
 
-    def _rows(self, start_lsn: LSN, end_lsn: LSN) -> DataFrame:
+    def _rows(
+        self,
+        start_lsn: LSN,
+        end_lsn: LSN,
+        ops: tuple[str, ...] = ROW_OPS,
+        version: int | None = None,
+    ) -> DataFrame:
         # Bronze only grows, by complete transactions: rows up to its captured offset do not change.
-        bounds = f"op NOT IN ('M', 'R') AND end_lsn > {int(start_lsn)} AND end_lsn <= {int(end_lsn)}"
+        names = ", ".join(f"'{op}'" for op in ops)
+        bounds = f"op IN ({names}) AND end_lsn > {int(start_lsn)} AND end_lsn <= {int(end_lsn)}"
         if self.new_files and self.new_files.covers(start_lsn, end_lsn):
             return self.new_files.frame(self.lake.spark).where(bounds)
-        return self.changes.frame().where(bounds)
+        return self.changes.frame(version).where(bounds)
 
 
 def count_copied_rows(changes: LakeTable, snapshot: Snapshot) -> Counter[int]:
@@ -272,66 +329,3 @@ def between(changes: DataFrame, start: SequenceKey, end: SequenceKey) -> DataFra
         f"AND (commit_lsn < {end[0]} OR (commit_lsn = {end[0]} AND ordinal <= {end[1]}))"
     )
     return rows.withColumn("op", F.expr("CASE op WHEN 'R' THEN 'I' ELSE op END"))
-
-
-def _is_table(name: TableName) -> str:
-    return f"(schema_name = {literal(name[0])} AND table_name = {literal(name[1])})"
-
-
-def _surveys(frame: DataFrame) -> dict[TableName, list[TableSurvey]]:
-    from pyspark.sql import functions as F
-
-    grouped = frame.groupBy("schema_name", "table_name", "relation_version").agg(
-        F.expr("min(struct(commit_lsn, ordinal))").alias("first"),
-        F.expr("max(struct(commit_lsn, ordinal))").alias("last"),
-        F.expr("max(struct(commit_lsn, ordinal)) FILTER (WHERE op = 'T')").alias("last_truncate"),
-        *(F.count_if(F.col("op") == op).alias(op) for op in "IUDT"),
-        # a partition with REPLICA IDENTITY FULL sends the key in the complete old row
-        F.expr("count_if(op = 'U' AND old_kind IS NOT NULL)").alias("key_tuples"),
-        F.expr("count_if(op = 'U' AND NOT old_kind <=> 'O')").alias("without_old_row"),
-        F.expr("array_distinct(flatten(collect_set(unsent)))").alias("unsent"),
-        F.expr("max(unix_micros(commit_time))").alias("commit_micros"),
-    )
-    tables: dict[TableName, list[TableSurvey]] = {}
-    for row in grouped.collect():
-        survey = Survey(
-            version=row.relation_version,
-            first=tuple(row["first"]),
-            last=tuple(row["last"]),
-            last_truncate=tuple(row.last_truncate) if row.last_truncate else None,
-            inserts=row.I,
-            updates=row.U,
-            deletes=row.D,
-            key_tuples=row.key_tuples,
-            without_old_row=row.without_old_row,
-            unchanged_toast=frozenset(row.unsent),
-        )
-        counts = {op: row[op] for op in "IUDT"}
-        found = TableSurvey(survey, counts, from_microseconds(row.commit_micros))
-        tables.setdefault(TableName(row.schema_name, row.table_name), []).append(found)
-    return tables
-
-
-def exact_runs(
-    changes: DataFrame, signatures: Mapping[int, int]
-) -> Iterable[tuple[tuple[int, ...], SequenceKey, SequenceKey]]:
-    """Return (versions, first, last) of each run of changes with one signature, if versions interleave."""
-    from pyspark.sql import functions as F
-
-    number = "CASE relation_version " + " ".join(f"WHEN {v} THEN {n}" for v, n in signatures.items()) + " END"
-    rows = (
-        changes.selectExpr(
-            "struct(commit_lsn, ordinal) AS sequence_key", "relation_version", f"{number} AS signature"
-        )
-        .selectExpr("*", "coalesce(signature <> lag(signature) OVER (ORDER BY sequence_key), true) AS begins")
-        .selectExpr("*", "sum(CAST(begins AS INT)) OVER (ORDER BY sequence_key) AS run")
-        .groupBy("run")
-        .agg(
-            F.sort_array(F.collect_set("relation_version")).alias("versions"),
-            F.min("sequence_key").alias("first"),
-            F.max("sequence_key").alias("last"),
-        )
-        .orderBy("run")
-        .collect()
-    )
-    return [(tuple(row.versions), tuple(row["first"]), tuple(row["last"])) for row in rows]

@@ -1,6 +1,8 @@
 """What apply reads of one table: where its input begins, and what each relation version has in it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.protocol.lsn import INVALID, LSN
@@ -32,6 +34,15 @@ class Survey:
     key_tuples: int = 0  # updates that carry the old key: it may have changed
     without_old_row: int = 0  # updates that do not carry the old row
     unchanged_toast: frozenset[int] = frozenset()  # 0-based columns that some change did not send
+
+
+@dataclass(frozen=True, slots=True)
+class TableSurvey:
+    """One relation version of one table in the input, with counts for people."""
+
+    survey: Survey
+    counts: Mapping[str, int]
+    commit_time: datetime  # the latest
 
 
 def survey_of(copy: CompleteCopy) -> Survey:

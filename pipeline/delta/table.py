@@ -59,7 +59,7 @@ class Lake:
     def __init__(
         self,
         root: str,
-        spark: SparkSession | None = None,
+        spark: SparkSession | SparkProvider | None = None,
         *,
         application: str = "pgdelta",
         commits: bool = False,
@@ -69,12 +69,17 @@ class Lake:
         With `commits` the session must be one whose commits to a local folder exclude those of others.
         """
         parsed = urlparse(root)
-        if not parsed.scheme and default_scheme(spark) == "file":
+        if (
+            not parsed.scheme
+            and default_scheme(None if isinstance(spark, SparkProvider) else spark) == "file"
+        ):
             root = f"file:{os.path.abspath(root)}"
         self.root = root.rstrip("/")
-        self.sessions = SparkProvider(
-            spark, name=application, commits_locally=commits and self.local_root is not None
-        )
+        if isinstance(spark, SparkProvider):
+            self.sessions = spark
+        else:
+            is_local = self.local_root is not None
+            self.sessions = SparkProvider(spark, name=application, commits_locally=commits and is_local)
 
     @classmethod
     def for_writing(
@@ -115,7 +120,7 @@ class Lake:
         """Return the Delta table at a path of the lake, which need not exist."""
         return LakeTable(path, self.sessions)
 
-    def in_session(self, spark: SparkSession) -> Lake:
+    def in_session(self, spark: SparkSession | SparkProvider) -> Lake:
         """Return the same lake in another session."""
         return Lake(self.root, spark)
 
@@ -209,6 +214,20 @@ class LakeTable:
         """Return whether the newest version has no data files."""
         return self.snapshot().file_count == 0
 
+    def row_count(self) -> int:
+        """Return how many rows the newest version has, 0 if the table does not exist.
+
+        The statistics of files tell it; those of a file that lacks them are counted.
+        """
+        snapshot = self.snapshot()
+        counts = []
+        for add in snapshot.files.values():
+            count = json.loads(add.get("stats") or "{}").get("numRecords")
+            if count is None:
+                return self.frame().count()
+            counts.append(count - int((add.get("deletionVector") or {}).get("cardinality", 0)))
+        return sum(counts)
+
     def actions_after(self, version: int, *, is_whole: bool = True) -> Iterator[tuple[int, Actions]]:
         """Yield the commits after a version in order, each with its actions as JSON.
 
@@ -238,9 +257,10 @@ class LakeTable:
             except FileNotFoundError:
                 return
 
-    def frame(self) -> DataFrame:
-        """Return the newest version's rows."""
-        return self.spark.read.format("delta").load(self.path)
+    def frame(self, version: int | None = None) -> DataFrame:
+        """Return the rows of a version, default the newest."""
+        reader = self.spark.read.format("delta")
+        return (reader if version is None else reader.option("versionAsOf", version)).load(self.path)
 
     def rows(
         self,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 from pipeline.config.config import Config
-from pipeline.delta.spark.session import start_session
+from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
-from pipeline.silver.as_of import AsOf, TableAsOf, as_of
+from pipeline.silver.as_of import AsOf, TableAsOf, find_silver
 from pipeline.table_name import match_tables
 from pipeline.terminal import plain, print_paragraph
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,8 @@ def read_silver(
     Raise ConfigError if a glob is not valid, or no table of the manifest matches.
     """
     matches = match_tables(globs)
-    spark = spark or start_session(f"pgdelta as-of {config.pipeline}")
-    silver = as_of(spark, config.storage.root, lsn=lsn, timestamp=timestamp)
+    lake = Lake(config.storage.root, spark, application=f"pgdelta as-of {config.pipeline}")
+    silver = find_silver(lake, lsn=lsn, timestamp=timestamp)
     behind = silver.behind
     names = [name for name in sorted([*silver, *behind]) if matches(name)]
     if globs and not names:

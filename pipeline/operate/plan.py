@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
 from pipeline.apply.planner import BatchPlan
 from pipeline.apply.planner import TablePlan as ApplyTablePlan
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
-from pipeline.delta.spark.session import start_session
 from pipeline.errors import report_error
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.protocol.lsn import INVALID, LSN
@@ -23,6 +21,9 @@ from pipeline.silver.batch_writer import RangePlan
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
 from pipeline.silver.schema_operations import CreateTable, NeedsRebuild, Operation, RenameColumn
 from pipeline.table_name import TableName, match_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def make_plan(
@@ -35,7 +36,7 @@ def make_plan(
     """Return what the next apply does to the tables that globs name, or to all; changes nothing."""
     matches = match_tables(globs)
     has_details = shows_sql or bool(globs)
-    applier = Applier(spark or start_session(f"pgdelta plan {config.pipeline}"), config)
+    applier = Applier(spark, config)
     pending = applier.plan()
     found: list[TablePlan] = []
     for name, table in applier.tables.items():
@@ -100,7 +101,7 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
         surveys = [s.survey for s in table.surveys]
         registered, start = pending.registered.get(name), InputStart(facts.offset)
         planned = writer.plan(surveys, applier.relations, registered, start, pending.end.lsn)
-        rows = writer.table.frame().count() if writer.table.exists() else 0
+        rows = writer.table.row_count() if planned.evolution and planned.evolution.operations else 0
         changes = writer.bronze.count_of(name, pending.end.lsn) if planned.rebuild else 0
     except Exception as error:  # the other tables are planned
         return TablePlan(name, facts.offset, counts, failure=report_error(error))

@@ -5,18 +5,17 @@ and the apply after it shows them by one commit a table. Until then silver keeps
 stream, except that a partial resync holds back the pending changes of its table.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.copy_states import CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.locks import refuse_while_apply_runs
-from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange, describe_unusable
@@ -26,6 +25,9 @@ from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
 from pipeline.table_name import TableName, match_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 REASON = "requested by pgdelta resync"
 
@@ -80,8 +82,7 @@ def run_resync(
     a copy could have.
     """
     matches = match_tables(globs)
-    spark = spark or start_session(f"pgdelta resync {config.pipeline}")
-    lake = Lake.for_writing(config.storage.root, spark)
+    lake = Lake.for_writing(config.storage.root, spark, application=f"pgdelta resync {config.pipeline}")
     if runs:
         refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)
@@ -92,7 +93,7 @@ def run_resync(
     if key_ranges:
         _check_key_ranges(config, bronze, names, key_ranges)
     bronze.copies.request([CopyRequest.of(name, REASON, key_ranges) for name in names])
-    run = run_both(config, spark=spark, stop=stop, ingest_progress=progress) if runs else None
+    run = run_both(config, spark=lake.spark, stop=stop, ingest_progress=progress) if runs else None
     return ResyncSummary(config.pipeline, names, len(key_ranges), run)
 
 

@@ -1,19 +1,21 @@
 """Run ingest and apply in one Spark session: one after the other, or in parallel until a stop."""
 
+from __future__ import annotations
+
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from pipeline.apply import job as applying
 from pipeline.config.config import Config
 from pipeline.delta.locks import lock_apply
-from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.ingest import job as ingesting
 from pipeline.progress import ApplyProgress, ApplySummary, IngestProgress, IngestSummary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ def run_both(
 ) -> RunSummary:
     """Capture and apply everything committed, or continue until `stop`; the first failure ends both jobs."""
     stop = stop or threading.Event()
-    spark = spark or start_session(f"pgdelta {config.pipeline}")
+    lake = Lake(config.storage.root, spark, application=f"pgdelta {config.pipeline}")
+    spark = lake.spark
 
     def ingest() -> IngestSummary:
         try:
@@ -67,7 +70,7 @@ def run_both(
             stop.set()
             raise
 
-    with lock_apply(Lake(config.storage.root, spark)):
+    with lock_apply(lake):
         if trigger == "available-now":
             captured = ingest()
             return RunSummary(captured, apply())

@@ -9,16 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-
-from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.activity import Activity, read_activity
 from pipeline.bronze.copy_states import DROPPED, READING, CopyState
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
-from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, SourceError
 from pipeline.metadata.events import Event
@@ -45,10 +42,13 @@ from pipeline.silver.decision import Decision, Step, decide
 from pipeline.silver.lake_facts import LakeFacts, silver_path, why_detached
 from pipeline.table_name import TableName, match_tables
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:
     """Read the status of the pipeline; the source is not read if `is_offline`."""
-    lake = Lake(config.storage.root, spark or start_session(f"pgdelta status {config.pipeline}"))
+    lake = Lake(config.storage.root, spark, application=f"pgdelta status {config.pipeline}")
     return _read_status(config, Bronze(lake, config.pipeline), Records(lake), is_offline)
 
 
@@ -60,7 +60,7 @@ def read_details(
     Raises ConfigError if a glob is not `schema.table`, or no table matches.
     """
     is_wanted = match_tables(globs)
-    lake = Lake(config.storage.root, spark or start_session(f"pgdelta status {config.pipeline}"))
+    lake = Lake(config.storage.root, spark, application=f"pgdelta status {config.pipeline}")
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     status = _read_status(config, bronze, records, is_offline)
     wanted = [table for table in status.tables if is_wanted(table.name)]
@@ -243,21 +243,23 @@ def _table(
     )
 
 
-def _newest_relations(bronze: Bronze) -> dict[TableName, Row]:
+def _newest_relations(bronze: Bronze) -> dict[TableName, Mapping[str, Any]]:
     """Return the newest row of `bronze/relations` for each table."""
     if not bronze.relations.exists():
         return {}
-    newest = F.expr("max_by(struct(*), lsn)").alias("newest")
-    rows = bronze.relations.frame().groupBy("schema_name", "table_name").agg(newest).collect()
-    return {TableName(row.schema_name, row.table_name): row.newest for row in rows}
+    rows = sorted(bronze.relations.rows().to_pylist(), key=lambda row: row["lsn"])
+    return {TableName(row["schema_name"], row["table_name"]): row for row in rows}
 
 
 def _details(
-    lake: Lake, table: TableStatus, registered: RegisteredTable | None, relations: Mapping[TableName, Row]
+    lake: Lake,
+    table: TableStatus,
+    registered: RegisteredTable | None,
+    relations: Mapping[TableName, Mapping[str, Any]],
 ) -> TableDetails:
     relation = relations.get(table.name)
     source = {
-        column.name: SourceColumnType(_type_name(column), column.is_key)
+        column["name"]: SourceColumnType(_type_name(column), column["is_key"])
         for column in (relation["columns"] if relation else ())
     }
     silver = lake.table_at(registered.path) if registered else None
@@ -268,14 +270,14 @@ def _details(
         table,
         list_columns(types, names, source, table.misfits),
         path=registered.path if registered else None,
-        relation_id=relation.relation_id if relation else None,
-        relation_lsn=LSN(relation.lsn) if relation else None,
+        relation_id=relation["relation_id"] if relation else None,
+        relation_lsn=LSN(relation["lsn"]) if relation else None,
     )
 
 
-def _type_name(column: Row) -> str:
+def _type_name(column: Mapping[str, Any]) -> str:
     """Return the name of a column's type at the source, its oid if bronze does not have the name."""
-    if column.type_name is None:
-        return f"oid {column.type_oid}"
-    name: str = column.type_name
-    return f"{name[1:]}[]" if name.startswith("_") and column.element_oid else name
+    name: str | None = column["type_name"]
+    if name is None:
+        return f"oid {column['type_oid']}"
+    return f"{name[1:]}[]" if name.startswith("_") and column["element_oid"] else name

@@ -5,15 +5,13 @@ Read at these versions, the tables agree: a transaction that wrote to several of
 none.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-
-from pipeline.delta.spark.log import JVM_ERRORS
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError, ProtocolError, describe_error, report_error
@@ -22,6 +20,9 @@ from pipeline.metadata.registry import TableRegistry
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.versions import resolve_path, why_unreadable
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class TableAsOf:
         return f"SELECT * FROM delta.{quoted(self.path)} VERSION AS OF {self.version}"
 
 
-class AsOf(Mapping[TableName, DataFrame]):
+class AsOf(Mapping[TableName, "DataFrame"]):
     """Silver as of one commit: a mapping of (schema, table) to a frame of its rows.
 
     `behind` are the tables that the manifest does not show as of the commit, each with its own LSN; iteration
@@ -89,9 +90,10 @@ class AsOf(Mapping[TableName, DataFrame]):
         found = self.table(*name)
         if found.refusal:
             raise LakeError(found.refusal)
-        reader = self._lake.spark.read.format("delta").option("versionAsOf", found.version)
+        from pyspark.errors import PySparkException
+
         try:
-            return reader.load(found.path)
+            return self._lake.table_at(found.path).frame(found.version)
         except PySparkException as error:
             raise LakeError(f"Table {name} cannot be read. {describe_error(error)}") from error
 
@@ -122,7 +124,7 @@ class AsOf(Mapping[TableName, DataFrame]):
             table = self._lake.table_at(candidate)
             try:
                 refusal = why_unreadable(table, entry.version, self.lsn, entry.table_id)
-            except (LakeError, *JVM_ERRORS) as error:
+            except Exception as error:  # of the log, or of Spark
                 refusal = report_error(error)
             if refusal is None:
                 return replace(found, path=candidate)
@@ -153,16 +155,20 @@ def as_of(
     a datetime or ISO 8601 text, in UTC if it has no zone. Raises LakeError if no manifest is that old,
     ConfigError if the LSN or the time is invalid.
     """
-    if lsn is not None and timestamp is not None:
-        raise ConfigError("lsn and timestamp exclude each other. Give only one of them.")
-    max_lsn = None if lsn is None else parse_lsn(lsn)
-    max_time = None if timestamp is None else parse_time(timestamp)
     if not hasattr(spark, "_jsparkSession"):
         raise LakeError(
             "as_of reads Delta's log in the JVM of the session, and a Spark Connect session has none. Run "
             "the queries that pgdelta as-of prints."
         )
-    lake = Lake(root, spark)
+    return find_silver(Lake(root, spark), lsn=lsn, timestamp=timestamp)
+
+
+def find_silver(lake: Lake, *, lsn: LSN | int | str | None = None, timestamp: Any = None) -> AsOf:
+    """Return what `as_of` returns, for a lake."""
+    if lsn is not None and timestamp is not None:
+        raise ConfigError("lsn and timestamp exclude each other. Give only one of them.")
+    max_lsn = None if lsn is None else parse_lsn(lsn)
+    max_time = None if timestamp is None else parse_time(timestamp)
     return AsOf(lake, Manifests(lake).at(max_lsn, max_time))
 
 

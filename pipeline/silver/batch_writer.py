@@ -9,8 +9,9 @@ complete after it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from pipeline.bronze.log import Bronze, between, exact_runs
+from pipeline.bronze.log import Bronze, between
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.config.tables import TableRule
@@ -114,10 +115,11 @@ class BatchWriter:
         self._rule = rule
         self._rebuild = rebuild
         self._txn = bronze.txn
-        self._schema = SchemaWriter(
-            table.spark, table, records, name, rule, bronze.txn, metadata_columns=metadata_columns
-        )
-        self._writer = StepWriter(table.spark, table, records, name)
+        self._schema = SchemaWriter(table, records, name, rule, bronze.txn, metadata_columns=metadata_columns)
+
+    @cached_property
+    def _writer(self) -> StepWriter:
+        return StepWriter(self._table.spark, self._table, self._records, self._name)
 
     def plan(
         self,
@@ -310,8 +312,7 @@ class BatchWriter:
             s.version: signatures.setdefault(fold_signature(relations[s.version]), len(signatures))
             for s in surveys
         }
-        changes = self._bronze.table_changes(self._name, start, end_lsn)
-        return tuple(Run(*run) for run in exact_runs(changes, numbers))
+        return tuple(Run(*run) for run in self._bronze.exact_runs(self._name, start, end_lsn, numbers))
 
     def _txn_of(self, step: WriteStep, end_lsn: LSN) -> TxnId:
         if step.key_ranges:

@@ -24,6 +24,7 @@ from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.config.tables import TableRule
 from pipeline.delta.filesystem import folders_in, remove_folder
 from pipeline.delta.log import COLUMN_CHANGING, json_object
+from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.spark.session import new_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnId, TxnKind
@@ -53,18 +54,12 @@ class SnapshotBronze(Bronze):
     def __init__(self, lake: Lake, pipeline: str, snapshot: Snapshot) -> None:
         super().__init__(lake, pipeline)
         self._snapshot = snapshot
+        if snapshot.running:
+            self.visible = f"NOT coalesce({was_running(snapshot.running, snapshot.lsn)}, false)"
 
-    def in_session(self, spark: SparkSession) -> "SnapshotBronze":
+    def in_session(self, spark: SparkSession | SparkProvider) -> "SnapshotBronze":
         """Return the same tables in another session."""
         return SnapshotBronze(Lake(self.lake.root, spark), self.pipeline, self._snapshot)
-
-    def table_changes(self, name: TableName, start: InputStart, end_lsn: LSN) -> DataFrame:
-        """Return the changes of a table from a start up to an LSN, if the snapshot sees them."""
-        changes = super().table_changes(name, start, end_lsn)
-        if not self._snapshot.running:
-            return changes
-        is_running = was_running(self._snapshot.running, self._snapshot.lsn)
-        return changes.where(f"NOT coalesce({is_running}, false)")
 
 
 @dataclass(frozen=True, slots=True)

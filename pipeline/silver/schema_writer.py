@@ -8,8 +8,6 @@ physical names, which a rename does not change.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
-
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
@@ -88,7 +86,6 @@ class SchemaWriter:
 
     def __init__(
         self,
-        spark: SparkSession,
         table: LakeTable,
         records: Records,
         name: TableName,
@@ -97,7 +94,6 @@ class SchemaWriter:
         *,
         metadata_columns: bool,
     ) -> None:
-        self._spark = spark
         self._table = table
         self._records = records
         self._name = name
@@ -230,13 +226,13 @@ class SchemaWriter:
     def _perform(self, planned: PlannedOperation) -> None:
         operation = planned.operation
         for statement in planned.enable:
-            self._spark.sql(statement)
+            self._table.spark.sql(statement)
         for statement in planned.statements:
             self._table.run(statement, "create" if isinstance(operation, CreateTable) else None)
         if planned.backfill is not None:
             commit, statement = planned.backfill
-            with commit_settings(self._spark, commit):
-                self._spark.sql(statement)
+            with commit_settings(self._table.spark, commit):
+                self._table.spark.sql(statement)
         if operation.sentence:
             self._record(operation.kind, planned.lsn, operation.sentence)
 

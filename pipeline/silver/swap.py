@@ -4,11 +4,12 @@ Before that commit readers see the old columns and rows, after it the new ones. 
 two steps leaves a successor registered; the next run sees by the recorded offset which rows the table has.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
@@ -17,6 +18,9 @@ from pipeline.metadata.events import NEEDS_RESYNC, Event, EventLog
 from pipeline.metadata.misfits import MisfitLog
 from pipeline.metadata.registry import Records, RegisteredTable, Successor, TableRegistry
 from pipeline.protocol.lsn import INVALID, LSN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 REBUILD = "rebuild"
 """The operation in the user metadata of a commit that replaces all rows."""

@@ -5,16 +5,18 @@ LSN among the changes. If all rows are replaced, by a copy or a rebuild, the new
 `_pgdelta/rebuilds` and swapped in by one commit, so that readers see either the old or the new table.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory, CopyRequest
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey, survey_of
 from pipeline.config.tables import TableRule
+from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredTable
@@ -29,6 +31,9 @@ from pipeline.silver.write import KeyRangesUnusable
 from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.table_name import TableName
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 Relations = Mapping[int, SourceRelation]
 
 
@@ -40,7 +45,7 @@ class SilverTable:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | SparkProvider,
         bronze: Bronze,
         records: Records,
         name: TableName,
@@ -241,7 +246,7 @@ class SilverTable:
         rebuilt.remove()
         records = BufferedRecords(self._records)
         writer = SilverTable(
-            self.table.spark,
+            self.table.sessions,
             self.bronze,
             records,
             self.name,

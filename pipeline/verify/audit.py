@@ -6,23 +6,23 @@ nothing and does not read the source. The rules are in `commit_chain`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from rich.console import Console
 
+from pipeline.bronze.changes_scan import MAX_LSN
 from pipeline.bronze.copy_states import COMPLETE
-from pipeline.bronze.log import Bronze
+from pipeline.bronze.log import Bronze, count_copied_rows
+from pipeline.bronze.surveys import number_of_interval
 from pipeline.config.config import Config
-from pipeline.delta.log import ROW_PRESERVING, json_object
-from pipeline.delta.spark.session import start_session
+from pipeline.delta.log import ROW_PRESERVING, commit_info, user_metadata_of
 from pipeline.delta.sql import from_microseconds
-from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.terminal import print_lines, print_list, print_paragraph
 from pipeline.verify.commit_chain import (
     ChainSegment,
@@ -32,54 +32,57 @@ from pipeline.verify.commit_chain import (
     compare_counts,
     copy_findings,
     intervals_of,
-    number_of_interval,
     read_chain,
     row_findings,
 )
 
-_CHANGES = "op IN ('I', 'U', 'D', 'T')"
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class LoggedChanges:
     """`bronze/changes` as of one version: the commits up to it, and its rows."""
 
-    def __init__(self, changes: LakeTable, version: int) -> None:
-        self._table = changes
+    def __init__(self, bronze: Bronze, version: int) -> None:
+        self._bronze = bronze
         self._version = version
 
     def commits(self) -> Iterator[LoggedCommit]:
         """Yield the commits that the log still has, in the order of their versions."""
-        log = self._table.history()
-        rows = log.where(F.col("version") <= self._version).orderBy("version")
-        columns = ("version", "operation", "userMetadata", "unix_micros(timestamp) AS committed_at")
-        for row in rows.selectExpr(*columns).toLocalIterator():
+        for version, actions in self._bronze.changes.actions_after(-1, is_whole=False):
+            if version > self._version:
+                return
+            information = commit_info(actions) or {}
+            operation = str(information.get("operation", "commit without a name"))
+            milliseconds = information.get("inCommitTimestamp") or information.get("timestamp")
             yield LoggedCommit(
-                row.version,
-                row.operation,
-                row.operation not in ROW_PRESERVING,
-                json_object(row.userMetadata),
-                from_microseconds(row.committed_at),
+                version,
+                operation,
+                operation not in ROW_PRESERVING,
+                user_metadata_of(information),
+                None if milliseconds is None else from_microseconds(1000 * int(milliseconds)),
             )
 
     def count(self, bounds: Sequence[LSN]) -> list[int]:
         """Return how many changes that commits count end in each (bound, next]."""
-        rows = self._rows().where(_CHANGES).where("gid IS NULL")
-        numbers = rows.select(F.expr(number_of_interval(bounds)).alias("number"))
-        counts = {row.number: row["count"] for row in numbers.groupBy("number").count().collect()}
+        sql = f"""
+            SELECT {number_of_interval(bounds)} AS number, count(*) FROM {{changes}} WHERE gid IS NULL
+            GROUP BY 1
+        """
+        counts = {row[0]: row[1] for row in self._select(sql, bounds[0], bounds[-1])}
         return [counts.get(number, 0) for number in range(len(bounds) - 1)]
 
     def prepared_rows(self) -> int:
         """Return how many changes of prepared transactions there are."""
-        return self._rows().where(_CHANGES).where("gid IS NOT NULL").count()
+        return sum(row[0] for row in self._select("SELECT count_if(gid IS NOT NULL) FROM {changes}"))
 
-    def copied_rows(self) -> dict[int, int]:
+    def copied_rows(self) -> Counter[int]:
         """Return how many rows of each copy there are, by its id."""
-        found = self._rows().where("op = 'R'").groupBy("copy_id").count().collect()
-        return {row.copy_id: row["count"] for row in found}
+        return count_copied_rows(self._bronze.changes, self._bronze.changes.snapshot(self._version))
 
-    def _rows(self) -> DataFrame:
-        reader = self._table.spark.read.format("delta").option("versionAsOf", self._version)
-        return reader.load(self._table.path)
+    def _select(self, sql: str, start: LSN = INVALID, end: LSN = MAX_LSN) -> list[tuple[int, ...]]:
+        columns = ("end_lsn", "gid")
+        return [tuple(row) for row in self._bronze.select(sql, columns, start, end, version=self._version)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ def _origin(segment: ChainSegment) -> str:
 
 def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
     """Walk the commits of bronze and count its rows. Raise LakeError if bronze holds no offset."""
-    lake = Lake(config.storage.root, spark or start_session(f"pgdelta audit {config.pipeline}"))
+    lake = Lake(config.storage.root, spark, application=f"pgdelta audit {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     captured = bronze.captured_offset() if bronze.changes.exists() else None
     if captured is None:
@@ -213,7 +216,7 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
             f"{bronze.changes.path} holds no offset of the pipeline {config.pipeline}. Run pgdelta ingest "
             "first."
         )
-    changes = LoggedChanges(bronze.changes, captured.version)
+    changes = LoggedChanges(bronze, captured.version)
     chain = read_chain(changes.commits(), bronze.txn, captured.lsn)
     if not chain.segments:
         raise LakeError(

@@ -361,23 +361,6 @@ def compare_counts(
     return found
 
 
-def number_of_interval(bounds: Sequence[LSN], column: str = "end_lsn") -> str:
-    """Return SQL for the number of the (bound, next] that a column lies in, -1 outside of all.
-
-    The comparisons are a balanced tree: their number for a row is logarithmic.
-    """
-
-    def search(first: int, last: int) -> str:
-        if first == last:
-            return str(first)
-        middle = (first + last) // 2
-        low, high = search(first, middle), search(middle + 1, last)
-        return f"IF({column} <= {int(bounds[middle + 1])}, {low}, {high})"
-
-    inside = search(0, len(bounds) - 2)
-    return f"IF({column} > {int(bounds[0])} AND {column} <= {int(bounds[-1])}, {inside}, -1)"
-
-
 def row_findings(differences: Iterable[CountDifference]) -> list[Finding]:
     """Return the findings for intervals whose rows are not as many as recorded."""
     found = []

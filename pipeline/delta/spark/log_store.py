@@ -12,12 +12,13 @@ import subprocess
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.spark.settings import LOG_STORE, LOG_STORE_SETTING
 from pipeline.errors import LakeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 JAR_NAME = "pgdelta-log-store.jar"
 COMPILER = ("org.eclipse.jdt", "ecj", "3.36.0")

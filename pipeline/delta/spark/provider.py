@@ -37,6 +37,10 @@ class SparkProvider:
             self._check(self._spark)
             return self._spark
 
+    def new(self) -> SparkProvider:
+        """Return a provider of another session, with settings and views of its own."""
+        return _NewSession(self)
+
     def check(self) -> None:
         """Raise LakeError if there is a session and its commits do not exclude others."""
         if self._spark is not None:
@@ -57,3 +61,26 @@ class SparkProvider:
 
             require_log_store(spark)
             self._is_checked = True
+
+
+class _NewSession(SparkProvider):
+    """A session that is made from another one when it is first used."""
+
+    def __init__(self, parent: SparkProvider) -> None:
+        super().__init__()
+        self._parent = parent
+
+    @property
+    def session(self) -> SparkSession:
+        """The session."""
+        with self._lock:
+            if self._spark is None:
+                from pipeline.delta.spark.session import new_session
+
+                self._spark = new_session(self._parent.session)
+            return self._spark
+
+    @property
+    def started(self) -> SparkSession | None:
+        """The session, or the one that it will be made from, None if neither has started."""
+        return self._spark or self._parent.started

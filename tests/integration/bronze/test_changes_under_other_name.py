@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.apply.table_renames import ChangesUnderOtherName, last_changes_under_other_name
+from pipeline.bronze.log import Bronze
 from pipeline.delta.spark.frames import local_frame
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import LSN
@@ -25,7 +26,8 @@ DDL = (
 def test_only_what_lies_between_changes_under_its_own_name_is_missing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    changes = Lake(str(tmp_path), spark).table("bronze", "changes")
+    bronze = Bronze(Lake(str(tmp_path), spark), "p")
+    changes = bronze.changes
     changes.ensure(DDL)
 
     def find(
@@ -45,7 +47,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
             for ordinal, (name, lsn) in enumerate(names)
         ]
         changes.overwrite(local_frame(spark, rows, DDL), None)
-        found = last_changes_under_other_name(changes, 1, A, LSN(after), LSN(end_lsn), has_rows=has_rows)
+        found = last_changes_under_other_name(bronze, 1, A, LSN(after), LSN(end_lsn), has_rows=has_rows)
         return (int(found.lsn), found.name[1]) if found else None
 
     assert find(("a", 10), ("x", 20), ("x", 30), ("a", 40)) == (30, "x")
@@ -57,7 +59,7 @@ def test_only_what_lies_between_changes_under_its_own_name_is_missing(
     assert find(("a", 10), ("x", 20), ("a", 30), after=25) is None
     assert find(("x", 20), ("a", 30)) is None, "it came to the name it has"
     assert find(("x", 20), ("a", 30), has_rows=True) == (20, "x")
-    assert last_changes_under_other_name(changes, 1, X, LSN(0), LSN(99), has_rows=False) is None
+    assert last_changes_under_other_name(bronze, 1, X, LSN(0), LSN(99), has_rows=False) is None
     assert ChangesUnderOtherName(LSN(20), X) == last_changes_under_other_name(
-        changes, 1, A, LSN(0), LSN(99), has_rows=True
+        bronze, 1, A, LSN(0), LSN(99), has_rows=True
     )

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.apply.table_renames import ChangesUnderOtherName, names_by_table, rename_events, replaced_tables
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.log import TableSurvey
+from pipeline.bronze.table_input import TableSurvey
 from pipeline.delta.sql import EPOCH
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN

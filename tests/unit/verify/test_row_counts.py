@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import pytest
 
+from pipeline.bronze.surveys import number_of_interval
 from pipeline.protocol.lsn import LSN
 from pipeline.verify.commit_chain import (
     Interval,
     compare_counts,
     copy_findings,
     intervals_of,
-    number_of_interval,
     read_chain,
     row_findings,
 )

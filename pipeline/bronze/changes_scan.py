@@ -1,0 +1,174 @@
+"""Read `bronze/changes` on a file system of this machine without Spark, and ask DuckDB about its rows.
+
+Only files, row groups and columns that can matter are read, one row group at a time, so memory is bounded by
+the largest row group. `op` and `end_lsn` are read first: a copy's millions of rows cost no more than that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline.bronze.schema import CHANGES
+from pipeline.delta.rows import read_rows
+from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.errors import LakeError
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_OPS = ("I", "U", "D", "T")
+MAX_LSN = LSN(2**63 - 1)
+_HEAD = ("op", "end_lsn")
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "memory_limit": "1GB",  # what is more is in temporary files
+    "preserve_insertion_order": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+_MACROS = (
+    "collect_set(x) AS list(DISTINCT x) FILTER (x IS NOT NULL)",
+    "sort_array(x) AS list_sort(x)",
+    "unix_micros(x) AS epoch_us(x)",
+)
+# strings that repeat in most rows
+_REPEATED = frozenset({"op", "schema_name", "table_name", "old_kind"})
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesScan:
+    """The rows of one version of `changes` that have some operations and end in (start_lsn, end_lsn].
+
+    With `name` the files of other tables may be left out, but rows of others may be given. With `paths` only
+    these files are read.
+    """
+
+    path: str
+    snapshot: Snapshot
+    ops: tuple[str, ...] = ROW_OPS
+    start_lsn: LSN = INVALID
+    end_lsn: LSN = MAX_LSN
+    name: TableName | None = None
+    paths: tuple[str, ...] | None = None
+
+    def files(self) -> list[str]:
+        """Return the paths of the files that may have such rows, by their statistics."""
+        if self.paths is not None:
+            return list(self.paths)
+        adds = self.snapshot.files.values()
+        return [data_path(self.path, add["path"]) for add in adds if self._may_have(add)]
+
+    def is_empty(self) -> bool:
+        """Return whether there is no file to read."""
+        return not self.files()
+
+    def reader(self, columns: Sequence[str]) -> pa.RecordBatchReader:
+        """Return a reader of the rows, with these columns."""
+        import pyarrow as pa
+
+        fields = []
+        for name in columns:
+            kind = CHANGES.field(name).type
+            fields.append(pa.field(name, pa.dictionary(pa.int32(), kind) if name in _REPEATED else kind))
+        schema = pa.schema(fields)
+        return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+
+    def query(self, sql: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return the result of SQL about `changes`, the rows with these columns.
+
+        The SQL may call some functions of Spark by Spark's names.
+        """
+        import duckdb
+
+        with duckdb.connect(config=_SETTINGS) as connection:
+            for macro in _MACROS:
+                connection.execute(f"CREATE MACRO {macro}")
+            connection.register("changes", self.reader(columns))
+            found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+            return found
+
+    def _may_have(self, add: Mapping[str, Any]) -> bool:
+        if add.get("deletionVector"):
+            return True
+        statistics = json.loads(add.get("stats") or "{}")
+        low, high = statistics.get("minValues") or {}, statistics.get("maxValues") or {}
+        if low.get("end_lsn", 0) > self.end_lsn or high.get("end_lsn", MAX_LSN) <= self.start_lsn:
+            return False
+        if self.name is not None:
+            for column, value in (("schema_name", self.name.schema), ("table_name", self.name.table)):
+                # a shortened minimum is a prefix of the value, a shortened maximum is above it
+                if low.get(column, "") > value or ((top := high.get(column)) is not None and top < value):
+                    return False
+        return True
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if self.paths is None and any(add.get("deletionVector") for add in self.snapshot.files.values()):
+            yield from self._batches_by_rows(schema)
+            return
+        for path in self.files():
+            yield from self._batches_of(path, schema)
+
+    def _batches_of(self, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        repeated = [name for name in schema.names if name in _REPEATED]
+        try:
+            file = pq.ParquetFile(path, read_dictionary=repeated)
+        except FileNotFoundError:
+            raise LakeError(
+                f"The file {path} of bronze is missing: no other program may change bronze's folders."
+            ) from None
+        with file:
+            present = set(file.schema_arrow.names)
+            wanted = [name for name in schema.names if name in present]
+            for number in range(file.num_row_groups):
+                if not self._may_have_group(file.metadata.row_group(number)):
+                    continue
+                mask = self._mask(file.read_row_group(number, columns=list(_HEAD)))
+                if not mask.true_count:
+                    continue
+                rows = file.read_row_group(number, columns=wanted).filter(mask)
+                columns = [
+                    rows.column(f.name).cast(f.type) if f.name in present else pa.nulls(len(rows), f.type)
+                    for f in schema
+                ]
+                yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+
+    def _may_have_group(self, group: Any) -> bool:
+        for number in range(group.num_columns):
+            column = group.column(number)
+            if column.path_in_schema == "end_lsn":
+                found = column.statistics
+                if found is None or not found.has_min_max:
+                    return True
+                return bool(found.min <= self.end_lsn and found.max > self.start_lsn)
+        return True
+
+    def _mask(self, rows: pa.Table) -> pa.BooleanArray:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        ops = rows.column("op")
+        found = pc.is_in(
+            ops.cast(pa.string()) if pa.types.is_dictionary(ops.type) else ops,
+            value_set=pa.array(self.ops, pa.string()),
+        )
+        if self.start_lsn > INVALID:
+            found = pc.and_(found, pc.greater(rows.column("end_lsn"), int(self.start_lsn)))
+        if self.end_lsn < MAX_LSN:
+            found = pc.and_(found, pc.less_equal(rows.column("end_lsn"), int(self.end_lsn)))
+        return pc.fill_null(found, False).combine_chunks()
+
+    def _batches_by_rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield rows of a table from which somebody deleted some."""
+        import pyarrow as pa
+
+        rows = read_rows(self.path, self.snapshot, list(dict.fromkeys([*schema.names, *_HEAD])))
+        rows = rows.filter(self._mask(rows))
+        columns = [rows.column(f.name).cast(f.type) for f in schema]
+        yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
