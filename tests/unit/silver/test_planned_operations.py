@@ -56,7 +56,6 @@ class Table:
 
 def plan(table: Table, *operations: Operation) -> list[PlannedOperation]:
     writer = SchemaWriter(
-        cast(Any, None),
         cast(LakeTable, table),
         cast(Any, None),
         TableName("s", "t"),
