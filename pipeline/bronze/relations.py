@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from pipeline.bronze.schema import RELATIONS, storable
-from pipeline.postgres.catalog import CatalogRelation
 from pipeline.protocol.binary.converters import Types
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pipeline.postgres.catalog import CatalogRelation
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.table_log import Snapshot, data_path, local_path
@@ -17,6 +18,7 @@ from pipeline.errors import LakeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
@@ -34,10 +36,21 @@ _READABLE_FEATURES = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which rows are read, by some columns: a mask of a table of these; the rest is read for them only."""
+
+    columns: tuple[str, ...]
+    mask: Callable[[pa.Table], Any]
+
+
 def read_rows(
-    path: str, snapshot: Snapshot, columns: Sequence[str] | None = None, where: Any = None
+    path: str,
+    snapshot: Snapshot,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | Where | None = None,
 ) -> pa.Table:
-    """Return the rows of a version that satisfy `where`, an expression over logical names.
+    """Return the rows of a version that satisfy `where`, over logical names.
 
     Columns have their logical names, in the order of `columns` (default: all of the schema); `where` may use
     others. Raises LakeError if pgdelta cannot read the table without Spark or a file is missing.
@@ -52,18 +65,33 @@ def read_rows(
         )
     chosen = list(schema.names if columns is None else columns)
     files = snapshot.files.values()
+    if where is None:
+        needed = chosen
+    elif isinstance(where, Where):
+        needed = list(dict.fromkeys([*chosen, *where.columns]))
+    else:
+        needed = schema.names
     if any(action.get("deletionVector") for action in files):
-        table = _read_by_deltalake(path, snapshot, schema, chosen if where is None else schema.names)
-        table = table if where is None else table.filter(where)
-        return table.select(chosen)
-    needed = chosen if where is None else schema.names
-    fields = [schema.field(name) for name in needed]
-    logical = pa.schema(fields)
-    tables = []
+        table = _read_by_deltalake(path, snapshot, schema, needed)
+        return filter_rows(table, where).select(chosen)
+    tables: list[pa.Table] = []
     for action in files:
-        table = _read_file(data_path(local_path(path), action["path"]), action, snapshot, fields)
-        tables.append((table if where is None else table.filter(where)).select(chosen))
-    return pa.concat_tables(tables) if tables else logical.empty_table().select(chosen)
+        file = _DataFile(data_path(local_path(path), action["path"]), action, snapshot)
+        if isinstance(where, Where):
+            tables += file.read_where(schema, chosen, where)
+        else:
+            tables.append(
+                filter_rows(file.read([schema.field(name) for name in needed]), where).select(chosen)
+            )
+    empty = pa.schema([schema.field(name) for name in chosen]).empty_table()
+    return pa.concat_tables(tables) if tables else empty
+
+
+def filter_rows(table: pa.Table, where: pc.Expression | Where | None) -> pa.Table:
+    """Return the rows of a table with all columns that satisfy a condition, if there is one."""
+    if where is None:
+        return table
+    return table.filter(where.mask(table) if isinstance(where, Where) else where)
 
 
 def arrow_schema(snapshot: Snapshot) -> pa.Schema:
@@ -124,34 +152,58 @@ def arrow_type(kind: Any) -> pa.DataType:
     raise LakeError(f"pgdelta reads columns of the type {name} by Spark only.")
 
 
-def _read_file(
-    path: str, action: Mapping[str, Any], snapshot: Snapshot, fields: Sequence[pa.Field]
-) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+class _DataFile:
+    """A data file of a version, whose rows are read under their logical names."""
 
-    partition = _partition_values(action, snapshot)
-    try:
-        with pq.ParquetFile(path) as file:
-            names = set(file.schema_arrow.names)
-            wanted = [physical_name(f) for f in fields if physical_name(f) in names]
-            found = file.read(columns=wanted)
-            rows = file.metadata.num_rows
-    except FileNotFoundError:
-        raise LakeError(
-            f"The file {path} of version {snapshot.version} is missing: VACUUM removes what is older than "
-            "delta.deletedFileRetentionDuration."
-        ) from None
-    columns = []
-    for field in fields:
-        name = physical_name(field)
-        if name in partition:
-            columns.append(pa.repeat(pa.scalar(partition[name], pa.string()), rows).cast(field.type))
-        elif name in names:
-            columns.append(_conform(found.column(name), field.type, physical_name))
-        else:
-            columns.append(pa.nulls(rows, field.type))
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    def __init__(self, path: str, action: Mapping[str, Any], snapshot: Snapshot) -> None:
+        import pyarrow.parquet as pq
+
+        try:
+            self._file = pq.ParquetFile(path)
+        except FileNotFoundError:
+            raise LakeError(
+                f"The file {path} of version {snapshot.version} is missing: VACUUM removes what is older "
+                "than delta.deletedFileRetentionDuration."
+            ) from None
+        self._names = set(self._file.schema_arrow.names)
+        self._partition = _partition_values(action, snapshot)
+
+    def read(self, fields: Sequence[pa.Field]) -> pa.Table:
+        """Return all rows."""
+        with self._file:
+            found = self._file.read(columns=self._present(fields))
+            return self._conformed(found, self._file.metadata.num_rows, fields)
+
+    def read_where(self, schema: pa.Schema, columns: Sequence[str], where: Where) -> Iterator[pa.Table]:
+        """Yield the rows that satisfy a condition, by row groups: other columns are read for these only."""
+        asked = [schema.field(name) for name in where.columns]
+        fields = [schema.field(name) for name in columns]
+        with self._file:
+            for group in range(self._file.num_row_groups):
+                count = self._file.metadata.row_group(group).num_rows
+                found = self._file.read_row_group(group, columns=self._present(asked))
+                mask = where.mask(self._conformed(found, count, asked))
+                if any(chunk.true_count for chunk in getattr(mask, "chunks", [mask])):
+                    found = self._file.read_row_group(group, columns=self._present(fields))
+                    yield self._conformed(found, count, fields).filter(mask)
+
+    def _present(self, fields: Sequence[pa.Field]) -> list[str]:
+        return [name for name in map(physical_name, fields) if name in self._names]
+
+    def _conformed(self, found: pa.Table, count: int, fields: Sequence[pa.Field]) -> pa.Table:
+        import pyarrow as pa
+
+        columns = []
+        for field in fields:
+            name = physical_name(field)
+            if name in self._partition:
+                value = pa.scalar(self._partition[name], pa.string())
+                columns.append(pa.repeat(value, count).cast(field.type))
+            elif name in self._names:
+                columns.append(_conform(found.column(name), field.type, physical_name))
+            else:
+                columns.append(pa.nulls(count, field.type))
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _partition_values(action: Mapping[str, Any], snapshot: Snapshot) -> dict[str, str | None]:

@@ -22,7 +22,7 @@ from pipeline.delta import native_write
 from pipeline.delta.filesystem import default_scheme, forget_logs, move_folder, remove_folder
 from pipeline.delta.log import Actions, LoggedOperation, commit_info, logged_operations
 from pipeline.delta.native_commit import Action, Operation, Reads
-from pipeline.delta.rows import read_rows
+from pipeline.delta.rows import Where, filter_rows, read_rows
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.spark.frames import Rows, local_frame
 from pipeline.delta.spark.provider import SparkProvider
@@ -265,7 +265,7 @@ class LakeTable:
     def rows(
         self,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: pc.Expression | Where | None = None,
         snapshot: Snapshot | None = None,
     ) -> pa.Table:
         """Return the rows of a small table, in memory: of the newest version, or of a snapshot.
@@ -274,8 +274,7 @@ class LakeTable:
         """
         if self.local_path is not None:
             return read_rows(self.local_path, snapshot or self.snapshot(), columns, where)
-        table = self.frame().toArrow()
-        table = table if where is None else table.filter(where)
+        table = filter_rows(self.frame().toArrow(), where)
         return table if columns is None else table.select(list(columns))
 
     def file_paths(self, snapshot: Snapshot | None = None) -> list[str] | None:

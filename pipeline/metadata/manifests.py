@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.rows import Where
 from pipeline.delta.sql import now
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
@@ -138,11 +139,18 @@ class Manifests:
         """Return the manifest of the last of these marks, None if there are none."""
         if not marks:
             return None
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         last = max(marks, key=lambda mark: (mark.lsn, mark.written_at))
-        is_last = (pc.field("lsn") == int(last.lsn)) & (pc.field("written_at") == last.written_at)
-        rows = self._table.rows(["tables"], is_last).to_pylist()
+
+        def is_last(rows: pa.Table) -> Any:
+            is_at = pc.equal(
+                rows.column("written_at"), pa.scalar(last.written_at, rows.column("written_at").type)
+            )
+            return pc.and_(pc.equal(rows.column("lsn"), int(last.lsn)), is_at)
+
+        rows = self._table.rows(["tables"], Where(("lsn", "written_at"), is_last)).to_pylist()
         return Manifest(last.lsn, last.commit_time, tuple(_entry(entry) for entry in rows[0]["tables"]))
 
 

@@ -32,7 +32,9 @@ START = datetime.now(timezone.utc) - timedelta(hours=2)
 _DDL = "id INT, name STRING, _commit_lsn BIGINT, _commit_time TIMESTAMP"
 
 
-def change(name: TableName, version: int, ordinal: int, lsn: int, op: str = "I", **more: Any) -> dict[str, Any]:
+def change(
+    name: TableName, version: int, ordinal: int, lsn: int, op: str = "I", **more: Any
+) -> dict[str, Any]:
     """Return a row of bronze; transaction `lsn` ends 8 bytes later."""
     return {
         "commit_lsn": lsn,

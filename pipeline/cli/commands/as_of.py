@@ -2,6 +2,7 @@
 
 import threading
 
+from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options, tables_option
 from pipeline.cli.output import finish, load_config
@@ -51,6 +52,7 @@ def as_of(
     if lsn is not None and timestamp is not None:
         raise ConfigError("--lsn and --timestamp exclude each other. Give one of them.")
     loaded = load_config(config)
+    use_lean_arrow()
     from pipeline.operate.as_of import read_silver
 
     return finish(read_silver(loaded, lsn=lsn, timestamp=timestamp, globs=tables), as_json=as_json)

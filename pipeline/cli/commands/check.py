@@ -2,6 +2,7 @@
 
 import threading
 
+from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config
@@ -26,6 +27,7 @@ def check(config: str, as_json: bool, debug: bool, stop: threading.Event) -> int
     those that fail. Nothing is changed.
     """
     loaded = load_config(config)
+    use_lean_arrow()
     from pipeline.operate.machine_checks import CheckReport, check_machine
     from pipeline.postgres.checks.source_checks import run_checks
 

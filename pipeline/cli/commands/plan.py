@@ -4,6 +4,7 @@ import threading
 
 import click
 
+from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import finish, load_config
@@ -38,6 +39,7 @@ def plan(
     values that it loses.
     """
     loaded = load_config(config)
+    use_lean_arrow()
     from pipeline.operate.plan import make_plan
 
     return finish(make_plan(loaded, tables, shows_sql=sql), as_json=as_json)

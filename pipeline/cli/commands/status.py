@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.arrow import use_lean_arrow
 from pipeline.cli.command import command, option
 from pipeline.cli.options import config_option, output_options
 from pipeline.cli.output import load_config, show
@@ -56,6 +57,7 @@ def status(
     lag in bytes is WAL. A source that does not answer within seconds is left out.
     """
     loaded = load_config(config)
+    use_lean_arrow()
     from pipeline.report.status import read_details, read_status
 
     found: Status | StatusDetails
