@@ -29,6 +29,7 @@ def use_lean_arrow() -> None:
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
     try:
-        pa.array([], pa.null())
+        for values in ([], [1]):  # two places of pyarrow look for it
+            pa.array(values)
     finally:
         sys.meta_path.remove(finder)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.rows import Where
-from pipeline.delta.sql import now
+from pipeline.delta.sql import now, to_microseconds
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
@@ -145,9 +145,8 @@ class Manifests:
         last = max(marks, key=lambda mark: (mark.lsn, mark.written_at))
 
         def is_last(rows: pa.Table) -> Any:
-            is_at = pc.equal(
-                rows.column("written_at"), pa.scalar(last.written_at, rows.column("written_at").type)
-            )
+            written_at = rows.column("written_at").cast(pa.int64())
+            is_at = pc.equal(written_at, to_microseconds(last.written_at))
             return pc.and_(pc.equal(rows.column("lsn"), int(last.lsn)), is_at)
 
         rows = self._table.rows(["tables"], Where(("lsn", "written_at"), is_last)).to_pylist()

@@ -6,6 +6,7 @@ A batch that is applied again records its misfits once.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -74,9 +75,8 @@ class MisfitLog:
         """Return how many misfits are recorded, by table and column."""
         counts: dict[TableName, dict[str, int]] = {}
         if self._table.exists():
-            names = ["schema_name", "table_name", "column_name"]
-            grouped = self._table.rows(names).group_by(names).aggregate([([], "count_all")])
-            for row in grouped.to_pylist():
-                of_table = counts.setdefault(TableName(row["schema_name"], row["table_name"]), {})
-                of_table[row["column_name"]] = row["count_all"]
+            rows = self._table.rows(["schema_name", "table_name", "column_name"])
+            found = Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+            for (schema, table, column), count in found.items():
+                counts.setdefault(TableName(schema, table), {})[column] = count
         return counts

@@ -23,7 +23,6 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.metadata.status import FAILED, Failure, StatusTable
-from pipeline.postgres.replication.slot_status import read_source_status
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.report.status_page import (
     BEHIND,
@@ -77,6 +76,8 @@ def read_details(
 def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: bool) -> Status:
     source, unreachable = None, None
     if not is_offline:
+        from pipeline.postgres.replication.slot_status import read_source_status
+
         try:
             source = read_source_status(config)
         except SourceError as error:

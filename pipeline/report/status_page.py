@@ -21,7 +21,6 @@ from pipeline.delta.sql import utc_text
 from pipeline.errors import one_line
 from pipeline.metadata.events import NEEDS_RESYNC, Event
 from pipeline.metadata.status import FAILED
-from pipeline.postgres.replication.slot_status import SourceStatus
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 from pipeline.terminal import plain, print_list, print_paragraph, shorten
@@ -29,6 +28,7 @@ from pipeline.units import format_byte_rate, format_count, format_duration, form
 
 if TYPE_CHECKING:
     from pipeline.bronze.activity import Mark
+    from pipeline.postgres.replication.slot_status import SourceStatus
 
 
 def escape(text: str) -> str:
