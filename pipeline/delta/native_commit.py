@@ -24,6 +24,7 @@ from uuid import UUID, uuid4
 
 from pipeline import __version__
 from pipeline.delta.checkpoint_files import commit_name
+from pipeline.delta.checksum import write_checksum
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.sync import sync_file, sync_folder, sync_names
 from pipeline.errors import LakeError
@@ -90,7 +91,7 @@ def commit_version(
         ]
         if version > 0 and not _is_version_there(log, version - 1):
             raise ConflictError(f"The table in {table} was removed or replaced meanwhile. Run again.")
-        if _create(log, version, "\n".join(lines) + "\n", syncs=syncs):
+        if create_version(log, version, "\n".join(lines) + "\n", syncs=syncs):
             break
         _check(table, version, actions, reads)
         version += 1
@@ -99,6 +100,8 @@ def commit_version(
         sync_folder(log)
         if version == 0:
             sync_names(table)
+    with suppress(OSError):  # the commit is made
+        write_checksum(log, version, actions, txn_id)
     return version
 
 
@@ -162,7 +165,7 @@ def _is_version_there(log: Path, version: int) -> bool:
     return (log / commit_name(version)).exists() or any(log.glob(f"{version:020}.checkpoint*"))
 
 
-def _create(log: Path, version: int, text: str, *, syncs: bool) -> bool:
+def create_version(log: Path, version: int, text: str, *, syncs: bool) -> bool:
     """Create the file of a version in one step; return False if the version exists."""
     target = log / commit_name(version)
     if target.exists():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import pytest
 from pipeline.delta.spark.dist import spark_folder
 from pipeline.delta.spark.jars import check_java
 from pipeline.delta.spark.settings import LOG_STORE
+from tests.support.paths import ROOT
 from tests.support.processes import ended
 
 DELTAS_OWN = "io.delta.storage.HDFSLogStore"  # what Delta takes for `file:` unless told otherwise
@@ -33,16 +35,26 @@ class Outcome:
     lost: int
 
 
-def race(racer: Path, log: Path, store: str, *, processes: int, races: int, first: int = 0) -> Outcome:
-    """Race for `races` versions from `first` on, and hold what is told against what is in the log."""
+def race(
+    racer: Path, log: Path, store: str, *, processes: int, races: int, first: int = 0, natives: int = 0
+) -> Outcome:
+    """Race for `races` versions from `first` on, and hold what is told against what is in the log.
+
+    The first `natives` of the processes commit without Spark's log store.
+    """
     log.mkdir(parents=True, exist_ok=True)
     meeting = log.parent / f"meeting-{first}"
     meeting.write_bytes(bytes(64 * processes))
-    command = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m"]
-    command += ["-cp", f"{racer}:{spark_folder() / 'jars'}/*", "Race", store, str(log), str(meeting)]
+    java = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m"]
+    java += ["-cp", f"{racer}:{spark_folder() / 'jars'}/*", "Race", store]
+    python = [sys.executable, "-m", "tests.support.races.native"]
     running = [
         subprocess.Popen(
-            [*command, str(number), str(processes), str(first), str(races)],
+            [
+                *(python if number < natives else java),
+                *map(str, (log, meeting, number, processes, first, races)),
+            ],
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -72,6 +84,18 @@ def test_each_version_is_told_to_one_process(racer: Path, tmp_path: Path, proces
     print(f"\n{races:,} races of {processes} processes: {found.lost} commits lost")
     assert found == Outcome(races, unwritten=0, lost=0)
     assert len(list(log.iterdir())) == races  # and no temporary file is left
+
+
+@pytest.mark.parametrize(("processes", "natives"), [(2, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize("races", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_each_version_is_told_to_one_process_with_spark_or_without(
+    racer: Path, tmp_path: Path, processes: int, natives: int, races: int
+) -> None:
+    log = tmp_path / "_delta_log"
+    found = race(racer, log, LOG_STORE, processes=processes, races=races, natives=natives)
+    print(f"\n{races:,} races of {processes} processes, {natives} native: {found.lost} commits lost")
+    assert found == Outcome(races, unwritten=0, lost=0)
+    assert len(list(log.iterdir())) == races
 
 
 def test_the_same_race_finds_what_a_store_loses_whose_window_is_held_open(

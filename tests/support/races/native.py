@@ -1,0 +1,28 @@
+"""One process of a race that commits as pgdelta does without Spark: see `java/Race.java` for the arguments.
+
+`python -m tests.support.races.native LOG MEETING NUMBER COUNT FIRST RACES` prints each version that it wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pipeline.delta.native_commit import create_version
+from tests.support.races.jobs import Meeting
+
+
+def main() -> None:
+    log, meeting_file = Path(sys.argv[1]), sys.argv[2]
+    number, count, first, races = map(int, sys.argv[3:])
+    meeting = Meeting(meeting_file, number, count)
+    for version in range(first, first + races):
+        meeting.wait(version + 1)
+        text = json.dumps({"commitInfo": {"txnId": f"{number}-{version}"}}, separators=(",", ":"))
+        if create_version(log, version, text + "\n", syncs=True):
+            print(version)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Statistics of data files: exact or left out, for every type."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.delta.data_files import statistics_of, write_data_file
+
+UTC = timezone.utc
+
+
+def bounds(values: list[Any], kind: pa.DataType) -> tuple[Any, Any]:
+    found = json.loads(statistics_of(pa.table({"c": pa.array(values, kind)})), parse_float=Decimal)
+    assert found["numRecords"] == len(values)
+    assert found["nullCount"] == {"c": values.count(None)}
+    return found["minValues"].get("c"), found["maxValues"].get("c")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "least", "greatest"),
+    [
+        (pa.int64(), [3, None, -(2**63), 2**63 - 1], -(2**63), 2**63 - 1),
+        (pa.int8(), [-1, 1], -1, 1),
+        (pa.string(), ["b", "a", None, "ä"], "a", "ä"),
+        (pa.string(), ["x" * 32, "y" * 33], "x" * 32, None),
+        (pa.string(), ["y" * 33], "y" * 32, None),
+        (pa.string(), ['"\\\n\u2028'], '"\\\n\u2028', '"\\\n\u2028'),
+        (pa.date32(), [date(1, 1, 1), date(9999, 12, 31)], "0001-01-01", "9999-12-31"),
+        (
+            pa.decimal128(20, 4),
+            [Decimal("1.5000"), Decimal("-2.0001")],
+            Decimal("-2.0001"),
+            Decimal("1.5000"),
+        ),
+        (pa.decimal128(38, 0), [Decimal(10**20), Decimal(1)], 1, None),
+        (pa.float64(), [1.5, -2.25], Decimal("-2.25"), Decimal("1.5")),
+        (pa.float64(), [1.5, math.nan], None, None),
+        (pa.float64(), [1.5, math.inf], Decimal("1.5"), None),
+        (pa.float64(), [None, -math.inf], None, None),
+        (pa.float32(), [math.nan, None], None, None),
+        (pa.bool_(), [True, False], None, None),
+        (pa.binary(), [b"a"], None, None),
+        (pa.list_(pa.int32()), [[1], None], None, None),
+        (pa.int32(), [None, None], None, None),
+    ],
+)
+def test_bounds_are_exact_or_left_out(
+    kind: pa.DataType, values: list[Any], least: Any, greatest: Any
+) -> None:
+    assert bounds(values, kind) == (least, greatest)
+
+
+@pytest.mark.parametrize("zone", [UTC, None])
+def test_times_are_rounded_outwards(zone: timezone | None) -> None:
+    kind = pa.timestamp("us", tz="UTC" if zone else None)
+    mark = "Z" if zone else ""
+    low = datetime(2020, 1, 1, 0, 0, 0, 123456, tzinfo=zone)
+    high = datetime(2020, 12, 31, 23, 59, 59, 999001, tzinfo=zone)
+    assert bounds([high, low], kind) == (f"2020-01-01T00:00:00.123{mark}", f"2021-01-01T00:00:00.000{mark}")
+    last = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=zone)
+    assert bounds([last], kind) == (f"9999-12-31T23:59:59.999{mark}", None)
+    exact = datetime(1, 1, 1, tzinfo=zone)
+    assert bounds([exact], kind) == (f"0001-01-01T00:00:00.000{mark}",) * 2
+
+
+def test_times_that_python_does_not_have_are_left_out() -> None:
+    column = pa.array([-(2**62), 0], pa.int64()).cast(pa.timestamp("us"))
+    assert json.loads(statistics_of(pa.table({"c": column})))["minValues"] == {}
+
+
+@given(st.lists(st.text(max_size=40), min_size=1))
+def test_texts_lie_within_their_bounds(texts: list[str]) -> None:
+    texts = [text.encode("utf-8", "ignore").decode() for text in texts]
+    low, high = bounds(list(texts), pa.string())
+    assert all(low.encode() <= text.encode() for text in texts)
+    assert high is None or all(text.encode() <= high.encode() for text in texts)
+
+
+@given(st.lists(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), min_size=1))
+def test_times_lie_within_their_bounds(times: list[datetime]) -> None:
+    low, high = bounds(list(times), pa.timestamp("us"))
+    assert datetime.fromisoformat(low) <= min(times) < datetime.fromisoformat(low) + timedelta(milliseconds=1)
+    assert max(times) <= datetime.fromisoformat(high) < max(times) + timedelta(milliseconds=1)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1))
+def test_floats_are_their_bounds(numbers: list[float]) -> None:
+    low, high = bounds(list(numbers), pa.float32())
+    assert (float(low), float(high)) == (min(numbers), max(numbers))
+
+
+def test_only_the_first_columns_have_statistics() -> None:
+    table = pa.table({f"c{number}": [number] for number in range(40)})
+    assert [*json.loads(statistics_of(table))["nullCount"]] == [f"c{number}" for number in range(32)]
+
+
+def test_a_file_has_its_rows_and_no_more_names(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"a b": [1, 2], "t": pa.array([datetime(2020, 1, 1, tzinfo=UTC)] * 2, pa.timestamp("us", "UTC"))}
+    )
+    file = write_data_file(tmp_path, rows)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    assert pq.read_table(tmp_path / file.name).equals(rows)
+    action = file.action(data_change=False)["add"]
+    assert (action["size"], action["dataChange"]) == ((tmp_path / file.name).stat().st_size, False)
