@@ -7,6 +7,7 @@ the room it comes from and is not used.
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -147,6 +148,7 @@ WITHOUT = {
     "psycopg": {"config", "delta", "errors", "key_ranges", "metadata", "private_files", "protocol"},
     "pyspark": {"config", "errors", "key_ranges", "postgres", "private_files", "protocol", "tail"},
 }
+SPARK = {"delta", "py4j", "pyspark"}
 FILES = sorted((ROOT / "pipeline").rglob("*.py"))
 JOBS = sorted((ROOT / "jobs").glob("*.py"))
 
@@ -221,6 +223,23 @@ def all_below(room: str) -> set[str]:
 def test_some_rooms_never_need_a_package(package: str, rooms: set[str]) -> None:
     for room in rooms:
         assert not all_below(room) & users_of(package), f"{room} needs {package}"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "bronze.log",
+        "bronze.writer",
+        "delta.commit_files",
+        "ingest.job",
+        "metadata.registry",
+        "table_copy.coordinator",
+    ],
+)
+def test_what_ingest_needs_imports_no_spark(module: str) -> None:
+    code = f"import sys, pipeline.{module}; print({{n.split('.')[0] for n in sys.modules}} & {SPARK})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_delta_tables_and_spark_contexts_stay_in_delta() -> None:

@@ -52,7 +52,8 @@ class SparkProvider:
         if self._spark is None and "pyspark.sql" in sys.modules:
             from pyspark.sql import SparkSession
 
-            return SparkSession.getActiveSession()
+            # the active one is that of this thread
+            return SparkSession.getActiveSession() or SparkSession._instantiatedSession
         return self._spark
 
     def _check(self, spark: SparkSession) -> None:
