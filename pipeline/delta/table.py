@@ -10,7 +10,6 @@ everything goes through Spark. What needs a frame starts the session.
 
 from __future__ import annotations
 
-import enum
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlparse
 
 from pipeline.delta import native_write
+from pipeline.delta.features import Feature as Feature
+from pipeline.delta.features import features_of as features_of
+from pipeline.delta.features import needs_column_mapping as needs_column_mapping
 from pipeline.delta.filesystem import default_scheme, forget_logs, move_folder, remove_folder
 from pipeline.delta.log import Actions, LoggedOperation, commit_info, logged_operations
 from pipeline.delta.native_commit import Action, Operation, Reads
@@ -123,22 +125,6 @@ class Lake:
     def in_session(self, spark: SparkSession | SparkProvider) -> Lake:
         """Return the same lake in another session."""
         return Lake(self.root, spark)
-
-
-class Feature(enum.Enum):
-    """A Delta table feature that readers must support: the property that enables it, and its value.
-
-    Some readers outside Spark support few of them, so each is enabled only for a table that needs it.
-    """
-
-    COLUMN_MAPPING = ("delta.columnMapping.mode", "name")
-    TYPE_WIDENING = ("delta.enableTypeWidening", "true")
-    TIMESTAMP_NTZ = ("delta.feature.timestampNtz", "supported")
-
-
-def features_of(ddl: str) -> tuple[Feature, ...]:
-    """Return the features that a type needs; Delta enables them by itself only when it creates a table."""
-    return (Feature.TIMESTAMP_NTZ,) if "TIMESTAMP_NTZ" in ddl else ()
 
 
 class LakeTable:
@@ -502,12 +488,3 @@ class LakeTable:
 
 def _as_rows(rows: Rows | pa.Table) -> Rows:
     return rows if isinstance(rows, Sequence) else rows.to_pylist()
-
-
-# Delta accepts these in column names with column mapping only.
-_NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
-
-
-def needs_column_mapping(names: Iterable[str]) -> bool:
-    """Return whether a column name needs column mapping, which some readers outside Spark refuse."""
-    return any(_NEEDS_MAPPING & set(name) for name in names)
