@@ -62,6 +62,17 @@ _INACTIVE = {
     "delta.enableInCommitTimestamps": "false",
     "delta.enableRowTracking": "false",
 }
+# properties that a new table may have without a table feature
+PLAIN_PROPERTIES = frozenset(
+    {
+        "delta.checkpointInterval",
+        "delta.dataSkippingNumIndexedCols",
+        "delta.dataSkippingStatsColumns",
+        "delta.deletedFileRetentionDuration",
+        "delta.logRetentionDuration",
+        "delta.setTransactionRetentionDuration",
+    }
+)
 _CONSTRAINT = "delta.constraints."
 _FIELD_METADATA = (
     "delta.invariants",

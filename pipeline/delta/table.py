@@ -288,7 +288,7 @@ class LakeTable:
     def ensure(self, ddl: str, properties: Mapping[str, str] | None = None) -> None:
         """Create the table, empty, unless it exists."""
         metadata = json.dumps({OURS: 1, "operation": "create"})
-        if self.local_path is not None:
+        if self.local_path is not None and native_write.PLAIN_PROPERTIES.issuperset(properties or ()):
             if not self.exists():
                 native_write.create(self.folder, TableSchema.of_ddl(ddl), dict(properties or {}), metadata)
             return

@@ -5,18 +5,19 @@ counted from bronze: every row change, and a Begin and a Commit for each transac
 disk costs is measured in the same way: two pipelines capture the same WAL, one without it, in turn.
 """
 
+import os
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import psycopg
 from pyspark.sql import SparkSession
 
 from pipeline.config.config import Config
 from pipeline.config.load import load_config
+from pipeline.delta.native_commit import SYNC_VARIABLE
 from pipeline.ingest.job import run_ingest
 from pipeline.postgres.embedded import EmbeddedServer
 
@@ -117,21 +118,20 @@ def measure_sync(
     """Capture the same WAL with sync and without, in each round in another order."""
     configs = {name: pipeline_config(folder, server.conninfo, f"sync_{name}") for name in ("on", "off")}
     seconds: dict[str, list[float]] = {name: [] for name in configs}
-    jvm: Any = spark._jvm
     messages = 0
     try:
         for turn in range(rounds + 1):  # the first makes the tables and warms Spark up
             if turn:
                 _generate(server, folder, transactions)
             for name in sorted(configs, reverse=bool(turn % 2)):
-                jvm.System.setProperty("pgdelta.sync", str(name == "on").lower())
+                os.environ[SYNC_VARIABLE] = str(name == "on").lower()
                 started = time.monotonic()
                 summary = run_ingest(configs[name], spark=spark)
                 if turn:
                     seconds[name].append(time.monotonic() - started)
             messages = summary.changes + 2 * summary.transactions
     finally:
-        jvm.System.clearProperty("pgdelta.sync")
+        os.environ.pop(SYNC_VARIABLE, None)
     return Sync(messages, tuple(seconds["on"]), tuple(seconds["off"]))
 
 

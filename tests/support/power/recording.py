@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.delta.native_commit import SYNC_VARIABLE
 from pipeline.delta.txn import TxnId
 from tests.support.paths import ROOT
 from tests.support.power.disk import FLUSHES, read_events
@@ -97,7 +98,7 @@ class Recording:
             "PGDELTA_POWER_LOG": str(self.log),
             "PGDELTA_POWER_KILL": kill_at,
         }
-        options = {} if syncs else {"JAVA_TOOL_OPTIONS": "-Dpgdelta.sync=false"}
+        options = {} if syncs else {SYNC_VARIABLE: "false"}
         with in_own_session(
             [sys.executable, *command],
             cwd=ROOT,
