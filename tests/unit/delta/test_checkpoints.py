@@ -1,0 +1,187 @@
+"""Checkpoints and checksum files that are written without Spark, and the clean-up of a log."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from pipeline.delta import checkpoints, native_write
+from pipeline.delta.checkpoints import remove_expired, write_checkpoint
+from pipeline.delta.checksum import next_checksum
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.table_log import TableLog
+from pipeline.delta.txn import TableCommit, TxnId
+from pipeline.protocol.lsn import LSN
+
+DDL = "id INT, tag STRING"
+DAY = 86_400
+
+
+def table_of(folder: Path, **properties: str) -> LakeTable:
+    made = Lake(str(folder)).table("t")
+    made.ensure(DDL, {f"delta.{name}": value for name, value in properties.items()})
+    return made
+
+
+def append(table: LakeTable, *numbers: int) -> None:
+    for number in numbers:
+        table.append_rows([{"id": number}], DDL, TableCommit(TxnId(f"p{number % 3}"), LSN(number + 1)))
+
+
+def log_of(table: LakeTable) -> Path:
+    return table.folder / "_delta_log"
+
+
+def names(table: LakeTable, ending: str) -> list[int]:
+    return sorted(int(path.name[:20]) for path in log_of(table).glob(f"*{ending}"))
+
+
+def read_anew(table: LakeTable) -> tuple[int, dict[str, int], list[int]]:
+    """Read a table as a process that knows nothing of it does."""
+    TableLog.forget(table.path)
+    snapshot = table.snapshot()
+    return snapshot.version, dict(snapshot.offsets), sorted(table.rows(["id"])["id"].to_pylist())
+
+
+@pytest.mark.parametrize("interval", [1, 4, 10])
+def test_a_checkpoint_replaces_the_commits_before_it(tmp_path: Path, interval: int) -> None:
+    table = table_of(tmp_path, checkpointInterval=str(interval))
+    append(table, *range(12))
+    table.delete_rows(pc.field("id") == 3, "id = 3", ["id"])
+    before = read_anew(table)
+    assert names(table, ".checkpoint.parquet") == [v for v in range(1, 14) if v % interval == 0]
+    last = json.loads((log_of(table) / "_last_checkpoint").read_text())
+    assert last["version"] == 13 // interval * interval
+    for version in range(last["version"]):
+        (log_of(table) / f"{version:020}.json").unlink()
+    assert read_anew(table) == before
+    assert [path for path in table.folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_removed_files_stay_in_a_checkpoint_until_they_expire(tmp_path: Path) -> None:
+    """VACUUM would remove a file that was removed a moment ago, if it were not for that."""
+    table = table_of(tmp_path, checkpointInterval="3")
+    append(table, 1, 2)
+    table.overwrite_rows([{"id": 9}], DDL)
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(log_of(table) / f"{3:020}.checkpoint.parquet").to_pylist()
+    assert len([row for row in rows if row["remove"]]) == 2
+
+
+def test_a_checkpoint_that_fails_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(checkpoints, "write_checkpoint", fail)
+    table = table_of(tmp_path, checkpointInterval="2")
+    append(table, 1, 2, 3)
+    assert table.version() == 3
+
+
+def test_an_older_checkpoint_does_not_replace_the_newest(tmp_path: Path) -> None:
+    table = table_of(tmp_path, checkpointInterval="100")
+    append(table, *range(6))
+    for version in (5, 2):
+        write_checkpoint(table.folder, version)
+    assert json.loads((log_of(table) / "_last_checkpoint").read_text())["version"] == 5
+    write_checkpoint(table.folder, 5)
+    assert names(table, ".checkpoint.parquet") == [2, 5]
+
+
+def age(table: LakeTable, until: int, days: float) -> None:
+    then = time.time() - days * DAY
+    for path in log_of(table).iterdir():
+        if path.name[:20].isdigit() and int(path.name[:20]) <= until:
+            os.utime(path, (then, then))
+
+
+def test_only_what_no_version_within_the_retention_needs_is_removed(tmp_path: Path) -> None:
+    table = table_of(tmp_path, checkpointInterval="4")
+    append(table, *range(11))
+    age(table, 9, 31)
+    before = read_anew(table)
+    remove_expired(table.folder, 11, time.time() - 30 * DAY)
+    assert names(table, ".json") == [8, 9, 10, 11]
+    assert names(table, ".checkpoint.parquet") == [8]
+    assert names(table, ".crc") == [8, 9, 10, 11]
+    assert read_anew(table) == before
+    assert table.snapshot(9).version == 9, "a version after the newest expired checkpoint can be read"
+
+
+@pytest.mark.parametrize(
+    ("properties", "is_cleaned"),
+    [
+        ({}, True),
+        ({"logRetentionDuration": "interval 40 days"}, False),
+        ({"logRetentionDuration": "interval 1 week"}, True),
+        ({"logRetentionDuration": "no interval"}, True),
+        ({"enableExpiredLogCleanup": "false"}, False),
+    ],
+)
+def test_a_log_is_cleaned_with_each_checkpoint(
+    tmp_path: Path, properties: dict[str, str], is_cleaned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"delta.enableExpiredLogCleanup"}
+    monkeypatch.setattr(native_write, "PLAIN_PROPERTIES", native_write.PLAIN_PROPERTIES | more)
+    table = table_of(tmp_path, checkpointInterval="4", **properties)
+    append(table, *range(7))
+    age(table, 6, 31)
+    append(table, 7)
+    assert (names(table, ".json")[0] == 4) == is_cleaned
+
+
+def test_a_checksum_follows_from_the_one_before(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    append(table, *range(5))
+    table.delete_rows(pc.field("id") == 3, "id = 3", ["id"])
+    table.compact_rows()
+    table.overwrite_rows([{"id": 1}], "id BIGINT", replaces_schema=True)
+    snapshot = table.snapshot()
+    found = json.loads((log_of(table) / f"{snapshot.version:020}.crc").read_text())
+    assert found["numFiles"] == len(snapshot.files) == 1
+    assert found["tableSizeBytes"] == sum(add["size"] for add in snapshot.files.values())
+    assert {each["appId"]: each["version"] for each in found["setTransactions"]} == snapshot.offsets
+    assert found["metadata"]["schemaString"] == snapshot.schema_string
+    assert found["protocol"] == snapshot.protocol
+
+
+def test_without_the_checksum_before_there_is_none(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    append(table, 1)
+    (log_of(table) / f"{1:020}.crc").unlink()
+    append(table, 2)
+    assert names(table, ".crc") == [0]
+
+
+FIRST: list[dict[str, Any]] = [{"metaData": {"id": "a"}}, {"protocol": {"minReaderVersion": 1}}]
+
+
+@pytest.mark.parametrize(
+    ("before", "actions"),
+    [
+        (None, []),
+        ({}, [{"metaData": {"id": "a"}}]),
+        ({}, [*FIRST, {"remove": {"path": "a"}}]),
+        ({}, [*FIRST, {"remove": {"path": "a", "size": 1}}]),
+        ({}, [*FIRST, {"domainMetadata": {"domain": "d"}}]),
+    ],
+)
+def test_what_does_not_follow_is_left_out(
+    before: dict[str, Any] | None, actions: list[dict[str, Any]]
+) -> None:
+    assert next_checksum(before, actions) is None
+
+
+def test_too_many_transactions_are_left_out() -> None:
+    actions = [*FIRST, *({"txn": {"appId": str(n), "version": 1}} for n in range(1001))]
+    found = next_checksum({}, actions)
+    assert found is not None
+    assert "setTransactions" not in found
+    assert next_checksum(found, [{"txn": {"appId": "x", "version": 1}}]) == found
