@@ -48,9 +48,10 @@ def why_folder_is_taken(
     `registered` does. A folder that is registered for no table belongs to a run that ended before it could
     register it.
     """
-    places = {other: resolve_path(table.path, other, root) for other, table in registered.items()}
-    if places.get(name) == path:
+    own = registered.get(name)
+    if own is not None and resolve_path(own.path, name, root) == path:
         return None
+    places = {other: resolve_path(table.path, other, root) for other, table in registered.items()}
     owner = next((other for other, place in sorted(places.items()) if place == path), None)
     if owner is None and name not in places:
         return None

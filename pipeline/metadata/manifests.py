@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
@@ -49,7 +50,7 @@ class ManifestEntry:
         return TableName(self.schema_name, self.table_name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Manifest:
     """Which version of every silver table shows the source as of one LSN."""
 
@@ -57,12 +58,12 @@ class Manifest:
     commit_time: datetime | None = None
     entries: tuple[ManifestEntry, ...] = ()
 
-    @property
-    def by_name(self) -> dict[TableName, ManifestEntry]:
+    @cached_property
+    def by_name(self) -> Mapping[TableName, ManifestEntry]:
         return {entry.name: entry for entry in self.entries}
 
-    @property
-    def behind(self) -> dict[TableName, LSN]:
+    @cached_property
+    def behind(self) -> Mapping[TableName, LSN]:
         """The tables that are behind the LSN, each with its `applied_lsn`."""
         return {entry.name: entry.applied_lsn for entry in self.entries if entry.is_behind}
 

@@ -20,7 +20,6 @@ from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
 from pipeline.key_ranges import KeyRange, describe_unusable
 from pipeline.metadata.registry import Records
-from pipeline.operate.run import RunSummary, run_both
 from pipeline.postgres.connection import connect
 from pipeline.postgres.key_conditions import accepts_keys, key_condition
 from pipeline.progress import IngestProgress
@@ -28,6 +27,8 @@ from pipeline.table_name import TableName, match_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pipeline.operate.run import RunSummary
 
 REASON = "requested by pgdelta resync"
 
@@ -93,7 +94,11 @@ def run_resync(
     if key_ranges:
         _check_key_ranges(config, bronze, names, key_ranges)
     bronze.copies.request([CopyRequest.of(name, REASON, key_ranges) for name in names])
-    run = run_both(config, spark=lake.spark, stop=stop, ingest_progress=progress) if runs else None
+    run = None
+    if runs:
+        from pipeline.operate.run import run_both
+
+        run = run_both(config, spark=spark, stop=stop, ingest_progress=progress)
     return ResyncSummary(config.pipeline, names, len(key_ranges), run)
 
 

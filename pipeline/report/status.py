@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.activity import Activity, read_activity
-from pipeline.bronze.copy_states import DROPPED, READING, CopyState
+from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest, CopyState
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
@@ -166,12 +166,13 @@ def describe_tables(
     """
     found = {e.name: _table(e, misfits, events.get(e.name)) for e in lake.manifest.entries}
     history, captured = lake.history, set(lake.captured)
-    for name in history.states.keys() | history.open_requests().keys() | events.keys() | captured:
+    requests = history.open_requests()
+    for name in history.states.keys() | requests.keys() | events.keys() | captured:
         if lake.config.rule_for(name) is None:
             continue
         decision = decide(lake.recorded(name)) if name in captured else None
         holding = events.get(name) if name not in lake.registered else None  # it holds the first copy
-        copying = _copying(lake, name, found.get(name), holding, decision, chunks)
+        copying = _copying(lake, name, found.get(name), holding, decision, chunks, requests.get(name, ()))
         if copying is not None:
             found[name] = copying
     for name, table in lake.registered.items():
@@ -191,6 +192,7 @@ def _copying(
     event: Event | None,
     decision: Decision | None,
     chunks: Callable[[CopyState], int],
+    requests: Sequence[CopyRequest],
 ) -> TableStatus | None:
     """Return the status of a table whose copy is in progress, needed, held or dropped; None for any other."""
     last = lake.history.last(name)
@@ -209,7 +211,7 @@ def _copying(
         state = shown.state if shown and shown.state in HOLDING else COPYING
         sentence = f"{done} of {count} chunks are copied."
         return replace(before, state=state, sentence=sentence, copy_share=done / count if count else 1.0)
-    if requests := lake.history.open_requests().get(name):
+    if requests:
         is_whole = not all(request.key_ranges for request in requests)
         what = "the table" if is_whole else "the rows that it waits for"
         return replace(before, sentence=f"The next ingest copies {what}.", awaits_copy=True)

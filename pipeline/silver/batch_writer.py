@@ -7,9 +7,12 @@ names. Each write records the LSN up to which the table is complete, under a sep
 complete after it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pipeline.bronze.log import Bronze, between
 from pipeline.bronze.relations import SourceRelation
@@ -23,7 +26,6 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.policies import Refusal, refusal_of, refused_value, update_without_row
 from pipeline.silver.schema_operations import Hold, NeedsRebuild
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
-from pipeline.silver.step_writer import StepWriter
 from pipeline.silver.types import stored
 from pipeline.silver.write import Write, plan_write
 from pipeline.silver.write_plan import (
@@ -37,6 +39,9 @@ from pipeline.silver.write_plan import (
 )
 from pipeline.table_name import TableName
 
+if TYPE_CHECKING:
+    from pipeline.silver.step_writer import StepWriter
+
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
@@ -49,7 +54,7 @@ class WriteResult:
     changes: int = 0
     missing_values: int = 0  # that neither the stream nor silver has
 
-    def then(self, other: "WriteResult") -> "WriteResult":
+    def then(self, other: WriteResult) -> WriteResult:
         """Return the result of this range and of the one that follows it."""
         return replace(
             other,
@@ -119,6 +124,8 @@ class BatchWriter:
 
     @cached_property
     def _writer(self) -> StepWriter:
+        from pipeline.silver.step_writer import StepWriter
+
         return StepWriter(self._table.spark, self._table, self._records, self._name)
 
     def plan(

@@ -115,7 +115,7 @@ class World:
     ) -> None:
         bronze = self.planner.bronze
         records = SimpleNamespace(tables=SimpleNamespace(read=lambda: self.registered))
-        patch.setattr(Lake, "for_writing", lambda spark, root: bronze.lake)
+        patch.setattr(Lake, "for_writing", lambda spark, root, **options: bronze.lake)
         patch.setattr(resync_module, "Bronze", lambda lake, pipeline: bronze)
         patch.setattr(resync_module, "Records", lambda lake: records)
         patch.setattr(resync_module, "_check_key_ranges", lambda *arguments: None)
