@@ -201,18 +201,9 @@ class LakeTable:
         return self.snapshot().file_count == 0
 
     def row_count(self) -> int:
-        """Return how many rows the newest version has, 0 if the table does not exist.
-
-        The statistics of files tell it; those of a file that lacks them are counted.
-        """
-        snapshot = self.snapshot()
-        counts = []
-        for add in snapshot.files.values():
-            count = json.loads(add.get("stats") or "{}").get("numRecords")
-            if count is None:
-                return self.frame().count()
-            counts.append(count - int((add.get("deletionVector") or {}).get("cardinality", 0)))
-        return sum(counts)
+        """Return how many rows the newest version has, 0 if the table does not exist."""
+        count = self.snapshot().row_count
+        return self.frame().count() if count is None else count
 
     def actions_after(self, version: int, *, is_whole: bool = True) -> Iterator[tuple[int, Actions]]:
         """Yield the commits after a version in order, each with its actions as JSON.

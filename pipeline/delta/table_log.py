@@ -98,6 +98,17 @@ class Snapshot:
         """Return the version with these files only, or with a mapping that reads them when they are used."""
         return replace(self, _files=[files])
 
+    @property
+    def row_count(self) -> int | None:
+        """The number of rows, None if a file has no statistics of it."""
+        count = 0
+        for add in self.files.values():
+            found = json.loads(add.get("stats") or "{}").get("numRecords")
+            if found is None:
+                return None
+            count += found - int((add.get("deletionVector") or {}).get("cardinality", 0))
+        return count
+
     def feature_names(self) -> frozenset[str]:
         """Return the table features that a reader must support."""
         return frozenset(self.protocol.get("readerFeatures") or ())

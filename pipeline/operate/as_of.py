@@ -87,7 +87,10 @@ def read_silver(
     Raise ConfigError if a glob is not valid, or no table of the manifest matches.
     """
     matches = match_tables(globs)
-    lake = Lake(config.storage.root, spark, application=f"pgdelta as-of {config.pipeline}")
+
+    def lake() -> Lake:
+        return Lake(config.storage.root, spark, application=f"pgdelta as-of {config.pipeline}")
+
     silver = find_silver(lake, lsn=lsn, timestamp=timestamp)
     behind = silver.behind
     names = [name for name in sorted([*silver, *behind]) if matches(name)]

@@ -155,21 +155,28 @@ def as_of(
     a datetime or ISO 8601 text, in UTC if it has no zone. Raises LakeError if no manifest is that old,
     ConfigError if the LSN or the time is invalid.
     """
-    if not hasattr(spark, "_jsparkSession"):
-        raise LakeError(
-            "as_of reads Delta's log in the JVM of the session, and a Spark Connect session has none. Run "
-            "the queries that pgdelta as-of prints."
-        )
-    return find_silver(Lake(root, spark), lsn=lsn, timestamp=timestamp)
+
+    def lake() -> Lake:
+        if not hasattr(spark, "_jsparkSession"):
+            raise LakeError(
+                "as_of reads Delta's log in the JVM of the session, and a Spark Connect session has none. "
+                "Run the queries that pgdelta as-of prints."
+            )
+        return Lake(root, spark)
+
+    return find_silver(lake, lsn=lsn, timestamp=timestamp)
 
 
-def find_silver(lake: Lake, *, lsn: LSN | int | str | None = None, timestamp: Any = None) -> AsOf:
-    """Return what `as_of` returns, for a lake."""
+def find_silver(
+    lake: Callable[[], Lake], *, lsn: LSN | int | str | None = None, timestamp: Any = None
+) -> AsOf:
+    """Return what `as_of` returns, for a lake that is opened once the arguments are valid."""
     if lsn is not None and timestamp is not None:
         raise ConfigError("lsn and timestamp exclude each other. Give only one of them.")
     max_lsn = None if lsn is None else parse_lsn(lsn)
     max_time = None if timestamp is None else parse_time(timestamp)
-    return AsOf(lake, Manifests(lake).at(max_lsn, max_time))
+    opened = lake()
+    return AsOf(opened, Manifests(opened).at(max_lsn, max_time))
 
 
 def parse_lsn(value: LSN | int | str) -> LSN:
