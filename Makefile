@@ -44,7 +44,7 @@ matrix: $(READY) ## every PostgreSQL from 10 to 18, by every route and with ever
 faults: $(READY) ## every fault at every step of a run: about an hour
 	$(VENV)/bin/pytest -m slow -s tests/integration/faults/test_fault_matrix.py
 
-races: $(READY) ## processes that commit to one table at the same moments: 20,000 times the log, 1,000 times jobs
+races: $(READY) ## processes that commit to one table at the same moments: 50,000 times the log, 1,000 times jobs
 	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/delta/test_log_store_races.py tests/integration/delta/test_job_races.py
 
 soak: $(READY) ## an hour under load with a fault each minute, and proofs that silver equals the source
