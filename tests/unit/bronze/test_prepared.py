@@ -12,7 +12,7 @@ import pytest
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.prepared import PreparedTransactions
 from pipeline.bronze.schema import CHANGES
-from pipeline.bronze.spool import PreparedFile
+from pipeline.bronze.spool import PreparedFile, PreparedOutcome
 from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.delta.table import Lake
@@ -71,7 +71,7 @@ def test_each_is_kept_once(prepared: PreparedTransactions) -> None:
 def test_a_commit_appends_its_rows_under_its_own_lsn(bronze: Bronze, prepared: PreparedTransactions) -> None:
     keep(prepared, ("a", 1, 2), ("a", 7, 1), ("b", 2, 3))
     rolled_back = RolledBackPrepared("b", 2, LSN(60), LSN(65), AT, AT)
-    outcomes = [committed("a", 1, 50), rolled_back, committed("no", 9, 70)]
+    outcomes: list[PreparedOutcome] = [committed("a", 1, 50), rolled_back, committed("no", 9, 70)]
     prepared.commit(outcomes)
     prepared.commit(outcomes)
     rows = bronze.changes.rows().to_pylist()
