@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.schema import CHANGES
-from pipeline.delta.rows import read_rows
+from pipeline.delta.rows import named_if_damaged, read_rows
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
@@ -118,12 +118,12 @@ class ChangesScan:
 
         repeated = [name for name in schema.names if name in _REPEATED]
         try:
-            file = pq.ParquetFile(path, read_dictionary=repeated)
+            file = pq.ParquetFile(path, read_dictionary=repeated, page_checksum_verification=True)
         except FileNotFoundError:
             raise LakeError(
                 f"The file {path} of bronze is missing: no other program may change bronze's folders."
             ) from None
-        with file:
+        with file, named_if_damaged(path):
             present = set(file.schema_arrow.names)
             wanted = [name for name in schema.names if name in present]
             for number in range(file.num_row_groups):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -159,18 +160,21 @@ class _DataFile:
         import pyarrow.parquet as pq
 
         try:
-            self._file = pq.ParquetFile(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
         except FileNotFoundError:
             raise LakeError(
                 f"The file {path} of version {snapshot.version} is missing: VACUUM removes what is older "
                 "than delta.deletedFileRetentionDuration."
             ) from None
+        except (OSError, ValueError) as error:
+            raise damaged_file(path) from error
+        self._path = path
         self._names = set(self._file.schema_arrow.names)
         self._partition = _partition_values(action, snapshot)
 
     def read(self, fields: Sequence[pa.Field]) -> pa.Table:
         """Return all rows."""
-        with self._file:
+        with self._file, named_if_damaged(self._path):
             found = self._file.read(columns=self._present(fields))
             return self._conformed(found, self._file.metadata.num_rows, fields)
 
@@ -178,7 +182,7 @@ class _DataFile:
         """Yield the rows that satisfy a condition, by row groups: other columns are read for these only."""
         asked = [schema.field(name) for name in where.columns]
         fields = [schema.field(name) for name in columns]
-        with self._file:
+        with self._file, named_if_damaged(self._path):
             for group in range(self._file.num_row_groups):
                 count = self._file.metadata.row_group(group).num_rows
                 found = self._file.read_row_group(group, columns=self._present(asked))
@@ -204,6 +208,20 @@ class _DataFile:
             else:
                 columns.append(pa.nulls(count, field.type))
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def damaged_file(path: str) -> LakeError:
+    """Return the error for a file that is not as it was written."""
+    return LakeError(f"The file {path} is damaged. Restore it from a backup, and check the disk.")
+
+
+@contextmanager
+def named_if_damaged(path: str) -> Iterator[None]:
+    """Raise LakeError with the name of a file whose pages cannot be read or have other checksums."""
+    try:
+        yield
+    except OSError as error:
+        raise damaged_file(path) from error
 
 
 def _partition_values(action: Mapping[str, Any], snapshot: Snapshot) -> dict[str, str | None]:

@@ -1,7 +1,7 @@
 """An ingest that holds itself up: `python -m tests.support.held_ingest FILE MOMENT`.
 
 It runs continuously and lands several times a second. At its third bronze commit with changes it stops its
-process group, the JVM with it, as SIGSTOP does: before the commit, amid it (the transaction has begun, the
+process group, as SIGSTOP does: before the commit, amid it (the transaction has begun, the
 log entry is not written), or after it, before the slot is told. `any` leaves the moment to its parent.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from pathlib import Path
 
 from pipeline import crash_steps
 from pipeline.crash_steps import CrashStep
-from pipeline.delta import commit_files
+from pipeline.delta import native_commit
 from pipeline.ingest import capture
 
 MOMENTS = ("before", "amid", "after")
@@ -44,17 +44,16 @@ def hold_up(moment: str) -> None:
         elif (step, when) == (CrashStep.COMMIT_BRONZE, "after") and moment == "after":
             stop_once()
 
-    def amid(of: Callable[[], int]) -> Callable[[], int]:
-        def now() -> int:
-            if moment == "amid":
-                stop_once()
-            return of()
+    create = native_commit.create_version
 
-        return now
+    def create_after_stop(log: Path, version: int, text: str, *, syncs: bool) -> bool:
+        if moment == "amid":
+            stop_once()
+        return create(log, version, text, syncs=syncs)
 
     crash_steps.observer = observe
     # amid the step: the last thing before the log entry is written
-    commit_files._now = amid(commit_files._now)
+    native_commit.create_version = create_after_stop
 
 
 if __name__ == "__main__":
