@@ -1,0 +1,107 @@
+"""Commands that read or ask: no Spark and no JVM, on a lake of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.bronze.copies import Copies
+from pipeline.delta.table import Lake
+from pipeline.protocol.lsn import LSN
+from tests.support.native_lakes import NativeLake
+from tests.support.paths import ROOT
+
+# no program can be started, so no JVM either; Spark's packages cannot be imported
+RUN = """
+import sys
+for name in ("pyspark", "py4j", "delta"):
+    sys.modules[name] = None
+from pipeline.cli.main import main
+code = main(sys.argv[1:])
+sys.stdout.flush()
+assert "pandas" not in sys.modules
+sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> NativeLake:
+    found = NativeLake(tmp_path_factory.mktemp("without") / "lake", 5)
+    found.insert(found.names[:2], 2000, 3)
+    found.insert(found.names[1:3], 3000, 2)
+    return found
+
+
+def run(lake: NativeLake, *arguments: str, code: int = 0) -> str:
+    """Run a command where there is no Java; return what it prints."""
+    config = str(lake.root.parent / f"{lake.root.name}.yaml")
+    environment = {**os.environ, "PATH": "/nowhere"}
+    environment.pop("JAVA_HOME", None)
+    command = [sys.executable, "-c", RUN, *arguments, "--config", config]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def as_json(lake: NativeLake, *arguments: str) -> Any:
+    return json.loads(run(lake, *arguments, "--json"))
+
+
+def test_status(lake: NativeLake) -> None:
+    found = as_json(lake, "status", "--offline")
+    assert [table["state"] for table in found["tables"]] == ["current"] * 5
+    assert found["captured"] == str(LSN(3008))
+    inserts = {table["table"]: table["last_day"]["inserts"] for table in found["tables"]}
+    assert inserts == {"t0000": 3, "t0001": 5, "t0002": 2, "t0003": 0, "t0004": 0}
+
+
+def test_status_of_one_table(lake: NativeLake) -> None:
+    found = as_json(lake, "status", "public.t0001", "--offline")
+    [table] = found["tables"]
+    assert [column["name"] for column in table["columns"]] == ["id", "name", "_commit_lsn", "_commit_time"]
+    assert table["columns"][0]["silver_type"] == "INT"
+
+
+def test_plan(lake: NativeLake) -> None:
+    found = as_json(lake, "plan")
+    assert {t["table"]: t["changes"]["I"] for t in found["tables"]} == {"t0000": 3, "t0001": 5, "t0002": 2}
+    assert "MERGE INTO" in run(lake, "plan", "public.t0001", "--sql")
+
+
+def test_as_of(lake: NativeLake) -> None:
+    found = as_json(lake, "as-of")
+    assert [table["state"] for table in found["tables"]] == ["current"] * 5
+    run(lake, "as-of", "--lsn", "0/1", code=1)
+
+
+def test_audit(lake: NativeLake) -> None:
+    found = as_json(lake, "audit")
+    assert found["whole"]
+    assert (found["changes"], found["rows"]["complete_copies"]) == (10, 5)
+
+
+def test_resync(lake: NativeLake) -> None:
+    run(lake, "resync", "--table", "public.t0004")
+    requests = Copies(Lake(str(lake.root))).read().open_requests()
+    assert [name for name in requests if name.table == "t0004"]
+
+
+def test_check_and_schema(lake: NativeLake) -> None:
+    assert "There is no Java on the PATH." in run(lake, "check", code=1)
+
+
+def test_what_a_broken_log_says(tmp_path: Path) -> None:
+    lake = NativeLake(tmp_path / "lake", 1)
+    log = lake.bronze.changes.folder / "_delta_log"
+    (log / f"{1:020d}.json").unlink()
+    config = str(lake.root.parent / f"{lake.root.name}.yaml")
+    command = [sys.executable, "-m", "pipeline.cli", "status", "--offline", "--config", config]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "is not complete" in done.stderr
