@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.schema import CHANGES
-from pipeline.delta.rows import named_if_damaged, read_rows
+from pipeline.delta.rows import damaged_file, named_if_damaged, read_rows
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
@@ -66,8 +66,10 @@ class ChangesScan:
         """Return whether there is no file to read."""
         return not self.files()
 
-    def reader(self, columns: Sequence[str]) -> pa.RecordBatchReader:
-        """Return a reader of the rows, with these columns."""
+    def reader(
+        self, columns: Sequence[str], failures: list[BaseException] | None = None
+    ) -> pa.RecordBatchReader:
+        """Return a reader of the rows, with these columns; why it failed is added to `failures`."""
         import pyarrow as pa
 
         fields = []
@@ -75,20 +77,36 @@ class ChangesScan:
             kind = CHANGES.field(name).type
             fields.append(pa.field(name, pa.dictionary(pa.int32(), kind) if name in _REPEATED else kind))
         schema = pa.schema(fields)
-        return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from self._batches(schema)
+            except Exception as error:
+                if failures is not None:
+                    failures.append(error)
+                raise
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
 
     def query(self, sql: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return the result of SQL about `changes`, the rows with these columns.
 
-        The SQL may call some functions of Spark by Spark's names.
+        The SQL may call some functions of Spark by Spark's names. Raises LakeError if a file is missing or
+        damaged.
         """
         import duckdb
 
+        failures: list[BaseException] = []
         with duckdb.connect(config=_SETTINGS) as connection:
             for macro in _MACROS:
                 connection.execute(f"CREATE MACRO {macro}")
-            connection.register("changes", self.reader(columns))
-            found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+            connection.register("changes", self.reader(columns, failures))
+            try:
+                found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+            except duckdb.Error:
+                if failures:  # DuckDB raises an error of its own
+                    raise failures[0] from None
+                raise
             return found
 
     def _may_have(self, add: Mapping[str, Any]) -> bool:
@@ -123,6 +141,8 @@ class ChangesScan:
             raise LakeError(
                 f"The file {path} of bronze is missing: no other program may change bronze's folders."
             ) from None
+        except (OSError, ValueError) as error:
+            raise damaged_file(path) from error
         with file, named_if_damaged(path):
             present = set(file.schema_arrow.names)
             wanted = [name for name in schema.names if name in present]

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from pipeline.bronze.copies import Copies
+from pipeline.bronze.log import BronzeOffset
 from pipeline.delta.table import Lake
+from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
 from tests.support.native_lakes import NativeLake
 from tests.support.paths import ROOT
@@ -105,3 +107,19 @@ def test_what_a_broken_log_says(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "is not complete" in done.stderr
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_file_of_bronze_that_cannot_be_read_is_named(tmp_path: Path, is_damaged: bool) -> None:
+    lake = NativeLake(tmp_path / "lake", 1)
+    lake.insert(lake.names, 2000, 3)
+    [file] = lake.bronze.changes.snapshot().files.keys() - set(lake.bronze.changes.snapshot(3).files)
+    path = lake.bronze.changes.folder / file
+    if is_damaged:
+        content = bytearray(path.read_bytes())
+        content[40:50] = b"0123456789"
+        path.write_bytes(content)
+    else:
+        path.unlink()
+    with pytest.raises(LakeError, match=rf"The file .*{file} .*is (damaged|missing)"):
+        lake.bronze.survey(BronzeOffset(lake.bronze.changes.version(), LSN(2008)), LSN(1008), {})
