@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,6 +28,8 @@ _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "wee
 _DURATION = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?=\s|$)")
 _VERSIONED = re.compile(r"\.?([0-9]{20})\.")
 _LAST = "_last_checkpoint"
+_SHADOW = ".checkpoint-"
+_ABANDONED = 3600.0  # seconds after which no process writes a checkpoint any more
 
 
 def checkpoint_if_due(table: Path, version: int, configuration: Mapping[str, str]) -> bool:
@@ -51,8 +54,9 @@ def write_checkpoint(table: Path, version: int) -> None:
     listed = list_log(str(log))
     if any(checkpoint.version == version for checkpoint in listed.checkpoints):
         return
+    _remove_abandoned(table)
     base = next((each for each in listed.checkpoints if each.version < version), None)
-    shadow = table / f".checkpoint-{uuid4()}"
+    shadow = table / f"{_SHADOW}{uuid4()}"
     links = shadow / "_delta_log"
     try:
         links.mkdir(parents=True)
@@ -77,6 +81,14 @@ def write_checkpoint(table: Path, version: int) -> None:
         _replace_pointer(log, version, pointer)
     finally:
         shutil.rmtree(shadow, ignore_errors=True)
+
+
+def _remove_abandoned(table: Path) -> None:
+    """Remove the folders of checkpoints whose writers died."""
+    for shadow in table.glob(f"{_SHADOW}*"):
+        with suppress(FileNotFoundError):
+            if shadow.stat().st_mtime < time.time() - _ABANDONED:
+                shutil.rmtree(shadow, ignore_errors=True)
 
 
 def _replace_pointer(log: Path, version: int, pointer: Path) -> None:

@@ -95,6 +95,16 @@ def test_an_older_checkpoint_does_not_replace_the_newest(tmp_path: Path) -> None
     assert names(table, ".checkpoint.parquet") == [2, 5]
 
 
+def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
+    table = table_of(tmp_path, checkpointInterval="2")
+    left = [table.folder / f".checkpoint-{name}" for name in ("old", "new")]
+    for folder in left:
+        (folder / "_delta_log").mkdir(parents=True)
+    os.utime(left[0], (0, 0))
+    append(table, 1, 2)
+    assert [folder.exists() for folder in left] == [False, True]
+
+
 def age(table: LakeTable, until: int, days: float) -> None:
     then = time.time() - days * DAY
     for path in log_of(table).iterdir():
