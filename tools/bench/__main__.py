@@ -1,4 +1,4 @@
-"""Print each figure beside its limit: `python -m tools.bench [PART ...]`, or one comparison by `--only`.
+"""Print each figure with its limit: `python -m tools.bench [PART ...]`, or one comparison by `--only`.
 
 The rows go to stdout as they are measured, progress to stderr. Everything runs on a server and in a folder of
 its own, which are gone afterwards, however that ends.

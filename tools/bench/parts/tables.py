@@ -54,7 +54,6 @@ def _changes(rig: Rig) -> Iterator[Measured]:
                     source.transaction(*(change(table, CHANGES) for table in changed))
                     rig.ingest(config)
                     seconds = rig.wait_for_batch(apply, lsn)
+                logs.wait(lsn, apply.check)
                 apply.stop()
-            if not all(log.offset > lsn for log in logs.silver.values()):
-                raise RuntimeError("silver does not show the changes")
             yield Measured(key, seconds / len(tables))
