@@ -23,7 +23,7 @@ from tools.bench.rig import Rig
 
 # named here because only a comparison needs to import Spark
 COMPARISONS = ("capture", "sync", "apply", "memory", "delay", "streams", "copy", "join", "layout")
-SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB", "autovacuum": "off"}
+SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

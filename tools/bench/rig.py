@@ -115,7 +115,7 @@ class Rig:
 
     @contextmanager
     def source(self, name: str) -> Iterator[Source]:
-        """Give a new database; with its slots, and the lake of this name, it is gone after the block."""
+        """Give a new database; it, its slots and the lakes whose names begin so are gone after the block."""
         with psycopg.connect(self._server.conninfo, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         source = Source(self._server, name, self.folder)
@@ -124,7 +124,8 @@ class Rig:
         finally:
             source.close()
             self._drop(name)
-            rmtree(self.root(name), ignore_errors=True)
+            for lake in self.folder.glob(f"{self.root(name).name}*"):
+                rmtree(lake, ignore_errors=True)
 
     def _drop(self, name: str) -> None:
         with psycopg.connect(self._server.conninfo, autocommit=True) as connection:
