@@ -1,1 +1,1 @@
-"""Benchmarks: `make bench`. Ratios measured within one run, on servers and lakes that it makes itself."""
+"""Benchmarks: `make bench` prints figures with their limits, on servers and lakes that it makes itself."""

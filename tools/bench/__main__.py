@@ -1,162 +1,124 @@
-"""Run all benchmarks and print one line a figure: `python -m tools.bench [--scale 0.1]`."""
+"""Print each figure with its limit: `python -m tools.bench [PART ...]`, or one comparison by `--only`.
+
+The rows go to stdout as they are measured, progress to stderr. Everything runs on a server and in a folder of
+its own, which are gone afterwards, however that ends.
+"""
+
+from __future__ import annotations
 
 import argparse
+import json
+import signal
+import sys
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg
-
-from pipeline.delta.spark.session import start_session
 from pipeline.postgres.embedded import EmbeddedServer, start_server
-from tools.bench.apply import measure_apply
-from tools.bench.capture import create_schema, measure_capture, measure_sync
-from tools.bench.copy import measure_copy
-from tools.bench.join import measure_join
-from tools.bench.layout import measure_layouts
-from tools.bench.memory import measure_delay, measure_memory, measure_streams
+from tools.bench.limits import Row, heading, rows_missing, rows_of
+from tools.bench.parts import PARTS
+from tools.bench.rig import Rig
 
-PARTS = ("capture", "sync", "apply", "memory", "delay", "streams", "copy", "join", "layout")
+# named here because only a comparison needs to import Spark
+COMPARISONS = ("capture", "sync", "apply", "memory", "delay", "streams", "copy", "join", "layout")
+SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
 
 
-def main() -> None:
-    """Measure capture, what sync costs, apply, memory, delay, many open transactions, and copies."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; return 1 if a part failed, or under --strict if a limit was missed."""
+    options = _parse(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with _server() as (server, folder):
+        if options.only:
+            from tools.bench.comparisons import print_comparison
+
+            print_comparison(options.only, server, folder, options.scale)
+            return 0
+        rig = Rig(server, folder, options.scale, _say)
+        try:
+            return run_parts(rig, options.parts or list(PARTS), as_json=options.json, strict=options.strict)
+        finally:
+            rig.ideal.stop()
+
+
+def run_parts(rig: Rig, names: Sequence[str], *, as_json: bool, strict: bool) -> int:
+    """Run parts one after the other and print their rows; a part that fails does not end the others."""
+    rows: list[Row] = []
+    has_failed = False
+    if not as_json:
+        print(heading(), flush=True)
+    for name in names:
+        own: list[Row] = []
+        rig.say(f"{name}:")
+        try:
+            for row in rows_of(PARTS[name](rig)):
+                own.append(row)
+                _show(row, as_json)
+        except Exception as error:
+            has_failed = True
+            rig.say(f"{name} failed: {error or type(error).__name__}")
+            for row in rows_missing(name, own):
+                own.append(row)
+                _show(row, as_json)
+        rows += own
+    if as_json:
+        print(json.dumps({"scale": rig.scale, "figures": [row.as_json() for row in rows]}), flush=True)
+    if rig.scale != 1:
+        rig.say(f"scale {rig.scale:g}: the limits are for scale 1")
+    missed = sum(row.is_ok is False for row in rows)
+    return int(has_failed or (strict and missed > 0))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"default: all of {', '.join(PARTS)}, in this order"
+    )
+    parser.add_argument("--only", choices=COMPARISONS, help="one comparison without a limit, no part")
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
-    parser.add_argument("--only", choices=PARTS, help="one of these; join and layout are measured only so")
-    options = parser.parse_args()
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a limit is missed")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.parts) - PARTS.keys())
+    if unknown:
+        parser.error(f"no part {', '.join(unknown)}. Choose from {', '.join(PARTS)}.")
+    if options.only and (options.parts or options.json or options.strict):
+        parser.error("--only takes neither parts nor --json nor --strict.")
+    if options.scale <= 0:
+        parser.error("--scale must be above 0.")
+    return options
+
+
+@contextmanager
+def _server() -> Iterator[tuple[EmbeddedServer, Path]]:
     with tempfile.TemporaryDirectory(prefix="pgdelta-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        server = start_server(folder / "server", settings={"max_wal_size": "8GB", "shared_buffers": "512MB"})
+        server = start_server(folder / "server", settings=SETTINGS)
         try:
-            create_schema(server)
-            if options.only in (None, "capture"):
-                _capture(server, folder, options.scale)
-            if options.only in (None, "sync"):
-                _sync(server, folder, options.scale)
-            if options.only in (None, "apply"):
-                _apply(server, folder, options.scale)
-            if options.only in (None, "memory"):
-                _memory(server, folder, options.scale)
-            if options.only in (None, "delay"):
-                _delay(server, folder, options.scale)
-            if options.only in (None, "streams"):
-                _streams(server, folder, options.scale)
-            if options.only == "join":
-                _join(server, folder, options.scale)
-            if options.only == "layout":
-                _layout(folder, options.scale)
-            if options.only in (None, "copy"):
-                _copy(server, folder, options.scale)
+            yield server, folder
         finally:
             server.stop()
 
 
-def _capture(server: EmbeddedServer, folder: Path, scale: float) -> None:
-    found = measure_capture(start_session("bench"), server, folder, int(200_000 * scale))
-    print(f"capture: {found.changes} changes in {found.transactions} transactions, {found.messages} messages")
-    reference = found.messages / found.reference_seconds
-    print(f"  pg_recvlogical   {found.reference_seconds:6.2f} s {reference:9.0f}/s")
-    print(
-        f"  WAL -> bronze    {found.capture_seconds:6.2f} s {found.messages / found.capture_seconds:9.0f}/s"
-    )
-    print(f"  ratio            {found.ratio:6.2f}   (aim: at least 0.5)", flush=True)
+def _show(row: Row, as_json: bool) -> None:
+    if not as_json:
+        print(row.line(), flush=True)
 
 
-def _sync(server: EmbeddedServer, folder: Path, scale: float) -> None:
-    found = measure_sync(start_session("bench"), server, folder, int(100_000 * scale), rounds=5)
-    print(f"sync: capture of {found.messages} messages, each of 5 rounds, commits forced to disk or not")
-    for name, seconds in (("on", found.on_seconds), ("off", found.off_seconds)):
-        print(f"  sync {name:11s} " + " ".join(f"{each:6.2f}" for each in seconds) + " s")
-    print(f"  ratio of medians {found.ratio:6.2f}   (aim: at least 0.95)", flush=True)
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def _apply(server: EmbeddedServer, folder: Path, scale: float) -> None:
-    found = measure_apply(
-        start_session("bench"),
-        server,
-        folder,
-        rows=int(1_000_000 * scale),
-        changes=int(100_000 * scale),
-        rounds=5,
-    )
-    print(f"apply: {found.changes} net changes into {found.rows} rows, each of 5 rounds (the first is cold)")
-    print("  apply            " + " ".join(f"{seconds:6.2f}" for seconds in found.apply_seconds) + " s")
-    print("  ideal MERGE      " + " ".join(f"{seconds:6.2f}" for seconds in found.ideal_seconds) + " s")
-    print(f"  ratio of medians {found.ratio:6.2f}   (aim: at most 1.5)", flush=True)
-
-
-def _memory(server: EmbeddedServer, folder: Path, scale: float) -> None:
-    print("memory: ingest of one transaction, peak resident MiB")
-    for rows in (1_000_000, 5_000_000):
-        peak = measure_memory(server, folder, int(rows * scale))
-        print(
-            f"  {peak.rows:8d} rows     Python {peak.python_mib:5d}   JVM {peak.jvm_mib:5d}   "
-            f"{peak.seconds:6.1f} s with the JVM's start",
-            flush=True,
-        )
-
-
-def _delay(server: EmbeddedServer, folder: Path, scale: float) -> None:
-    print(
-        "delay: one transaction while it is written, from its COMMIT to its bronze commit, peak resident MiB"
-    )
-    for streaming in ("on", "off"):
-        peak = measure_delay(server, folder, int(10_000_000 * scale), streaming)
-        print(
-            f"  {peak.rows:8d} rows, streaming {streaming:3s}   {peak.seconds:6.1f} s   "
-            f"Python {peak.python_mib:5d}   JVM {peak.jvm_mib:5d}",
-            flush=True,
-        )
-
-
-def _streams(server: EmbeddedServer, folder: Path, scale: float) -> None:
-    print(
-        "streams: transactions that are open at once, every other one committed in the end, peak resident MiB"
-    )
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'")
-        connection.execute("SELECT pg_reload_conf()")
-    for count in (5, 50):
-        found = measure_streams(server, folder, count, int(50_000 * scale))
-        print(
-            f"  {found.streams:3d} streams, {found.data_mib:5d} MiB   {found.seconds:6.1f} s   "
-            f"Python {found.python_mib:5d}   JVM {found.jvm_mib:5d}   open files {found.files:3d}",
-            flush=True,
-        )
-
-
-def _layout(folder: Path, scale: float) -> None:
-    rows, changes = int(2_000_000 * scale), int(10_000 * scale)
-    print(f"layout: medians of 3 rounds, {changes} changes into {rows} rows, seconds")
-    for found in measure_layouts(start_session("bench"), folder, rows=rows, changes=changes, rounds=3):
-        seconds = "  ".join(f"{what} {taken:5.2f}" for what, taken in found.seconds.items())
-        print(f"  {found.name:20s} {seconds}  files {found.files}", flush=True)
-
-
-def _copy(server: EmbeddedServer, folder: Path, scale: float) -> None:
-    found = measure_copy(start_session("bench"), server, folder, int(2_000_000 * scale))
-    print(f"copy: {found.rows} rows of 10 tables, under {found.changes} changes")
-    for name, seconds in (
-        ("copied to bronze", found.copy_seconds),
-        ("psql, COPY", found.psql_seconds),
-        ("Spark alone", found.spark_seconds),
-    ):
-        print(f"  {name:16s} {seconds:6.1f} s {found.rows / seconds:9.0f} rows/s")
-    print(f"  ratio to Spark   {found.spark_seconds / found.copy_seconds:6.2f}   (aim: at least 0.8)")
-    print(f"  peak MiB         Python {found.python_mib}, JVM {found.jvm_mib}; lag {found.lag_mib:.1f} MiB")
-    print(f"  apply            {found.apply_seconds:6.1f} s; equal: {found.is_equal}", flush=True)
-
-
-def _join(server: EmbeddedServer, folder: Path, scale: float) -> None:
-    found = measure_join(start_session("bench"), server, folder, int(5_000_000 * scale))
-    print(
-        f"join: {found.rows} rows join a live pipeline in {found.seconds:.1f} s; lag of the others, seconds"
-    )
-    for name, (median, most) in (("before", found.before), ("meanwhile", found.during)):
-        print(f"  {name:10s} median {median:5.1f}   most {most:5.1f}")
-    print(f"  equal: {found.is_equal}", flush=True)
+def _interrupt(number: int, frame: object) -> None:
+    del number, frame
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

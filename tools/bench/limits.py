@@ -1,0 +1,140 @@
+"""The figures that `make bench` prints, and the limits that they are held to. Nothing here measures.
+
+A figure without a limit explains another one. Limits are for full sizes on two cores that do nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+WIDTH = 80
+_FIGURE = 48
+_HEADINGS = ("figure", "measured", "limit", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure: what it is, its unit, and its limit (None: shown only).
+
+    `unit` is s, MiB or x (a ratio). A limit is the most that is allowed, or with `is_least` the least.
+    """
+
+    part: str
+    key: str
+    text: str
+    unit: str
+    limit: float | None = None
+    is_least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The value of a figure in its unit; None if its part failed."""
+
+    key: str
+    value: float | None
+
+
+FIGURES = (
+    Figure("start", "ingest_empty", "empty ingest", "s", 2),
+    Figure("start", "ingest_empty_memory", "  its peak memory", "MiB", 300),
+    Figure("start", "apply_empty", "empty apply under spark-submit", "s", 8),
+    Figure("start", "spark_start", "  of which Spark's own start", "s"),
+    Figure("tables", "first_load", "first load of 60 tables, after Spark's start", "s", 15),
+    Figure("tables", "first_load_ingest", "  of which ingest", "s"),
+    Figure("tables", "native_table", "200 tables x 20 changes, per table", "s", 0.05),
+    Figure("tables", "spark_table", "  the same with silver.writer: spark", "s", 0.6),
+    Figure("latency", "bronze_p50", "1,000 changes/s, commit to bronze, p50", "s"),
+    Figure("latency", "bronze_p99", "  p99", "s", 1),
+    Figure("latency", "silver_p50", "1,000 changes/s, commit to silver, p50", "s", 2),
+    Figure("latency", "silver_p99", "  p99", "s", 5),
+    Figure("latency", "ingest_memory", "  peak memory of ingest", "MiB", 300),
+    Figure("latency", "apply_memory", "  peak memory of apply", "MiB"),
+    Figure("mixed", "reference", "mixed load by pg_recvlogical", "s"),
+    Figure("mixed", "capture", "  by ingest", "s"),
+    Figure("mixed", "capture_ratio", "  pg_recvlogical / ingest", "x", 0.8, is_least=True),
+    Figure("mixed", "mixed_ideal", "mixed load by warm ideal MERGEs", "s"),
+    Figure("mixed", "end_to_end", "  by ingest and apply, to silver", "s"),
+    Figure("mixed", "end_to_end_ratio", "  (pg_recvlogical + MERGE) / both", "x", 0.8, is_least=True),
+    Figure("apply", "apply_ideal", "100 k net changes into 1 M rows, ideal MERGE", "s"),
+    Figure("apply", "apply_batch", "  by apply", "s"),
+    Figure("apply", "apply_ratio", "  apply / MERGE", "x", 1.2),
+    Figure("copy", "copy_reference", "20 M copied rows, written as Delta by Spark", "s"),
+    Figure("copy", "copy_ingest", "  copied to bronze", "s"),
+    Figure("copy", "copy_silver", "  copied to bronze and applied to silver", "s"),
+    Figure("copy", "copy_ratio", "  Spark / to silver", "x", 0.5, is_least=True),
+    Figure("demo", "demo_lag", "make demo, greatest lag in its live table", "s", 3),
+    Figure("demo", "demo_seconds", "  the whole demo", "s", 75),
+)
+BY_KEY = {figure.key: figure for figure in FIGURES}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure with what was measured."""
+
+    figure: Figure
+    value: float | None
+
+    @property
+    def is_ok(self) -> bool | None:
+        """Whether the limit is met; None for a figure that has no limit and was measured."""
+        if self.value is None:
+            return False
+        if self.figure.limit is None:
+            return None
+        return self.value >= self.figure.limit if self.figure.is_least else self.value <= self.figure.limit
+
+    def line(self) -> str:
+        """Return the row as text of at most 80 columns."""
+        limit = ""
+        if self.figure.limit is not None:
+            limit = f"{'≥' if self.figure.is_least else '≤'} {_format(self.figure.limit, self.figure.unit)}"
+        measured = "failed" if self.value is None else _format(self.value, self.figure.unit)
+        verdict = {True: "ok", False: "missed", None: ""}[self.is_ok]
+        return _line((self.figure.text, measured, limit, verdict))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row as data."""
+        return {
+            "part": self.figure.part,
+            "figure": self.figure.key,
+            "text": self.figure.text.strip(),
+            "unit": self.figure.unit,
+            "measured": None if self.value is None else round(self.value, 4),
+            "limit": self.figure.limit,
+            "is_least": self.figure.is_least,
+            "ok": self.is_ok,
+        }
+
+
+def heading() -> str:
+    """Return the first line of the table."""
+    return _line(_HEADINGS)
+
+
+def rows_of(measured: Iterable[Measured]) -> Iterator[Row]:
+    """Give a row for each figure that was measured; raise KeyError for one that is not listed."""
+    return (Row(BY_KEY[each.key], each.value) for each in measured)
+
+
+def rows_missing(part: str, rows: Iterable[Row]) -> list[Row]:
+    """Return rows without a value for the figures of a part that are not among `rows`."""
+    known = {row.figure.key for row in rows}
+    return [Row(figure, None) for figure in FIGURES if figure.part == part and figure.key not in known]
+
+
+def _line(cells: tuple[str, str, str, str]) -> str:
+    figure, measured, limit, verdict = cells
+    return f"{figure:<{_FIGURE}} {measured:>11} {limit:>11}  {verdict}".rstrip()
+
+
+def _format(value: float, unit: str) -> str:
+    if unit == "MiB":
+        return f"{value:,.0f} MiB"
+    if unit == "x":
+        return f"{value:.2f}"
+    digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1
+    return f"{value:.{digits}f} s".replace(".000 s", " s").replace(".00 s", " s").replace(".0 s", " s")

@@ -1,0 +1,23 @@
+"""The parts of `make bench`: each is a function that gives figures of `tools.bench.limits`."""
+
+from collections.abc import Callable, Iterator
+
+from tools.bench.limits import Measured
+from tools.bench.parts.apply import measure_apply
+from tools.bench.parts.copy import measure_copy
+from tools.bench.parts.demo import measure_demo
+from tools.bench.parts.latency import measure_latency
+from tools.bench.parts.mixed import measure_mixed
+from tools.bench.parts.start import measure_start
+from tools.bench.parts.tables import measure_tables
+from tools.bench.rig import Rig
+
+PARTS: dict[str, Callable[[Rig], Iterator[Measured]]] = {
+    "start": measure_start,
+    "tables": measure_tables,
+    "latency": measure_latency,
+    "mixed": measure_mixed,
+    "apply": measure_apply,
+    "copy": measure_copy,
+    "demo": measure_demo,
+}
