@@ -18,6 +18,7 @@ from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_replaced
 from pipeline.apply.table_renames import OtherNames, refuse_nested_folder, rename_events
+from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
@@ -31,7 +32,7 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID
-from pipeline.silver.batch_writer import WriteResult
+from pipeline.silver.batch_writer import NativeWriting, WriteResult
 from pipeline.silver.decision import Decision, Step
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName
@@ -60,6 +61,7 @@ class Applier:
         self.held_by_guards: dict[
             TableName, int
         ] = {}  # held by their guards, with the changes of the last event
+        self._rows = ChangeRows(self.bronze)
         self._config = config
         self._progress = progress
         self._lock = threading.RLock()
@@ -156,6 +158,7 @@ class Applier:
 
     def _run_batch(self, end: BronzeOffset) -> None:
         self._batch_at = time.monotonic()
+        self._rows.begin_batch()
         manifest = self.manifest or Manifest(INVALID)
         plan = self._planner.plan(end, manifest, self._written_at)
         self._show_stopped(manifest)
@@ -210,6 +213,7 @@ class Applier:
                 rule,
                 history,
                 metadata_columns=self._config.silver.metadata_columns,
+                native=NativeWriting(self._config.silver.writer, self._rows),
             )
         self._writers[name].history = history
         return self._writers[name]

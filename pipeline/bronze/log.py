@@ -30,6 +30,7 @@ from pipeline.table_name import TableName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
 MOST_FILES = 32  # more are listed by a job of their own
 MOST_COMMITS = 100
 _INPUT_COLUMNS = ("op", "xid", "copy_id", "commit_lsn")  # by which a table's input is selected

@@ -325,6 +325,15 @@ class Silver:
             " and unpublished tables with `source.copy: initial`."
         ),
     ] = "keep"
+    writer: Annotated[
+        Literal["auto", "spark", "native"],
+        Word,
+        Field(
+            description="Who writes changes to silver tables: `spark`; `native`, this process without Spark,"
+            " wherever it can; or `auto`, native where little is written. What only Spark can write, such as"
+            " tables on other storage than this machine's or with column mapping, is always written by Spark."
+        ),
+    ] = "auto"
     guards: Annotated[
         Guards,
         Field(

@@ -99,12 +99,30 @@ def is_supported(snapshot: Snapshot, *, removes: bool = False) -> bool:
     return not any(name in field.metadata for field in fields for name in _FIELD_METADATA)
 
 
-def create(folder: Path, schema: TableSchema, properties: Mapping[str, str], user_metadata: str) -> None:
-    """Create an empty table, unless another process does so at the same time."""
+def create(
+    folder: Path,
+    schema: TableSchema,
+    properties: Mapping[str, str],
+    user_metadata: str,
+    *,
+    by_statement: bool = False,
+) -> None:
+    """Create an empty table, unless another process does so at the same time.
+
+    The history shows it as Spark's CREATE TABLE with `by_statement`, else as a write of no rows.
+    """
     actions = [protocol_action(schema), metadata_action(schema, properties)]
-    operation = Operation(
-        "WRITE", {"mode": "Ignore", "partitionBy": "[]"}, {}, user_metadata, is_blind_append=True
-    )
+    name, parameters = "WRITE", {"mode": "Ignore", "partitionBy": "[]"}
+    if by_statement:
+        described = json.dumps(dict(properties))
+        name = "CREATE TABLE"
+        parameters = {
+            "partitionBy": "[]",
+            "clusterBy": "[]",
+            "isManaged": "false",
+            "properties": described,
+        }
+    operation = Operation(name, parameters, {}, user_metadata, is_blind_append=True)
     try:
         commit_version(folder, -1, actions, operation)
     except ConflictError:

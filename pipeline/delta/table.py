@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlparse
@@ -124,7 +125,11 @@ class Lake:
 
     def in_session(self, spark: SparkSession | SparkProvider) -> Lake:
         """Return the same lake in another session."""
-        return Lake(self.root, spark)
+        if not isinstance(spark, SparkProvider):
+            return Lake(self.root, spark)
+        lake = copy(self)
+        lake.sessions = spark
+        return lake
 
 
 class LakeTable:
@@ -287,6 +292,12 @@ class LakeTable:
         for name, value in (properties or {}).items():
             writer = writer.option(name, value)
         writer.option("userMetadata", metadata).save(self.path)
+
+    def create_natively(self, ddl: str) -> None:
+        """Create a table on this machine, empty, unless it exists, as Spark's CREATE TABLE does."""
+        if not self.exists():
+            metadata = json.dumps({OURS: 1, "operation": "create"})
+            native_write.create(self.folder, TableSchema.of_ddl(ddl), {}, metadata, by_statement=True)
 
     def ensure_for_appends(self, ddl: str) -> None:
         """Create a table for `append_rows` unless it exists, without Delta's auto compaction."""

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING
 
+from pipeline.bronze.change_rows import ChangeRows, condition
 from pipeline.bronze.log import Bronze, between
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey
@@ -26,8 +25,9 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.policies import Refusal, refusal_of, refused_value, update_without_row
 from pipeline.silver.schema_operations import Hold, NeedsRebuild
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
+from pipeline.silver.step_writer import StepWriter
 from pipeline.silver.types import stored
-from pipeline.silver.write import Write, plan_write
+from pipeline.silver.write import Write, WriteKind, plan_write
 from pipeline.silver.write_plan import (
     Run,
     TableInput,
@@ -37,10 +37,24 @@ from pipeline.silver.write_plan import (
     plan_fold,
     plan_write_steps,
 )
+from pipeline.silver.writer_choice import (
+    MOST_BYTES,
+    Choice,
+    WriteFacts,
+    Writer,
+    WriterSetting,
+    choose,
+    other_types,
+    unsupported_feature,
+)
 from pipeline.table_name import TableName
 
-if TYPE_CHECKING:
-    from pipeline.silver.step_writer import StepWriter
+@dataclass(frozen=True, slots=True)
+class NativeWriting:
+    """What the native writer of a table needs: the setting, and the rows of bronze in memory."""
+
+    setting: WriterSetting
+    rows: ChangeRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +125,7 @@ class BatchWriter:
         rebuild: Rebuild,
         *,
         metadata_columns: bool,
+        native: NativeWriting | None = None,
     ) -> None:
         self.registered: RegisteredTable | None = None  # as the last write left it
         self._table = table
@@ -120,13 +135,19 @@ class BatchWriter:
         self._rule = rule
         self._rebuild = rebuild
         self._txn = bronze.txn
-        self._schema = SchemaWriter(table, records, name, rule, bronze.txn, metadata_columns=metadata_columns)
-
-    @cached_property
-    def _writer(self) -> StepWriter:
-        from pipeline.silver.step_writer import StepWriter
-
-        return StepWriter(self._table.spark, self._table, self._records, self._name)
+        is_local = table.local_path is not None
+        creates_natively = native is not None and native.setting != "spark" and is_local
+        self._schema = SchemaWriter(
+            table,
+            records,
+            name,
+            rule,
+            bronze.txn,
+            metadata_columns=metadata_columns,
+            creates_natively=creates_natively,
+        )
+        self._native = native
+        self._missing_values = 0  # that neither the stream nor the table has
 
     def plan(
         self,
@@ -193,7 +214,7 @@ class BatchWriter:
             return written if written.held else replace(written, held=held, kind=stop.kind)
         if evolution is None:
             return WriteResult(plan.start.offset if plan.stop else plan.end_lsn, held, kind=stop.kind)
-        lost_before, misfits = self._writer.missing_values, 0
+        lost_before, misfits = self._missing_values, 0
         with crash_step(CrashStep.EVOLVE_COLUMNS):
             columns, metadata_columns = self._schema.apply(evolution)
         before, after = self._registrations(plan, evolution, columns, metadata_columns)
@@ -207,7 +228,7 @@ class BatchWriter:
         self.registered = after
         changes = sum(s.inserts + s.updates + s.deletes for s in plan.surveys)
         return WriteResult(
-            plan.end_lsn, held, misfits, stop.kind, changes, self._writer.missing_values - lost_before
+            plan.end_lsn, held, misfits, stop.kind, changes, self._missing_values - lost_before
         )
 
     def _registrations(
@@ -250,8 +271,72 @@ class BatchWriter:
         """Carry out a write, unless an earlier run did; return the number of misfits."""
         if (self._table.offset(write.commit.txn) or INVALID) >= write.commit.lsn:
             return 0
+        if self.choose_writer(write, plan).is_native:
+            from pipeline.silver.native_target import NotNative
+
+            try:
+                return self._write_natively(write, plan)
+            except NotNative:
+                pass  # Spark can
+        return self._write_by_spark(write, plan)
+
+    def choose_writer(self, write: Write, plan: RangePlan) -> Choice:
+        """Return who carries out a write of a plan, and why."""
+        native = self._native
+        if native is None or native.setting == "spark":
+            return Choice(Writer.SPARK, "silver.writer is spark")
+        is_local = self._table.local_path is not None
+        facts = WriteFacts(write.kind, native.setting, is_local, other_types=other_types(write.fold))
+        if not choose(facts).is_native:
+            return choose(facts)
+        snapshot = self._table.snapshot()
+        surveys = (s for s in plan.surveys if s.version in write.step.versions)
+        is_compared = write.kind is WriteKind.MERGE_ROWS
+        return choose(
+            replace(
+                facts,
+                unsupported=unsupported_feature(snapshot),
+                changes=sum(s.inserts + s.updates + s.deletes for s in surveys),
+                change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn),
+                compared_bytes=sum(int(f["size"]) for f in snapshot.files.values()) if is_compared else 0,
+            )
+        )
+
+    def _write_natively(self, write: Write, plan: RangePlan) -> int:
+        from pipeline.silver.duckdb_sql import DuckSql
+        from pipeline.silver.native_target import NativeTarget, compact_small_files
+
+        assert self._native is not None
+        rows = self._native.rows.read(self._name, plan.start, plan.end_lsn)
+        session = DuckSql()
+        try:
+            session.add("bronze", rows)
+            session.define("changes", _changes(write, plan))
+            most_bytes = None if self._native.setting == "native" else MOST_BYTES
+            target = NativeTarget(session, self._table, self._table.snapshot(), most_bytes)
+            writer = StepWriter(target, self._records, self._name)
+            misfits = writer.write(write)
+        finally:
+            session.close()
+        self._missing_values += writer.missing_values
+        compact_small_files(self._table)
+        return misfits
+
+    def _write_by_spark(self, write: Write, plan: RangePlan) -> int:
+        from pipeline.silver.spark_sql import SparkSql
+        from pipeline.silver.spark_target import SparkTarget
+
+        spark = self._table.spark
         changes = self._bronze.table_changes(self._name, plan.start, plan.end_lsn)
-        return self._writer.write(between(changes, write.step.start, write.step.end), write)
+        session = SparkSql(spark)
+        try:
+            session.add("changes", between(changes, write.step.start, write.step.end))
+            writer = StepWriter(SparkTarget(spark, session, self._table), self._records, self._name)
+            misfits = writer.write(write)
+        finally:
+            session.clear()
+        self._missing_values += writer.missing_values
+        return misfits
 
     def _survey_before(self, start: InputStart, end_lsn: LSN) -> list[Survey]:
         """Survey the changes before the one that holds the table; copied rows are applied all or none."""
@@ -327,3 +412,18 @@ class BatchWriter:
         if step.copy_id is not None and step.end_lsn < end_lsn:
             return self._txn.of(TxnKind.COPIED, step.copy_id)
         return self._txn.of(TxnKind.PART, step.part) if step.part else self._txn
+
+
+def _changes(write: Write, plan: RangePlan) -> str:
+    """Return the query for the row changes of a write among those of `bronze`; copied rows are inserts."""
+    (start_lsn, start), (end_lsn, end) = write.step.start, write.step.end
+    copy = plan.start.copy
+    commit_lsn = copy.commit_lsn() if copy else "commit_lsn"
+    return (
+        "SELECT commit_lsn, ordinal, commit_time, CASE op WHEN 'R' THEN 'I' ELSE op END AS op, "
+        "relation_version, old_kind, old, new, unsent FROM ("
+        f"SELECT * REPLACE ({commit_lsn} AS commit_lsn) FROM bronze "
+        f"WHERE {condition(plan.start, plan.end_lsn)}) AS b WHERE op IN ('I', 'U', 'D', 'R') "
+        f"AND (commit_lsn > {start_lsn} OR (commit_lsn = {start_lsn} AND ordinal > {start})) "
+        f"AND (commit_lsn < {end_lsn} OR (commit_lsn = {end_lsn} AND ordinal <= {end}))"
+    )

@@ -59,7 +59,7 @@ class SnapshotBronze(Bronze):
 
     def in_session(self, spark: SparkSession | SparkProvider) -> "SnapshotBronze":
         """Return the same tables in another session."""
-        return SnapshotBronze(Lake(self.lake.root, spark), self.pipeline, self._snapshot)
+        return SnapshotBronze(self.lake.in_session(spark), self.pipeline, self._snapshot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,11 @@ class CreateTable:
         return ", ".join(f"{quoted(name)} {ddl}" for name, ddl in types)
 
     @property
+    def is_native(self) -> bool:
+        """Whether the table can be created without Spark."""
+        return not self.features and all(kind.is_native for _, kind in self.columns)
+
+    @property
     def features(self) -> tuple[Feature, ...]:
         names = [name for name, _ in (*self.columns, *self.metadata_columns)]
         return (Feature.COLUMN_MAPPING,) if needs_column_mapping(names) else ()

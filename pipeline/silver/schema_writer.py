@@ -93,6 +93,7 @@ class SchemaWriter:
         txn: TxnId,
         *,
         metadata_columns: bool,
+        creates_natively: bool = False,
     ) -> None:
         self._table = table
         self._records = records
@@ -100,6 +101,7 @@ class SchemaWriter:
         self._rule = rule
         self._txn = txn
         self._metadata_columns = metadata_columns
+        self._creates_natively = creates_natively
 
     def plan(
         self,
@@ -225,6 +227,9 @@ class SchemaWriter:
 
     def _perform(self, planned: PlannedOperation) -> None:
         operation = planned.operation
+        if isinstance(operation, CreateTable) and self._creates_natively and operation.is_native:
+            self._table.create_natively(operation.ddl)
+            return
         for statement in planned.enable:
             self._table.spark.sql(statement)
         for statement in planned.statements:

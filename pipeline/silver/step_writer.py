@@ -1,178 +1,188 @@
-"""Carry out planned writes with Spark: fold the changes of a step, and commit them to the silver table once.
+"""Carry out planned writes: fold the changes of a step, and commit them to the silver table once.
 
-By key this is a MERGE of at most one row per key, by complete rows a MERGE that removes and adds equal rows,
+By key this is a merge of at most one row per key, by complete rows a merge that removes and adds equal rows,
 otherwise an append or an overwrite. Misfits, and values that neither the stream nor silver has, are recorded
-before the commit.
+before the commit. The fold runs in the engine of a session, the commit is that of a target: Spark's
+(`spark_target`), or one without Spark (`native_target`).
 """
 
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from pipeline.delta.sql import literal
-from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import TableCommit, commit_settings
+from pipeline.delta.txn import TableCommit
+from pipeline.engine import SPARK, Engine
 from pipeline.errors import LakeError
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
-from pipeline.silver import folded_frames
 from pipeline.silver import write as write_module
-from pipeline.silver.fold import INHERITED, UNKNOWN, Fold, pick_or_missing
-from pipeline.silver.folded_frames import (
-    final_rows,
-    fold_by_key,
-    follow_key_changes,
-    from_silver,
-    steps,
-    typed,
-    with_key_changes,
+from pipeline.silver.fold import INHERITED, UNKNOWN, Fold
+from pipeline.silver.fold_sql import ABSENT, FoldSql
+from pipeline.silver.sql_session import SqlSession, count_images, fold_by_key, follow_key_changes
+from pipeline.silver.write import (
+    FOLDED,
+    KeyRangesUnusable,
+    Write,
+    WriteKind,
+    bounds_are_values,
+    keyless,
+    same_keys,
 )
-from pipeline.silver.write import FOLDED, KeyRangesUnusable, Write, WriteKind, bounds_are_values, keyless
 from pipeline.silver.write_plan import Identity
 from pipeline.table_name import TableName
 
 
-class StepWriter:
-    """Carries out the writes of one silver table."""
+class Target(ABC):
+    """A silver table as the target of a write; `session` has the relations that it reads."""
 
-    def __init__(self, spark: SparkSession, table: LakeTable, records: Records, name: TableName) -> None:
-        self._spark = spark
-        self._table = table
+    session: SqlSession
+
+    @abstractmethod
+    def define_silver(self, fold: Fold) -> None:
+        """Define `silver`: its rows, or at least those that have the keys of `folded`."""
+
+    @abstractmethod
+    def define_silver_rows(self, fold: Fold) -> None:
+        """Define `silver` with all rows."""
+
+    @abstractmethod
+    def commit_rows(self, write: Write, fold: Fold) -> None:
+        """Append the rows of `folded`, or replace the table's rows or those of key ranges by them."""
+
+    @abstractmethod
+    def commit_merge(self, write: Write, fold: Fold) -> None:
+        """Merge the rows of `folded` by key."""
+
+    @abstractmethod
+    def commit_multiset(self, write: Write, fold: Fold) -> None:
+        """Add the rows of `folded`, and remove those that `counted` has fewer of."""
+
+
+class StepWriter:
+    """Carries out the writes of one silver table; the session has a relation `changes` of each."""
+
+    def __init__(self, target: Target, records: Records, name: TableName) -> None:
+        self._target = target
+        self._session = target.session
         self._records = records
         self._name = name
         self.missing_values = 0  # values that neither the stream nor the table has
 
-    def write(self, changes: DataFrame, write: Write) -> int:
+    def write(self, write: Write) -> int:
         """Write the changes of one step in one commit; return the number of misfits.
 
         Raises KeyRangesUnusable if silver's types cannot hold the bounds of copied key ranges.
         """
         if write.step.copy_id is not None or write.step.identity is Identity.NONE:
-            return self._write_rows(changes, write)
+            return self._write_rows(write)
         if write.step.identity is Identity.WHOLE_ROW:
-            return self._write_multiset(changes, write)
-        return self._write_by_key(changes, write)
+            return self._write_multiset(write)
+        return self._write_by_key(write)
 
-    def _write_by_key(self, changes: DataFrame, write: Write) -> int:
-        fold = write.fold
-        key_steps = steps(changes, fold)
-        folded = fold_by_key(key_steps, fold)
-        source = _checkpointed(typed(folded, fold))
-        found = _inspect(source, fold)
+    def _sql(self, fold: Fold) -> FoldSql:
+        return FoldSql(fold, self._session.engine)
+
+    def _write_by_key(self, write: Write) -> int:
+        fold, session = write.fold, self._session
+        sql = self._sql(fold)
+        fold_by_key(session, sql)
+        session.compute(FOLDED, sql.typed("by_key"))
+        found = self._inspect(fold)
         if found.inherits:
-            moved = typed(with_key_changes(folded, follow_key_changes(key_steps, fold), fold), fold)
-            source = _checkpointed(from_silver(moved, self._table.frame(), fold))
-            found = _inspect(source, fold)
-        self._refuse_lost_keys(found, folded, fold)
+            self._target.define_silver(fold)
+            follow_key_changes(session, sql)
+            session.compute(FOLDED, sql.from_silver("moved", "silver"))
+            found = self._inspect(fold)
+        self._refuse_lost_keys(found, "by_key", fold)
         key = [fold.columns[i].name for i in fold.key]
-        self._record_misfits(source, fold, found.misfits, key)
+        self._record_misfits(FOLDED, fold, found.misfits, key)
         self.missing_values += found.unknown
         if found.keeps:
-            self._record_missing_values(source, fold, key, is_new=write.kind is not WriteKind.MERGE)
-        self._commit(source, write, fold)
+            self._record_missing_values(fold, key, is_new=write.kind is not WriteKind.MERGE)
+        if write.kind is WriteKind.MERGE:
+            self._target.commit_merge(write, fold)
+        else:
+            self._target.commit_rows(write, fold)
         return found.misfits
 
-    def _write_multiset(self, changes: DataFrame, write: Write) -> int:
-        (version,) = write.fold.versions
-        columns, plain = write.fold.columns, keyless(write.fold)
-        silver = self._table.frame() if write.kind is WriteKind.MERGE_ROWS else None
-        rows = folded_frames.signed_rows(changes, columns, version)
-        net = folded_frames.net_counts(rows, columns)
-        counted = _checkpointed(folded_frames.with_silver_counts(net, silver, columns))
-        self._record_absent(counted, write.commit)
-        added = folded_frames.added_rows(counted, columns).withColumn("op", F.lit("I"))
-        source = typed(added, plain)
-        misfits = self._record_misfits_of_rows(rows, plain)
-        if silver is None:
-            self._commit(source, write, plain)
-            return misfits
-        removed = counted.where("new_count < silver_count").selectExpr("'D' AS op", "image")
-        kept = folded_frames.kept_rows(counted, silver, columns, write.metadata).withColumn("op", F.lit("I"))
-        inserted = source.drop(*(c for c in source.columns if c.startswith("x")))
-        frame = inserted.unionByName(kept.drop("image"), allowMissingColumns=True)
-        self._commit(_checkpointed(frame.unionByName(removed, allowMissingColumns=True)), write, plain)
+    def _write_multiset(self, write: Write) -> int:
+        session, plain = self._session, keyless(write.fold)
+        merges = write.kind is WriteKind.MERGE_ROWS
+        if merges:
+            self._target.define_silver_rows(write.fold)
+        sql = self._sql(write.fold)
+        count_images(session, sql, "silver" if merges else None)
+        self._record_absent(write.commit)
+        session.define("added", sql.added_rows("counted"))
+        session.define(FOLDED, self._sql(plain).typed("added"))
+        misfits = self._record_misfits_of_rows(plain, sql)
+        if merges:
+            self._target.commit_multiset(write, plain)
+        else:
+            self._target.commit_rows(write, plain)
         return misfits
 
-    def _write_rows(self, changes: DataFrame, write: Write) -> int:
+    def _write_rows(self, write: Write) -> int:
         """Write rows that no other change of the step updates or deletes."""
-        fold = write.fold
-        picked = [
-            *zip(fold.key_names, fold.key, strict=True),
-            *((f"x{i}", i) for i in range(len(fold.columns))),
-        ]
-        texts = (F.expr(pick_or_missing(fold, i, "new")).alias(name) for name, i in picked)
-        rows = changes.where("op = 'I'")
-        source = typed(rows.select(F.lit("I").alias("op"), "commit_lsn", "commit_time", *texts), fold)
-        found = _inspect(source, fold)
-        self._refuse_lost_keys(found, source, fold)
+        fold, session = write.fold, self._session
+        sql = self._sql(fold)
+        session.define("inserted", sql.inserted("changes"))
+        session.define(FOLDED, sql.typed("inserted"))
+        found = self._inspect(fold)
+        self._refuse_lost_keys(found, FOLDED, fold)
         key = [fold.columns[i].name for i in fold.key]
         if write.condition is not None:
-            self._require_usable_ranges(source, write, write.condition)
-        self._record_misfits(source, fold, found.misfits, key)
-        self._commit(source, write, fold)
+            self._require_usable_ranges(write, write.condition)
+        self._record_misfits(FOLDED, fold, found.misfits, key)
+        self._target.commit_rows(write, fold)
         return found.misfits
 
-    def _commit(self, source: DataFrame, write: Write, fold: Fold) -> None:
-        """Make the one commit of a write: merge `source`, or append or replace rows by its living rows."""
-        if write.kind in (WriteKind.MERGE, WriteKind.MERGE_ROWS):
-            assert write.statement is not None
-            source.createOrReplaceTempView(FOLDED)
-            with commit_settings(self._spark, write.commit):
-                self._spark.sql(write.statement)
-            return
-        rows = final_rows(source, fold, write.metadata)
-        match write.kind:
-            case WriteKind.REPLACE_KEYS:
-                assert write.condition is not None
-                self._table.replace_where(write.condition, rows, write.commit)
-            case WriteKind.OVERWRITE:
-                self._table.overwrite(rows, write.commit)
-            case WriteKind.APPEND:
-                self._table.append(rows, write.commit)
-
-    def _require_usable_ranges(self, source: DataFrame, write: Write, condition: str) -> None:
+    def _require_usable_ranges(self, write: Write, condition: str) -> None:
         """Raise KeyRangesUnusable unless silver can hold the bounds and finds all copied rows in them."""
-        rows = final_rows(source, write.fold, write.metadata)
+        rows = self._sql(write.fold).final_rows(FOLDED, write.metadata)
         bounds = bounds_are_values(write.fold, write.step.key_ranges)
-        are_values = not self._spark.range(1).where(bounds).isEmpty()
-        if not are_values or not rows.where(f"NOT coalesce({condition}, false)").isEmpty():
+        are_values = self._session.row(f"SELECT {bounds} AS are_values").are_values
+        if not are_values or not self._session.is_empty(
+            f"SELECT 1 AS one FROM ({rows}) AS r WHERE NOT coalesce({condition}, false)"
+        ):
             raise KeyRangesUnusable
 
-    def _record_absent(self, counted: DataFrame, commit: TableCommit) -> None:
+    def _record_absent(self, commit: TableCommit) -> None:
         """Record that silver lacks rows that updates or deletes refer to."""
-        row = counted.agg(F.expr(f"coalesce(sum({folded_frames.ABSENT}), 0)").alias("count")).head()
-        assert row is not None
-        if row["count"]:
+        query = f"SELECT CAST(coalesce(sum({ABSENT}), 0) AS BIGINT) AS absent FROM counted"
+        if count := self._session.row(query).absent:
             sentence = (
-                f"Silver lacks {row['count']} rows that updates or deletes under REPLICA IDENTITY FULL "
+                f"Silver lacks {count} rows that updates or deletes under REPLICA IDENTITY FULL "
                 "refer to: they were never copied, or have other values in silver, or their partition has "
                 "another replica identity. Give every partition REPLICA IDENTITY FULL, then run "
                 f"{self._name.command('resync')}."
             )
             self._records.events.record([Event(*self._name, commit.lsn, "diverged", sentence)])
 
-    def _record_misfits_of_rows(self, rows: DataFrame, fold: Fold) -> int:
+    def _record_misfits_of_rows(self, fold: Fold, sql: FoldSql) -> int:
         """Record the misfits of added rows, also if silver has equal rows already; return their number."""
+        engine = self._session.engine
         misfits = [
             misfit
             for i, column in enumerate(fold.columns)
-            if (misfit := column.type.misfit(f"x{i}", f"({column.type.value(f'x{i}')})"))
+            if (misfit := column.type.misfit(f"x{i}", f"({column.type.value(f'x{i}', engine)})", engine))
         ]
         if not misfits:
             return 0
-        added = folded_frames.surviving_rows(rows.where(" OR ".join(misfits)), fold.columns)
-        source = _checkpointed(typed(added.withColumn("op", F.lit("I")), fold))
-        count = _inspect(source, fold).misfits
-        self._record_misfits(source, fold, count, [])
+        self._session.define("misfitting", f"SELECT * FROM signed WHERE {' OR '.join(misfits)}")
+        self._session.define("surviving", sql.surviving_rows("misfitting"))
+        self._session.compute("lost", self._sql(fold).typed("surviving"))
+        count = self._inspect(fold, "lost").misfits
+        self._record_misfits("lost", fold, count, [])
         return count
 
-    def _refuse_lost_keys(self, found: "_Found", texts: DataFrame, fold: Fold) -> None:
-        """Raise LakeError if rows have no key in silver; `texts` has the key texts of the source."""
+    def _refuse_lost_keys(self, found: _Found, texts: str, fold: Fold) -> None:
+        """Raise LakeError if rows have no key in silver; the relation `texts` has the key texts."""
         if not found.lost_keys:
             return
         missing = " OR ".join(f"{key} IS NULL" for key in fold.key_names)
-        if not texts.where(f"op = 'D' AND ({missing})").isEmpty():
+        if not self._session.is_empty(f"SELECT 1 AS one FROM {texts} WHERE op = 'D' AND ({missing})"):
             raise LakeError(
                 f"Table {self._name}: an update or delete has no key, because a partition has another "
                 "replica identity than the table. Run ALTER TABLE … REPLICA IDENTITY FULL for each "
@@ -183,51 +193,56 @@ class StepWriter:
             f"tables[].types of that column to STRING, then run {self._name.command('rebuild')}."
         )
 
-    def _record_missing_values(self, source: DataFrame, fold: Fold, key: list[str], *, is_new: bool) -> None:
+    def _record_missing_values(self, fold: Fold, key: list[str], *, is_new: bool) -> None:
         """Record values that were not sent, of rows that silver does not have: they become NULL."""
-        rows = source.where(f"op = 'U' AND ({_keeps(fold)})")
+        query = f"SELECT * FROM {FOLDED} AS s WHERE op = 'U' AND ({_keeps(fold)})"
         if not is_new:
-            on = " AND ".join(
-                write_module.same_key(fold, k, i) for k, i in zip(fold.key_names, fold.key, strict=True)
-            )
-            rows = rows.alias("s").join(self._table.frame().alias("t"), F.expr(on), "left_anti")
-        unknown = {f"s{i}": F.expr(f"coalesce(s{i}, {UNKNOWN})") for i in fold.partial}
-        count = rows.count()
+            self._target.define_silver(fold)
+            found = f"SELECT 1 AS one FROM silver AS t WHERE {same_keys(fold, self._session.engine)}"
+            query += f" AND NOT EXISTS ({found})"
+        self._session.compute("unsent_rows", query)
+        count = int(self._session.row("SELECT count(*) AS rows FROM unsent_rows").rows)
         self.missing_values += count
-        self._record_misfits(rows.withColumns(unknown), fold, count, key)
+        sql = self._sql(fold)
+        self._session.define("unknown_rows", sql.with_unknown("unsent_rows"))
+        self._record_misfits("unknown_rows", fold, count, key)
 
-    def _record_misfits(self, source: DataFrame, fold: Fold, count: int, key: list[str]) -> None:
-        found = write_module.misfits(fold)
+    def _record_misfits(self, source: str, fold: Fold, count: int, key: list[str]) -> None:
+        engine = self._session.engine
+        found = write_module.misfits(fold, engine)
         if not count or found is None:
             return
-        texts = ", ".join(f"{literal(name)}, {_key_text(fold, i)}" for i, name in enumerate(key))
+        literal = engine.literal
+        texts = [(literal(name), _key_text(fold, i, engine)) for i, name in enumerate(key)]
+        exploded = f"SELECT *, {engine.explode(found)} AS misfit FROM {source}"
         rows = (
-            source.withColumn("misfit", F.explode(F.expr(found)))
-            .withColumns(
-                {
-                    "schema_name": F.lit(self._name[0]),
-                    "table_name": F.lit(self._name[1]),
-                    "key": F.expr(f"to_json(map({texts}))" if key else "CAST(NULL AS STRING)"),
-                    "lsn": F.col("commit_lsn"),
-                }
-            )
-            .select("schema_name", "table_name", "key", "lsn", "misfit.*")
+            f"SELECT {literal(self._name.schema)} AS schema_name, {literal(self._name.table)} AS table_name, "
+            f"misfit.column_name AS column_name, {_json_of(texts, engine)} AS key, "
+            "misfit.raw_text AS raw_text, commit_lsn AS lsn, misfit.policy AS policy "
+            f"FROM ({exploded}) AS e"
         )
-        self._records.misfits.record(rows)
+        misfits, found_rows = self._records.misfits, self._session.table(rows)
+        if engine is SPARK:
+            misfits.record(found_rows)
+        else:
+            misfits.record_rows(found_rows)
 
-
-def _key_text(fold: Fold, i: int) -> str:
-    """Return SQL for a key column's value as text, different for different values."""
-    kind = fold.columns[fold.key[i]].type
-    if kind.ddl == "BINARY":
-        return rf"concat('\\x', lower(hex(k{i})))"
-    plain = kind.element is None and kind.is_comparable
-    return f"CAST(k{i} AS STRING)" if plain else kind.canonical_value(f"k{i}")
-
-
-def _checkpointed(frame: DataFrame) -> DataFrame:
-    """Return a frame that is computed once: a MERGE reads its source twice, and refuses a cached one."""
-    return frame.localCheckpoint(eager=False)
+    def _inspect(self, fold: Fold, source: str = FOLDED) -> _Found:
+        """Count, in one scan of the folded rows, what needs more work and what does not fit."""
+        engine = self._session.engine
+        inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
+        lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
+        unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].indexes) or "false"
+        misfits = write_module.misfits(fold, engine)
+        count = f"sum(CASE WHEN op <> 'D' THEN {engine.size(misfits)} END)" if misfits else "0"
+        row = self._session.row(
+            f"SELECT coalesce(bool_or(op = 'U' AND ({inherits})), false) AS inherits, "
+            f"coalesce(bool_or(op = 'U' AND ({_keeps(fold)})), false) AS keeps, "
+            f"CAST(coalesce({count}, 0) AS BIGINT) AS misfits, "
+            f"CAST(count_if({lost}) AS BIGINT) AS lost_keys, "
+            f"CAST(count_if(op <> 'D' AND ({unknown})) AS BIGINT) AS unknown FROM {source}"
+        )
+        return _Found(row.inherits, row.keeps, row.misfits, row.lost_keys, row.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,23 +254,21 @@ class _Found:
     unknown: int  # rows with a value that was not sent
 
 
-def _inspect(source: DataFrame, fold: Fold) -> _Found:
-    """Count, in one scan of the folded rows, what needs more work and what does not fit."""
-    inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
-    lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
-    unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].indexes) or "false"
-    misfits = write_module.misfits(fold)
-    row = source.agg(
-        F.expr(f"coalesce(bool_or(op = 'U' AND ({inherits})), false)").alias("inherits"),
-        F.expr(f"coalesce(bool_or(op = 'U' AND ({_keeps(fold)})), false)").alias("keeps"),
-        F.expr(f"coalesce(sum(CASE WHEN op <> 'D' THEN size({misfits}) END), 0)" if misfits else "0").alias(
-            "misfits"
-        ),
-        F.expr(f"count_if({lost})").alias("lost_keys"),
-        F.expr(f"count_if(op <> 'D' AND ({unknown}))").alias("unknown"),
-    ).head()
-    assert row is not None
-    return _Found(row.inherits, row.keeps, row.misfits, row.lost_keys, row.unknown)
+def _json_of(texts: list[tuple[str, str]], engine: Engine) -> str:
+    """Return SQL for the JSON object of names and texts, NULL without any."""
+    if not texts:
+        return engine.null("STRING")
+    pairs = ", ".join(f"{name}, {text}" for name, text in texts)
+    return f"to_json(map({pairs}))" if engine is SPARK else f"CAST(json_object({pairs}) AS VARCHAR)"
+
+
+def _key_text(fold: Fold, i: int, engine: Engine) -> str:
+    """Return SQL for a key column's value as text, different for different values."""
+    kind = fold.columns[fold.key[i]].type
+    if kind.ddl == "BINARY":
+        return f"concat({engine.literal(chr(92) + 'x')}, lower(hex(k{i})))"
+    plain = kind.element is None and kind.is_comparable
+    return engine.cast(f"k{i}", "STRING") if plain else kind.canonical_value(f"k{i}", engine)
 
 
 def _keeps(fold: Fold) -> str:

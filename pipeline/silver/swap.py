@@ -20,6 +20,7 @@ from pipeline.metadata.registry import Records, RegisteredTable, Successor, Tabl
 from pipeline.protocol.lsn import INVALID, LSN
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 REBUILD = "rebuild"
@@ -56,6 +57,9 @@ class DiscardedMisfits(MisfitLog):
     """Records no misfits."""
 
     def record(self, misfits: DataFrame) -> None:
+        """Do nothing."""
+
+    def record_rows(self, misfits: pa.Table) -> None:
         """Do nothing."""
 
 

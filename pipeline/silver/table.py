@@ -21,7 +21,7 @@ from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.batch_writer import BatchWriter, RangePlan, WriteResult
+from pipeline.silver.batch_writer import BatchWriter, NativeWriting, RangePlan, WriteResult
 from pipeline.silver.column_mapping import align_versions
 from pipeline.silver.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
 from pipeline.silver.schema_evolution import rule_for_rebuild
@@ -54,6 +54,7 @@ class SilverTable:
         history: CopyHistory,
         *,
         metadata_columns: bool,
+        native: NativeWriting | None = None,
     ) -> None:
         self.name = name
         self.history = history
@@ -62,6 +63,7 @@ class SilverTable:
         self._records = records
         self._rule = rule
         self._metadata_columns = metadata_columns
+        self._native = native
         self._txn = bronze.txn
         self._writer = BatchWriter(
             self.table,
@@ -71,6 +73,7 @@ class SilverTable:
             rule,
             self._rebuild_instead,
             metadata_columns=metadata_columns,
+            native=native,
         )
 
     @property
@@ -254,6 +257,7 @@ class SilverTable:
             self._rule_of_newest(surveys, relations),
             self.history,
             metadata_columns=self._metadata_columns,
+            native=self._native,
         )
         written = writer.apply_partial_copies(partial, relations, None, start, end_lsn)
         if written.held or records.tables.registered is None:

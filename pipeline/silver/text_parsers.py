@@ -1,15 +1,25 @@
-"""Silver types: a Delta type, and the SQL that reads PostgreSQL's text into it.
+r"""Silver types: a Delta type, and the SQL that reads PostgreSQL's text into it, in Spark and in DuckDB.
 
-A parser is a Spark SQL expression over the text; it returns NULL for a misfit, a text that the type cannot
-hold. Nothing is rounded or guessed: Spark's casts accept more than PostgreSQL prints (`2024`, `now`, a BC
-date as AD), so dates and numbers are checked before they are cast. Only a `clamped` type has the nearest
-value instead, and its misfits are recorded all the same.
+A parser is an SQL expression over the text; it returns NULL for a misfit, a text that the type cannot
+hold. Nothing is rounded or guessed: casts accept more than PostgreSQL prints (`2024`, `now`, a BC date as AD),
+in each engine something else, so dates and numbers are checked before they are cast. Only a `clamped` type
+has the nearest value instead, and its misfits are recorded all the same.
+
+Both engines give the same value for every text, whether PostgreSQL prints it or not. There is one description
+of each type; `engine` spells it.
 """
 
+from __future__ import annotations
+
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-Parser = Callable[[str], str]
+import pyarrow as pa
+
+from pipeline.engine import SPARK, Engine
+
+Parser = Callable[[Engine, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,229 +27,333 @@ class SilverType:
     """A Delta type and its parser; `is_total` if every text of the source type has a value.
 
     `nearest` gives the closest value of the type for a misfit, NULL if there is none; `lenient` is the parser
-    of a clamped type.
+    of a clamped type. `is_native` is False for types that only Spark can read and write.
     """
 
     ddl: str
-    parse: Parser
+    parser: Parser
     is_total: bool = False
-    element: "SilverType | None" = None
+    element: SilverType | None = None
     nearest: Parser | None = None
     lenient: Parser | None = None
+    is_native: bool = True
 
-    def value(self, text: str) -> str:
+    def parse(self, text: str, engine: Engine = SPARK) -> str:
+        """Return SQL for the exact value of a text, NULL if it is a misfit."""
+        return self.parser(engine, text)
+
+    def value(self, text: str, engine: Engine = SPARK) -> str:
         """Return SQL for the value of a text in silver, NULL if it has none."""
-        return (self.lenient or self.parse)(text)
+        return (self.lenient or self.parser)(engine, text)
 
-    def misfit(self, text: str, value: str) -> str | None:
+    def misfit(self, text: str, value: str, engine: Engine = SPARK) -> str | None:
         """Return SQL that is true if the value of a text, or of an element, is lost; None if none can be.
 
         `value` is the SQL of the value in silver.
         """
         if self.is_total:
             return None
-        exact = f"({self.parse(text)})" if self.lenient else value
+        exact = f"({self.parse(text, engine)})" if self.lenient else value
         lost = f"({text} IS NOT NULL AND {exact} IS NULL)"
         if self.element is None or self.element.is_total:
             return lost
-        sent_nulls = f"size(filter({_tokens(text)}, e -> e = 'NULL'))"
-        kept_nulls = f"size(filter({exact}, e -> e IS NULL))"
+        sent_nulls = engine.size(engine.filter(_tokens(engine, text), "e = 'NULL'"))
+        kept_nulls = engine.size(engine.filter(exact, "e IS NULL"))
         return f"({lost} OR {sent_nulls} <> {kept_nulls})"
 
     @property
-    def clamped(self) -> "SilverType":
+    def clamped(self) -> SilverType:
         """The type that has the nearest value instead of NULL for a misfit."""
         if self.element is not None and not self.element.is_total:
             return replace(self, lenient=_array_parser(self.element.clamped))
         if (nearest := self.nearest) is None:
             return self
-        return replace(self, lenient=lambda text: f"coalesce({self.parse(text)}, {nearest(text)})")
+
+        def lenient(engine: Engine, text: str) -> str:
+            return f"coalesce({self.parse(text, engine)}, {nearest(engine, text)})"
+
+        return replace(self, lenient=lenient)
 
     @property
-    def text_of_misfit(self) -> "SilverType":
+    def text_of_misfit(self) -> SilverType:
         """The type of a sidecar column: the text of a misfit, else NULL."""
 
-        def parse(text: str) -> str:
-            misfit = self.misfit(text, f"({self.parse(text)})")
-            return f"CASE WHEN {misfit} THEN {text} END" if misfit else "CAST(NULL AS STRING)"
+        def parse(engine: Engine, text: str) -> str:
+            misfit = self.misfit(text, f"({self.parse(text, engine)})", engine)
+            return f"CASE WHEN {misfit} THEN {text} END" if misfit else engine.null("STRING")
 
-        return SilverType("STRING", parse, is_total=True)
+        return SilverType("STRING", parse, is_total=True, is_native=self.is_native)
 
-    def canonical(self, text: str) -> str:
-        """Return SQL for a string that is equal for equal values of the type, and differs for -0 and 0."""
-        return self.canonical_value(self.value(text))
+    def canonical(self, text: str, engine: Engine = SPARK) -> str:
+        """Return SQL for a string that is equal for equal values of the type, and differs for -0 and 0.
 
-    def canonical_value(self, value: str) -> str:
+        Strings of different engines are not comparable.
+        """
+        return self.canonical_value(self.value(text, engine), engine)
+
+    def canonical_value(self, value: str, engine: Engine = SPARK) -> str:
         """Return the same as `canonical` for a value instead of its text."""
         if self.ddl == "STRING":
             return value
         if self.ddl == "BINARY":
             return f"hex({value})"
         if self.element is None and self.is_comparable:
-            return f"CAST({value} AS STRING)"
-        # JSON would round timestamps to milliseconds; it encodes bytes.
-        as_text = self.element is not None and self.element.is_comparable and self.element.ddl != "BINARY"
-        values = f"CAST({value} AS ARRAY<STRING>)" if as_text else value
-        return f"CASE WHEN {value} IS NOT NULL THEN to_json(array({values})) END"
+            return engine.cast(value, "STRING")
+        # JSON would round timestamps to milliseconds.
+        values = value
+        if self.element is not None and self.element.ddl == "BINARY":
+            values = engine.transform(value, "hex(e)")
+        elif self.element is not None and self.element.is_comparable:
+            values = engine.cast(value, "ARRAY<STRING>")
+        return f"CASE WHEN {value} IS NOT NULL THEN {engine.to_json(engine.array(values))} END"
 
     @property
     def is_comparable(self) -> bool:
         """Whether Spark can compare values of the type."""
         return not any(word in self.ddl for word in ("MAP<", "VARIANT"))
 
-    def comparable(self, value: str) -> str:
+    def comparable(self, value: str, engine: Engine = SPARK) -> str:
         """Return SQL by which values of the type compare as keys."""
-        return value if self.is_comparable else self.canonical_value(value)
+        return value if self.is_comparable else self.canonical_value(value, engine)
+
+    def key_text(self, text: str, engine: Engine = SPARK, *, has_many_spellings: bool = False) -> str:
+        """Return SQL for the one text of a key's value, of those that PostgreSQL prints for equal values.
+
+        With `has_many_spellings`, the column had other types before: `1.0` and `1.00` of a DECIMAL, a date
+        without time of a TIMESTAMP_NTZ.
+        """
+        if has_many_spellings and self.ddl == "TIMESTAMP_NTZ":
+            text = engine.replace_all(text, r" 00:00:00\z", "")
+        elif has_many_spellings:
+            text = engine.replace_all(text, r"^(-?[0-9]+\.[0-9]*?)0+\z", r"\1")
+            text = engine.replace_all(text, r"\.\z", "")
+        if self.ddl in {"FLOAT", "DOUBLE"}:
+            # -0 and 0 are equal in PostgreSQL's unique index.
+            text = f"CASE WHEN {text} = '-0' THEN '0' ELSE {text} END"
+        if self.ddl in {"ARRAY<FLOAT>", "ARRAY<DOUBLE>"}:
+            # Neighbours share a comma: the first two find all between them.
+            for zero in (",-0,", ",-0,", "{-0,", ",-0}", "{-0}"):
+                text = f"replace({text}, '{zero}', '{zero.replace('-', '')}')"
+        return text
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type of the values in a Parquet file; raises ValueError for types that only Spark writes."""
+        return arrow_type(self.ddl)
 
 
-_NUMBER = r"^-?((\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|Infinity)$"
+_ARROW = {
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+}
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
-def _sign(text: str, least: str, greatest: str) -> str:
-    return f"CASE WHEN startswith({text}, '-') THEN {least} ELSE {greatest} END"
+def arrow_type(ddl: str) -> pa.DataType:
+    """Return the Arrow type of a Delta type; raise ValueError for a type that only Spark writes.
+
+    The element of a list is called `element`, as Spark's Parquet files have it.
+    """
+    if ddl.startswith("ARRAY<"):
+        return pa.list_(pa.field("element", arrow_type(ddl[len("ARRAY<") : -1])))
+    if match := _DECIMAL.fullmatch(ddl):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    if ddl not in _ARROW:
+        raise ValueError(f"{ddl} has no Arrow type.")
+    return _ARROW[ddl]
 
 
-def _cast(ddl: str) -> Parser:
-    return lambda text: f"try_cast({text} AS {ddl})"
+_NOT_FINITE = r"^(-?Infinity|NaN)\z"
+_NUMBER = r"^-?(([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|Infinity)\z"
 
 
-def _number(ddl: str, least: str, greatest: str, parse: Parser | None = None) -> SilverType:
+def _sign(engine: Engine, text: str, least: str, greatest: str) -> str:
+    return f"CASE WHEN {engine.starts_with(text, '-')} THEN {least} ELSE {greatest} END"
+
+
+def _number(ddl: str, least: str, greatest: str, parser: Parser) -> SilverType:
     """Return a numeric type: the nearest value of a number outside its bounds is the bound, NaN has none."""
     rounded = ddl if ddl.startswith("DECIMAL") else "DECIMAL(38,0)"
 
-    def nearest(text: str) -> str:
-        # Spark rounds half away from zero, as PostgreSQL's numeric does.
-        value = f"try_cast(try_cast({text} AS {rounded}) AS {ddl})"
-        bound = _sign(text, f"CAST({least} AS {ddl})", f"CAST({greatest} AS {ddl})")
-        outside = f"CASE WHEN abs(try_cast({text} AS DOUBLE)) < 1 THEN CAST(0 AS {ddl}) ELSE {bound} END"
-        return f"CASE WHEN {text} RLIKE r'{_NUMBER}' THEN coalesce({value}, {outside}) END"
+    def nearest(engine: Engine, text: str) -> str:
+        # Both engines round half away from zero, as PostgreSQL's numeric does.
+        value = engine.try_cast(engine.try_cast(text, rounded), ddl)
+        bound = _sign(engine, text, engine.cast(least, ddl), engine.cast(greatest, ddl))
+        is_small = f"abs({engine.try_cast(text, 'DOUBLE')}) < 1"
+        outside = f"CASE WHEN {is_small} THEN {engine.cast('0', ddl)} ELSE {bound} END"
+        return f"CASE WHEN {engine.matches(text, _NUMBER)} THEN coalesce({value}, {outside}) END"
 
-    return SilverType(ddl, parse or _cast(ddl), nearest=nearest)
+    return SilverType(ddl, parser, nearest=nearest)
+
+
+def _integer(ddl: str, bits: int) -> SilverType:
+    return _number(
+        ddl, f"-{2 ** (bits - 1)}", str(2 ** (bits - 1) - 1), lambda engine, text: engine.integer(text, ddl)
+    )
+
+
+def _floating(ddl: str) -> SilverType:
+    return SilverType(ddl, lambda engine, text: engine.floating(text, ddl))
 
 
 def finite(ddl: str, greatest: str) -> SilverType:
     """Return FLOAT or DOUBLE for numbers that may overflow: they do not become infinite."""
 
-    def parse(text: str) -> str:
-        return (
-            f"CASE WHEN abs(try_cast({text} AS {ddl})) < {ddl}('Infinity') "
-            f"OR {text} RLIKE '^(-?Infinity|NaN)$' THEN try_cast({text} AS {ddl}) END"
-        )
+    def parse(engine: Engine, text: str) -> str:
+        value = engine.floating(text, ddl)
+        infinity = engine.cast("'Infinity'", ddl)
+        is_not_finite = engine.matches(text, _NOT_FINITE)
+        return f"CASE WHEN abs({value}) < {infinity} OR {is_not_finite} THEN {value} END"
 
-    def nearest(text: str) -> str:
-        bound = _sign(text, f"CAST('-{greatest}' AS {ddl})", f"CAST('{greatest}' AS {ddl})")
-        return f"CASE WHEN {text} RLIKE r'{_NUMBER}' THEN {bound} END"
+    def nearest(engine: Engine, text: str) -> str:
+        bound = _sign(engine, text, engine.cast(f"'-{greatest}'", ddl), engine.cast(f"'{greatest}'", ddl))
+        return f"CASE WHEN {engine.matches(text, _NUMBER)} THEN {bound} END"
 
     return SilverType(ddl, parse, nearest=nearest)
 
 
-def _dated(ddl: str, guard: str, greatest: str) -> SilverType:
-    """Return a type for dates or timestamps of years 1 to 9999, without `infinity`, BC, or a date's time."""
+_YMD = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME = r"[ T](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
+# PostgreSQL's zones are within 16 hours of UTC.
+_OFFSET = "Z|[+-](?:0[0-9]|1[0-5])(?::[0-5][0-9](?::[0-5][0-9])?)?"
+_LOCAL = rf"^({_YMD}(?:{_TIME})?)(?:{_OFFSET})?\z"
 
-    def parse(text: str) -> str:
-        guarded = f"substr({text}, 5, 1) = '-' AND {guard.format(text)}"
-        return f"CASE WHEN {guarded} THEN try_cast({text} AS {ddl}) END"
 
-    def nearest(text: str) -> str:
+def _dated(ddl: str, shape: str, greatest: str) -> SilverType:
+    """Return a type for dates or timestamps of years 1 to 9999, without `infinity` or BC."""
+
+    def parse(engine: Engine, text: str) -> str:
+        has_shape = f"{engine.matches(text, shape)} AND NOT {engine.starts_with(text, '0000')}"
+        # A local time is what the text shows, whatever its zone.
+        local = engine.first_group(text, _LOCAL) if ddl == "TIMESTAMP_NTZ" else text
+        return f"CASE WHEN {has_shape} THEN {engine.try_cast(local, ddl)} END"
+
+    def nearest(engine: Engine, text: str) -> str:
         least = "0001-01-01" + greatest[len("9999-12-31") :].replace("23:59:59.999999", "00:00:00")
-        return (
-            f"CASE WHEN {text} = '-infinity' OR endswith({text}, ' BC') THEN {ddl} '{least}' "
-            rf"WHEN {text} = 'infinity' OR {text} RLIKE r'^\d{{5,}}-' THEN {ddl} '{greatest}' END"
-        )
+        first, last = (engine.cast(engine.literal(bound), ddl) for bound in (least, greatest))
+        is_earlier = f"{text} = '-infinity' OR {engine.ends_with(text, ' BC')}"
+        is_later = f"{text} = 'infinity' OR {engine.matches(text, '^[0-9]{5,}-')}"
+        return f"CASE WHEN {is_earlier} THEN {first} WHEN {is_later} THEN {last} END"
 
     return SilverType(ddl, parse, nearest=nearest)
 
 
-STRING = SilverType("STRING", lambda text: text, is_total=True)
-BOOLEAN = SilverType("BOOLEAN", lambda text: f"CASE {text} WHEN 't' THEN true WHEN 'f' THEN false END")
-BINARY = SilverType(
-    "BINARY", lambda text: rf"CASE WHEN startswith({text}, r'\x') THEN unhex(substr({text}, 3)) END"
-)
-SMALLINT, INT, BIGINT = (
-    _number(name, f"-{2 ** (bits - 1)}", str(2 ** (bits - 1) - 1))
-    for name, bits in (("SMALLINT", 16), ("INT", 32), ("BIGINT", 64))
-)
-FLOAT, DOUBLE = (SilverType(name, _cast(name)) for name in ("FLOAT", "DOUBLE"))
-DATE = _dated("DATE", "length({}) = 10", "9999-12-31")
-TIMESTAMP_NTZ = _dated("TIMESTAMP_NTZ", "NOT endswith({}, ' BC')", "9999-12-31 23:59:59.999999")
-TIMESTAMP = _dated("TIMESTAMP", "NOT endswith({}, ' BC')", "9999-12-31 23:59:59.999999+00")
+def _boolean(engine: Engine, text: str) -> str:
+    return f"CASE {text} WHEN 't' THEN true WHEN 'f' THEN false END"
+
+
+def _binary(engine: Engine, text: str) -> str:
+    is_hexadecimal = engine.starts_with(text, r"\x")
+    return f"CASE WHEN {is_hexadecimal} THEN {engine.unhex(f'substr({text}, 3)')} END"
+
+
+STRING = SilverType("STRING", lambda engine, text: text, is_total=True)
+BOOLEAN = SilverType("BOOLEAN", _boolean)
+BINARY = SilverType("BINARY", _binary)
+SMALLINT, INT, BIGINT = _integer("SMALLINT", 16), _integer("INT", 32), _integer("BIGINT", 64)
+FLOAT, DOUBLE = _floating("FLOAT"), _floating("DOUBLE")
+DATE = _dated("DATE", rf"^{_YMD}\z", "9999-12-31")
+TIMESTAMP_NTZ = _dated("TIMESTAMP_NTZ", _LOCAL, "9999-12-31 23:59:59.999999")
+TIMESTAMP = _dated("TIMESTAMP", _LOCAL, "9999-12-31 23:59:59.999999+00")
 
 
 def decimal(precision: int, scale: int) -> SilverType:
     """Return DECIMAL(precision, scale); a text with more digits after the point is a misfit, not rounded."""
     ddl = f"DECIMAL({precision},{scale})"
-    exact = rf"^-?\d*(\.\d{{0,{scale}}}0*)?$"
+    exact = rf"^-?[0-9]*(\.[0-9]{{0,{scale}}}0*)?\z"
     greatest = f"'{'9' * (precision - scale)}.{'9' * scale}'"
     return _number(
         ddl,
         f"'-{greatest[1:]}",
         greatest,
-        lambda text: f"CASE WHEN {text} RLIKE r'{exact}' THEN try_cast({text} AS {ddl}) END",
+        lambda engine, text: f"CASE WHEN {engine.matches(text, exact)} THEN {engine.try_cast(text, ddl)} END",
     )
 
 
 def array_of(element: SilverType, delimiter: str = ",") -> SilverType:
     """Return ARRAY<element> with one dimension and bounds from 1; an element that is a misfit is NULL."""
-    return SilverType(f"ARRAY<{element.ddl}>", _array_parser(element, delimiter), element=element)
+    parser = _array_parser(element, delimiter)
+    return SilverType(f"ARRAY<{element.ddl}>", parser, element=element, is_native=element.is_native)
 
 
 def _array_parser(element: SilverType, delimiter: str = ",") -> Parser:
-    def parse(text: str) -> str:
-        item = f"CASE WHEN startswith(e, '\\\"') THEN {_unmarked('e')} WHEN e = 'NULL' THEN NULL ELSE e END"
-        values = f"transform({_tokens(text, delimiter)}, e -> {item})"
+    def parse(engine: Engine, text: str) -> str:
+        is_quoted = engine.starts_with("e", '"')
+        item = f"CASE WHEN {is_quoted} THEN {_unmarked(engine, 'e')} WHEN e = 'NULL' THEN NULL ELSE e END"
+        values = engine.transform(_tokens(engine, text, delimiter), item)
         if not element.is_total:
-            values = f"transform({values}, e -> {element.value('e')})"
-        return f"CASE WHEN startswith({text}, '{{') AND NOT startswith({text}, '{{{{') THEN {values} END"
+            values = engine.transform(values, element.value("e", engine))
+        has_one_dimension = f"{engine.starts_with(text, '{')} AND NOT {engine.starts_with(text, '{{')}"
+        return f"CASE WHEN {has_one_dimension} THEN {values} END"
 
     return parse
 
 
-def _tokens(text: str, delimiter: str = ",") -> str:
+def _tokens(engine: Engine, text: str, delimiter: str = ",") -> str:
     """Return SQL for the elements of PostgreSQL's array text, with quotes, and with escapes marked."""
-    inner = f"substr({text}, 2, length({text}) - 2)"
-    return rf"regexp_extract_all({_marked(inner)}, r'\"[^\"]*\"|[^{delimiter}]+', 0)"
+    return engine.all_matches(_marked(engine, engine.inner(text)), f'"[^"]*"|[^{delimiter}]+')
 
 
-def _marked(text: str) -> str:
+def _marked(engine: Engine, text: str) -> str:
     r"""Return SQL for a text without the escapes `\"` and `\\`.
 
     PostgreSQL escapes nothing else between quotes, and text never contains NUL, so NUL can mark the escapes.
     The result can be split without a recursive regular expression.
     """
-    return rf"replace(replace({text}, r'\\', '\0b'), r'\"', '\0q')"
+    backslash, quote = _marks(engine)
+    return (
+        f"replace(replace({text}, {engine.literal(2 * chr(92))}, {backslash}), "
+        f"{engine.literal(chr(92) + chr(34))}, {quote})"
+    )
 
 
-def _unmarked(quoted: str) -> str:
+def _unmarked(engine: Engine, quoted: str) -> str:
     """Return SQL for the original text between the quotes of a marked text."""
-    return rf"replace(replace(substr({quoted}, 2, length({quoted}) - 2), '\0q', '\"'), '\0b', r'\')"
+    backslash, quote = _marks(engine)
+    inner = engine.inner(quoted)
+    return f"replace(replace({inner}, {quote}, '\"'), {backslash}, {engine.literal(chr(92))})"
 
 
-def _vector(text: str) -> str:
+def _marks(engine: Engine) -> tuple[str, str]:
+    """Return SQL for the marks of an escaped backslash and quote."""
+    return f"concat({engine.nul}, 'b')", f"concat({engine.nul}, 'q')"
+
+
+def _vector(engine: Engine, text: str) -> str:
     """Return SQL that reads pgvector's `[1,2.5]`."""
-    values = f"split(substr({text}, 2, length({text}) - 2), ',')"
-    numbers = f"transform({values}, e -> try_cast(e AS FLOAT))"
-    return f"CASE WHEN startswith({text}, '[') AND NOT contains({text}, '=') THEN {numbers} END"
+    numbers = engine.transform(engine.split(engine.inner(text), ","), engine.floating("e", "FLOAT"))
+    is_vector = f"{engine.starts_with(text, '[')} AND NOT {engine.contains_text(text, '=')}"
+    return f"CASE WHEN {is_vector} THEN {numbers} END"
 
 
-def _hstore(text: str) -> str:
-    """Return SQL that reads hstore's `"key"=>"value", "other"=>NULL`; a key may contain `=>`."""
-    marked = _marked(text)
-    pairs = rf"regexp_extract_all({marked}, r'\"[^\"]*\"=>(?:\"[^\"]*\"|NULL)', 0)"
-    key = r"regexp_extract(e, r'^(\"[^\"]*\")=>', 1)"
+def _hstore(engine: Engine, text: str) -> str:
+    """Return Spark SQL that reads hstore's `"key"=>"value", "other"=>NULL`; a key may contain `=>`."""
+    marked = _marked(engine, text)
+    pairs = engine.all_matches(marked, '"[^"]*"=>(?:"[^"]*"|NULL)')
+    key = engine.first_group("e", '^("[^"]*")=>')
     value = f"substr(e, length({key}) + 3)"
-    keys = f"transform({pairs}, e -> {_unmarked(key)})"
-    values = f"transform({pairs}, e -> CASE WHEN {value} <> 'NULL' THEN {_unmarked(value)} END)"
+    keys = engine.transform(pairs, _unmarked(engine, key))
+    values = engine.transform(pairs, f"CASE WHEN {value} <> 'NULL' THEN {_unmarked(engine, value)} END")
     is_whole = f"array_join({pairs}, ', ') = {marked} AND size(array_distinct({keys})) = size({keys})"
     return f"CASE WHEN {is_whole} THEN map_from_arrays({keys}, {values}) END"
 
 
-def _variant(text: str) -> str:
-    """Return SQL that reads JSON; a number that VARIANT cannot hold exactly is a misfit."""
-    strings = rf"regexp_replace({_marked(text)}, r'\"[^\"]*\"', '\"\"')"
-    inexact = r"\d{39}|[\d.]{40}|[\d.]{17,}[eE]|[eE][+-]?\d{3}"
-    return f"CASE WHEN NOT {strings} RLIKE r'{inexact}' THEN try_parse_json({text}) END"
+def _variant(engine: Engine, text: str) -> str:
+    """Return Spark SQL that reads JSON; a number that VARIANT cannot hold exactly is a misfit."""
+    strings = engine.replace_all(_marked(engine, text), '"[^"]*"', '""')
+    inexact = engine.matches(strings, r"[0-9]{39}|[0-9.]{40}|[0-9.]{17,}[eE]|[eE][+-]?[0-9]{3}")
+    return f"CASE WHEN NOT {inexact} THEN try_parse_json({text}) END"
 
 
-HSTORE = SilverType("MAP<STRING,STRING>", _hstore)
-VARIANT = SilverType("VARIANT", _variant)
+HSTORE = SilverType("MAP<STRING,STRING>", _hstore, is_native=False)
+VARIANT = SilverType("VARIANT", _variant, is_native=False)
 VECTOR = SilverType("ARRAY<FLOAT>", _vector)

@@ -161,7 +161,7 @@ def stored(ddl: str) -> SilverType:
     try:
         return overridden(ddl)
     except ValueError:
-        return SilverType(ddl, lambda text: f"CAST(NULL AS {ddl})", is_total=True)
+        return SilverType(ddl, lambda engine, _: engine.null(ddl), is_total=True, is_native=False)
 
 
 _SCALARS = (STRING, BOOLEAN, BINARY, SMALLINT, INT, BIGINT, DATE, TIMESTAMP, TIMESTAMP_NTZ, VARIANT)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.delta.sql import literal, quoted
 from pipeline.delta.txn import TableCommit
+from pipeline.engine import SPARK, Engine
 from pipeline.key_ranges import KeyRange, has_same_order
 from pipeline.silver.fold import UNKNOWN, Fold, FoldColumn
 from pipeline.silver.text_parsers import SilverType
@@ -138,24 +139,21 @@ class MetadataNames:
         return [(name, source) for name, source in named if name is not None]
 
 
-def misfits(fold: Fold) -> str | None:
+def misfits(fold: Fold, engine: Engine = SPARK) -> str | None:
     """Return SQL for an array of struct(column_name, raw_text, policy), None if no value can misfit."""
     found = []
     for i, column in enumerate(fold.columns):
-        if lost := column.type.misfit(f"x{i}", f"c{i}"):
-            found.append(
-                f"CASE WHEN {lost} THEN named_struct('column_name', {literal(column.name)}, "
-                f"'raw_text', x{i}, 'policy', {_policy(column, f'c{i}')}) END"
-            )
+        name = engine.literal(column.name)
+        if lost := column.type.misfit(f"x{i}", f"c{i}", engine):
+            misfit = {"column_name": name, "raw_text": f"x{i}", "policy": _policy(column, f"c{i}")}
+            found.append(f"CASE WHEN {lost} THEN {engine.struct(misfit)} END")
         # The source never sends a column that it does not have any more.
         if i in fold.partial and column.indexes and not column.is_sidecar:
-            found.append(
-                f"CASE WHEN s{i} = {UNKNOWN} AND op <> 'D' THEN named_struct('column_name', "
-                f"{literal(column.name)}, 'raw_text', CAST(NULL AS STRING), 'policy', 'not sent') END"
-            )
+            unknown = {"column_name": name, "raw_text": engine.null("STRING"), "policy": "'not sent'"}
+            found.append(f"CASE WHEN s{i} = {UNKNOWN} AND op <> 'D' THEN {engine.struct(unknown)} END")
     if not found:
         return None
-    return f"filter(array({', '.join(found)}), m -> m IS NOT NULL)"
+    return engine.filter(engine.array(*found), "e IS NOT NULL")
 
 
 def _policy(column: FoldColumn, value: str) -> str:
@@ -167,7 +165,7 @@ def _policy(column: FoldColumn, value: str) -> str:
 
 def merge_by_key(target: str, source: str, fold: Fold, metadata: MetadataNames) -> str:
     """Return the MERGE of one row per key: it deletes, updates what was sent, or inserts."""
-    on = " AND ".join(same_key(fold, name, i) for name, i in zip(fold.key_names, fold.key, strict=True))
+    on = same_keys(fold)
     updates = [f"t.{quoted(column.name)} = {_updated(fold, i)}" for i, column in enumerate(fold.columns)]
     updates += [f"t.{quoted(name)} = s.{source_name}" for name, source_name in metadata.pairs()]
     return "\n".join(
@@ -180,11 +178,18 @@ def merge_by_key(target: str, source: str, fold: Fold, metadata: MetadataNames) 
     )
 
 
-def same_key(fold: Fold, name: str, i: int) -> str:
+def same_key(fold: Fold, name: str, i: int, engine: Engine = SPARK) -> str:
     """Return SQL that is true if key column i of target and source are equal."""
     column = fold.columns[i]
-    target = column.type.comparable(f"t.{quoted(column.name)}")
-    return f"{target} <=> {column.type.comparable(f's.{name}')}"
+    target = column.type.comparable(f"t.{engine.quoted(column.name)}", engine)
+    source = column.type.comparable(f"s.{name}", engine)
+    return f"{target} {'<=>' if engine is SPARK else 'IS NOT DISTINCT FROM'} {source}"
+
+
+def same_keys(fold: Fold, engine: Engine = SPARK) -> str:
+    """Return SQL that is true if the keys of target and source are equal."""
+    keys = zip(fold.key_names, fold.key, strict=True)
+    return " AND ".join(same_key(fold, name, i, engine) for name, i in keys)
 
 
 def _updated(fold: Fold, i: int) -> str:
@@ -212,22 +217,22 @@ def merge_by_image(
     )
 
 
-def image_of_texts(columns: Sequence[FoldColumn]) -> str:
+def image_of_texts(columns: Sequence[FoldColumn], engine: Engine = SPARK) -> str:
     """Return SQL for the canonical image of a row of texts x0…."""
-    fields = [
-        f"'q{i}', {column.type.canonical(f'x{i}')}" for i, column in enumerate(columns) if column.indexes
-    ]
-    return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
+    fields = {
+        f"q{i}": column.type.canonical(f"x{i}", engine) for i, column in enumerate(columns) if column.indexes
+    }
+    return engine.to_json(engine.struct(fields)) if fields else "'{}'"
 
 
-def image_of_row(columns: Sequence[FoldColumn], alias: str) -> str:
+def image_of_row(columns: Sequence[FoldColumn], alias: str, engine: Engine = SPARK) -> str:
     """Return SQL for the canonical image of a row of the silver table."""
-    fields = [
-        f"'q{i}', {column.type.canonical_value(f'{alias}.{quoted(column.name)}')}"
+    fields = {
+        f"q{i}": column.type.canonical_value(f"{alias}.{engine.quoted(column.name)}", engine)
         for i, column in enumerate(columns)
         if column.indexes
-    ]
-    return f"to_json(named_struct({', '.join(fields)}))" if fields else "'{}'"
+    }
+    return engine.to_json(engine.struct(fields)) if fields else "'{}'"
 
 
 def key_range_condition(fold: Fold, key_types: Sequence[int], ranges: Sequence[KeyRange]) -> str:

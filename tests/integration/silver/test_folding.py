@@ -1,4 +1,4 @@
-"""The fold on Spark gives the rows of the source, for random histories of every kind of table."""
+"""The fold gives the rows of the source in both engines, for random histories of every kind of table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from tests.support.model import ModelChange, Shape, Text, apply_all
 from tests.support.silver.folding import Folding, Lineage, counted, expected, lineage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
+    from pipeline.silver.sql_session import SqlSession
 
 
-def run(spark: SparkSession, lineages: list[Lineage]) -> Folding:
-    folding = Folding(spark, lineages)
+def run(session: SqlSession, lineages: list[Lineage]) -> Folding:
+    folding = Folding(session, lineages)
     folding.run()
     for found in lineages:
         names = found.history.shape.columns
@@ -29,32 +27,32 @@ def run(spark: SparkSession, lineages: list[Lineage]) -> Folding:
 
 
 def check(
-    spark: SparkSession, shape: Shape, seeds: range, *, evolves: bool, cuts: int, count: int = 60
+    session: SqlSession, shape: Shape, seeds: range, *, evolves: bool, cuts: int, count: int = 60
 ) -> Folding:
     lineages = []
     for seed in seeds:
         rng = Random(seed)
         history = random_changes(rng, shape, count=count, evolves=evolves)
         lineages.append(lineage(seed, history, rng, cuts=cuts))
-    return run(spark, lineages)
+    return run(session, lineages)
 
 
 @pytest.mark.parametrize("shape", [KEYED, COMPOSITE], ids=["one", "composite-toasted"])
-def test_fold_by_key_gives_the_rows_of_the_source(small: SparkSession, shape: Shape) -> None:
-    assert check(small, shape, range(60), evolves=False, cuts=2).linked > 1
+def test_fold_by_key_gives_the_rows_of_the_source(sql_session: SqlSession, shape: Shape) -> None:
+    assert check(sql_session, shape, range(60), evolves=False, cuts=2).linked > 1
 
 
-def test_fold_by_key_follows_columns_that_join_and_leave(small: SparkSession) -> None:
-    check(small, COMPOSITE, range(100, 140), evolves=True, cuts=2)
+def test_fold_by_key_follows_columns_that_join_and_leave(sql_session: SqlSession) -> None:
+    check(sql_session, COMPOSITE, range(100, 140), evolves=True, cuts=2)
 
 
 @pytest.mark.parametrize("shape", [BAG, FULL_WITH_KEY], ids=["no-key", "primary-key"])
-def test_bag_gives_the_rows_of_the_source(small: SparkSession, shape: Shape) -> None:
-    check(small, shape, range(200, 240), evolves=False, cuts=2)
+def test_bag_gives_the_rows_of_the_source(sql_session: SqlSession, shape: Shape) -> None:
+    check(sql_session, shape, range(200, 240), evolves=False, cuts=2)
 
 
-def test_switched_identities_give_the_rows_of_the_source(small: SparkSession) -> None:
-    check(small, KEYED, range(300, 312), evolves=True, cuts=1, count=40)
+def test_switched_identities_give_the_rows_of_the_source(sql_session: SqlSession) -> None:
+    check(sql_session, KEYED, range(300, 312), evolves=True, cuts=1, count=40)
 
 
 def arbitrary(rng: Random, shape: Shape) -> History:
@@ -81,9 +79,9 @@ def arbitrary(rng: Random, shape: Shape) -> History:
 
 
 @pytest.mark.parametrize("shape", [KEYED, replace(BAG, columns=("k", "a", "big"))], ids=["key", "no-key"])
-def test_changes_that_fit_no_table_do_what_the_model_says(small: SparkSession, shape: Shape) -> None:
+def test_changes_that_fit_no_table_do_what_the_model_says(sql_session: SqlSession, shape: Shape) -> None:
     histories = [arbitrary(Random(seed), shape) for seed in range(200)]
-    run(small, [lineage(seed, h, Random(seed), cuts=1) for seed, h in enumerate(histories)])
+    run(sql_session, [lineage(seed, h, Random(seed), cuts=1) for seed, h in enumerate(histories)])
 
 
 @pytest.mark.slow
@@ -92,6 +90,6 @@ def test_changes_that_fit_no_table_do_what_the_model_says(small: SparkSession, s
 )
 @pytest.mark.parametrize("evolves", [False, True])
 def test_many_histories_give_the_rows_of_their_sources(
-    small: SparkSession, shape: Shape, evolves: bool
+    sql_session: SqlSession, shape: Shape, evolves: bool
 ) -> None:
-    check(small, shape, range(1000, 1400), evolves=evolves, cuts=3, count=120)
+    check(sql_session, shape, range(1000, 1400), evolves=evolves, cuts=3, count=120)

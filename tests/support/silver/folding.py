@@ -1,6 +1,6 @@
 """Histories of many small tables, folded side by side by the pipeline's own planning and SQL.
 
-Every history gets a column `seed` of its own that is part of the key, so that one Spark query folds all of
+Every history gets a column `seed` of its own that is part of the key, so that one query folds all of
 them as rows of one table. What a MERGE would do with the folded rows is done here in plain Python.
 """
 
@@ -12,27 +12,25 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from pyspark.sql import functions as F
+import pyarrow as pa
+from pipeline.delta.schema import TableSchema
 
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
-from pipeline.delta.sql import quoted
 from pipeline.protocol.lsn import LSN
-from pipeline.silver import folded_frames, write
-from pipeline.silver import folded_frames as folded_frames_module
+from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import INHERITED, Fold
-from pipeline.silver.folded_frames import fold_by_key, follow_key_changes, steps
+from pipeline.silver.fold_sql import FoldSql
+from pipeline.silver.spark_sql import SparkSql
+from pipeline.silver.sql_session import SqlSession, count_images, fold_by_key, follow_key_changes
 from pipeline.silver.types import stored
-from pipeline.silver.write import MetadataNames
+from pipeline.silver.write import MetadataNames, image_of_row
 from pipeline.silver.write_plan import Identity, TableInput, WriteStep, fold_signature, identity_of, plan_fold
 from tests.support.histories import History
 from tests.support.model import ModelChange, Shape, Text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Values: TypeAlias = tuple[Any, ...]
 
@@ -96,7 +94,7 @@ class Lineage:
 class Folding:
     """Folds lineages round by round."""
 
-    spark: SparkSession
+    session: SqlSession
     lineages: list[Lineage]
     versions: dict[Shape, int] = field(default_factory=dict)
     relations: dict[int, SourceRelation] = field(default_factory=dict)
@@ -150,15 +148,13 @@ class Folding:
         names = {name: None for x in group for row in x.rows for name in row}
         names |= {c.name: None for v in versions for c in self.relations[v].columns}
         fold = plan_fold(table, cut, {name: stored(column_of(name).ddl) for name in names}, TableRule("*.*"))
-        changes = self.spark.createDataFrame(rows, CHANGES)
+        self.session.clear()
+        add_rows(self.session, "changes", rows, CHANGES)
         ddl = ", ".join(f"`{name}` {column_of(name).ddl}" for name in names)
         before = [row for x in group for row in x.rows]
-        silver = self.spark.createDataFrame([tuple(row.get(n) for n in names) for row in before], ddl)
-        after = (
-            self.keyed(changes, fold, silver, before)
-            if identity is Identity.KEY
-            else self.bag(changes, fold, silver)
-        )
+        values = [tuple(row.get(n) for n in names) for row in before]
+        add_rows(self.session, "silver", values, ddl)
+        after = self.keyed(fold, before) if identity is Identity.KEY else self.bag(fold)
         for lineage in group:
             lineage.rows = []
         by_seed = {x.seed: x for x in group}
@@ -197,27 +193,22 @@ class Folding:
             )
         return tuple(found.values())
 
-    def keyed(
-        self, changes: DataFrame, fold: Fold, silver: DataFrame, before: list[dict[str, Any]]
-    ) -> Iterator[dict[str, Any]]:
-        """Fold by key as `CutWriter` does, and merge."""
-        stepped = steps(changes, fold)
-        folded = fold_by_key(stepped, fold)
+    def keyed(self, fold: Fold, before: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Fold by key as `StepWriter` does, and merge."""
+        session, sql = self.session, FoldSql(fold, self.session.engine)
+        fold_by_key(session, sql)
+        source = sql.typed("by_key")
         if fold.has_key_changes and fold.partial:
             self.linked += 1
-            linked = folded_frames.typed(
-                folded_frames.with_key_changes(folded, follow_key_changes(stepped, fold), fold), fold
-            )
-            source = folded_frames.from_silver(linked, silver, fold)
-        else:
-            source = folded_frames.typed(folded, fold)
+            follow_key_changes(session, sql)
+            source = sql.from_silver("moved", "silver")
         names = [column.name for column in fold.columns]
         key = [names[i] for i in fold.key]
         rows = {tuple(row[name] for name in key): row for row in before}
-        for found in source.collect():
+        for found in rows_of(session, source):
             place = tuple(found[k] for k in fold.key_names)
             kept = rows.pop(place, {})
-            if found.op != "D":
+            if found["op"] != "D":
                 states = {names[i]: found[f"s{i}"] for i in fold.partial}
                 assert INHERITED not in states.values()
                 sent = {name: found[f"c{i}"] for i, name in enumerate(names)}
@@ -227,26 +218,43 @@ class Folding:
                 }
         return iter(rows.values())
 
-    def bag(self, changes: DataFrame, fold: Fold, silver: DataFrame) -> Iterator[dict[str, Any]]:
-        """Move copies as `CutWriter` does."""
-        (version,) = fold.versions
-        columns = fold.columns
-        net = folded_frames_module.net_counts(
-            folded_frames_module.signed_rows(changes, columns, version), columns
-        )
-        counted = folded_frames_module.with_silver_counts(net, silver, columns).localCheckpoint()
+    def bag(self, fold: Fold) -> Iterator[dict[str, Any]]:
+        """Move copies as `StepWriter` does."""
+        session, sql, columns = self.session, FoldSql(fold, self.session.engine), fold.columns
+        count_images(session, sql, "silver")
         plain = Fold(tuple(replace(c, is_partial=False) for c in columns), (), fold.versions)
-        added = folded_frames.typed(
-            folded_frames_module.added_rows(counted, columns).withColumn("op", F.lit("I")), plain
+        session.define("added", sql.added_rows("counted"))
+        values = ", ".join(f"c{i}" for i in range(len(columns)))
+        ranked = sql.ranked_rows("counted", "silver", NO_METADATA, sql.silver_values())
+        image = image_of_row(columns, "t", session.engine)
+        named = ", ".join(sql.silver_values())
+        untouched = (
+            f"SELECT {named} FROM silver AS t WHERE NOT EXISTS (SELECT 1 FROM counted AS c "
+            f"WHERE c.new_count < c.silver_count AND c.image = {image})"
         )
-        kept = folded_frames_module.kept_rows(counted, silver, columns, NO_METADATA)
-        images = silver.alias("t").withColumn("image", F.expr(write.image_of_row(columns, "t")))
-        untouched = images.join(counted.where("new_count < silver_count"), "image", "left_anti")
-        values = [f"c{i}" for i in range(len(columns))]
-        named = [F.col(quoted(column.name)).alias(c) for c, column in zip(values, columns, strict=True)]
-        everything = added.select(values).unionAll(kept.select(values)).unionAll(untouched.select(named))
-        for row in everything.collect():
-            yield {column.name: row[c] for c, column in zip(values, columns, strict=True)}
+        everything = (
+            f"SELECT {values} FROM ({FoldSql(plain, session.engine).typed('added')}) AS a UNION ALL "
+            f"SELECT {values} FROM ({ranked}) AS r WHERE rank <= new_count UNION ALL {untouched}"
+        )
+        for row in rows_of(session, everything):
+            yield {column.name: row[f"c{i}"] for i, column in enumerate(columns)}
+
+
+def rows_of(session: SqlSession, query: str) -> list[dict[str, Any]]:
+    """Return the rows of a query, by either engine."""
+    found = session.table(query)
+    return found.to_pylist() if isinstance(found, pa.Table) else [row.asDict() for row in found.collect()]
+
+
+def add_rows(session: SqlSession, name: str, rows: Sequence[Values], ddl: str) -> None:
+    """Add a relation of a few rows."""
+    if isinstance(session, DuckSql):
+        schema = TableSchema.of_ddl(ddl).arrow
+        arrays = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
+        session.add(name, pa.Table.from_arrays(arrays, schema=schema))
+    else:
+        assert isinstance(session, SparkSql)
+        session.add(name, session.spark.createDataFrame(rows, ddl))
 
 
 def lineage(seed: int, history: History, rng: Random, *, cuts: int) -> Lineage:

@@ -1,10 +1,14 @@
-"""A session for frames of a few rows: to split them or to compile code for them costs more than the work."""
+"""Sessions for a few rows: of DuckDB, and of Spark, where compiling code costs more than the work."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+
+from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.sql_session import SqlSession
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,3 +24,21 @@ def small(spark: SparkSession) -> SparkSession:
     session.conf.set("spark.sql.codegen.wholeStage", "false")
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     return session
+
+
+ENGINES = [pytest.param("spark", marks=pytest.mark.spark), "duckdb"]
+
+
+@pytest.fixture(params=ENGINES)
+def sql_session(request: pytest.FixtureRequest) -> Iterator[SqlSession]:
+    """A session of each engine, for relations of a few rows."""
+    if request.param == "duckdb":
+        session = DuckSql()
+        yield session
+        session.close()
+        return
+    from pipeline.silver.spark_sql import SparkSql
+
+    spark_session = SparkSql(request.getfixturevalue("small"))
+    yield spark_session
+    spark_session.clear()

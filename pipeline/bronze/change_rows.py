@@ -1,0 +1,167 @@
+"""The rows of bronze in memory, for tables of which little is pending: each file is read once for all tables.
+
+Files are chosen by their statistics in the log, or are those that the last commits added. What is read is
+kept until the next batch begins, or until it is too much.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.table_input import InputStart
+from pipeline.delta.table_log import data_path, local_path
+from pipeline.errors import LakeError
+from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = (
+    "commit_lsn",
+    "end_lsn",
+    "ordinal",
+    "commit_time",
+    "op",
+    "relation_version",
+    "schema_name",
+    "table_name",
+    "old_kind",
+    "old",
+    "new",
+    "unsent",
+    "copy_id",
+)
+_KEPT_BYTES = 128 << 20  # of the files that are kept
+
+
+class ChangeRows:
+    """Reads the rows of bronze; several threads may use it."""
+
+    def __init__(self, bronze: Bronze) -> None:
+        self._bronze = bronze
+        self._lock = threading.RLock()
+        self._rows: dict[str, dict[TableName, pa.Table]] = {}  # by file
+        self._size = 0
+        self._statistics: dict[str, Mapping[str, Any]] = {}
+
+    def begin_batch(self) -> None:
+        """Forget the rows that are in memory."""
+        with self._lock:
+            self._rows, self._size = {}, 0
+
+    def size(self, name: TableName, start: InputStart, end_lsn: LSN) -> int | None:
+        """Return the bytes of the files with a table's input up to an LSN, None if only Spark reads them."""
+        files = self._files(name, start, end_lsn)
+        return None if files is None else sum(files.values())
+
+    def read(self, name: TableName, start: InputStart, end_lsn: LSN) -> pa.Table:
+        """Return rows of a table that include its input up to an LSN."""
+        import pyarrow as pa
+
+        files = self._files(name, start, end_lsn)
+        assert files is not None
+        tables = []
+        for path, size in files.items():
+            with self._lock:
+                rows = self._file(path, size)
+            if name in rows:
+                tables.append(rows[name])
+        return pa.concat_tables(tables) if tables else _empty()
+
+    def _files(self, name: TableName, start: InputStart, end_lsn: LSN) -> dict[str, int] | None:
+        """Return the files that may have rows of a table's input, with their sizes in bytes."""
+        import os
+
+        bronze = self._bronze
+        if bronze.changes.local_path is None:
+            return None
+        new = bronze.new_files
+        if start.copy is None and new is not None and new.covers(start.offset, end_lsn):
+            paths = [local_path(path) for path in new.paths]
+            return {path: os.path.getsize(path) for path in paths}
+        found = {}
+        for path, add in bronze.changes.snapshot().files.items():
+            if add.get("deletionVector"):
+                return None
+            if self._may_have(path, add, name, start, end_lsn):
+                found[data_path(bronze.changes.local_path, add["path"])] = int(add["size"])
+        return found
+
+    def _may_have(
+        self, path: str, add: Mapping[str, Any], name: TableName, start: InputStart, end_lsn: LSN
+    ) -> bool:
+        with self._lock:
+            statistics = self._statistics.get(path)
+            if statistics is None:
+                statistics = self._statistics[path] = json.loads(add.get("stats") or "{}")
+        least, greatest = statistics.get("minValues") or {}, statistics.get("maxValues") or {}
+        for column, value in (("schema_name", name.schema), ("table_name", name.table)):
+            if not least.get(column, value) <= value <= greatest.get(column, value):
+                return False
+        if start.copy is not None:
+            return bool(greatest.get("commit_lsn", start.copy.lsn) >= start.copy.lsn)
+        is_after = greatest.get("end_lsn", end_lsn) > start.offset
+        return bool(is_after and least.get("end_lsn", end_lsn) <= end_lsn)
+
+    def _file(self, path: str, size: int) -> dict[TableName, pa.Table]:
+        found = self._rows.get(path)
+        if found is None:
+            if self._size + size > _KEPT_BYTES:
+                self.begin_batch()
+            found = self._rows[path] = _split(_read(path))
+            self._size += size
+        return found
+
+
+def condition(start: InputStart, end_lsn: LSN) -> str:
+    """Return SQL that is true for the rows of a table's input up to an LSN."""
+    if start.copy is not None:
+        return f"(op = 'R' OR end_lsn <= {int(end_lsn)}) AND {start.copy.condition()}"
+    return f"op NOT IN ('M', 'R') AND end_lsn > {int(start.offset)} AND end_lsn <= {int(end_lsn)}"
+
+
+def _read(path: str) -> pa.Table:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            rows = file.read(columns=list(COLUMNS))
+    except FileNotFoundError:
+        raise LakeError(f"The file {path} of bronze is missing. Restore it from a backup.") from None
+    return rows.filter(pc.field("op") != "M")
+
+
+def _split(rows: pa.Table) -> dict[TableName, pa.Table]:
+    """Return the rows of each table, in their order."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not rows.num_rows:
+        return {}
+    codes = np.zeros(rows.num_rows, np.int64)
+    for column in ("schema_name", "table_name"):
+        encoded = pc.dictionary_encode(rows.column(column).combine_chunks())
+        codes = codes * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    bounds = np.flatnonzero(np.diff(codes[order])) + 1
+    found = {}
+    for indexes in np.split(order, bounds):
+        part = rows.take(pa.array(indexes)) if len(indexes) < rows.num_rows else rows
+        name = TableName(part.column("schema_name")[0].as_py(), part.column("table_name")[0].as_py())
+        found[name] = part
+    return found
+
+
+def _empty() -> pa.Table:
+    import pyarrow as pa
+
+    from pipeline.bronze.schema import CHANGES
+
+    return pa.schema([CHANGES.field(name) for name in COLUMNS]).empty_table()

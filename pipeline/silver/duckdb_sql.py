@@ -1,0 +1,88 @@
+"""Run the SQL of the fold in DuckDB, in this process: relations are views, Arrow tables and temporary tables.
+
+All sessions share one database in memory, in which each has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from pipeline.engine import DUCKDB
+from pipeline.silver.sql_session import SqlSession
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+MEMORY_LIMIT = "1GB"
+THREADS = 2
+
+_lock = threading.Lock()
+_databases: list[duckdb.DuckDBPyConnection] = []  # one at most, for the process
+
+
+def _connect() -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    with _lock:
+        if not _databases:
+            settings: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "threads": THREADS}
+            database = duckdb.connect(":memory:", config=settings)
+            database.execute("SET TimeZone = 'UTC'")
+            _databases.append(database)
+        connection = _databases[0].cursor()
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+class DuckSql(SqlSession):
+    """One connection to DuckDB."""
+
+    engine = DUCKDB
+
+    def __init__(self) -> None:
+        self._connection = _connect()
+        self._tables: list[str] = []
+        self._views: list[str] = []
+        self._arrow: list[str] = []
+
+    def define(self, name: str, query: str) -> None:
+        self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
+        self._views.append(name)
+
+    def compute(self, name: str, query: str) -> None:
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+        self._tables.append(name)
+
+    def row(self, query: str) -> Any:
+        cursor = self._connection.execute(query)
+        values = cursor.fetchone()
+        assert values is not None
+        names = [column[0] for column in cursor.description]
+        return SimpleNamespace(**dict(zip(names, values, strict=True)))
+
+    def is_empty(self, query: str) -> bool:
+        return self._connection.execute(f"SELECT 1 FROM ({query}) AS q LIMIT 1").fetchone() is None
+
+    def table(self, query: str) -> pa.Table:
+        return self._connection.sql(query).to_arrow_table()
+
+    def add(self, name: str, rows: pa.Table) -> None:
+        """Name an Arrow table."""
+        self._connection.register(name, rows)
+        self._arrow.append(name)
+
+    def clear(self) -> None:
+        for name in reversed(self._views):
+            self._connection.execute(f"DROP VIEW IF EXISTS {name}")
+        for name in self._tables:
+            self._connection.execute(f"DROP TABLE IF EXISTS {name}")
+        for name in self._arrow:
+            self._connection.unregister(name)
+        self._views, self._tables, self._arrow = [], [], []
+
+    def close(self) -> None:
+        """End the connection; its relations are gone."""
+        self._connection.close()

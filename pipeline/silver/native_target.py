@@ -1,0 +1,476 @@
+"""Commit writes to a silver table without Spark: rewrite only the files that have matched rows.
+
+Files are Parquet, written by pyarrow with the table's types, and replaced by one commit, which records the
+same as Spark's. A row keeps its place in its file, so that files stay sorted as they are; rows to insert fill
+up the smallest rewritten file, or make a new one. Files are split where they would become large, and many
+small ones are compacted by a commit of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.delta.data_files import DataFile, write_data_file
+from pipeline.delta.native_commit import Action, Operation, Reads, remove_action
+from pipeline.delta.schema import TableSchema, arrow_type
+from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.errors import LakeError, report_error
+from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.fold import Fold
+from pipeline.silver.fold_sql import FoldSql
+from pipeline.silver.step_writer import Target
+from pipeline.silver.write import FOLDED, Write, WriteKind, same_keys
+
+FILE_SIZE = 128 << 20  # bytes of a file, beyond which it is split
+_SMALL_FILE = 16 << 20
+_MOST_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
+# types whose statistics choose files: others are compared in the engine only
+_INTEGERS = frozenset({"SMALLINT", "INT", "BIGINT"})
+
+
+class NotNative(Exception):
+    """The native writer does not write this; nothing is committed yet, and Spark can."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    """What happens to the rows of one file: `updated` and `rows` are parallel, of rows of `folded`."""
+
+    deleted: np.ndarray[Any, Any]
+    updated: np.ndarray[Any, Any]
+    rows: np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class _Changes:
+    """The files that a commit adds and removes, and counts for its metrics."""
+
+    removed: list[Mapping[str, Any]] = field(default_factory=list)
+    added: list[DataFile] = field(default_factory=list)
+    metrics: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def actions(self) -> list[Action]:
+        return [*map(remove_action, self.removed), *(file.action() for file in self.added)]
+
+
+class NativeTarget(Target):
+    """One version of a silver table on this machine, as the target of one write."""
+
+    session: DuckSql
+
+    def __init__(
+        self, session: DuckSql, table: LakeTable, snapshot: Snapshot, most_bytes: int | None
+    ) -> None:
+        assert table.local_path is not None
+        self.session = session
+        self._table = table
+        self._snapshot = snapshot
+        self._path = table.local_path
+        self._most_bytes = most_bytes
+        self._schema = TableSchema.of_json(snapshot.schema_string)
+        self._arrow = pa.schema([pa.field(f.name, arrow_type(f.type)) for f in self._schema.fields])
+        self._files = list(snapshot.files.values())
+        names = {name.lower() for name in self._schema.names}
+        self._file, self._row = _free_name("file", names), _free_name("row", names)
+        self._has_silver = False
+
+    # What the fold reads
+
+    def define_silver(self, fold: Fold) -> None:
+        """Define `silver`: key columns, and those that changes may not send, of files that may have a key."""
+        if self._has_silver:
+            return
+        self._has_silver = True
+        chosen = _FileChoice(self.session, fold).candidates(self._files)
+        self._require_few([self._files[number] for number in chosen])
+        names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
+        self._add_silver(chosen, names)
+
+    def define_silver_rows(self, fold: Fold) -> None:
+        self._require_few(self._files)
+        self._add_silver(range(len(self._files)), self._schema.names)
+
+    def _require_few(self, files: Sequence[Mapping[str, Any]]) -> None:
+        size = sum(int(file["size"]) for file in files)
+        if self._most_bytes is not None and size > self._most_bytes:
+            raise NotNative(f"{size} bytes of files may have changed rows")
+
+    def _add_silver(self, numbers: Sequence[int], names: Sequence[str]) -> None:
+        schema = pa.schema([self._arrow.field(name) for name in names])
+        tables = []
+        for number in numbers:
+            rows = self._read(number, schema)
+            rows = rows.append_column(self._file, pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows))
+            tables.append(rows.append_column(self._row, pa.array(np.arange(rows.num_rows))))
+        places = [pa.field(self._file, pa.int32()), pa.field(self._row, pa.int64())]
+        schema = pa.schema([*schema, *places])
+        self.session.add("silver", pa.concat_tables(tables) if tables else schema.empty_table())
+
+    def _read(self, number: int, schema: pa.Schema) -> pa.Table:
+        """Return columns of a file; those that it does not have are NULL."""
+        return _read_file(data_path(self._path, self._files[number]["path"]), schema)
+
+    # Commits
+
+    def commit_rows(self, write: Write, fold: Fold) -> None:
+        if write.kind is WriteKind.REPLACE_KEYS:
+            raise NotNative("copied key ranges are replaced")
+        replaces = write.kind is WriteKind.OVERWRITE
+        rows = self.session.table(FoldSql(fold, self.session.engine).final_rows(FOLDED, write.metadata))
+        changes = _Changes(list(self._files) if replaces else [])
+
+        def commit() -> None:
+            self._write(self._complete(rows), changes)
+            metrics = {
+                "numFiles": len(changes.added),
+                "numOutputRows": rows.num_rows,
+                "numOutputBytes": sum(file.size for file in changes.added),
+            }
+            parameters = {"mode": "Overwrite" if replaces else "Append", "partitionBy": "[]"}
+            self._commit(
+                write,
+                changes,
+                Operation("WRITE", parameters, _texts(metrics), is_blind_append=not replaces),
+                Reads(whole_table=replaces),
+            )
+
+        self._discarding(changes, commit)
+
+    def commit_merge(self, write: Write, fold: Fold) -> None:
+        self.define_silver(fold)
+        session = self.session
+        on = same_keys(fold, session.engine)
+        file, row = (f"t.{session.engine.quoted(name)}" for name in (self._file, self._row))
+        matches = session.table(
+            f"SELECT {file} AS file, {row} AS place, s.rowid AS source, s.op = 'D' AS is_deleted "
+            f"FROM silver AS t JOIN {FOLDED} AS s ON {on} ORDER BY 1, 2"
+        )
+        if matches.num_rows and _has_duplicates(matches):
+            raise NotNative("several changed keys are one in silver")
+        self._merge(write, fold, matches)
+
+    def commit_multiset(self, write: Write, fold: Fold) -> None:
+        session = self.session
+        sql = FoldSql(write.fold, session.engine)
+        places = [
+            f"t.{session.engine.quoted(name)} AS {alias}"
+            for name, alias in ((self._file, "file"), (self._row, "place"))
+        ]
+        ranked = sql.ranked_rows("counted", "silver", write.metadata, places)
+        matches = session.table(
+            "SELECT file, place, CAST(-1 AS BIGINT) AS source, true AS is_deleted "
+            f"FROM ({ranked}) AS r WHERE rank > new_count ORDER BY 1, 2"
+        )
+        session.compute("inserted_rows", f"SELECT * FROM {FOLDED}")
+        self._merge(write, fold, matches, "inserted_rows")
+
+    def _merge(self, write: Write, fold: Fold, matches: pa.Table, source: str = FOLDED) -> None:
+        """Commit updates and deletes at the places of `matches`, and insert the rows without a match."""
+        values = self._values(write, fold, source)
+        states = self._states(fold, source)
+        deletes = self.session.table(f"SELECT op = 'D' AS is_deleted FROM {source} ORDER BY rowid")
+        is_deleted = _numpy(deletes.column(0)).astype(bool)
+        rewrites = _rewrites(matches)
+        matched = np.zeros(len(is_deleted), bool)
+        for each in rewrites.values():
+            matched[each.rows] = True
+        inserts = np.flatnonzero(~matched & ~is_deleted)
+        changes = _Changes()
+
+        def commit() -> None:
+            self._rewrite(rewrites, values, states, values.take(pa.array(inserts)), changes)
+            updated = sum(len(each.rows) for each in rewrites.values())
+            deleted = sum(len(each.deleted) for each in rewrites.values())
+            output = sum(file.row_count for file in changes.added)
+            metrics = {
+                "numSourceRows": len(is_deleted),
+                "numTargetRowsCopied": output - updated - len(inserts),
+                "numTargetRowsInserted": len(inserts),
+                "numTargetRowsUpdated": updated,
+                "numTargetRowsMatchedUpdated": updated,
+                "numTargetRowsDeleted": deleted,
+                "numTargetRowsMatchedDeleted": deleted,
+                "numTargetRowsNotMatchedBySourceUpdated": 0,
+                "numTargetRowsNotMatchedBySourceDeleted": 0,
+                "numOutputRows": output,
+                "numTargetFilesAdded": len(changes.added),
+                "numTargetFilesRemoved": len(changes.removed),
+                "numTargetBytesAdded": sum(file.size for file in changes.added),
+                "numTargetBytesRemoved": sum(int(file["size"]) for file in changes.removed),
+            }
+            operation = Operation("MERGE", _merge_parameters(write, fold), _texts(metrics))
+            self._commit(write, changes, operation, Reads(whole_table=True))
+
+        self._discarding(changes, commit)
+
+    def _values(self, write: Write, fold: Fold, source: str) -> pa.Table:
+        """Return the rows of the source with the table's columns and types."""
+        quoted = self.session.engine.quoted
+        columns = [f"c{i} AS {quoted(column.name)}" for i, column in enumerate(fold.columns)]
+        columns += [f"{name} AS {quoted(silver)}" for silver, name in write.metadata.pairs()]
+        query = f"SELECT {', '.join(columns)} FROM {source} ORDER BY rowid"
+        return self._complete(self.session.table(query))
+
+    def _states(self, fold: Fold, source: str) -> dict[str, np.ndarray[Any, Any]]:
+        """Return, by column, which rows of the source keep silver's value."""
+        partial = [(fold.columns[i].name, f"s{i} IS NULL AS s{i}") for i in fold.partial]
+        if not partial:
+            return {}
+        columns = ", ".join(sql for _, sql in partial)
+        found = self.session.table(f"SELECT {columns} FROM {source} ORDER BY rowid")
+        return {name: _numpy(found.column(n)).astype(bool) for n, (name, _) in enumerate(partial)}
+
+    def _complete(self, rows: pa.Table) -> pa.Table:
+        """Return rows with all columns of the table, in its order and with its types."""
+        names = {name: n for n, name in enumerate(rows.column_names)}
+        columns = [
+            _cast(rows.column(names[field.name]), field.type)
+            if field.name in names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in self._arrow
+        ]
+        return pa.Table.from_arrays(columns, schema=self._arrow)
+
+    def _rewrite(
+        self,
+        rewrites: Mapping[int, _Rewrite],
+        values: pa.Table,
+        states: Mapping[str, np.ndarray[Any, Any]],
+        inserts: pa.Table,
+        changes: _Changes,
+    ) -> None:
+        """Write the new files of the rewritten ones, and the rows to insert."""
+        sizes = {number: int(self._files[number]["size"]) for number in rewrites}
+        filled = min(sizes, key=lambda number: sizes[number], default=None)
+        if filled is not None and sizes[filled] > _SMALL_FILE:
+            filled = None
+        for number, rewrite in rewrites.items():
+            rows = _rewritten(self._read(number, self._arrow), rewrite, values, states)
+            if number == filled:
+                rows = pa.concat_tables([rows, inserts])
+            changes.removed.append(self._files[number])
+            self._write(rows, changes)
+        if filled is None:
+            self._write(inserts, changes)
+
+    def _write(self, rows: pa.Table, changes: _Changes) -> None:
+        """Write rows into one file, or several if it would become too large; none without rows."""
+        for part in _split(rows):
+            changes.added.append(write_data_file(self._table.folder, part))
+
+    def _commit(self, write: Write, changes: _Changes, operation: Operation, reads: Reads) -> None:
+        operation = replace(operation, user_metadata=write.commit.user_metadata)
+        versions = {str(write.commit.txn): int(write.commit.lsn)}
+        self._table.commit(self._snapshot, changes.actions, versions, operation, reads)
+
+    def _discarding(self, changes: _Changes, commit: Callable[[], None]) -> None:
+        """Make a commit; remove the files that it wrote if it fails."""
+        try:
+            commit()
+        except BaseException:
+            for file in changes.added:
+                (self._table.folder / file.name).unlink(missing_ok=True)
+            raise
+
+
+class _FileChoice:
+    """Chooses the files that may have rows with the keys of `folded`, by their statistics."""
+
+    def __init__(self, session: DuckSql, fold: Fold) -> None:
+        self._values: list[tuple[str, list[Any]]] = []  # sorted distinct values by column
+        for name, i in zip(fold.key_names, fold.key, strict=True):
+            ddl = fold.columns[i].type.ddl
+            if ddl in _INTEGERS or ddl in ("STRING", "DATE"):
+                value = f"CAST({name} AS VARCHAR)" if ddl == "DATE" else name
+                query = f"SELECT DISTINCT {value} AS v FROM {FOLDED} WHERE {name} IS NOT NULL"
+                values = session.table(query).column(0).to_pylist()
+                self._values.append((fold.columns[i].name, sorted(values)))
+
+    def candidates(self, files: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the numbers of the files."""
+        return [number for number, file in enumerate(files) if self._may_match(file)]
+
+    def _may_match(self, file: Mapping[str, Any]) -> bool:
+        statistics = json.loads(file.get("stats") or "{}")
+        least, greatest = statistics.get("minValues") or {}, statistics.get("maxValues") or {}
+        return all(_any_between(values, least.get(name), greatest.get(name)) for name, values in self._values)
+
+
+def _any_between(values: Sequence[Any], least: Any, greatest: Any) -> bool:
+    """Return whether one of sorted values lies between two bounds, of which either may be missing."""
+    if not values:
+        return False
+    start = 0 if least is None else bisect_left(values, least)
+    return start < len(values) and (greatest is None or values[start] <= greatest)
+
+
+def _rewrites(matches: pa.Table) -> dict[int, _Rewrite]:
+    """Return what happens in each file, given matches in the order of files."""
+    if not matches.num_rows:
+        return {}
+    files, places, source, deleted = (_numpy(matches.column(n)) for n in range(4))
+    deleted = deleted.astype(bool)
+    bounds = np.flatnonzero(np.diff(files)) + 1
+    found = {}
+    for part in np.split(np.arange(len(files)), bounds):
+        gone = deleted[part]
+        # A deleted row of the source is matched too, so that it is not inserted; it has no row to write.
+        found[int(files[part[0]])] = _Rewrite(places[part[gone]], places[part[~gone]], source[part[~gone]])
+    return found
+
+
+def _rewritten(
+    rows: pa.Table, rewrite: _Rewrite, values: pa.Table, states: Mapping[str, np.ndarray[Any, Any]]
+) -> pa.Table:
+    """Return the rows of a file after updates and deletes; rows stay in their order."""
+    count = rows.num_rows
+    order = np.arange(count)
+    if len(rewrite.updated):
+        updates = values.take(pa.array(rewrite.rows))
+        before = pa.array(rewrite.updated)
+        columns = []
+        for name in updates.column_names:
+            column = updates.column(name)
+            if name in states and (keeps := states[name][rewrite.rows]).any():
+                column = _where(keeps, rows.column(name).take(before), column)
+            columns.append(column)
+        updates = pa.Table.from_arrays(columns, schema=rows.schema)
+        rows = pa.concat_tables([rows, updates])
+        order[rewrite.updated] = count + np.arange(len(rewrite.updated))
+    if len(rewrite.deleted):
+        order = np.delete(order, rewrite.deleted)
+    return rows.take(pa.array(order))
+
+
+def _where(mask: np.ndarray[Any, Any], yes: Any, no: Any) -> Any:
+    """Return the values of one column where a mask is true, and of another one elsewhere."""
+    both = pa.chunked_array([*yes.chunks, *no.chunks], type=no.type)
+    count = len(mask)
+    return both.take(pa.array(np.where(mask, np.arange(count), count + np.arange(count))))
+
+
+def _split(rows: pa.Table) -> list[pa.Table]:
+    if not rows.num_rows:
+        return []
+    # Parquet files are a few times smaller than rows in memory.
+    parts = max(1, -(-rows.nbytes // (4 * FILE_SIZE)))
+    size = -(-rows.num_rows // parts)
+    return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
+
+
+def _read_file(path: str, schema: pa.Schema) -> pa.Table:
+    """Return columns of a Parquet file; those that it does not have are NULL."""
+    try:
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
+            names = set(file.schema_arrow.names)
+            found = file.read(columns=[name for name in schema.names if name in names])
+            count = file.metadata.num_rows
+    except FileNotFoundError:
+        raise LakeError(
+            f"The file {path} of a silver table is missing. Remove the table's folder to rebuild it from "
+            "bronze."
+        ) from None
+    columns = [
+        _cast(found.column(field.name), field.type) if field.name in names else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cast(column: Any, kind: pa.DataType) -> Any:
+    """Return a column in a type that holds all its values."""
+    times = pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type)
+    if times and (kind.tz is None) != (column.type.tz is None):
+        raise NotNative(f"a file has {column.type} where the table has {kind}")
+    return column if column.type == kind else column.cast(kind)
+
+
+def _has_duplicates(matches: pa.Table) -> bool:
+    files, places = _numpy(matches.column(0)), _numpy(matches.column(1))
+    return bool(((np.diff(files) == 0) & (np.diff(places) == 0)).any())
+
+
+def _numpy(column: Any) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = column.to_numpy()
+    return found
+
+
+def _free_name(name: str, used: set[str]) -> str:
+    while name in used:
+        name += "_"
+    return name
+
+
+def _texts(metrics: Mapping[str, int]) -> dict[str, str]:
+    return {name: str(value) for name, value in metrics.items()}
+
+
+def _merge_parameters(write: Write, fold: Fold) -> dict[str, str]:
+    """Return the parameters of a MERGE in Delta's history."""
+    matched = [{"predicate": "(s.op = 'D')", "actionType": "delete"}, {"actionType": "update"}]
+    if write.kind is WriteKind.MERGE_ROWS:
+        matched = [{"actionType": "delete"}]
+    on = same_keys(fold) if fold.key else "s.image"
+    return {
+        "predicate": json.dumps([f"({on})"]),
+        "matchedPredicates": json.dumps(matched),
+        "notMatchedPredicates": json.dumps([{"predicate": "(s.op <> 'D')", "actionType": "insert"}]),
+        "notMatchedBySourcePredicates": "[]",
+    }
+
+
+def compact_small_files(table: LakeTable) -> None:
+    """Compact the small files of a table if there are many, in a commit that changes no row."""
+    snapshot = table.snapshot()
+    assert table.local_path is not None
+    small = [add for add in snapshot.files.values() if int(add["size"]) < _SMALL_FILE]
+    if len(small) < _MOST_SMALL_FILES:
+        return
+    schema = TableSchema.of_json(snapshot.schema_string)
+    arrow = pa.schema([pa.field(f.name, arrow_type(f.type)) for f in schema.fields])
+    added: list[DataFile] = []
+    removed: list[Mapping[str, Any]] = []
+    try:
+        for group in _groups(small):
+            rows = pa.concat_tables(
+                _read_file(data_path(table.local_path, add["path"]), arrow) for add in group
+            )
+            added += [write_data_file(table.folder, part) for part in _split(rows)]
+            removed += group
+        metrics = {
+            "numAddedFiles": len(added),
+            "numRemovedFiles": len(removed),
+            "numAddedBytes": sum(file.size for file in added),
+            "numRemovedBytes": sum(int(add["size"]) for add in removed),
+        }
+        parameters = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": "true"}
+        actions = [remove_action(add, data_change=False) for add in removed]
+        actions += [file.action(data_change=False) for file in added]
+        table.commit(snapshot, actions, {}, Operation("OPTIMIZE", parameters, _texts(metrics)))
+    except Exception as error:  # the rows are committed: the next write tries again
+        for file in added:
+            (table.folder / file.name).unlink(missing_ok=True)
+        report_error(error)
+
+
+def _groups(files: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the files in groups that become one file each."""
+    groups: list[list[Mapping[str, Any]]] = [[]]
+    size = 0
+    for add in files:
+        if groups[-1] and size + int(add["size"]) > FILE_SIZE:
+            groups.append([])
+            size = 0
+        groups[-1].append(add)
+        size += int(add["size"])
+    return groups

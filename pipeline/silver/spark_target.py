@@ -1,0 +1,65 @@
+"""Commit writes to a silver table with Spark: Delta's MERGE, or its writer of frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.delta.table import LakeTable
+from pipeline.delta.txn import commit_settings
+from pipeline.silver.fold import Fold
+from pipeline.silver.fold_sql import FoldSql
+from pipeline.silver.step_writer import Target
+from pipeline.silver.write import FOLDED, Write, WriteKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipeline.silver.spark_sql import SparkSql
+
+
+class SparkTarget(Target):
+    """A silver table that Spark writes."""
+
+    session: SparkSql
+
+    def __init__(self, spark: SparkSession, session: SparkSql, table: LakeTable) -> None:
+        self.session = session
+        self._spark = spark
+        self._table = table
+
+    def define_silver(self, fold: Fold) -> None:
+        self.session.add("silver", self._table.frame())
+
+    def define_silver_rows(self, fold: Fold) -> None:
+        self.define_silver(fold)
+
+    def commit_rows(self, write: Write, fold: Fold) -> None:
+        rows: DataFrame = self.session.table(
+            FoldSql(fold, self.session.engine).final_rows(FOLDED, write.metadata)
+        )
+        match write.kind:
+            case WriteKind.REPLACE_KEYS:
+                assert write.condition is not None
+                self._table.replace_where(write.condition, rows, write.commit)
+            case WriteKind.OVERWRITE:
+                self._table.overwrite(rows, write.commit)
+            case _:
+                self._table.append(rows, write.commit)
+
+    def commit_merge(self, write: Write, fold: Fold) -> None:
+        assert write.statement is not None
+        with commit_settings(self._spark, write.commit):
+            self._spark.sql(write.statement)
+
+    def commit_multiset(self, write: Write, fold: Fold) -> None:
+        """Delete all rows of a reduced image, and insert those that stay among the added ones."""
+        sql, session = FoldSql(write.fold, self.session.engine), self.session
+        inserted = session.table(f"SELECT * FROM {FOLDED}")
+        inserted = inserted.drop(*(c for c in inserted.columns if c.startswith("x")))
+        ranked = sql.ranked_rows("counted", "silver", write.metadata, sql.silver_values())
+        kept = session.table(f"SELECT * FROM ({ranked}) AS r WHERE rank <= new_count")
+        kept = kept.drop("image", "new_count", "rank").selectExpr("'I' AS op", "*")
+        removed = session.table("SELECT 'D' AS op, image FROM counted WHERE new_count < silver_count")
+        frame = inserted.unionByName(kept, allowMissingColumns=True)
+        session.add(FOLDED, frame.unionByName(removed, allowMissingColumns=True).localCheckpoint(eager=False))
+        self.commit_merge(write, fold)

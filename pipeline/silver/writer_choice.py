@@ -1,0 +1,122 @@
+"""Who writes a step to a silver table: the native writer, or Spark. Pure.
+
+The first row of `TABLE` whose condition holds decides. The native writer reads, folds and writes in this
+process, which is fast as long as little is touched; what it does not write exactly as Spark goes to Spark.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.delta.native_write import is_supported
+from pipeline.delta.schema import TableSchema
+from pipeline.delta.table_log import Snapshot
+from pipeline.silver.fold import Fold
+from pipeline.silver.write import WriteKind
+from pipeline.units import format_count, format_size
+
+MOST_CHANGES = 500_000  # of one step
+MOST_CHANGE_BYTES = 64 << 20  # of the files of bronze that have them
+MOST_COMPARED_BYTES = 64 << 20  # of a table of which all rows are compared
+MOST_BYTES = 256 << 20  # of a table's files that may have changed rows
+
+_WIDENED = "delta.typeChanges"  # in the metadata of a field
+
+WriterSetting = Literal["auto", "spark", "native"]
+
+
+class Writer(enum.Enum):
+    """Who writes."""
+
+    NATIVE = "native"
+    SPARK = "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFacts:
+    """What is known of a write."""
+
+    kind: WriteKind
+    setting: WriterSetting = "auto"
+    is_local: bool = True
+    unsupported: str | None = None  # a feature of the table that the native writer does not write
+    other_types: tuple[str, ...] = ()  # types that DuckDB does not read as Spark does
+    changes: int = 0
+    change_bytes: int | None = 0  # of the files that have them; None if only Spark can read these
+    compared_bytes: int = 0  # of the table, if all rows are compared
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who writes, and why."""
+
+    writer: Writer
+    reason: str
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the native writer writes."""
+        return self.writer is Writer.NATIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table: when it holds, who writes, and why."""
+
+    holds: Callable[[WriteFacts], object]
+    writer: Writer
+    reason: Callable[[WriteFacts], str]
+
+
+TABLE = (
+    Row(lambda w: w.setting == "spark", Writer.SPARK, lambda w: "silver.writer is spark"),
+    Row(lambda w: not w.is_local, Writer.SPARK, lambda w: "storage.root is not a local path"),
+    Row(lambda w: w.unsupported, Writer.SPARK, lambda w: f"the table has {w.unsupported}"),
+    Row(lambda w: w.other_types, Writer.SPARK, lambda w: f"it has {', '.join(w.other_types)} columns"),
+    Row(lambda w: w.kind is WriteKind.REPLACE_KEYS, Writer.SPARK, lambda w: "copied key ranges are replaced"),
+    Row(lambda w: w.change_bytes is None, Writer.SPARK, lambda w: "only Spark can read the changes"),
+    Row(lambda w: w.setting == "native", Writer.NATIVE, lambda w: "silver.writer is native"),
+    Row(
+        lambda w: w.changes > MOST_CHANGES,
+        Writer.SPARK,
+        lambda w: f"{format_count(w.changes, 'change')} are pending",
+    ),
+    Row(
+        lambda w: (w.change_bytes or 0) > MOST_CHANGE_BYTES,
+        Writer.SPARK,
+        lambda w: f"{format_size(w.change_bytes or 0)} of bronze are read",
+    ),
+    Row(
+        lambda w: w.compared_bytes > MOST_COMPARED_BYTES,
+        Writer.SPARK,
+        lambda w: f"{format_size(w.compared_bytes)} of the table are compared",
+    ),
+    Row(lambda w: True, Writer.NATIVE, lambda w: f"{format_count(w.changes, 'change')} are few"),
+)
+"""The first row that holds decides."""
+
+
+def choose(facts: WriteFacts) -> Choice:
+    """Return who writes."""
+    row = next(row for row in TABLE if row.holds(facts))
+    return Choice(row.writer, row.reason(facts))
+
+
+def other_types(fold: Fold) -> tuple[str, ...]:
+    """Return the types of columns that only Spark reads and writes, in order."""
+    return tuple(dict.fromkeys(c.type.ddl for c in fold.columns if not c.type.is_native))
+
+
+def unsupported_feature(snapshot: Snapshot) -> str | None:
+    """Return what a table has that the native writer does not write, None if nothing."""
+    if not is_supported(snapshot, removes=True):
+        return "a table feature or property that only Spark writes"
+    if any(file.get("deletionVector") for file in snapshot.files.values()):
+        return "deletion vectors"
+    schema = TableSchema.of_json(snapshot.schema_string)
+    if any(_WIDENED in column.metadata for column in schema.fields):
+        return "widened columns"
+    return None

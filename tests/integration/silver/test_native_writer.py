@@ -1,0 +1,53 @@
+"""Small cuts are written to silver without Spark, with the same result."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.pipelines import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def commits(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
+    """Return the `commitInfo` of a silver table's commits."""
+    log = pipeline.path("silver", "public", table) / "_delta_log"
+    lines = (line for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines())
+    return [action["commitInfo"] for line in lines if "commitInfo" in (action := json.loads(line))]
+
+
+def test_small_cuts_of_all_identities_are_written_natively(pipeline: Pipeline) -> None:
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, big text, n numeric(12, 2), at timestamptz)",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        "CREATE TABLE bag (v text, n float8)",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+        "CREATE TABLE log (v text)",
+        "INSERT INTO t SELECT g, 'v' || g, repeat('x', 3000) || g, g / 3.0, now() FROM generate_series(1, 100) g",
+        "INSERT INTO bag SELECT g % 5, g % 3 FROM generate_series(1, 50) g",
+    )
+    pipeline.catch_up()
+    pipeline.assert_equal("t", "bag", "log")
+    pipeline.run(
+        "UPDATE t SET v = 'new' WHERE id % 7 = 0",
+        "UPDATE t SET id = id + 1000 WHERE id % 9 = 0",
+        "DELETE FROM t WHERE id % 10 = 0",
+        "INSERT INTO t VALUES (5000, 'a', 'b', 1, 'infinity')",
+        "UPDATE bag SET n = 'NaN' WHERE v = '1'",
+        "DELETE FROM bag WHERE v = '2'",
+        "INSERT INTO bag VALUES ('1', '-0'), (NULL, NULL)",
+        "INSERT INTO log SELECT generate_series(1, 10)",
+    )
+    pipeline.catch_up()
+    pipeline.assert_equal("t", "bag", "log")
+    pipeline.run("TRUNCATE t, log", "INSERT INTO t VALUES (1, 'a', NULL, NULL, NULL)")
+    pipeline.catch_up()
+    pipeline.assert_equal("t", "bag", "log")
+    for table in ("t", "bag", "log"):
+        found = commits(pipeline, table)
+        assert all(each["engineInfo"].startswith("pgdelta/") for each in found), found
+    operations = [each["operation"] for each in commits(pipeline, "t")]
+    assert operations == ["CREATE TABLE", "WRITE", "MERGE", "WRITE"]
