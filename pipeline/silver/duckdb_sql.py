@@ -57,14 +57,12 @@ class DuckSql(SqlSession):
         self._tables.append(name)
 
     def row(self, query: str) -> Any:
-        cursor = self._connection.execute(query)
-        values = cursor.fetchone()
-        assert values is not None
-        names = [column[0] for column in cursor.description]
-        return SimpleNamespace(**dict(zip(names, values, strict=True)))
+        found = self._connection.sql(query)
+        (values,) = found.fetchall()
+        return SimpleNamespace(**dict(zip(found.columns, values, strict=True)))
 
     def is_empty(self, query: str) -> bool:
-        return self._connection.execute(f"SELECT 1 FROM ({query}) AS q LIMIT 1").fetchone() is None
+        return not self._connection.sql(f"SELECT 1 FROM ({query}) AS q LIMIT 1").fetchall()
 
     def table(self, query: str) -> pa.Table:
         return self._connection.sql(query).to_arrow_table()
