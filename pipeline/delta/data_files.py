@@ -64,11 +64,22 @@ def write_data_file(folder: Path, rows: pa.Table) -> DataFile:
             write_page_checksum=True,
             store_schema=False,
             coerce_timestamps="us",
+            store_decimal_as_integer=True,  # as Spark does
+            write_statistics=_columns_with_statistics(rows.schema),
         )
     except BaseException:
         path.unlink(missing_ok=True)
         raise
     return DataFile(name, path.stat().st_size, rows.num_rows, statistics_of(rows))
+
+
+def _columns_with_statistics(schema: pa.Schema) -> list[str]:
+    """Return the columns of which each row group has statistics.
+
+    In those of FLOAT and DOUBLE, Arrow leaves out NaN, which is the greatest value for Spark and DuckDB.
+    """
+    fields = (field for field in schema if not pa.types.is_nested(field.type))
+    return [field.name for field in fields if not pa.types.is_floating(field.type)]
 
 
 def statistics_of(rows: pa.Table, indexed_columns: int = INDEXED_COLUMNS) -> str:
