@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.table_input import InputStart
+from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.delta.table_log import data_path, local_path
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
@@ -118,11 +118,25 @@ class ChangeRows:
         return found
 
 
-def condition(start: InputStart, end_lsn: LSN) -> str:
-    """Return SQL that is true for the rows of a table's input up to an LSN."""
-    if start.copy is not None:
-        return f"(op = 'R' OR end_lsn <= {int(end_lsn)}) AND {start.copy.condition()}"
-    return f"op NOT IN ('M', 'R') AND end_lsn > {int(start.offset)} AND end_lsn <= {int(end_lsn)}"
+def row_changes(rows: str, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey) -> str:
+    """Return DuckDB's query for the row changes in (first, last] of a table's input, without truncations.
+
+    Copied rows are inserts there, as in `log.between`.
+    """
+    copy = start.copy
+    if copy is None:
+        condition = f"op NOT IN ('M', 'R') AND end_lsn > {int(start.offset)} AND end_lsn <= {int(end_lsn)}"
+    else:
+        condition = f"(op = 'R' OR end_lsn <= {int(end_lsn)}) AND {copy.condition()}"
+    commit_lsn = copy.commit_lsn() if copy else "commit_lsn"
+    return (
+        "SELECT commit_lsn, ordinal, commit_time, CASE op WHEN 'R' THEN 'I' ELSE op END AS op, "
+        "relation_version, old_kind, old, new, unsent "
+        f"FROM (SELECT * REPLACE ({commit_lsn} AS commit_lsn) FROM {rows} WHERE {condition}) AS b "
+        "WHERE op IN ('I', 'U', 'D', 'R') "
+        f"AND (commit_lsn > {first[0]} OR (commit_lsn = {first[0]} AND ordinal > {first[1]})) "
+        f"AND (commit_lsn < {last[0]} OR (commit_lsn = {last[0]} AND ordinal <= {last[1]}))"
+    )
 
 
 def _read(path: str) -> pa.Table:

@@ -9,23 +9,32 @@ complete after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from pipeline.bronze.change_rows import ChangeRows, condition
+from pipeline.bronze.change_rows import ChangeRows, row_changes
 from pipeline.bronze.log import Bronze, between
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.table_input import InputStart, Survey
+from pipeline.bronze.table_input import InputStart, SequenceKey, Survey
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
+from pipeline.engine import DUCKDB, SPARK
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.policies import Refusal, refusal_of, refused_value, update_without_row
+from pipeline.silver.policies import (
+    Refusal,
+    refusal_of,
+    refused_value,
+    refuses_natively,
+    update_without_row,
+)
 from pipeline.silver.schema_operations import Hold, NeedsRebuild
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
-from pipeline.silver.step_writer import StepWriter
+from pipeline.silver.step_writer import StepWriter, Target
 from pipeline.silver.types import stored
 from pipeline.silver.write import Write, WriteKind, plan_write
 from pipeline.silver.write_plan import (
@@ -39,6 +48,7 @@ from pipeline.silver.write_plan import (
 )
 from pipeline.silver.writer_choice import (
     MOST_BYTES,
+    MOST_CHANGE_BYTES,
     Choice,
     WriteFacts,
     Writer,
@@ -48,6 +58,11 @@ from pipeline.silver.writer_choice import (
     unsupported_feature,
 )
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pipeline.silver.duckdb_sql import DuckSql
+    from pipeline.silver.spark_sql import SparkSql
+
 
 @dataclass(frozen=True, slots=True)
 class NativeWriting:
@@ -303,40 +318,56 @@ class BatchWriter:
         )
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
-        from pipeline.silver.duckdb_sql import DuckSql
         from pipeline.silver.native_target import NativeTarget, compact_small_files
 
         assert self._native is not None
-        rows = self._native.rows.read(self._name, plan.start, plan.end_lsn)
-        session = DuckSql()
-        try:
-            session.add("bronze", rows)
-            session.define("changes", _changes(write, plan))
-            most_bytes = None if self._native.setting == "native" else MOST_BYTES
+        most_bytes = None if self._native.setting == "native" else MOST_BYTES
+        with self._native_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
             target = NativeTarget(session, self._table, self._table.snapshot(), most_bytes)
-            writer = StepWriter(target, self._records, self._name)
-            misfits = writer.write(write)
-        finally:
-            session.close()
-        self._missing_values += writer.missing_values
+            misfits = self._write_to(target, write)
         compact_small_files(self._table)
         return misfits
 
     def _write_by_spark(self, write: Write, plan: RangePlan) -> int:
-        from pipeline.silver.spark_sql import SparkSql
         from pipeline.silver.spark_target import SparkTarget
 
-        spark = self._table.spark
-        changes = self._bronze.table_changes(self._name, plan.start, plan.end_lsn)
-        session = SparkSql(spark)
-        try:
-            session.add("changes", between(changes, write.step.start, write.step.end))
-            writer = StepWriter(SparkTarget(spark, session, self._table), self._records, self._name)
-            misfits = writer.write(write)
-        finally:
-            session.clear()
+        with self._spark_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
+            return self._write_to(SparkTarget(session.spark, session, self._table), write)
+
+    def _write_to(self, target: Target, write: Write) -> int:
+        writer = StepWriter(target, self._records, self._name)
+        misfits = writer.write(write)
         self._missing_values += writer.missing_values
         return misfits
+
+    @contextmanager
+    def _native_session(
+        self, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
+    ) -> Iterator[DuckSql]:
+        """Give a session of DuckDB with the row changes in (first, last] as `changes`."""
+        from pipeline.silver.duckdb_sql import DuckSql
+
+        assert self._native is not None
+        rows = self._native.rows.read(self._name, start, end_lsn)
+        with closing(DuckSql()) as session:
+            session.add("bronze", rows)
+            session.define("changes", row_changes("bronze", start, end_lsn, first, last))
+            yield session
+
+    @contextmanager
+    def _spark_session(
+        self, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
+    ) -> Iterator[SparkSql]:
+        """Give a session of Spark with the row changes in (first, last] as `changes`."""
+        from pipeline.silver.spark_sql import SparkSql
+
+        changes = self._bronze.table_changes(self._name, start, end_lsn)
+        session = SparkSql(self._table.spark)
+        try:
+            session.add("changes", between(changes, first, last))
+            yield session
+        finally:
+            session.clear()
 
     def _survey_before(self, start: InputStart, end_lsn: LSN) -> list[Survey]:
         """Survey the changes before the one that holds the table; copied rows are applied all or none."""
@@ -352,24 +383,37 @@ class BatchWriter:
         end_lsn: LSN,
     ) -> Refusal | None:
         """Return the first change that a policy refuses, or that does not identify its row."""
-        column, no_row = refused_value(surveys, relations, self._rule), update_without_row(surveys, relations)
+        engine = DUCKDB if self._reads_natively(surveys, relations, start, end_lsn) else SPARK
+        column = refused_value(surveys, relations, self._rule, engine)
+        no_row = update_without_row(surveys, relations)
         if column is None and no_row is None:
             return None
         truncates = [s.last_truncate for s in surveys if s.last_truncate]
-        changes = between(
-            self._bronze.table_changes(self._name, start, end_lsn),
-            max(truncates, default=(0, -1)),
-            max(s.last for s in surveys),
-        )
-        refused = changes.selectExpr(
-            "commit_lsn",
-            "ordinal",
-            f"{column or 'CAST(NULL AS STRING)'} AS refused",
-            f"{no_row or 'false'} AS has_no_row",
-        ).where("refused IS NOT NULL OR has_no_row")
-        for row in refused.orderBy("commit_lsn", "ordinal").limit(1).collect():
-            return refusal_of(self._name, row.commit_lsn, row.refused)
-        return None
+        first, last = max(truncates, default=(0, -1)), max(s.last for s in surveys)
+        refused = f"SELECT commit_lsn, ordinal, {column or engine.null('STRING')} AS refused, "
+        refused += f"{no_row or 'false'} AS has_no_row FROM changes"
+        query = f"SELECT * FROM ({refused}) AS r WHERE refused IS NOT NULL OR has_no_row"
+        opened = self._native_session if engine is DUCKDB else self._spark_session
+        with opened(start, end_lsn, first, last) as session:
+            if session.is_empty(query):
+                return None
+            found = session.row(f"{query} ORDER BY commit_lsn, ordinal LIMIT 1")
+        return refusal_of(self._name, found.commit_lsn, found.refused)
+
+    def _reads_natively(
+        self,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        start: InputStart,
+        end_lsn: LSN,
+    ) -> bool:
+        """Return whether changes are read without Spark to see whether a policy refuses one."""
+        if self._native is None or self._native.setting == "spark":
+            return False
+        if not refuses_natively(surveys, relations, self._rule):
+            return False
+        size = self._native.rows.size(self._name, start, end_lsn)
+        return size is not None and size <= MOST_CHANGE_BYTES
 
     def _current(self, registered: RegisteredTable | None) -> RegisteredTable | None:
         """Return how the table's rows are registered, also if a run ended before it registered them."""
@@ -412,18 +456,3 @@ class BatchWriter:
         if step.copy_id is not None and step.end_lsn < end_lsn:
             return self._txn.of(TxnKind.COPIED, step.copy_id)
         return self._txn.of(TxnKind.PART, step.part) if step.part else self._txn
-
-
-def _changes(write: Write, plan: RangePlan) -> str:
-    """Return the query for the row changes of a write among those of `bronze`; copied rows are inserts."""
-    (start_lsn, start), (end_lsn, end) = write.step.start, write.step.end
-    copy = plan.start.copy
-    commit_lsn = copy.commit_lsn() if copy else "commit_lsn"
-    return (
-        "SELECT commit_lsn, ordinal, commit_time, CASE op WHEN 'R' THEN 'I' ELSE op END AS op, "
-        "relation_version, old_kind, old, new, unsent FROM ("
-        f"SELECT * REPLACE ({commit_lsn} AS commit_lsn) FROM bronze "
-        f"WHERE {condition(plan.start, plan.end_lsn)}) AS b WHERE op IN ('I', 'U', 'D', 'R') "
-        f"AND (commit_lsn > {start_lsn} OR (commit_lsn = {start_lsn} AND ordinal > {start})) "
-        f"AND (commit_lsn < {end_lsn} OR (commit_lsn = {end_lsn} AND ordinal <= {end}))"
-    )

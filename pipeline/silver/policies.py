@@ -9,10 +9,10 @@ to lose, and copied rows are the source's, so neither is counted.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import Guards, TableRule
-from pipeline.delta.sql import literal
+from pipeline.engine import SPARK, Engine
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.types import silver_type
 from pipeline.silver.write_plan import Identity, identity_of
@@ -29,20 +29,39 @@ class Refusal:
 
 
 def refused_value(
-    surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], rule: TableRule
+    surveys: Sequence[Survey],
+    relations: Mapping[int, SourceRelation],
+    rule: TableRule,
+    engine: Engine = SPARK,
 ) -> str | None:
     """Return SQL for the name of the column whose value a change's policy refuses, None if there is none."""
     cases = []
-    for survey in surveys:
-        for index, column in enumerate(relations[survey.version].columns):
-            if rule.misfit_of(column.name) != "error":
-                continue
-            kind = silver_type(column, rule.types.get(column.name))
-            text = f"get(new, {index})"
-            if misfit := kind.misfit(text, f"({kind.value(text)})"):
-                is_refused = f"relation_version = {survey.version} AND {misfit}"
-                cases.append(f"CASE WHEN {is_refused} THEN {literal(column.name)} END")
+    for survey, index, column in _refusing_columns(surveys, relations, rule):
+        kind = silver_type(column, rule.types.get(column.name))
+        text = engine.get("new", index)
+        if misfit := kind.misfit(text, f"({kind.value(text, engine)})", engine):
+            is_refused = f"relation_version = {survey.version} AND {misfit}"
+            cases.append(f"CASE WHEN {is_refused} THEN {engine.literal(column.name)} END")
     return f"coalesce({', '.join(cases)})" if cases else None
+
+
+def refuses_natively(
+    surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], rule: TableRule
+) -> bool:
+    """Return whether DuckDB can tell which values are refused."""
+    found = _refusing_columns(surveys, relations, rule)
+    return all(silver_type(column, rule.types.get(column.name)).is_native for _, _, column in found)
+
+
+def _refusing_columns(
+    surveys: Sequence[Survey], relations: Mapping[int, SourceRelation], rule: TableRule
+) -> list[tuple[Survey, int, SourceColumn]]:
+    return [
+        (survey, index, column)
+        for survey in surveys
+        for index, column in enumerate(relations[survey.version].columns)
+        if rule.misfit_of(column.name) == "error"
+    ]
 
 
 def update_without_row(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation]) -> str | None:
@@ -57,7 +76,7 @@ def update_without_row(surveys: Sequence[Survey], relations: Mapping[int, Source
     ]
     if not versions:
         return None
-    return f"op = 'U' AND NOT old_kind <=> 'O' AND relation_version IN ({', '.join(versions)})"
+    return f"op = 'U' AND coalesce(old_kind, '') <> 'O' AND relation_version IN ({', '.join(versions)})"
 
 
 def refusal_of(name: TableName, commit_lsn: int, column: str | None) -> Refusal:
