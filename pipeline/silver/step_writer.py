@@ -239,8 +239,8 @@ class StepWriter:
             f"SELECT coalesce(bool_or(op = 'U' AND ({inherits})), false) AS inherits, "
             f"coalesce(bool_or(op = 'U' AND ({_keeps(fold)})), false) AS keeps, "
             f"CAST(coalesce({count}, 0) AS BIGINT) AS misfits, "
-            f"CAST(count_if({lost}) AS BIGINT) AS lost_keys, "
-            f"CAST(count_if(op <> 'D' AND ({unknown})) AS BIGINT) AS unknown FROM {source}"
+            f"count(CASE WHEN {lost} THEN 1 END) AS lost_keys, "
+            f"count(CASE WHEN op <> 'D' AND ({unknown}) THEN 1 END) AS unknown FROM {source}"
         )
         return _Found(row.inherits, row.keeps, row.misfits, row.lost_keys, row.unknown)
 
