@@ -20,6 +20,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.batch_writer import RangePlan
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
 from pipeline.silver.schema_operations import CreateTable, NeedsRebuild, Operation, RenameColumn
+from pipeline.silver.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables
 
 if TYPE_CHECKING:
@@ -103,9 +104,10 @@ def _table(applier: Applier, pending: BatchPlan, name: TableName, *, has_sql: bo
         planned = writer.plan(surveys, applier.relations, registered, start, pending.end.lsn)
         rows = writer.table.row_count() if planned.evolution and planned.evolution.operations else 0
         changes = writer.bronze.count_of(name, pending.end.lsn) if planned.rebuild else 0
+        choices = [writer.choose_writer(write, planned) for write in planned.writes]
     except Exception as error:  # the other tables are planned
         return TablePlan(name, facts.offset, counts, failure=report_error(error))
-    return TablePlan(name, facts.offset, counts, _steps(planned, rows, changes))
+    return TablePlan(name, facts.offset, counts, _steps(planned, rows, changes, choices))
 
 
 def _copy_sql(applier: Applier, pending: BatchPlan, table: ApplyTablePlan) -> tuple[str, ...]:
@@ -120,7 +122,9 @@ def _copy_sql(applier: Applier, pending: BatchPlan, table: ApplyTablePlan) -> tu
     return (*operations, *planned.statements)
 
 
-def _steps(planned: RangePlan, rows: int, changes: int) -> tuple[PlanStep, ...]:
+def _steps(
+    planned: RangePlan, rows: int, changes: int, choices: Sequence[Choice]
+) -> tuple[PlanStep, ...]:
     """Return the steps of a range: how the columns change, the writes, and the stop if there is one."""
     operations = planned.evolution.operations if planned.evolution else ()
     steps = [
@@ -134,8 +138,8 @@ def _steps(planned: RangePlan, rows: int, changes: int) -> tuple[PlanStep, ...]:
         for each in operations
     ]
     steps += [
-        PlanStep(write.commit.lsn, write.kind.value, "one write", None, (write.sql,), is_write=True)
-        for write in planned.writes
+        PlanStep(write.commit.lsn, write.kind.value, f"one write {choice}", None, (write.sql,), is_write=True)
+        for write, choice in zip(planned.writes, choices, strict=True)
     ]
     if planned.stop:
         steps.append(

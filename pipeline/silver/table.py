@@ -27,8 +27,9 @@ from pipeline.silver.foreign_commits import has_lost_offset, refuse_foreign_comm
 from pipeline.silver.schema_evolution import rule_for_rebuild
 from pipeline.silver.schema_operations import NeedsRebuild
 from pipeline.silver.swap import BufferedRecords, swap_in
-from pipeline.silver.write import KeyRangesUnusable
+from pipeline.silver.write import KeyRangesUnusable, Write
 from pipeline.silver.write_plan import surveys_of_newest
+from pipeline.silver.writer_choice import Choice
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -95,6 +96,10 @@ class SilverTable:
     ) -> RangePlan:
         """Return what `apply` would do; change nothing."""
         return self._writer.plan(surveys, relations, registered, start, end_lsn)
+
+    def choose_writer(self, write: Write, plan: RangePlan) -> Choice:
+        """Return who would carry out a write of a plan, and why."""
+        return self._writer.choose_writer(write, plan)
 
     def apply(
         self,

@@ -61,6 +61,10 @@ class Choice:
         """Whether the native writer writes."""
         return self.writer is Writer.NATIVE
 
+    def __str__(self) -> str:
+        """Return who writes and why, for people."""
+        return f"{'without' if self.is_native else 'by'} Spark ({self.reason})"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -82,7 +86,7 @@ TABLE = (
     Row(
         lambda w: w.changes > MOST_CHANGES,
         Writer.SPARK,
-        lambda w: f"{format_count(w.changes, 'change')} are pending",
+        lambda w: format_count(w.changes, "change"),
     ),
     Row(
         lambda w: (w.change_bytes or 0) > MOST_CHANGE_BYTES,
@@ -94,7 +98,7 @@ TABLE = (
         Writer.SPARK,
         lambda w: f"{format_size(w.compared_bytes)} of the table are compared",
     ),
-    Row(lambda w: True, Writer.NATIVE, lambda w: f"{format_count(w.changes, 'change')} are few"),
+    Row(lambda w: True, Writer.NATIVE, lambda w: format_count(w.changes, "change")),
 )
 """The first row that holds decides."""
 

@@ -19,7 +19,7 @@ from pipeline.report.status import read_status
 from pipeline.report.status_page import Status
 from pipeline.silver.as_of import as_of
 from pipeline.silver.fold import Fold
-from pipeline.silver.step_writer import StepWriter
+from pipeline.silver.spark_target import SparkTarget
 from pipeline.silver.write import Write
 from pipeline.verify.audit import run_audit
 from tests.support.pipelines import MakePipeline, Pipeline
@@ -88,7 +88,7 @@ def test_plan_says_what_apply_then_does(pipeline: Pipeline) -> None:
         ("Column n was added with a default.", "5 rows get the default", None),
     ]
     assert [(step.is_write, step.holds, step.cost) for step in other.steps] == [
-        (True, False, "one write"),
+        (True, False, "one write without Spark (1 change)"),
         (False, True, "nothing is applied from there on"),
     ]
     shown = printed(planned)
@@ -121,11 +121,17 @@ def planned_sql(pipeline: Pipeline) -> dict[str, list[str]]:
     return statements
 
 
+def by_spark(pipeline: Pipeline) -> Pipeline:
+    """Return the pipeline with all of silver written by Spark."""
+    silver = replace(pipeline.config.silver, writer="spark")
+    return replace(pipeline, config=replace(pipeline.config, silver=silver))
+
+
 def executed_sql(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *tables: str) -> dict[str, list[str]]:
     """Apply, and return what Spark is given for each silver table: statements, and writes of frames."""
     given: dict[str, list[str]] = {table: [] for table in tables}
     paths = {f"{pipeline.path('silver', 'public', table)}`": table for table in tables}
-    run, commit = SparkSession.sql, StepWriter._commit
+    run, commit = SparkSession.sql, SparkTarget.commit_rows
 
     def record(statement: str) -> None:
         if statement.startswith(("CREATE ", "ALTER ", "UPDATE ", "MERGE ", "INSERT ")):
@@ -137,14 +143,13 @@ def executed_sql(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *tables: s
         record(statement)
         return run(session, statement, *arguments, **options)  # type: ignore[arg-type]
 
-    def commit_write(writer: StepWriter, source: DataFrame, write: Write, fold: Fold) -> None:
-        if write.statement is None:  # an append or overwrite by Spark's writer of frames
-            record(write.sql)
-        commit(writer, source, write, fold)
+    def commit_rows(target: SparkTarget, write: Write, fold: Fold) -> None:
+        record(write.sql)  # an append or overwrite by Spark's writer of frames
+        commit(target, write, fold)
 
     with monkeypatch.context() as patch:
         patch.setattr(SparkSession, "sql", sql)
-        patch.setattr(StepWriter, "_commit", commit_write)
+        patch.setattr(SparkTarget, "commit_rows", commit_rows)
         pipeline.apply()
     return given
 
@@ -152,6 +157,7 @@ def executed_sql(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *tables: s
 def test_the_sql_of_a_plan_is_what_spark_is_then_given(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pipeline = by_spark(pipeline)
     pipeline.run(
         "CREATE TABLE t (id int PRIMARY KEY, v int, w text)",
         "CREATE TABLE bag (v text)",
@@ -195,7 +201,7 @@ def test_the_sql_of_a_plan_is_what_spark_is_then_given(
 def test_the_sql_of_a_plan_starts_a_new_table_from_its_copy(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = make_pipeline(copy="initial", create_publication="all")
+    pipeline = by_spark(make_pipeline(copy="initial", create_publication="all"))
     pipeline.run(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT g, 'geheim' FROM generate_series(1, 5) g",

@@ -26,7 +26,8 @@ def test_small_cuts_of_all_identities_are_written_natively(pipeline: Pipeline) -
         "CREATE TABLE bag (v text, n float8)",
         "ALTER TABLE bag REPLICA IDENTITY FULL",
         "CREATE TABLE log (v text)",
-        "INSERT INTO t SELECT g, 'v' || g, repeat('x', 3000) || g, g / 3.0, now() FROM generate_series(1, 100) g",
+        "INSERT INTO t SELECT g, 'v' || g, repeat('x', 3000) || g, g / 3.0, now()"
+        " FROM generate_series(1, 100) g",
         "INSERT INTO bag SELECT g % 5, g % 3 FROM generate_series(1, 50) g",
     )
     pipeline.catch_up()

@@ -15,11 +15,11 @@ from random import Random
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pipeline.delta.schema import TableSchema
 
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
+from pipeline.delta.schema import TableSchema
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import INHERITED, Fold
