@@ -293,12 +293,6 @@ class LakeTable:
             writer = writer.option(name, value)
         writer.option("userMetadata", metadata).save(self.path)
 
-    def create_natively(self, ddl: str) -> None:
-        """Create a table on this machine, empty, unless it exists, as Spark's CREATE TABLE does."""
-        if not self.exists():
-            metadata = json.dumps({OURS: 1, "operation": "create"})
-            native_write.create(self.folder, TableSchema.of_ddl(ddl), {}, metadata, by_statement=True)
-
     def ensure_for_appends(self, ddl: str) -> None:
         """Create a table for `append_rows` unless it exists, without Delta's auto compaction."""
         snapshot = self.snapshot()

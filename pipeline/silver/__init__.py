@@ -4,8 +4,10 @@
 - types: `types` (PostgreSQL type → Delta type), `text_parsers` (its SQL)
 - columns: `column_mapping`, `schema_evolution` and `schema_operations` are pure; `schema_writer` plans with
   them for one table, and changes it
-- rows: `write_plan` (the steps of an input), `fold` (one row per key) and `write` (the MERGE) are pure SQL;
-  `folded_frames` and `step_writer` run it
+- rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE) and
+  `writer_choice` (Spark or not) are pure
+- writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and
+  `spark_target`, or `duckdb_sql` and `native_target`
 - one table: `batch_writer` plans a range completely, then carries it out; `table` applies ranges, starts from
   a copy, rebuilds; `swap` replaces all rows in one commit
 - limits: `policies` (guards, refused values) and `foreign_commits`

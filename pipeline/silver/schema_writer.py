@@ -5,14 +5,17 @@ table has afterwards. `apply` carries them out and records an event for each. Co
 physical names, which a rename does not change.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
+from pipeline.delta.native_write import create
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import Feature, LakeTable
-from pipeline.delta.txn import TableCommit, TxnId, TxnKind, commit_settings
+from pipeline.delta.txn import OURS, TableCommit, TxnId, TxnKind, commit_settings
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import LSN
@@ -228,7 +231,8 @@ class SchemaWriter:
     def _perform(self, planned: PlannedOperation) -> None:
         operation = planned.operation
         if isinstance(operation, CreateTable) and self._creates_natively and operation.is_native:
-            self._table.create_natively(operation.ddl)
+            schema, metadata = TableSchema.of_ddl(operation.ddl), json.dumps({OURS: 1, "operation": "create"})
+            create(self._table.folder, schema, {}, metadata, by_statement=True)
             return
         for statement in planned.enable:
             self._table.spark.sql(statement)

@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "postgres",
         "protocol",
         "table_copy",
+        "units",
     },
     "ingest": {"bronze", "config", "delta", "postgres", "progress", "protocol", "table_copy"},
     "report": {
@@ -136,6 +137,7 @@ PACKAGES: dict[str, set[str]] = {
         "verify",
     },
     "delta": {"delta"},
+    "duckdb": {"bronze", "silver"},
     "py4j": {"delta"},
     "yaml": {"config"},
     "click": {"cli"},
