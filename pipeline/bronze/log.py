@@ -30,7 +30,8 @@ from pipeline.table_name import TableName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
+# A checkpoint lists all files, and bronze commits up to once a second.
+_CHECKPOINTS = {"delta.checkpointInterval": "50"}
 MOST_FILES = 32  # more are listed by a job of their own
 MOST_COMMITS = 100
 _INPUT_COLUMNS = ("op", "xid", "copy_id", "commit_lsn")  # by which a table's input is selected
@@ -127,7 +128,7 @@ class Bronze:
         """Create the tables unless they exist."""
         self.relations.ensure(spark_ddl(RELATIONS))
         self.prepared.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY)
-        self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY)
+        self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | _CHECKPOINTS)
 
     def captured_offset(self) -> BronzeOffset | None:
         """Return the LSN up to which bronze is complete, None if it records no offset.

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from pipeline.delta.checkpoint_files import commit_name, list_log
+from pipeline.delta.checkpoint_files import Checkpoint, commit_name, list_log
 from pipeline.delta.sync import sync_file, sync_folder
 
 _INTERVAL = "delta.checkpointInterval"
@@ -28,6 +28,7 @@ _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "wee
 _DURATION = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?=\s|$)")
 _VERSIONED = re.compile(r"\.?([0-9]{20})\.")
 _LAST = "_last_checkpoint"
+_CLEANING = 5  # checkpoints between two clean-ups
 _SHADOW = ".checkpoint-"
 _ABANDONED = 3600.0  # seconds after which no process writes a checkpoint any more
 
@@ -35,13 +36,14 @@ _ABANDONED = 3600.0  # seconds after which no process writes a checkpoint any mo
 def checkpoint_if_due(table: Path, version: int, configuration: Mapping[str, str]) -> bool:
     """Write a checkpoint of a version, and clean the log up, if the table's interval says so."""
     try:
-        interval = int(configuration.get(_INTERVAL, _DEFAULT_INTERVAL))
+        interval = max(int(configuration.get(_INTERVAL, _DEFAULT_INTERVAL)), 1)
     except ValueError:
         interval = _DEFAULT_INTERVAL
-    if version <= 0 or version % max(interval, 1):
+    if version <= 0 or version % interval:
         return False
     write_checkpoint(table, version)
-    if configuration.get(_CLEANS, "true").lower() == "true":
+    # which lists the log
+    if version % (interval * _CLEANING) == 0 and configuration.get(_CLEANS, "true").lower() == "true":
         remove_expired(table, version, time.time() - _seconds(configuration.get(_RETENTION)))
     return True
 
@@ -51,11 +53,10 @@ def write_checkpoint(table: Path, version: int) -> None:
     from deltalake import DeltaTable
 
     log = table / "_delta_log"
-    listed = list_log(str(log))
-    if any(checkpoint.version == version for checkpoint in listed.checkpoints):
+    if (log / _name(version)).exists():
         return
     _remove_abandoned(table)
-    base = next((each for each in listed.checkpoints if each.version < version), None)
+    base = _newest_checkpoint(log, version)
     shadow = table / f"{_SHADOW}{uuid4()}"
     links = shadow / "_delta_log"
     try:
@@ -81,6 +82,21 @@ def write_checkpoint(table: Path, version: int) -> None:
         _replace_pointer(log, version, pointer)
     finally:
         shutil.rmtree(shadow, ignore_errors=True)
+
+
+def _name(version: int) -> str:
+    return f"{version:020}.checkpoint.parquet"
+
+
+def _newest_checkpoint(log: Path, version: int) -> Checkpoint | None:
+    """Return the newest checkpoint before a version, without listing the log if it is the last one."""
+    try:
+        last = json.loads((log / _LAST).read_bytes())
+        if int(last["version"]) < version and (log / _name(last["version"])).exists():
+            return Checkpoint(last["version"], (str(log / _name(last["version"])),))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass
+    return next((each for each in list_log(str(log)).checkpoints if each.version < version), None)
 
 
 def _remove_abandoned(table: Path) -> None:

@@ -140,11 +140,11 @@ def test_a_log_is_cleaned_with_each_checkpoint(
 ) -> None:
     more = {"delta.enableExpiredLogCleanup"}
     monkeypatch.setattr(native_write, "PLAIN_PROPERTIES", native_write.PLAIN_PROPERTIES | more)
-    table = table_of(tmp_path, checkpointInterval="4", **properties)
-    append(table, *range(7))
+    table = table_of(tmp_path, checkpointInterval="2", **properties)
+    append(table, *range(9))
     age(table, 6, 31)
-    append(table, 7)
-    assert (names(table, ".json")[0] == 4) == is_cleaned
+    append(table, 9)
+    assert (names(table, ".json")[0] == 6) == is_cleaned
 
 
 def test_a_checksum_follows_from_the_one_before(tmp_path: Path) -> None:
