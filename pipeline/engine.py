@@ -76,8 +76,8 @@ class Engine(enum.Enum):
     def try_cast(self, value: str, ddl: str) -> str:
         """Return SQL like `cast`, NULL if the type cannot hold the value.
 
-        DuckDB reads more texts than Spark, so the form of a text has to be checked before; `integer` and
-        `floating` need no check.
+        DuckDB reads more texts than Spark, so the form of a text has to be checked before; `integer`,
+        `floating` and `rounded` do that.
         """
         return f"try_cast({value} AS {self.type_name(ddl)})"
 
@@ -87,7 +87,7 @@ class Engine(enum.Enum):
         """Return SQL for the integer that any text shows, NULL if it shows none or one too large."""
         if self is Engine.SPARK:
             return self.try_cast(text, ddl)
-        return self.try_cast(self.first_group(text, _INTEGER), ddl)
+        return self._checked(text, ddl, r"^-?[0-9]+\z", self.try_cast(self.first_group(text, _INTEGER), ddl))
 
     def floating(self, text: str, ddl: str) -> str:
         """Return SQL for the FLOAT or DOUBLE nearest to the number that any text shows, else NULL.
@@ -101,10 +101,35 @@ class Engine(enum.Enum):
         finite = self.try_cast(self.first_group(text, _NUMBER), ddl)
         nan, least, greatest = (self.cast(f"'{name}'", ddl) for name in ("NaN", "-Infinity", "Infinity"))
         infinite = f"CASE WHEN {self.matches(text, _NEGATIVE)} THEN {least} ELSE {greatest} END"
-        return (
-            f"CASE WHEN {self.matches(text, _NUMBER)} THEN {finite} "
-            f"WHEN {self.matches(text, _NAN)} THEN {nan} WHEN {self.matches(text, _INFINITY)} THEN {infinite} END"
-        )
+        is_nan, is_infinite = self.matches(text, _NAN), self.matches(text, _INFINITY)
+        other = f"coalesce({finite}, CASE WHEN {is_nan} THEN {nan} WHEN {is_infinite} THEN {infinite} END)"
+        return self._checked(text, ddl, r"^-?[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?\z", other)
+
+    def _checked(self, text: str, ddl: str, usual: str, other: str) -> str:
+        """Return SQL for the cast of texts of the usual form, and another value for all others.
+
+        Extracting a group takes three times as long as matching a pattern.
+        """
+        return f"CASE WHEN {self.matches(text, usual)} THEN {self.try_cast(text, ddl)} ELSE {other} END"
+
+    def rounded(self, text: str, ddl: str) -> str:
+        """Return SQL for the DECIMAL nearest to a decimal number, half away from zero, NULL if out of bounds.
+
+        The text is a number, maybe with an exponent, or `Infinity`.
+        """
+        if self is Engine.SPARK:
+            return self.try_cast(text, ddl)
+        # DuckDB reads numbers with exponents inexactly: the point is moved among padded digits instead.
+        most = f"length({text}) + 100"
+        mantissa = self.first_group(text, "^-?([0-9.]+)[eE]")
+        exponent = self.try_cast(self.first_group(text, "[eE]([+-]?[0-9]+)"), "BIGINT")
+        digits = f"concat(repeat('0', {most}), replace({mantissa}, '.', ''), repeat('0', {most}))"
+        whole = f"{most} + length({self.first_group(mantissa, '^([0-9]*)')})"
+        point = f"CAST({whole} + greatest(least({exponent}, {most}), -({most})) AS BIGINT)"
+        sign = f"CASE WHEN {self.starts_with(text, '-')} THEN '-' ELSE '' END"
+        plain = f"concat({sign}, substr({digits}, 1, {point}), '.', substr({digits}, {point} + 1))"
+        number = f"CASE WHEN {self.matches(text, '[eE]')} THEN {plain} ELSE {text} END"
+        return self.try_cast(number, ddl)
 
     def starts_with(self, text: str, prefix: str) -> str:
         """Return SQL that is true if a text begins with a constant."""

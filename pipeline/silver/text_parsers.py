@@ -1,9 +1,9 @@
 r"""Silver types: a Delta type, and the SQL that reads PostgreSQL's text into it, in Spark and in DuckDB.
 
 A parser is an SQL expression over the text; it returns NULL for a misfit, a text that the type cannot
-hold. Nothing is rounded or guessed: casts accept more than PostgreSQL prints (`2024`, `now`, a BC date as AD),
-in each engine something else, so dates and numbers are checked before they are cast. Only a `clamped` type
-has the nearest value instead, and its misfits are recorded all the same.
+hold. Nothing is rounded or guessed: casts accept more than PostgreSQL prints (`2024`, `now`, a BC date as
+AD), and each engine's something else, so dates and numbers are checked before they are cast. Only a `clamped`
+type has the nearest value instead, and its misfits are recorded all the same.
 
 Both engines give the same value for every text, whether PostgreSQL prints it or not. There is one description
 of each type; `engine` spells it.
@@ -11,11 +11,8 @@ of each type; `engine` spells it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-
-import pyarrow as pa
 
 from pipeline.engine import SPARK, Engine
 
@@ -136,41 +133,6 @@ class SilverType:
                 text = f"replace({text}, '{zero}', '{zero.replace('-', '')}')"
         return text
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The type of the values in a Parquet file; raises ValueError for types that only Spark writes."""
-        return arrow_type(self.ddl)
-
-
-_ARROW = {
-    "STRING": pa.string(),
-    "BINARY": pa.binary(),
-    "BOOLEAN": pa.bool_(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "DATE": pa.date32(),
-    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
-    "TIMESTAMP_NTZ": pa.timestamp("us"),
-}
-_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-
-
-def arrow_type(ddl: str) -> pa.DataType:
-    """Return the Arrow type of a Delta type; raise ValueError for a type that only Spark writes.
-
-    The element of a list is called `element`, as Spark's Parquet files have it.
-    """
-    if ddl.startswith("ARRAY<"):
-        return pa.list_(pa.field("element", arrow_type(ddl[len("ARRAY<") : -1])))
-    if match := _DECIMAL.fullmatch(ddl):
-        return pa.decimal128(int(match[1]), int(match[2]))
-    if ddl not in _ARROW:
-        raise ValueError(f"{ddl} has no Arrow type.")
-    return _ARROW[ddl]
-
 
 _NOT_FINITE = r"^(-?Infinity|NaN)\z"
 _NUMBER = r"^-?(([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|Infinity)\z"
@@ -186,7 +148,7 @@ def _number(ddl: str, least: str, greatest: str, parser: Parser) -> SilverType:
 
     def nearest(engine: Engine, text: str) -> str:
         # Both engines round half away from zero, as PostgreSQL's numeric does.
-        value = engine.try_cast(engine.try_cast(text, rounded), ddl)
+        value = engine.try_cast(engine.rounded(text, rounded), ddl)
         bound = _sign(engine, text, engine.cast(least, ddl), engine.cast(greatest, ddl))
         is_small = f"abs({engine.try_cast(text, 'DOUBLE')}) < 1"
         outside = f"CASE WHEN {is_small} THEN {engine.cast('0', ddl)} ELSE {bound} END"
@@ -222,10 +184,11 @@ def finite(ddl: str, greatest: str) -> SilverType:
 
 
 _YMD = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_TIME = r"[ T](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?"
+_MINUTE = rf"{_YMD}[ T](?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_SECOND = rf"{_MINUTE}:[0-5][0-9](?:\.[0-9]{{1,9}})?"
 # PostgreSQL's zones are within 16 hours of UTC.
-_OFFSET = "Z|[+-](?:0[0-9]|1[0-5])(?::[0-5][0-9](?::[0-5][0-9])?)?"
-_LOCAL = rf"^({_YMD}(?:{_TIME})?)(?:{_OFFSET})?\z"
+_ZONE = "Z|[+-](?:0[0-9]|1[0-5])(?::[0-5][0-9](?::[0-5][0-9])?)?"
+_MOMENT = rf"^(?:{_YMD}|{_MINUTE}|({_SECOND})(?:{_ZONE})?)\z"
 
 
 def _dated(ddl: str, shape: str, greatest: str) -> SilverType:
@@ -233,8 +196,12 @@ def _dated(ddl: str, shape: str, greatest: str) -> SilverType:
 
     def parse(engine: Engine, text: str) -> str:
         has_shape = f"{engine.matches(text, shape)} AND NOT {engine.starts_with(text, '0000')}"
+        if ddl != "TIMESTAMP_NTZ":
+            return f"CASE WHEN {has_shape} THEN {engine.try_cast(text, ddl)} END"
         # A local time is what the text shows, whatever its zone.
-        local = engine.first_group(text, _LOCAL) if ddl == "TIMESTAMP_NTZ" else text
+        signs = ((text, "+"), (text, "Z"), (f"substr({text}, 11)", "-"))
+        has_zone = " OR ".join(engine.contains_text(part, sign) for part, sign in signs)
+        local = f"CASE WHEN {has_zone} THEN {engine.first_group(text, shape)} ELSE {text} END"
         return f"CASE WHEN {has_shape} THEN {engine.try_cast(local, ddl)} END"
 
     def nearest(engine: Engine, text: str) -> str:
@@ -262,8 +229,8 @@ BINARY = SilverType("BINARY", _binary)
 SMALLINT, INT, BIGINT = _integer("SMALLINT", 16), _integer("INT", 32), _integer("BIGINT", 64)
 FLOAT, DOUBLE = _floating("FLOAT"), _floating("DOUBLE")
 DATE = _dated("DATE", rf"^{_YMD}\z", "9999-12-31")
-TIMESTAMP_NTZ = _dated("TIMESTAMP_NTZ", _LOCAL, "9999-12-31 23:59:59.999999")
-TIMESTAMP = _dated("TIMESTAMP", _LOCAL, "9999-12-31 23:59:59.999999+00")
+TIMESTAMP_NTZ = _dated("TIMESTAMP_NTZ", _MOMENT, "9999-12-31 23:59:59.999999")
+TIMESTAMP = _dated("TIMESTAMP", _MOMENT, "9999-12-31 23:59:59.999999+00")
 
 
 def decimal(precision: int, scale: int) -> SilverType:
