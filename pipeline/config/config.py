@@ -21,6 +21,7 @@ from pipeline.config.scalars import (
     Number,
     Publication,
     Root,
+    Seconds,
     Text,
     Version,
     Word,
@@ -325,6 +326,15 @@ class Silver:
             " and unpublished tables with `source.copy: initial`."
         ),
     ] = "keep"
+    min_interval: Annotated[
+        Seconds,
+        Field(
+            description="Least time between two writes to a table in a continuous run, for fewer and larger"
+            " writes; 0 writes what is pending in every batch. A run with the trigger `available-now` writes"
+            " all tables.",
+            examples=["30s", "5min"],
+        ),
+    ] = 0
     guards: Annotated[
         Guards,
         Field(
