@@ -91,7 +91,8 @@ def _values(field: dict[str, Any]) -> str:
         elif "maximum" in kind:
             words.append(f"{kind['minimum']} to {kind['maximum']}")
         elif isinstance(kind.get("type"), list):
-            words.append("bytes: `500kB`, `20MB`, `1GB`")
+            is_time = "min" in kind["pattern"]
+            words.append("time: `30s`, `5min`, `1h`" if is_time else "bytes: `500kB`, `20MB`, `1GB`")
         elif kind.get("type") in _KINDS:
             words.append(_KINDS[kind["type"]])
     if field.get("additionalProperties"):

@@ -105,6 +105,10 @@ class Applier:
         """Lift the guards of the tables that match, for the life of this object."""
         self._planner.is_confirmed = matches
 
+    def keep_intervals(self) -> None:
+        """Write no table again before its `min_interval` has passed, for the life of this object."""
+        self._planner.keeps_intervals = True
+
     def close(self) -> None:
         """Wait for the batch that runs, and run no other: Spark would wait for it without end."""
         with self._lock:
@@ -231,6 +235,8 @@ class Applier:
             state = self._write_table(table, plan, since)
             entry = entries.current(name, state.applied, since, is_behind=bool(state.held))
             self._planner.expected_versions.record(name, entry)
+            if table.step.writes and not state.held:
+                self._planner.record_write(name)
             return state, entry
         except Exception as error:
             failure = describe_conflict(error) or report_error(error)

@@ -56,6 +56,7 @@ def _apply(
         if stop.is_set():
             return applier.summary
     if trigger == "continuous":
+        applier.keep_intervals()
         applier.apply_pending()  # the query does not repeat a micro-batch that the last run did not apply
     checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
     failure = _follow(applier, trigger, stop, status, checkpoint)

@@ -85,7 +85,9 @@ class Planner:
         self.copies_version = -1
         self.expected_versions = ExpectedVersions(bronze.lake, self.path, bronze.txn)
         self.is_confirmed: Callable[[TableName], bool] = lambda name: False  # a person lifted its guards
+        self.keeps_intervals = False  # else all pending changes are applied
         self.tables: Mapping[TableName, TablePlan] = {}  # of the last plan
+        self._written_at: dict[TableName, float] = {}
         self._config = config
         self._records = records
         self._relations_version = -1
@@ -113,7 +115,9 @@ class Planner:
         self._read_folders(known)
         tables = {
             name: replace(
-                known.table(name, self._folders.found.get(name)), is_confirmed=self.is_confirmed(name)
+                known.table(name, self._folders.found.get(name)),
+                is_confirmed=self.is_confirmed(name),
+                since_write=self._since_write(name),
             )
             for name in known.captured
         }
@@ -133,7 +137,8 @@ class Planner:
         plans = {}
         for name, facts in tables.items():
             surveys = tuple(found.get(name, ()))
-            facts = replace(facts, counts=_counts(surveys), is_replaced=name in replaced)
+            if decisions[name].step is not Step.POSTPONE:  # it was not surveyed
+                facts = replace(facts, counts=_counts(surveys), is_replaced=name in replaced)
             plans[name] = TablePlan(facts, decide(facts), surveys)
         self.tables = plans
         return BatchPlan(
@@ -146,6 +151,15 @@ class Planner:
             names,
             self._commit_time(plans, known),
         )
+
+    def record_write(self, name: TableName) -> None:
+        """Record that a table was written now, which begins its interval."""
+        self._written_at[name] = time.monotonic()
+
+    def _since_write(self, name: TableName) -> float | None:
+        """Return the seconds since this process wrote a table, None if it need not wait."""
+        written_at = self._written_at.get(name) if self.keeps_intervals else None
+        return None if written_at is None else time.monotonic() - written_at
 
     def _read_records(self, end: BronzeOffset, manifest: Manifest) -> LakeFacts:
         registered = self._records.tables.read()

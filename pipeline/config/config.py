@@ -21,6 +21,7 @@ from pipeline.config.scalars import (
     Number,
     Publication,
     Root,
+    Seconds,
     Text,
     Version,
     Word,
@@ -334,6 +335,15 @@ class Silver:
             " tables on other storage than this machine's or with column mapping, is always written by Spark."
         ),
     ] = "auto"
+    min_interval: Annotated[
+        Seconds,
+        Field(
+            description="Least time between two writes to a table in a continuous run, for fewer and larger"
+            " writes; 0 writes what is pending in every batch. A run with the trigger `available-now` writes"
+            " all tables.",
+            examples=["30s", "5min"],
+        ),
+    ] = 0
     guards: Annotated[
         Guards,
         Field(

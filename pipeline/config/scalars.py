@@ -27,6 +27,9 @@ _CREDENTIALS = re.compile(r"[\w+.-]+://[^/@]*:[^/]*@")
 _BYTE_UNITS = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _BYTES = re.compile(r"([0-9]{1,12})\s*(B|kB|MB|GB)?")
 _BYTES_SCHEMA = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^[0-9]{1,12}\s*(B|kB|MB|GB)?$"}
+_TIME_UNITS = {"s": 1, "min": 60, "h": 3600}
+_SECONDS = re.compile(r"([0-9]{1,9})\s*(s|min|h)?")
+_SECONDS_SCHEMA = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^[0-9]{1,9}\s*(s|min|h)?$"}
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SILVER_TYPE = re.compile(
     r"BOOLEAN|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|STRING|BINARY|DATE|TIMESTAMP|TIMESTAMP_NTZ|VARIANT"
@@ -92,6 +95,14 @@ def read_byte_count(node: Node) -> int:
     if match is None:
         raise ValueError("Expected a number of bytes, such as 500kB, 20MB or 1GB.")
     return int(match[1]) * _BYTE_UNITS[match[2] or "B"]
+
+
+def read_seconds(node: Node) -> int:
+    """Return seconds, written as a number or with the unit s, min or h as in PostgreSQL's settings."""
+    match = _SECONDS.fullmatch(node.expand()) if isinstance(node, Scalar) else None
+    if match is None:
+        raise ValueError("Expected a time in whole units, such as 30s, 5min or 1h.")
+    return int(match[1]) * _TIME_UNITS[match[2] or "s"]
 
 
 def read_limit(node: Node) -> int | None:
@@ -178,6 +189,11 @@ ByteCount = Annotated[
     int,
     BeforeValidator(read_byte_count),
     WithJsonSchema(_BYTES_SCHEMA),
+]
+Seconds = Annotated[
+    int,
+    BeforeValidator(read_seconds),
+    WithJsonSchema(_SECONDS_SCHEMA),
 ]
 Limit = Annotated[
     int | None,

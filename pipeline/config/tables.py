@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from pipeline.config.scalars import Internal, Limit, Mode, SilverType, Text, Word
+from pipeline.config.scalars import Internal, Limit, Mode, Seconds, SilverType, Text, Word
 from pipeline.table_name import TableGlob, TableName
 
 FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -23,7 +23,7 @@ TypeChanges = Annotated[Literal["hold", "rebuild"], Word]
 DetachedTables = Annotated[Literal["keep", "archive"], Word]
 
 #: Keys of a rule that default to the key of the same name in `silver`.
-INHERITED = ("mode", "dropped_columns", "type_changes", "detached_tables")
+INHERITED = ("mode", "dropped_columns", "type_changes", "detached_tables", "min_interval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,14 @@ class TableRule:
             json_schema_extra={"x-default": "`silver.detached_tables`"},
         ),
     ] = "keep"
+    min_interval: Annotated[
+        Seconds,
+        Field(
+            description="Least time between two writes to each of these tables.",
+            examples=["30s", "5min"],
+            json_schema_extra={"x-default": "`silver.min_interval`"},
+        ),
+    ] = 0
     guards: Annotated[
         Guards,
         Field(

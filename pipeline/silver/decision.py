@@ -31,6 +31,7 @@ class Step(enum.Enum):
     APPLY = "apply changes"
     PARTIAL_RESYNC = "put copied keys"
     REBUILD = "rebuild from bronze"
+    POSTPONE = "wait for its interval"
     HOLD = "hold"
     FAIL = "fail"
 
@@ -40,7 +41,7 @@ class Step(enum.Enum):
         return self in _WRITING
 
 
-STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL)
+STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL, Step.POSTPONE)
 _WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Step.REBUILD})
 
 
@@ -68,6 +69,8 @@ class TableFacts:
     is_replaced: bool = False  # changes of another table were recorded under its name
     guards: Guards = NO_LIMITS
     is_confirmed: bool = False  # a person lifted the guards
+    min_interval: int = 0  # least seconds between two writes
+    since_write: float | None = None  # seconds since this run wrote it; None: not yet, or it need not wait
 
     @property
     def excess(self) -> str | None:
@@ -75,6 +78,15 @@ class TableFacts:
         if self.is_confirmed or self.offset == INVALID or not self.counts:
             return None
         return find_excess(self.name, self.counts, self.guards)
+
+    @property
+    def is_early(self) -> bool:
+        """Whether pending changes wait because the last write is younger than the interval.
+
+        Before the survey that is known of a table which the manifest shows to be behind.
+        """
+        is_recent = self.since_write is not None and self.since_write < self.min_interval
+        return is_recent and self.has_changes and (self.counts is not None or self.is_behind)
 
     @property
     def has_changes(self) -> bool:
@@ -116,6 +128,7 @@ TABLE = (
         "rows lost", lambda t: t.lost and (t.has_changes or t.partial_copies), Step.REBUILD, lambda t: t.lost
     ),
     Row("keys complete", lambda t: t.partial_copies, Step.PARTIAL_RESYNC),
+    Row("written recently", lambda t: t.is_early, Step.POSTPONE, lambda t: _awaits_interval(t)),
     Row("changes pending", lambda t: t.has_changes, Step.APPLY),
     Row("up to date", lambda t: True, Step.SKIP),
 )
@@ -131,6 +144,13 @@ def decide(facts: TableFacts) -> Decision:
 def awaits_copy(name: TableName) -> str:
     """Return the sentence for a table whose copy is not complete."""
     return f"Table {name} waits for its copy. Run pgdelta ingest to complete it."
+
+
+def _awaits_interval(facts: TableFacts) -> str:
+    return (
+        f"Table {facts.name} was written less than {facts.min_interval} s ago, its min_interval. A later"
+        " batch applies its changes."
+    )
 
 
 def _awaits_keys(name: TableName) -> str:

@@ -122,6 +122,7 @@ class LakeFacts:
             has_key_requests=name in self.key_requests,
             partial_copies=tuple(p for p in partial if p.id > max(started, 0) and p.end_lsn < self.end.lsn),
             guards=rule.guards if rule else NO_LIMITS,
+            min_interval=rule.min_interval if rule else 0,
         )
 
     def recorded(self, name: TableName) -> TableFacts:

@@ -105,6 +105,29 @@ def test_bytes_have_units(tmp_path: Path, written: str, bytes_read: int) -> None
     assert (copying.rate_limit, copying.range_size) == (bytes_read, bytes_read)
 
 
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("0", 0), ("7", 7), ("30s", 30), ("5 min", 300), ("${WAIT}", 7200)]
+)
+def test_an_interval_has_units(tmp_path: Path, written: str, seconds: int) -> None:
+    text = f"pipeline: s\nsilver: {{min_interval: {written!r}}}\ntables: [{{source: a.b}}]\n"
+    config = load(tmp_path, text, WAIT="2h")
+    assert (config.silver.min_interval, config.tables[0].min_interval) == (seconds, seconds)
+
+
+def test_the_interval_of_a_table_goes_before_that_of_all(tmp_path: Path) -> None:
+    text = "pipeline: s\nsilver: {min_interval: 1h}\n"
+    config = load(tmp_path, text + "tables: [{source: a.b, min_interval: 0}, {source: '*.*'}]\n")
+    assert [rule.min_interval for rule in config.tables] == [0, 3600]
+    assert load(tmp_path, "pipeline: s\n").silver.min_interval == 0
+
+
+@pytest.mark.parametrize("text", ["30sec", "-1", "1.5h", "5m", "[1]", "", "1234567890"])
+def test_an_interval_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    assert mistake(tmp_path, f"pipeline: s\nsilver:\n  min_interval: {text}\n") == (
+        "c.yaml:3: silver.min_interval: Expected a time in whole units, such as 30s, 5min or 1h."
+    )
+
+
 def test_guards_of_a_table_go_before_those_of_all(tmp_path: Path) -> None:
     config = load(
         tmp_path,

@@ -11,7 +11,7 @@ from pipeline.bronze.copy_states import CompleteCopy, Gap
 from pipeline.config.tables import Guards
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.decision import TABLE, Step, TableFacts, decide
+from pipeline.silver.decision import STOPPED, TABLE, Step, TableFacts, decide
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "orders")
@@ -38,6 +38,11 @@ ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
         "gone",
     ),
     "keys complete": (replace(AT_REST, partial_copies=(KEYS,)), Step.PARTIAL_RESYNC, None),
+    "written recently": (
+        replace(AT_REST, counts={"I": 1}, min_interval=30, since_write=29.9),
+        Step.POSTPONE,
+        "less than 30 s ago",
+    ),
     "changes pending": (replace(AT_REST, counts={"I": 1}), Step.APPLY, None),
     "up to date": (AT_REST, Step.SKIP, None),
 }
@@ -79,9 +84,7 @@ def test_the_row_above_decides_where_both_hold(above: str, below: str) -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_what_stops_a_table_has_a_sentence(name: str) -> None:
     decision = decide(ROWS[name][0])
-    assert (decision.sentence is not None) == (
-        decision.step in (Step.WAIT, Step.HOLD, Step.FAIL) or name == "rows lost"
-    )
+    assert (decision.sentence is not None) == (decision.step in STOPPED or name == "rows lost")
 
 
 def test_guards_hold_no_table_without_rows_and_none_that_a_person_confirmed() -> None:
@@ -96,6 +99,21 @@ def test_before_the_survey_a_table_that_bronze_is_ahead_of_is_surveyed() -> None
     assert decide(behind).step is Step.APPLY
     assert decide(replace(behind, offset=LSN(100))).step is Step.SKIP
     assert decide(replace(behind, offset=INVALID, lost="The table is gone.")).step is Step.REBUILD
+
+
+def test_an_interval_postpones_only_changes_and_only_while_it_lasts() -> None:
+    early = ROWS["written recently"][0]
+    assert decide(replace(early, since_write=30.0)).step is Step.APPLY
+    assert decide(replace(early, since_write=None)).step is Step.APPLY
+    assert decide(replace(early, min_interval=0, since_write=0.0)).step is Step.APPLY
+    assert decide(replace(early, counts=NONE)).step is Step.SKIP
+
+
+def test_before_the_survey_only_a_table_that_is_behind_is_known_to_be_early() -> None:
+    early = replace(ROWS["written recently"][0], counts=None)
+    assert decide(early).step is Step.APPLY
+    assert decide(replace(early, is_behind=True)).step is Step.POSTPONE
+    assert decide(replace(early, is_behind=True, offset=LSN(100))).step is Step.SKIP
 
 
 def test_lost_rows_come_back_with_copied_keys_too() -> None:

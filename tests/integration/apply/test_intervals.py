@@ -1,0 +1,77 @@
+"""`min_interval`: a continuous run writes a table again only after its interval; a single run writes all."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.config.tables import TableRule
+from pipeline.report.status import read_status
+from pipeline.report.status_page import BEHIND
+from pipeline.silver.decision import Step
+from pipeline.table_name import TableName
+from tests.support.pipelines import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+SLOW, FAST = TableName("public", "slow"), TableName("public", "fast")
+
+
+def change(pipeline: Pipeline) -> None:
+    pipeline.run(*(f"INSERT INTO {table} SELECT count(*) FROM {table}" for table in ("slow", "fast")))
+    pipeline.ingest()
+
+
+def test_a_table_waits_for_its_interval_and_holds_back_no_other(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = (TableRule("public.slow", min_interval=3600), TableRule("*.*"))
+    pipeline = replace(pipeline, config=replace(pipeline.config, tables=rules))
+    pipeline.run("CREATE TABLE slow (id int PRIMARY KEY)", "CREATE TABLE fast (id int PRIMARY KEY)")
+    pipeline.ingest()
+    applier = Applier(pipeline.spark, pipeline.config)
+    applier.keep_intervals()
+    change(pipeline)
+    applier.apply_pending()
+    pipeline.assert_equal("slow", "fast")
+    manifest = applier.manifest
+    assert manifest is not None
+    assert not manifest.behind
+    version = pipeline.version("slow")
+
+    for _ in range(2):  # the second finds it behind, and does not survey it
+        change(pipeline)
+        applier.apply_pending()
+        assert applier.decisions[SLOW].step is Step.POSTPONE
+        assert applier.manifest is not None
+        assert applier.manifest.behind == {SLOW: manifest.lsn}
+        assert pipeline.version("slow") == version
+        pipeline.assert_equal("fast")
+    states = {table.name: table.state for table in read_status(pipeline.config, spark=pipeline.spark).tables}
+    assert states[SLOW] == BEHIND
+    newest = pipeline.frame("_pgdelta", "manifests").count()
+    applier.apply_pending()  # bronze has nothing new
+    assert pipeline.frame("_pgdelta", "manifests").count() == newest
+
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600)
+    monkeypatch.setattr("pipeline.apply.planner.time", later)
+    applier.apply_pending()
+    assert applier.manifest is not None
+    assert not applier.manifest.behind
+    assert pipeline.version("slow") == version + 1
+    pipeline.assert_equal("slow", "fast")
+
+
+def test_a_single_run_waits_for_no_interval(pipeline: Pipeline) -> None:
+    rules = (TableRule("public.slow", min_interval=3600), TableRule("*.*"))
+    pipeline = replace(pipeline, config=replace(pipeline.config, tables=rules))
+    pipeline.run("CREATE TABLE slow (id int PRIMARY KEY)", "CREATE TABLE fast (id int PRIMARY KEY)")
+    pipeline.ingest()
+    for _ in range(2):
+        change(pipeline)
+        assert pipeline.apply().exit_code(strict=True) == 0
+        pipeline.assert_equal("slow", "fast")
