@@ -122,9 +122,7 @@ def _copy_sql(applier: Applier, pending: BatchPlan, table: ApplyTablePlan) -> tu
     return (*operations, *planned.statements)
 
 
-def _steps(
-    planned: RangePlan, rows: int, changes: int, choices: Sequence[Choice]
-) -> tuple[PlanStep, ...]:
+def _steps(planned: RangePlan, rows: int, changes: int, choices: Sequence[Choice]) -> tuple[PlanStep, ...]:
     """Return the steps of a range: how the columns change, the writes, and the stop if there is one."""
     operations = planned.evolution.operations if planned.evolution else ()
     steps = [
