@@ -27,6 +27,8 @@ INDEXED_COLUMNS = 32  # Delta's default: the first columns have statistics
 _TEXT_LENGTH = 32  # of a minimum; a longer one is cut off, a longer maximum is left out
 _DOUBLE_DIGITS = 15  # a DECIMAL of more digits is not exact for a reader that takes it for a double
 _MILLISECOND = timedelta(milliseconds=1)
+_MOST_ROWS = 1 << 20  # in a row group
+_ROW_GROUP = 16 << 20  # bytes in memory: a reader needs no more than one row group at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def write_data_file(folder: Path, rows: pa.Table) -> DataFile:
         pq.write_table(
             rows,
             path,
+            row_group_size=min(_MOST_ROWS, max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes))),
             compression="snappy",
             write_page_checksum=True,
             store_schema=False,

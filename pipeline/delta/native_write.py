@@ -54,6 +54,7 @@ _FEATURES = frozenset(
         "vacuumProtocolCheck",
     }
 )
+_LARGE_FILE = 8 << 20  # bytes; it is not rewritten when small files are compacted
 _LAST_LEGACY_VERSION = 6  # of a writer without a list of features
 # properties that ask more, unless they have this value
 _INACTIVE = {
@@ -184,22 +185,16 @@ def delete(
 
 
 def compact(folder: Path, snapshot: Snapshot) -> int:
-    """Compact all files of a table into one and return the version."""
-    if len(snapshot.files) < 2:
+    """Compact the small files of a table into one and return the version; all of them fit into memory."""
+    small = {key: add for key, add in snapshot.files.items() if add["size"] < _LARGE_FILE}
+    if len(small) < 2:
         return snapshot.version
-    rows = read_rows(str(folder), snapshot)
-    metrics = {"numRemovedFiles": str(len(snapshot.files)), "numAddedFiles": "1"}
+    rows = read_rows(str(folder), snapshot.with_files(small))
+    metrics = {"numRemovedFiles": str(len(small)), "numAddedFiles": "1"}
     operation = Operation("OPTIMIZE", {"predicate": "[]", "zOrderBy": "[]"}, metrics)
-    return _replace(folder, snapshot, rows, operation, data_change=False)
-
-
-def _replace(
-    folder: Path, snapshot: Snapshot, rows: pa.Table, operation: Operation, *, data_change: bool
-) -> int:
-    removes = [remove_action(add, data_change=data_change) for add in snapshot.files.values()]
+    removes = [remove_action(add, data_change=False) for add in small.values()]
     files = [rows_file(folder, snapshot, rows)] if rows.num_rows else []
-    reads = Reads(whole_table=data_change)
-    return _commit_files(folder, snapshot, removes, files, None, operation, reads, data_change=data_change)
+    return _commit_files(folder, snapshot, removes, files, None, operation, Reads(), data_change=False)
 
 
 def _commit_files(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.delta.native_commit import (
@@ -139,6 +140,23 @@ def test_a_compaction_does_not_conflict_with_an_append(
     assert (ids(table), len(table.snapshot().files)) == ([0, 1, 2, 3], 2)
     last = list(table.operations_after(-1))[-1]
     assert last.operation == "OPTIMIZE"
+
+
+def test_a_compaction_leaves_large_files_as_they_are(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        table.append_rows([{"id": number}], DDL)
+    monkeypatch.setattr("pipeline.delta.data_files._ROW_GROUP", 8)
+    before = {add["path"] for add in table.snapshot().files.values()}
+    table.compact_rows()
+    assert len(before) > 1
+    [one] = table.snapshot().files.values()
+    assert pq.ParquetFile(table.folder / one["path"]).num_row_groups > 1
+    monkeypatch.setattr("pipeline.delta.native_write._LARGE_FILE", one["size"])
+    table.append_rows([{"id": 7}], DDL)
+    table.compact_rows()
+    assert one["path"] in {add["path"] for add in table.snapshot().files.values()}
 
 
 def test_a_compaction_conflicts_with_another_one(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
