@@ -5,10 +5,11 @@ Bronze is read from the LSN of the newest manifest that is a day old: the rest i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
 
 from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS
 from pipeline.bronze.copy_states import CompleteCopy
@@ -18,9 +19,6 @@ from pipeline.delta.sql import EPOCH, from_microseconds, to_microseconds
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 WINDOW = timedelta(days=1)
 RECENT = timedelta(hours=1)
@@ -129,29 +127,18 @@ def _read_manifests(lake: Lake, lsns: Collection[LSN], before: datetime) -> _Man
     table = lake.table("_pgdelta", "manifests")
     if not table.exists():
         return _Manifests(INVALID, {}, None)
-    rows = table.rows(["lsn", "commit_time", "written_at"])
-    found = sorted(
-        zip(
-            rows.column("lsn").to_pylist(),
-            _microseconds(rows.column("written_at")),
-            _microseconds(rows.column("commit_time")),
-            strict=True,
-        ),
-        key=lambda row: row[:2],
-    )
-    limit = to_microseconds(before)
-    start_lsn = max((lsn for lsn, written_at, _ in found if written_at < limit), default=0)
-    newest = Mark(LSN(found[-1][0]), from_microseconds(found[-1][1])) if found else None
+    rows = table.rows(["lsn", "written_at", "commit_time"])
+    lsn, written_at, committed = (rows.column(name).cast("int64").to_pylist() for name in rows.column_names)
+    limit, marks = to_microseconds(before), list(zip(lsn, written_at, strict=True))
+    start_lsn = max((each for each, written in marks if written < limit), default=0)
+    newest = max(marks, default=None)
     times: dict[LSN, datetime] = {}
-    position, last = 0, None
-    for requested in sorted(lsns):
-        while position < len(found) and found[position][0] <= requested:
-            last = max((t for t in (last, found[position][2]) if t is not None), default=None)
-            position += 1
-        if last is not None:
-            times[requested] = from_microseconds(last)
-    return _Manifests(LSN(start_lsn), times, newest)
-
-
-def _microseconds(column: pa.ChunkedArray) -> list[Any]:
-    return list(column.cast("int64").to_pylist())
+    if lsns:
+        found = sorted((each, time) for each, time in zip(lsn, committed, strict=True) if time is not None)
+        starts = [each for each, _ in found]
+        latest = [*accumulate((time for _, time in found), max)]
+        for requested in lsns:
+            if (count := bisect_right(starts, requested)) > 0:
+                times[requested] = from_microseconds(latest[count - 1])
+    mark = None if newest is None else Mark(LSN(newest[0]), from_microseconds(newest[1]))
+    return _Manifests(LSN(start_lsn), times, mark)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.rows import Where
-from pipeline.delta.sql import now, to_microseconds
+from pipeline.delta.sql import from_microseconds, now, to_microseconds
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
@@ -96,7 +96,7 @@ class Manifests:
 
     def last_before(self, lsn: LSN) -> LSN:
         """Return the LSN of the newest manifest below an LSN, INVALID if there is none."""
-        return LSN(max((mark.lsn for mark in self._marks() if mark.lsn < lsn), default=INVALID))
+        return LSN(max((mark[0] for mark in self._marks() if mark[0] < lsn), default=INVALID))
 
     def at(self, lsn: LSN | None = None, time: datetime | None = None) -> Manifest:
         """Return the newest manifest, or the newest at or before an LSN or a commit time.
@@ -109,32 +109,34 @@ class Manifests:
         marks = self._marks()
         wanted = marks
         if lsn is not None:
-            wanted = [mark for mark in marks if mark.lsn <= lsn]
+            wanted = [mark for mark in marks if mark[0] <= lsn]
         elif time is not None:
-            wanted = [mark for mark in marks if mark.commit_time is not None and mark.commit_time <= time]
+            latest = to_microseconds(time)
+            wanted = [mark for mark in marks if mark[2] is not None and mark[2] <= latest]
         found = self._newest(wanted)
         if found is not None:
             return found
-        known = [mark for mark in marks if lsn is not None or mark.commit_time is not None]
+        known = [mark for mark in marks if lsn is not None or mark[2] is not None]
         if not known:
             raise LakeError(
                 f"{root} has no manifest with a commit time, because no change was applied yet. "
                 "Run pgdelta apply."
             )
-        oldest = min(known, key=lambda mark: mark.lsn)
-        begins = f"The oldest manifest is of LSN {oldest.lsn}"
-        if time is not None and oldest.commit_time is not None:
+        oldest, _, committed = min(known, key=lambda mark: mark[0])
+        begins = f"The oldest manifest is of LSN {LSN(oldest)}"
+        if time is not None and committed is not None:
             raise LakeError(
                 f"{root} has no manifest at or before {time.isoformat(' ')}. "
-                f"{begins}, committed {oldest.commit_time.isoformat(' ')}."
+                f"{begins}, committed {from_microseconds(committed).isoformat(' ')}."
             )
         raise LakeError(f"{root} has no manifest at or before LSN {lsn}. {begins}.")
 
     def _marks(self) -> list[_Mark]:
         if not self._table.exists():
             return []
-        rows = self._table.rows(["lsn", "commit_time", "written_at"]).to_pylist()
-        return [_Mark(LSN(row["lsn"]), _utc(row["commit_time"]), row["written_at"]) for row in rows]
+        rows = self._table.rows(["lsn", "written_at", "commit_time"])
+        columns = (rows.column(name).cast("int64").to_pylist() for name in rows.column_names)
+        return list(zip(*columns, strict=True))
 
     def _newest(self, marks: Sequence[_Mark]) -> Manifest | None:
         """Return the manifest of the last of these marks, None if there are none."""
@@ -143,24 +145,19 @@ class Manifests:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        last = max(marks, key=lambda mark: (mark.lsn, mark.written_at))
+        lsn, written_at, committed = max(marks, key=lambda mark: mark[:2])
 
         def is_last(rows: pa.Table) -> Any:
-            written_at = rows.column("written_at").cast(pa.int64())
-            is_at = pc.equal(written_at, to_microseconds(last.written_at))
-            return pc.and_(pc.equal(rows.column("lsn"), int(last.lsn)), is_at)
+            is_at = pc.equal(rows.column("written_at").cast(pa.int64()), written_at)
+            return pc.and_(pc.equal(rows.column("lsn"), lsn), is_at)
 
         rows = self._table.rows(["tables"], Where(("lsn", "written_at"), is_last)).to_pylist()
-        return Manifest(last.lsn, last.commit_time, tuple(_entry(entry) for entry in rows[0]["tables"]))
+        time = None if committed is None else from_microseconds(committed)
+        return Manifest(LSN(lsn), time, tuple(_entry(entry) for entry in rows[0]["tables"]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """What is read of every manifest."""
-
-    lsn: LSN
-    commit_time: datetime | None
-    written_at: datetime
+_Mark = tuple[int, int, int | None]
+"""What is read of every manifest: LSN, when it was written, commit time (microseconds since 1970)."""
 
 
 def _entry(row: Mapping[str, Any]) -> ManifestEntry:
@@ -174,7 +171,3 @@ def _entry(row: Mapping[str, Any]) -> ManifestEntry:
         row["table_id"],
         None if row["offset"] is None else LSN(row["offset"]),
     )
-
-
-def _utc(time: datetime | None) -> datetime | None:
-    return None if time is None else time.astimezone(timezone.utc)
