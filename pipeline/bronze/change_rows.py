@@ -7,8 +7,10 @@ kept until the next batch begins, or until it is too much.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.log import Bronze
@@ -36,7 +38,7 @@ COLUMNS = (
     "unsent",
     "copy_id",
 )
-_KEPT_BYTES = 128 << 20  # of the files that are kept
+_KEPT_BYTES = 64 << 20  # of the files that are kept
 
 
 class ChangeRows:
@@ -75,15 +77,14 @@ class ChangeRows:
 
     def _files(self, name: TableName, start: InputStart, end_lsn: LSN) -> dict[str, int] | None:
         """Return the files that may have rows of a table's input, with their sizes in bytes."""
-        import os
-
         bronze = self._bronze
         if bronze.changes.local_path is None:
             return None
         new = bronze.new_files
         if start.copy is None and new is not None and new.covers(start.offset, end_lsn):
             paths = [local_path(path) for path in new.paths]
-            return {path: os.path.getsize(path) for path in paths}
+            with suppress(FileNotFoundError):  # compacted meanwhile: another file has its rows
+                return {path: os.path.getsize(path) for path in paths}
         found = {}
         for path, add in bronze.changes.snapshot().files.items():
             if add.get("deletionVector"):

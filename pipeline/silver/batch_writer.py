@@ -287,12 +287,15 @@ class BatchWriter:
         if (self._table.offset(write.commit.txn) or INVALID) >= write.commit.lsn:
             return 0
         if self.choose_writer(write, plan).is_native:
+            from pipeline.silver.duckdb_sql import is_out_of_memory
             from pipeline.silver.native_target import NotNative
 
             try:
                 return self._write_natively(write, plan)
-            except NotNative:
-                pass  # Spark can
+            except Exception as error:
+                # Nothing is committed yet, and Spark can write it.
+                if not (isinstance(error, NotNative) or is_out_of_memory(error)):
+                    raise
         return self._write_by_spark(write, plan)
 
     def choose_writer(self, write: Write, plan: RangePlan) -> Choice:
@@ -318,12 +321,17 @@ class BatchWriter:
         )
 
     def _write_natively(self, write: Write, plan: RangePlan) -> int:
-        from pipeline.silver.native_target import NativeTarget, compact_small_files
+        from pipeline.silver.native_target import NativeTarget, NotNative, compact_small_files
 
         assert self._native is not None
         most_bytes = None if self._native.setting == "native" else MOST_BYTES
+        snapshot = self._table.snapshot()
+        if unsupported_feature(snapshot) is not None:
+            raise NotNative("the table has changed")
+        if snapshot.offsets.get(str(write.commit.txn), INVALID) >= write.commit.lsn:
+            return 0  # another apply wrote it meanwhile
         with self._native_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
-            target = NativeTarget(session, self._table, self._table.snapshot(), most_bytes)
+            target = NativeTarget(session, self._table, snapshot, most_bytes)
             misfits = self._write_to(target, write)
         compact_small_files(self._table)
         return misfits

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-MEMORY_LIMIT = "1GB"
-THREADS = 2
+_SETTINGS: dict[str, Any] = {
+    "memory_limit": "1GB",
+    "threads": 2,
+    "temp_directory": "",  # rows are not written to disk: what needs more memory is left to Spark
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,  # names are relations, never variables of this program
+}
 
 _lock = threading.Lock()
 _databases: list[duckdb.DuckDBPyConnection] = []  # one at most, for the process
@@ -28,13 +34,17 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
     with _lock:
         if not _databases:
-            settings: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "threads": THREADS}
-            database = duckdb.connect(":memory:", config=settings)
-            database.execute("SET TimeZone = 'UTC'")
-            _databases.append(database)
+            _databases.append(duckdb.connect(":memory:", config=_SETTINGS))
         connection = _databases[0].cursor()
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a query needs more memory than it may use."""
+    import duckdb
+
+    return isinstance(error, duckdb.OutOfMemoryException)
 
 
 class DuckSql(SqlSession):

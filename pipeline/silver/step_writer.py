@@ -267,6 +267,8 @@ def _key_text(fold: Fold, i: int, engine: Engine) -> str:
     kind = fold.columns[fold.key[i]].type
     if kind.ddl == "BINARY":
         return f"concat({engine.literal(chr(92) + 'x')}, lower(hex(k{i})))"
+    if kind.ddl == "TIMESTAMP" and engine is not SPARK:
+        return f"CAST(k{i} AT TIME ZONE 'UTC' AS VARCHAR)"  # without the zone, as in Spark
     plain = kind.element is None and kind.is_comparable
     return engine.cast(f"k{i}", "STRING") if plain else kind.canonical_value(f"k{i}", engine)
 

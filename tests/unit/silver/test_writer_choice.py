@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.delta.table_log import Snapshot
 from pipeline.silver.fold import Fold, FoldColumn
-from pipeline.silver.text_parsers import HSTORE, INT, STRING, VARIANT
+from pipeline.silver.text_parsers import DOUBLE, HSTORE, INT, STRING, VARIANT, array_of
 from pipeline.silver.write import WriteKind
 from pipeline.silver.writer_choice import (
     MOST_CHANGE_BYTES,
@@ -53,8 +53,8 @@ def test_spark_writes_what_only_it_can_whatever_the_setting(facts: WriteFacts, r
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        (replace(SMALL, changes=MOST_CHANGES + 1), "500,001 changes"),
-        (replace(SMALL, change_bytes=MOST_CHANGE_BYTES + 1), "64.0 MiB of bronze are read"),
+        (replace(SMALL, changes=MOST_CHANGES + 1), "250,001 changes"),
+        (replace(SMALL, change_bytes=MOST_CHANGE_BYTES + 1), "32.0 MiB of bronze are read"),
         (replace(SMALL, compared_bytes=MOST_COMPARED_BYTES + 1), "64.0 MiB of the table are compared"),
     ],
 )
@@ -75,6 +75,13 @@ def test_types_that_only_spark_writes_are_named_once() -> None:
     ]
     assert other_types(Fold(tuple(columns), (), (1,))) == ("VARIANT", "MAP<STRING,STRING>")
     assert other_types(Fold(tuple(columns[:1]), (), (1,))) == ()
+
+
+def test_keys_whose_text_the_engines_write_differently_are_left_to_spark() -> None:
+    columns = tuple(FoldColumn(kind.ddl, kind, {1: 0}) for kind in (INT, DOUBLE, array_of(STRING)))
+    assert other_types(Fold(columns, (), (1,))) == ()
+    assert other_types(Fold(columns, (0,), (1,))) == ()
+    assert other_types(Fold(columns, (0, 1, 2), (1,))) == ("DOUBLE key", "ARRAY<STRING> key")
 
 
 def snapshot(metadata: dict[str, Any] | None = None, **options: Any) -> Snapshot:
