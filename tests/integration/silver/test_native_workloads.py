@@ -1,0 +1,97 @@
+"""Silver equals the source after random workloads whose tables are all written without Spark.
+
+Nothing here may start Spark: every batch would need a job for each of its tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.config.config import Config
+from pipeline.config.tables import TableRule
+from pipeline.delta.spark.provider import SparkProvider
+from pipeline.delta.table import LakeTable
+from pipeline.ingest.job import run_ingest
+from tests.support.comparable.arrow import arrow_rows
+from tests.support.comparable.silver import silver_path
+from tests.support.comparable.source import snapshot, source_columns, source_rows
+from tests.support.seeds import seed_of_run
+from tests.support.servers import Database
+from tests.support.workload.tables import Connection, Schema, Table, create_schema
+from tests.support.workload.transactions import Step, run_workload
+
+pytestmark = pytest.mark.postgres
+
+FIXED_SEED = 20_263
+
+
+class RowSteps(Step):
+    """Steps that change no column: Spark adds those."""
+
+    def add_column(self, table: Table) -> None:
+        self.insert(table)
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(provider: SparkProvider) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(SparkProvider, "session", property(refuse))
+
+
+@pytest.mark.parametrize("copy", ["initial", "never"])
+def test_random_workloads_need_no_spark(database: Database, tmp_path: Path, copy: str) -> None:
+    prove(database, tmp_path, FIXED_SEED, copy=copy, schemas=2, cuts=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copy", ["initial", "never"])
+def test_many_random_workloads_need_no_spark(database: Database, tmp_path: Path, copy: str) -> None:
+    prove(database, tmp_path, seed_of_run(), copy=copy, schemas=60, cuts=8)
+
+
+def prove(database: Database, folder: Path, seed: int, *, copy: str, schemas: int, cuts: int) -> None:
+    print(f"PGDELTA_SEED={seed}")
+    rng = Random(seed)
+    config = database.config("*.*", root=str(folder / "lake"), create_publication="all", copy=copy)
+    config = replace(config, tables=(TableRule("w_*.*"),))
+    if copy == "never":
+        run_ingest(config)
+    applier = Applier(None, config)
+    with database.connect() as source:
+        source.execute("CREATE TABLE other (v int)")
+        for number in range(schemas):
+            schema = create_schema(source, rng, name=f"w_{number}")
+            for _ in range(cuts):
+                run_workload(source, rng, 4, schema=schema, steps=RowSteps)
+                run_ingest(config)
+                source.execute("INSERT INTO other VALUES (1)")  # a copy is applied once the stream is past it
+                run_ingest(config)
+                if rng.random() < 0.2:
+                    applier = Applier(None, config)
+                summary = applier.apply_pending()
+                assert summary.exit_code(strict=True) == 0, summary.tables
+                assert_equal(source, config, schema)
+
+
+def assert_equal(source: Connection, config: Config, schema: Schema) -> None:
+    with snapshot(source):
+        for name in schema.names:
+            columns = source_columns(source, *name)
+            wanted = source_rows(source, *name, columns)
+            path = silver_path(config.storage.root, *name)
+            if not LakeTable(path).exists():
+                assert not wanted, name
+                continue
+            found = arrow_rows(path, [column.name for column in columns])
+            assert found == wanted, (
+                name,
+                list((wanted - found).items())[:3],
+                list((found - wanted).items())[:3],
+            )
