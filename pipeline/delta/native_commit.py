@@ -11,6 +11,7 @@ transaction ids, and `ConflictError` if the write has to be made again from the 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -34,6 +35,7 @@ Action = dict[str, Any]
 
 ENGINE = f"pgdelta/{__version__}"
 SYNC_VARIABLE = "PGDELTA_SYNC"  # false omits syncing to disk, for measurements
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _ENCODED_UUID = 20  # characters; a folder may precede it
 
@@ -194,10 +196,8 @@ def _link(temporary: Path, target: Path) -> bool:
     except FileExistsError:
         # NFS repeats a request whose answer was lost, and then finds the link that the first request made
         return os.path.samefile(temporary, target)
-    except FileNotFoundError:
-        raise
     except OSError as error:
-        if error.strerror and os.path.exists(temporary):
+        if error.errno in _NO_LINKS:
             raise LakeError(
                 f"The file system of {target.parent} has no hard links ({error.strerror}), so two writers "
                 "could commit one version. Use a storage.root on a file system with hard links."
