@@ -39,6 +39,7 @@ COLUMNS = (
     "copy_id",
 )
 _KEPT_BYTES = 64 << 20  # of the files that are kept
+_MOST_BYTES_OF_FILE = 512 << 20  # of its values in memory
 
 
 class ChangeRows:
@@ -62,7 +63,10 @@ class ChangeRows:
         return None if files is None else sum(files.values())
 
     def read(self, name: TableName, start: InputStart, end_lsn: LSN) -> pa.Table:
-        """Return rows of a table that include its input up to an LSN."""
+        """Return rows of a table that include its input up to an LSN.
+
+        Raises TooLargeError if they need too much memory.
+        """
         import pyarrow as pa
 
         files = self._files(name, start, end_lsn)
@@ -142,13 +146,15 @@ def row_changes(rows: str, start: InputStart, end_lsn: LSN, first: SequenceKey, 
 
 def _read(path: str) -> pa.Table:
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
+
+    from pipeline.delta.data_files import read_data_file
 
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            rows = file.read(columns=list(COLUMNS))
+        rows = read_data_file(path, COLUMNS, _MOST_BYTES_OF_FILE)
     except FileNotFoundError:
-        raise LakeError(f"The file {path} of bronze is missing. Restore it from a backup.") from None
+        raise LakeError(
+            f"The file {path} of bronze is missing: no other program may change bronze's folders."
+        ) from None
     return rows.filter(pc.field("op") != "M")
 
 

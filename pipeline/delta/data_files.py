@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -26,6 +26,7 @@ from pipeline.delta.native_commit import now_milliseconds
 INDEXED_COLUMNS = 32  # Delta's default: the first columns have statistics
 _TEXT_LENGTH = 32  # of a minimum; a longer one is cut off, a longer maximum is left out
 _DOUBLE_DIGITS = 15  # a DECIMAL of more digits is not exact for a reader that takes it for a double
+_BATCH_ROWS = 16_384  # that are read before their size is looked at
 _MILLISECOND = timedelta(milliseconds=1)
 _MOST_ROWS = 1 << 20  # in a row group
 _ROW_GROUP = 16 << 20  # bytes in memory: a reader needs no more than one row group at a time
@@ -52,6 +53,29 @@ class DataFile:
                 "stats": self.stats,
             }
         }
+
+
+class TooLargeError(Exception):
+    """The rows of a file need more memory than they may use."""
+
+
+def read_data_file(path: str, columns: Sequence[str], most_bytes: int) -> pa.Table:
+    """Return those of the columns that a Parquet file has; raise TooLargeError if they need more memory.
+
+    A small file may have many equal values, of any length. Raises FileNotFoundError.
+    """
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
+        names = set(file.schema_arrow.names)
+        schema = pa.schema([file.schema_arrow.field(name) for name in columns if name in names])
+        if not schema.names:
+            return pa.table({"": pa.nulls(file.metadata.num_rows)}).select([])
+        size, batches = 0, []
+        for batch in file.iter_batches(_BATCH_ROWS, columns=schema.names):
+            size += batch.nbytes
+            if size > most_bytes:
+                raise TooLargeError(f"{path} has more than {most_bytes} bytes of values")
+            batches.append(batch)
+        return pa.Table.from_batches(batches) if batches else schema.empty_table()
 
 
 def write_data_file(folder: Path, rows: pa.Table) -> DataFile:

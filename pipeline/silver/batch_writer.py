@@ -22,7 +22,7 @@ from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
-from pipeline.engine import DUCKDB, SPARK
+from pipeline.engine import DUCKDB, SPARK, Engine
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.policies import (
@@ -287,14 +287,10 @@ class BatchWriter:
         if (self._table.offset(write.commit.txn) or INVALID) >= write.commit.lsn:
             return 0
         if self.choose_writer(write, plan).is_native:
-            from pipeline.silver.duckdb_sql import is_out_of_memory
-            from pipeline.silver.native_target import NotNative
-
             try:
                 return self._write_natively(write, plan)
-            except Exception as error:
-                # Nothing is committed yet, and Spark can write it.
-                if not (isinstance(error, NotNative) or is_out_of_memory(error)):
+            except Exception as error:  # nothing is committed yet, and Spark can write it
+                if not _is_left_to_spark(error):
                     raise
         return self._write_by_spark(write, plan)
 
@@ -391,7 +387,22 @@ class BatchWriter:
         end_lsn: LSN,
     ) -> Refusal | None:
         """Return the first change that a policy refuses, or that does not identify its row."""
-        engine = DUCKDB if self._reads_natively(surveys, relations, start, end_lsn) else SPARK
+        if self._reads_natively(surveys, relations, start, end_lsn):
+            try:
+                return self._find_refusal_by(DUCKDB, surveys, relations, start, end_lsn)
+            except Exception as error:
+                if not _is_left_to_spark(error):
+                    raise
+        return self._find_refusal_by(SPARK, surveys, relations, start, end_lsn)
+
+    def _find_refusal_by(
+        self,
+        engine: Engine,
+        surveys: Sequence[Survey],
+        relations: Mapping[int, SourceRelation],
+        start: InputStart,
+        end_lsn: LSN,
+    ) -> Refusal | None:
         column = refused_value(surveys, relations, self._rule, engine)
         no_row = update_without_row(surveys, relations)
         if column is None and no_row is None:
@@ -464,3 +475,12 @@ class BatchWriter:
         if step.copy_id is not None and step.end_lsn < end_lsn:
             return self._txn.of(TxnKind.COPIED, step.copy_id)
         return self._txn.of(TxnKind.PART, step.part) if step.part else self._txn
+
+
+def _is_left_to_spark(error: BaseException) -> bool:
+    """Return whether the native writer has left a write to Spark."""
+    from pipeline.delta.data_files import TooLargeError
+    from pipeline.silver.duckdb_sql import is_out_of_memory
+    from pipeline.silver.native_target import NotNative
+
+    return isinstance(error, (NotNative, TooLargeError)) or is_out_of_memory(error)

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pipeline.delta.data_files import DataFile, write_data_file
+from pipeline.delta.data_files import DataFile, read_data_file, write_data_file
 from pipeline.delta.native_commit import Action, Operation, Reads, remove_action
 from pipeline.delta.schema import TableSchema, arrow_type
 from pipeline.delta.table import LakeTable
@@ -31,7 +30,9 @@ from pipeline.silver.step_writer import Target
 from pipeline.silver.write import FOLDED, Write, WriteKind, same_keys
 
 FILE_SIZE = 128 << 20  # bytes of a file, beyond which it is split
+_MOST_BYTES_IN_MEMORY = 512 << 20  # of the values of a file, or of all that are compared
 _SMALL_FILE = 16 << 20
+_COMPACTED_FILE = 32 << 20
 _MOST_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
 # types whose statistics choose files: others are compared in the engine only
 _INTEGERS = frozenset({"SMALLINT", "INT", "BIGINT"})
@@ -107,9 +108,12 @@ class NativeTarget(Target):
 
     def _add_silver(self, numbers: Sequence[int], names: Sequence[str]) -> None:
         schema = pa.schema([self._arrow.field(name) for name in names])
-        tables = []
+        tables, size = [], 0
         for number in numbers:
             rows = self._read(number, schema)
+            size += rows.nbytes
+            if size > _MOST_BYTES_IN_MEMORY:
+                raise NotNative(f"more than {_MOST_BYTES_IN_MEMORY} bytes of rows are compared")
             rows = rows.append_column(self._file, pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows))
             tables.append(rows.append_column(self._row, pa.array(np.arange(rows.num_rows))))
         places = [pa.field(self._file, pa.int32()), pa.field(self._row, pa.int64())]
@@ -371,15 +375,13 @@ def _split(rows: pa.Table) -> list[pa.Table]:
 def _read_file(path: str, schema: pa.Schema) -> pa.Table:
     """Return columns of a Parquet file; those that it does not have are NULL."""
     try:
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
-            names = set(file.schema_arrow.names)
-            found = file.read(columns=[name for name in schema.names if name in names])
-            count = file.metadata.num_rows
+        found = read_data_file(path, schema.names, _MOST_BYTES_IN_MEMORY)
     except FileNotFoundError:
         raise LakeError(
             f"The file {path} of a silver table is missing. Remove the table's folder to rebuild it from "
             "bronze."
         ) from None
+    names, count = set(found.column_names), found.num_rows
     columns = [
         _cast(found.column(field.name), field.type) if field.name in names else pa.nulls(count, field.type)
         for field in schema
@@ -468,7 +470,7 @@ def _groups(files: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]
     groups: list[list[Mapping[str, Any]]] = [[]]
     size = 0
     for add in files:
-        if groups[-1] and size + int(add["size"]) > FILE_SIZE:
+        if groups[-1] and size + int(add["size"]) > _COMPACTED_FILE:
             groups.append([])
             size = 0
         groups[-1].append(add)

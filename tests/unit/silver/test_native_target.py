@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.delta.data_files import TooLargeError
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN
@@ -135,6 +136,18 @@ def test_more_bytes_than_allowed_are_left_to_spark(session: DuckSql, table: Lake
         merge(session, table, [("U", 5, "new", "sent", 0)], 5, most_bytes=100)
     merge(session, table, [("U", 50, "new", "sent", 0)], 5, most_bytes=100)  # no file may have it
     assert table.version() == before.version + 1
+
+
+@pytest.mark.parametrize("most", [10, 100])  # of the keys; of the file's values
+def test_values_that_need_too_much_memory_are_left_to_spark(
+    session: DuckSql, table: LakeTable, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    append(table, range(10))
+    before = table.version()
+    monkeypatch.setattr(native_target, "_MOST_BYTES_IN_MEMORY", most)
+    with pytest.raises((NotNative, TooLargeError)):
+        merge(session, table, [("U", 5, "new", "sent", 0)], 5)
+    assert table.version() == before
 
 
 def test_two_keys_that_are_one_in_silver_are_left_to_spark(session: DuckSql, table: LakeTable) -> None:
