@@ -7,6 +7,7 @@ PostgreSQL 10. `make_server` starts a server of its own, for tests that change i
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,9 +22,11 @@ from pipeline.config.config import Config, Create, Silver, Source, Storage
 from pipeline.config.tables import TableRule
 from pipeline.postgres.embedded import EmbeddedServer, start_server, write_settings
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.writer_choice import WriterSetting
 from tests.support.postgres.binaries import binaries_of
 
 _numbers = itertools.count(1)
+WRITERS: tuple[WriterSetting, ...] = ("auto", "spark", "native")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,16 @@ class Database:
                 }
             ),
             storage=Storage(root),
-            silver=Silver(),
+            silver=Silver(writer=writer_of_run()),
             tables=tuple(TableRule(rule) for rule in rules or ("public.*",)),
             path="pipeline.yaml",
         )
+
+
+def writer_of_run() -> WriterSetting:
+    """Return the writer of silver that PGDELTA_WRITER asks for, or that of the default configuration."""
+    asked = os.environ.get("PGDELTA_WRITER", "") or Silver().writer
+    return next(each for each in WRITERS if each == asked)
 
 
 MakeServer = Callable[..., EmbeddedServer]

@@ -11,15 +11,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.apply import applier, planner
 from pipeline.bronze.log import Bronze
+from pipeline.config.config import Silver
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.metadata.manifests import Manifests
 from pipeline.silver.table import SilverTable
+from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.servers import Database
@@ -213,26 +216,28 @@ def test_a_folder_that_goes_away_at_the_moment_of_the_write_is_found(
     shop.assert_equal(*TABLES)
 
 
+@pytest.mark.parametrize(("writer", "method"), [("spark", "append"), ("native", "commit")])
 def test_an_append_to_a_table_that_went_away_does_not_begin_it_in_the_middle(
-    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, writer: WriterSetting, method: str
 ) -> None:
     pipeline = make_pipeline(create_publication="all", copy="never")
+    pipeline = replace(pipeline, config=replace(pipeline.config, silver=Silver(writer=writer)))
     pipeline.ingest()
     pipeline.run("CREATE TABLE t (body text)", "INSERT INTO t SELECT i FROM generate_series(1, 50) i")
     pipeline.catch_up()
-    append = LakeTable.append
+    write = getattr(LakeTable, method)
     harmed: list[bool] = []
 
-    def harm_and_append(table: LakeTable, *arguments: Any, **options: Any) -> None:
+    def harm_and_write(table: LakeTable, *arguments: Any, **options: Any) -> Any:
         if table.path.endswith("public/t") and not harmed:
             harmed.append(True)
             remove(pipeline)
-        append(table, *arguments, **options)
+        return write(table, *arguments, **options)
 
     pipeline.run("INSERT INTO t VALUES ('after')")
     pipeline.ingest()
     with monkeypatch.context() as patch:
-        patch.setattr(LakeTable, "append", harm_and_append)
+        patch.setattr(LakeTable, method, harm_and_write)
         pipeline.apply()
     assert harmed
     pipeline.catch_up()
