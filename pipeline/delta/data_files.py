@@ -1,7 +1,8 @@
 """Data files of a Delta table on a file system of this machine: Parquet, and what the log says of each.
 
-Statistics are exact or left out, because readers skip files by them: no NaN or infinity, no DECIMAL that a
-reader could round, texts cut off below and left out above, times rounded outwards to milliseconds.
+Readers skip files by statistics, so none is wrong: NaN and infinity are left out, long texts are cut off and,
+above, end with the last of all characters, times are rounded outwards to milliseconds. What can be given is
+given: deltalake's `to_pyarrow_dataset` finds no row by a filter on a column whose bounds a file leaves out.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import pyarrow.parquet as pq
 from pipeline.delta.native_commit import now_milliseconds
 
 INDEXED_COLUMNS = 32  # Delta's default: the first columns have statistics
-_TEXT_LENGTH = 32  # of a minimum; a longer one is cut off, a longer maximum is left out
-_DOUBLE_DIGITS = 15  # a DECIMAL of more digits is not exact for a reader that takes it for a double
+_TEXT_LENGTH = 32  # of a bound; a longer text is cut off
+_LAST_CHARACTER = "\U0010ffff"  # behind a cut-off maximum, as Spark does
 _BATCH_ROWS = 16_384  # that are read before their size is looked at
 _MILLISECOND = timedelta(milliseconds=1)
 _MOST_ROWS = 1 << 20  # in a row group
@@ -172,18 +173,24 @@ def _has_bounds(kind: pa.DataType) -> bool:
 
 def _bound(value: Any, *, is_least: bool) -> str | None:
     if isinstance(value, str):
-        if len(value) > _TEXT_LENGTH:
-            return json.dumps(value[:_TEXT_LENGTH], ensure_ascii=False) if is_least else None
-        return json.dumps(value, ensure_ascii=False)
+        text = value[:_TEXT_LENGTH] if is_least else _greatest_text(value)
+        return None if text is None else json.dumps(text, ensure_ascii=False)
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else None
     if isinstance(value, Decimal):
-        return format(value, "f") if len(value.as_tuple().digits) <= _DOUBLE_DIGITS else None
+        return format(value, "f")
     if isinstance(value, datetime):
         return _time_text(value, is_least=is_least)
     if isinstance(value, date):
         return f'"{value.isoformat()}"'
     return str(int(value))
+
+
+def _greatest_text(text: str) -> str | None:
+    """Return a text of limited length that is not less than another one, None if there is none."""
+    if len(text) <= _TEXT_LENGTH:
+        return text
+    return None if text[_TEXT_LENGTH] == _LAST_CHARACTER else text[:_TEXT_LENGTH] + _LAST_CHARACTER
 
 
 def _time_text(value: datetime, *, is_least: bool) -> str | None:
