@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import TableLog
 from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.errors import ConfigError
 from pipeline.operate.resync import run_resync
@@ -65,6 +66,7 @@ def forget(pipeline: Pipeline, *names: str) -> None:
     for file in folder.glob("*.crc"):
         file.unlink()
     log.clearCache()
+    TableLog.forget(table.path)
 
 
 def clear_log(pipeline: Pipeline, *names: str) -> None:
