@@ -179,15 +179,28 @@ def check_filters(lane: Pipeline, schema: Schema, rng: Random) -> None:
             continue
         expected = [count(rows.column(column).to_pylist(), op, value) for column, op, value in filters]
         path = silver_path(lane.root, *name)
-        assert by_spark(lane.spark, path, filters) == expected, (name, filters)
-        assert by_duckdb(path, filters) == expected, (name, filters)
-        assert by_polars(path, filters) == expected, (name, filters)
+        found = by_spark(lane.spark, path, filters)
+        assert found == expected, (name, differing(filters, found, expected))
+        found = by_duckdb(path, filters)
+        assert found == expected, (name, differing(filters, found, expected))
+        found = by_polars(path, filters)
+        assert found == expected, (name, differing(filters, found, expected))
 
 
 Filter = tuple[str, str, Any]
+# Days that the calendar before the Gregorian reform does not have. Spark compares a DATE or a TIMESTAMP with
+# another day where a filter names one of them, whoever wrote the table.
+GAP = (date(1582, 10, 5), date(1582, 10, 14))
+
+
+def differing(filters: list[Filter], found: list[int], expected: list[int]) -> list[tuple[Filter, int, int]]:
+    """Return the filters that found another number of rows than there are."""
+    return [each for each in zip(filters, found, expected, strict=True) if each[1] != each[2]]
 
 
 def is_scalar(value: Any) -> bool:
+    if isinstance(value, date) and GAP[0] <= date(value.year, value.month, value.day) <= GAP[1]:
+        return False
     return isinstance(value, (bool, int, float, str, Decimal, date, datetime))
 
 
