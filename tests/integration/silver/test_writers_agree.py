@@ -32,7 +32,7 @@ from pipeline.table_name import TableName
 from tests.support.comparable.silver import backticked, silver_path, silver_rows
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.seeds import seed_of_run
-from tests.support.workload.tables import Schema, create_schema
+from tests.support.workload.tables import Connection, create_schema
 from tests.support.workload.transactions import run_workload
 
 if TYPE_CHECKING:
@@ -45,6 +45,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 WRITERS: tuple[WriterSetting, ...] = ("spark", "native")
 POLICIES: tuple[Misfits, ...] = ("null", "text", "clamp")
 FIXED_SEED = 20_262
+# texts that silver's types do not all hold
+ODD = {
+    "day date": ("infinity", "-infinity", "0044-03-15 BC", "2024-02-29", "12345-01-01"),
+    "at timestamptz": ("infinity", "-infinity", "0044-03-15 12:00:00+00 BC", "2024-02-29 12:00:00.5+02"),
+    "n numeric(10, 2)": ("NaN", "1.25", "-0.01"),
+    "days date[]": ("{infinity,2020-01-01,NULL}", "{{2020-01-01},{2020-01-02}}", "{}", "{2020-01-01}"),
+}
 
 
 def test_random_workloads_leave_equal_tables(make_pipeline: MakePipeline) -> None:
@@ -76,20 +83,44 @@ def compare(make_pipeline: MakePipeline, seed: int, *, schemas: int, cuts: int, 
     with lanes["spark"].database.connect() as source:
         for number in range(schemas):
             schema = create_schema(source, rng, name=f"w_{number}")
+            names = [*schema.names, *create_odd_tables(source, schema.name)]
             for _ in range(cuts):
                 run_workload(source, rng, 3, schema=schema)
+                write_odd_rows(source, rng, schema.name)
                 for lane in lanes.values():
                     lane.ingest()
                 apply_both(lanes, appliers)
-                writes += sum(compare_table(lanes, name) for name in schema.names)
-            check_filters(lanes["native"], schema, rng)
-            for name in set(schema.names) & set(names_in(lanes["native"])):
+                writes += sum(compare_table(lanes, name) for name in names)
+            check_filters(lanes["native"], names, rng)
+            for name in set(names) & set(names_in(lanes["native"])):
                 compare_by_spark(lanes, name)
     assert compare_records(lanes) > 0
     made = [by_us for name in names_in(lanes["native"]) for by_us in commits(lanes["native"], name)]
     print(f"{writes} tables compared, {sum(made)} of {len(made)} commits are native")
     assert sum(made) >= least_writes
     assert sum(made) > len(made) / 2
+
+
+def create_odd_tables(source: Connection, schema: str) -> list[TableName]:
+    """Create a table with a key and one with identity FULL; return their names."""
+    for table, key in (("odd", "id int PRIMARY KEY"), ("odd_full", "id int")):
+        source.execute(f"CREATE TABLE {schema}.{table} ({key}, {', '.join(ODD)})".encode())
+    source.execute(f"ALTER TABLE {schema}.odd_full REPLICA IDENTITY FULL".encode())
+    return [TableName(schema, "odd"), TableName(schema, "odd_full")]
+
+
+def write_odd_rows(source: Connection, rng: Random, schema: str) -> None:
+    """Replace some rows of both tables by others."""
+    for table in ("odd", "odd_full"):
+        for _ in range(4):
+            key, values = rng.randrange(6), [rng.choice(texts) for texts in ODD.values()]
+            source.execute(f"DELETE FROM {schema}.{table} WHERE id = %s".encode(), (rng.randrange(6),))
+            source.execute(f"UPDATE {schema}.{table} SET day = %s WHERE id = %s".encode(), (values[0], key))
+            source.execute(
+                f"INSERT INTO {schema}.{table} SELECT %s, %s, %s, %s, %s "
+                f"WHERE NOT EXISTS (SELECT FROM {schema}.{table} WHERE id = %s)".encode(),
+                (key, *values, key),
+            )
 
 
 def apply_both(lanes: Mapping[WriterSetting, Pipeline], appliers: Mapping[WriterSetting, Applier]) -> None:
@@ -163,9 +194,9 @@ def commits(lane: Pipeline, name: TableName) -> Iterator[bool]:
 # Filters ----------------------------------------------------------------------------------------------------
 
 
-def check_filters(lane: Pipeline, schema: Schema, rng: Random) -> None:
+def check_filters(lane: Pipeline, names: list[TableName], rng: Random) -> None:
     """Assert that readers that skip files and row groups find as many rows as there are."""
-    for name in schema.names:
+    for name in names:
         table = table_of(lane, name)
         if not table.exists():
             continue
@@ -173,8 +204,8 @@ def check_filters(lane: Pipeline, schema: Schema, rng: Random) -> None:
         filters: list[Filter] = []
         for column in rows.column_names:
             values = [v for v in rows.column(column).to_pylist() if is_scalar(v)]
-            for value in rng.sample(values, min(2, len(values))):
-                filters += [(column, operator, value) for operator in ("=", "<", ">=")]
+            if values:
+                filters.append((column, rng.choice(("=", "=", "<", ">=")), rng.choice(values)))
         if not filters:
             continue
         expected = [count(rows.column(column).to_pylist(), op, value) for column, op, value in filters]
