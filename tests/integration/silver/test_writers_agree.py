@@ -185,7 +185,7 @@ def commits(lane: Pipeline, name: TableName) -> Iterator[bool]:
     """Yield for each commit of rows whether it was made natively."""
     log = lane.path("silver", *name) / "_delta_log"
     for path in log.glob("*.json"):
-        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        actions = [json.loads(line) for line in path.read_bytes().splitlines()]
         [information] = [action["commitInfo"] for action in actions if "commitInfo" in action]
         if information["operation"] in ("WRITE", "MERGE"):
             yield information["engineInfo"].startswith("pgdelta/")
