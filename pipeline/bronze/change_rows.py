@@ -1,4 +1,4 @@
-"""The rows of bronze in memory, for tables of which little is pending: each file is read once for all tables.
+"""Keep rows of bronze in memory for tables with few pending changes: each file is read once for all tables.
 
 Files are chosen by their statistics in the log, or are those that the last commits added. What is read is
 kept until the next batch begins, or until it is too much.

@@ -185,7 +185,7 @@ class ChangesScan:
         return pc.fill_null(found, False).combine_chunks()
 
     def _batches_by_rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield rows of a table from which somebody deleted some."""
+        """Yield the rows of a table with deletion vectors."""
         import pyarrow as pa
 
         rows = read_rows(self.path, self.snapshot, list(dict.fromkeys([*schema.names, *_HEAD])))

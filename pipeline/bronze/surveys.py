@@ -1,7 +1,7 @@
 """Survey bronze: what each table has between two offsets, by relation version.
 
-The SQL is the same for DuckDB and Spark: `{changes}` stands for the changes that it is about, `{key}` for
-their sequence key. Apply plans by these surveys, and so do `pgdelta plan` and `status`.
+The SQL is the same for DuckDB and Spark: `{changes}` is replaced by the changes to survey, `{key}` by their
+sequence key. Apply plans by these surveys, and so do `pgdelta plan` and `status`.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _replace_pointer(log: Path, version: int, pointer: Path) -> None:
 
 
 def remove_expired(table: Path, version: int, oldest: float) -> None:
-    """Remove what is in the log for versions that nobody may read any more.
+    """Remove the files of the log that only expired versions need.
 
     Everything from the newest checkpoint on that was written before the time `oldest`, in seconds since 1970,
     is kept: each newer version can be read.

@@ -102,7 +102,7 @@ def write_data_file(folder: Path, rows: pa.Table) -> DataFile:
 
 
 def _columns_with_statistics(schema: pa.Schema) -> list[str]:
-    """Return the columns of which each row group has statistics.
+    """Return the columns for which each row group has statistics.
 
     In those of FLOAT and DOUBLE, Arrow leaves out NaN, which is the greatest value for Spark and DuckDB.
     """

@@ -25,8 +25,8 @@ def file_key(action: Mapping[str, Any]) -> str:
 class Files(Mapping[str, Add]):
     """The files of one version, unchanged when the log goes on.
 
-    The newest version's files are in one dictionary that all versions share. Each older version that somebody
-    holds has what to undo for it.
+    The newest version's files are in one dictionary that all versions share. Each older version that is
+    still referenced has what to undo for it.
     """
 
     def __init__(self, store: FileStore | None = None, node: _Version | None = None, size: int = 0) -> None:

@@ -8,12 +8,12 @@ deletion vectors are read by `deltalake`, which applies them.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeline.delta.schema import PHYSICAL_NAME, arrow_field
 from pipeline.delta.table_log import Snapshot, data_path, local_path
 from pipeline.errors import LakeError
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
-_DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
 # what a reader of data files need not know more of than this module does
 _READABLE_FEATURES = frozenset(
     {
@@ -102,55 +100,16 @@ def arrow_schema(snapshot: Snapshot) -> pa.Schema:
     """
     import pyarrow as pa
 
-    return pa.schema([_field(each) for each in json.loads(snapshot.schema_string)["fields"]])
+    try:
+        return pa.schema([arrow_field(each) for each in json.loads(snapshot.schema_string)["fields"]])
+    except ValueError as error:
+        raise LakeError(f"pgdelta reads columns of some types by Spark only: {error}.") from None
 
 
 def physical_name(field: pa.Field) -> str:
     """Return the name of a column in data files."""
-    name: bytes | None = (field.metadata or {}).get(_PHYSICAL_NAME.encode())
+    name: bytes | None = (field.metadata or {}).get(PHYSICAL_NAME.encode())
     return field.name if name is None else name.decode()
-
-
-def _field(field: Mapping[str, Any]) -> pa.Field:
-    import pyarrow as pa
-
-    metadata = {key: str(value) for key, value in (field.get("metadata") or {}).items()}
-    return pa.field(field["name"], arrow_type(field["type"]), metadata=metadata or None)
-
-
-def arrow_type(kind: Any) -> pa.DataType:
-    """Return the Arrow type of a type in a Delta schema."""
-    import pyarrow as pa
-
-    if isinstance(kind, str):
-        simple = {
-            "string": pa.string,
-            "long": pa.int64,
-            "integer": pa.int32,
-            "short": pa.int16,
-            "byte": pa.int8,
-            "float": pa.float32,
-            "double": pa.float64,
-            "boolean": pa.bool_,
-            "binary": pa.binary,
-            "date": pa.date32,
-        }
-        if kind in simple:
-            return simple[kind]()
-        if kind == "timestamp":
-            return pa.timestamp("us", tz="UTC")
-        if kind == "timestamp_ntz":
-            return pa.timestamp("us")
-        if match := _DECIMAL.fullmatch(kind):
-            return pa.decimal128(int(match[1]), int(match[2]))
-    elif kind["type"] == "struct":
-        return pa.struct([_field(each) for each in kind["fields"]])
-    elif kind["type"] == "array":
-        return pa.list_(pa.field("element", arrow_type(kind["elementType"])))
-    elif kind["type"] == "map":
-        return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
-    name = kind if isinstance(kind, str) else kind.get("type")
-    raise LakeError(f"pgdelta reads columns of the type {name} by Spark only.")
 
 
 class _DataFile:

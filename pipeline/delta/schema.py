@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|\w+|[<>(),:])")
 # names of Spark's DDL whose name in the log is another one
 _NAMES = {
@@ -64,7 +64,7 @@ class SchemaField:
     @property
     def physical_name(self) -> str:
         """The column's name in data files, which a rename keeps."""
-        return str(self.metadata.get(_PHYSICAL_NAME, self.name))
+        return str(self.metadata.get(PHYSICAL_NAME, self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,14 @@ def arrow_type(kind: DeltaType) -> pa.DataType:
     if kind["type"] == "map":
         return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
     if kind["type"] == "struct":
-        return pa.struct([pa.field(f["name"], arrow_type(f["type"])) for f in kind["fields"]])
+        return pa.struct([arrow_field(each) for each in kind["fields"]])
     raise ValueError(f"no Arrow type for {kind['type']}")
+
+
+def arrow_field(field: Mapping[str, Any]) -> pa.Field:
+    """Return the Arrow field of a field as JSON, with its metadata; raise ValueError as `arrow_type` does."""
+    metadata = {key: str(value) for key, value in (field.get("metadata") or {}).items()}
+    return pa.field(field["name"], arrow_type(field["type"]), metadata=metadata or None)
 
 
 def type_ddl(kind: DeltaType) -> str:

@@ -3,7 +3,7 @@
 One `TableLog` per process and table follows the log: a look at the newest version usually is two `stat`
 calls, of the commit that was read last and of the next one. The first of them notices that a table was
 removed and created again. A commit is applied at the cost of its own size. The files of a version are read
-only if somebody needs them; a process that only needs offsets keeps no list of files.
+only when they are used; a process that only needs offsets keeps no list of files.
 
 Nothing is written. Every method can be used by several threads.
 """
@@ -25,7 +25,7 @@ from pipeline.delta.file_list import Add, Files, FileStore
 from pipeline.errors import LakeError
 
 _ATTEMPTS = 5  # to read a log whose files are removed meanwhile
-_IDLE_COMMITS = 256  # after so many, a list of files that nobody asked for is dropped
+_IDLE_COMMITS = 256  # after so many, an unused list of files is dropped
 # With these a log is not all there is to a table's versions.
 _UNREADABLE_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from pipeline.config.config import Config
 from pipeline.postgres.embedded import EmbeddedServer
 from tests.support.paths import ROOT
 from tools.bench.capture import pipeline_config
+from tools.bench.processes import family_of
 
 JOB = ROOT / "jobs" / "ingest.py"
 INSERT = (
@@ -68,7 +69,7 @@ class Watch:
     def run(self) -> None:
         """Look until the process has ended."""
         while self.process.poll() is None:
-            for pid in _family(self.process.pid):
+            for pid in family_of(self.process.pid):
                 try:
                     status = Path(f"/proc/{pid}/status").read_text()
                     name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
@@ -204,13 +205,3 @@ def _wait_for(
         if time.monotonic() > deadline or watch.process.poll() is not None:
             raise RuntimeError("ingest did not get there")
         time.sleep(0.05)
-
-
-def _family(pid: int) -> list[int]:
-    found = [pid]
-    for parent in found:
-        # each thread has children of its own
-        with suppress(OSError):  # it may have ended
-            for children in Path(f"/proc/{parent}/task").glob("*/children"):
-                found += map(int, children.read_text().split())
-    return found
