@@ -88,12 +88,18 @@ def writer_of(lake: Lake, job: str, table: str) -> Callable[[int, str], None]:
 
         retry_conflicts(write)
 
+    def append(number: int, tag: str) -> None:
+        rows = session.range(1).select(F.lit(number).alias("id"), F.lit(tag).alias("tag"))
+        rows.write.format("delta").mode("append").save(silver.path)
+
     def optimize(number: int, tag: str) -> None:
         segments = {"silver": ("silver", *NAME), "changes": ("bronze", "changes")}
         retry_conflicts(lake.table(*segments.get(table, ("_pgdelta", table))).compact)
 
     if job == "optimize":
         return optimize
+    if job in ("append", "another append"):
+        return append
     return {"requests": ask, "changes": land, "events": note, "reconciliations": say, "silver": merge}[table]
 
 
