@@ -1,7 +1,7 @@
-"""Keep rows of bronze in memory for tables with few pending changes: each file is read once for all tables.
+"""Read rows of bronze for the native writer: into memory for few pending changes, else in chunks.
 
-Files are chosen by their statistics in the log, or are those that the last commits added. What is read is
-kept until the next batch begins, or until it is too much.
+Files are chosen by their statistics in the log, or are those that the last commits added. A file that is read
+into memory is read once for all tables: it is kept until the next batch begins, or until it is too much.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pipeline.bronze.changes_scan import MAX_LSN, ChangesScan
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.delta.table_log import data_path, local_path
 from pipeline.errors import LakeError
@@ -40,6 +42,8 @@ COLUMNS = (
 )
 _KEPT_BYTES = 64 << 20  # of the files that are kept
 _MOST_BYTES_OF_FILE = 512 << 20  # of its values in memory
+CHUNK_ROWS = 262_144
+CHUNK_BYTES = 32 << 20  # in memory
 
 
 class ChangeRows:
@@ -78,6 +82,24 @@ class ChangeRows:
             if name in rows:
                 tables.append(rows[name])
         return pa.concat_tables(tables) if tables else _empty()
+
+    def chunks(
+        self, name: TableName, start: InputStart, end_lsn: LSN, ops: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        """Yield rows that include those of a table's input up to an LSN that have some operations.
+
+        Chunks are in no order, and may have rows of other tables.
+        """
+        files = self._files(name, start, end_lsn)
+        path = self._bronze.changes.local_path
+        assert files is not None
+        assert path is not None
+        begin, end = start.offset, end_lsn
+        if start.copy is not None:  # whose rows may lie past that LSN
+            begin, end = LSN(max(0, start.copy.lsn - 1)), MAX_LSN
+        snapshot = self._bronze.changes.snapshot()
+        scan = ChangesScan(path, snapshot, tuple(ops), begin, end, name, tuple(files))
+        return scan.chunks(COLUMNS, CHUNK_ROWS, CHUNK_BYTES)
 
     def _files(self, name: TableName, start: InputStart, end_lsn: LSN) -> dict[str, int] | None:
         """Return the files that may have rows of a table's input, with their sizes in bytes."""
@@ -123,7 +145,9 @@ class ChangeRows:
         return found
 
 
-def row_changes(rows: str, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey) -> str:
+def row_changes(
+    rows: str, name: TableName, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
+) -> str:
     """Return DuckDB's query for the row changes in (first, last] of a table's input, without truncations.
 
     Copied rows are inserts there, as in `log.between`.
@@ -137,7 +161,8 @@ def row_changes(rows: str, start: InputStart, end_lsn: LSN, first: SequenceKey, 
     return (
         "SELECT commit_lsn, ordinal, commit_time, CASE op WHEN 'R' THEN 'I' ELSE op END AS op, "
         "relation_version, old_kind, old, new, unsent "
-        f"FROM (SELECT * REPLACE ({commit_lsn} AS commit_lsn) FROM {rows} WHERE {condition}) AS b "
+        f"FROM (SELECT * REPLACE ({commit_lsn} AS commit_lsn) FROM {rows} "
+        f"WHERE {is_table(name)} AND {condition}) AS b "
         "WHERE op IN ('I', 'U', 'D', 'R') "
         f"AND (commit_lsn > {first[0]} OR (commit_lsn = {first[0]} AND ordinal > {first[1]})) "
         f"AND (commit_lsn < {last[0]} OR (commit_lsn = {last[0]} AND ordinal <= {last[1]}))"

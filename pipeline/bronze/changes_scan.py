@@ -1,7 +1,7 @@
 """Read `bronze/changes` on a file system of this machine without Spark, and ask DuckDB about its rows.
 
-Only files, row groups and columns that can matter are read, one row group at a time, so memory is bounded by
-the largest row group. `op` and `end_lsn` are read first: a copy's millions of rows cost no more than that.
+Only files, row groups and columns that can matter are read, a batch of rows at a time. `op` and `end_lsn` are
+read first, of a whole row group: a copy's millions of rows cost no more than that.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ROW_OPS = ("I", "U", "D", "T")
 MAX_LSN = LSN(2**63 - 1)
 _HEAD = ("op", "end_lsn")
+_BATCH_ROWS = 65_536  # that are read at a time
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "1GB",  # what is more is in temporary files
     "preserve_insertion_order": False,
@@ -72,12 +73,6 @@ class ChangesScan:
         """Return a reader of the rows, with these columns; why it failed is added to `failures`."""
         import pyarrow as pa
 
-        fields = []
-        for name in columns:
-            kind = CHANGES.field(name).type
-            fields.append(pa.field(name, pa.dictionary(pa.int32(), kind) if name in _REPEATED else kind))
-        schema = pa.schema(fields)
-
         def batches() -> Iterator[pa.RecordBatch]:
             try:
                 yield from self._batches(schema)
@@ -86,7 +81,24 @@ class ChangesScan:
                     failures.append(error)
                 raise
 
+        schema = _schema(columns)
         return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def chunks(self, columns: Sequence[str], most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
+        """Yield the rows, with these columns, in chunks that one batch makes larger than a limit, if any."""
+        import pyarrow as pa
+
+        batches: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in self._batches(_schema(columns)):
+            batches.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= most_rows or size >= most_bytes:
+                yield pa.Table.from_batches(batches)
+                batches, rows, size = [], 0, 0
+        if batches:
+            yield pa.Table.from_batches(batches)
 
     def query(self, sql: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return the result of SQL about `changes`, the rows with these columns.
@@ -152,12 +164,17 @@ class ChangesScan:
                 mask = self._mask(file.read_row_group(number, columns=list(_HEAD)))
                 if not mask.true_count:
                     continue
-                rows = file.read_row_group(number, columns=wanted).filter(mask)
-                columns = [
-                    rows.column(f.name).cast(f.type) if f.name in present else pa.nulls(len(rows), f.type)
-                    for f in schema
-                ]
-                yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+                start = 0
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[number], columns=wanted):
+                    rows = batch.filter(mask.slice(start, batch.num_rows))
+                    start += batch.num_rows
+                    if not rows.num_rows:
+                        continue
+                    columns = [
+                        rows.column(f.name).cast(f.type) if f.name in present else pa.nulls(len(rows), f.type)
+                        for f in schema
+                    ]
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _may_have_group(self, group: Any) -> bool:
         for number in range(group.num_columns):
@@ -192,3 +209,14 @@ class ChangesScan:
         rows = rows.filter(self._mask(rows))
         columns = [rows.column(f.name).cast(f.type) for f in schema]
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+
+
+def _schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of the rows that are read, with these columns."""
+    import pyarrow as pa
+
+    fields = []
+    for name in columns:
+        kind = CHANGES.field(name).type
+        fields.append(pa.field(name, pa.dictionary(pa.int32(), kind) if name in _REPEATED else kind))
+    return pa.schema(fields)

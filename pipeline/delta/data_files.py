@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -81,24 +82,100 @@ def read_data_file(path: str, columns: Sequence[str], most_bytes: int) -> pa.Tab
 
 def write_data_file(folder: Path, rows: pa.Table) -> DataFile:
     """Write rows, with the columns of the table's files, to a new file in its folder."""
-    name = f"part-{uuid4()}.snappy.parquet"
-    path = folder / name
+    writer = DataFileWriter(folder, rows.schema)
     try:
-        pq.write_table(
-            rows,
-            path,
-            row_group_size=min(_MOST_ROWS, max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes))),
+        writer.write(rows)
+        return writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+class DataFileWriter:
+    """A new file in a table's folder, written in parts; memory holds one part."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self._name = f"part-{uuid4()}.snappy.parquet"
+        self._path = folder / self._name
+        self._sink = pa.OSFile(str(self._path), "wb")
+        self._statistics = Statistics(schema.names)
+        self._parquet = pq.ParquetWriter(
+            self._sink,
+            schema,
             compression="snappy",
             write_page_checksum=True,
             store_schema=False,
             coerce_timestamps="us",
             store_decimal_as_integer=True,  # as Spark does
-            write_statistics=_columns_with_statistics(rows.schema),
+            write_statistics=_columns_with_statistics(schema),
         )
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    return DataFile(name, path.stat().st_size, rows.num_rows, statistics_of(rows))
+        self.nbytes = 0  # of the rows in memory
+
+    @property
+    def size(self) -> int:
+        """The bytes that are written."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+        row_group = min(_MOST_ROWS, max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes)))
+        self._parquet.write_table(rows, row_group)
+        self._statistics.add(rows)
+        self.nbytes += rows.nbytes
+
+    def close(self) -> DataFile:
+        """Finish the file."""
+        self._parquet.close()
+        size = self.size
+        self._sink.close()
+        return DataFile(self._name, size, self._statistics.row_count, self._statistics.json())
+
+    def discard(self) -> None:
+        """Remove the file."""
+        with suppress(Exception):  # the disk may be full
+            self._parquet.close()
+        with suppress(Exception):
+            self._sink.close()
+        self._path.unlink(missing_ok=True)
+
+
+class DataFiles:
+    """New files in a table's folder, for rows that are added in parts; a file that is large enough ends."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, most_bytes: int, most_bytes_in_memory: int) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._most_bytes = most_bytes
+        self._most_bytes_in_memory = most_bytes_in_memory
+        self._writer: DataFileWriter | None = None
+        self._files: list[DataFile] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+        part = max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes))
+        for start in range(0, rows.num_rows, part):
+            if self._writer is None:
+                self._writer = DataFileWriter(self._folder, self._schema)
+            self._writer.write(rows.slice(start, part))
+            if self._writer.size >= self._most_bytes or self._writer.nbytes >= self._most_bytes_in_memory:
+                self._end_file()
+
+    def close(self) -> list[DataFile]:
+        """Finish the files."""
+        self._end_file()
+        return self._files
+
+    def discard(self) -> None:
+        """Remove the files."""
+        if self._writer is not None:
+            self._writer.discard()
+        for file in self._files:
+            (self._folder / file.name).unlink(missing_ok=True)
+
+    def _end_file(self) -> None:
+        if self._writer is not None:
+            self._files.append(self._writer.close())
+            self._writer = None
 
 
 def _columns_with_statistics(schema: pa.Schema) -> list[str]:
@@ -112,23 +189,56 @@ def _columns_with_statistics(schema: pa.Schema) -> list[str]:
 
 def statistics_of(rows: pa.Table, indexed_columns: int = INDEXED_COLUMNS) -> str:
     """Return the statistics of a file with these rows as the log has them, keyed as the columns are."""
-    least: dict[str, str] = {}
-    greatest: dict[str, str] = {}
-    nulls: dict[str, str] = {}
-    for name in rows.column_names[:indexed_columns]:
-        column = rows.column(name)
-        if pa.types.is_struct(column.type):
-            continue  # the protocol has an object of its fields there
-        nulls[name] = str(column.null_count)
-        low, high = _bounds(column)
-        if low is not None:
-            least[name] = low
-        if high is not None:
-            greatest[name] = high
-    return (
-        f'{{"numRecords":{rows.num_rows},"minValues":{_object(least)},"maxValues":{_object(greatest)},'
-        f'"nullCount":{_object(nulls)}}}'
-    )
+    statistics = Statistics(rows.column_names, indexed_columns)
+    statistics.add(rows)
+    return statistics.json()
+
+
+class Statistics:
+    """The statistics of a file's rows, which are added in parts."""
+
+    def __init__(self, names: Sequence[str], indexed_columns: int = INDEXED_COLUMNS) -> None:
+        self.row_count = 0
+        self._names = list(names[:indexed_columns])
+        self._nulls: dict[str, int] = {}
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+        self._unbounded: set[str] = set()  # columns with a value that no bounds can include
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows."""
+        self.row_count += rows.num_rows
+        for name in self._names:
+            column = rows.column(name)
+            if pa.types.is_struct(column.type):
+                continue  # the protocol has an object of its fields there
+            self._nulls[name] = self._nulls.get(name, 0) + column.null_count
+            if name in self._unbounded or column.null_count == len(column) or not _has_bounds(column.type):
+                continue
+            bounds = _bounds(column)
+            if bounds is None:
+                self._unbounded.add(name)
+            elif (before := self._bounds.get(name)) is not None:
+                self._bounds[name] = (min(before[0], bounds[0]), max(before[1], bounds[1]))
+            else:
+                self._bounds[name] = bounds
+
+    def json(self) -> str:
+        """Return the statistics as the log has them."""
+        least: dict[str, str] = {}
+        greatest: dict[str, str] = {}
+        for name in self._names:
+            if name in self._unbounded or name not in self._bounds:
+                continue
+            low, high = self._bounds[name]
+            if (text := _bound(low, is_least=True)) is not None:
+                least[name] = text
+            if (text := _bound(high, is_least=False)) is not None:
+                greatest[name] = text
+        nulls = {name: str(count) for name, count in self._nulls.items()}
+        return (
+            f'{{"numRecords":{self.row_count},"minValues":{_object(least)},'
+            f'"maxValues":{_object(greatest)},"nullCount":{_object(nulls)}}}'
+        )
 
 
 def statistics_json(row_count: int, least: Mapping[str, Any], greatest: Mapping[str, Any]) -> str:
@@ -144,19 +254,15 @@ def _object(values: Mapping[str, str]) -> str:
     )
 
 
-def _bounds(column: pa.ChunkedArray) -> tuple[str | None, str | None]:
-    """Return the least and the greatest value as JSON, None for what is left out."""
-    kind = column.type
-    if not _has_bounds(kind) or column.null_count == len(column):
-        return None, None
-    if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
-        return None, None
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value, None if no bounds would include all values."""
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return None
     bounds = pc.min_max(column)
     try:
-        low, high = bounds["min"].as_py(), bounds["max"].as_py()
+        return bounds["min"].as_py(), bounds["max"].as_py()
     except (OverflowError, ValueError):  # a date or a time that Python does not have
-        return None, None
-    return _bound(low, is_least=True), _bound(high, is_least=False)
+        return None
 
 
 def _has_bounds(kind: pa.DataType) -> bool:

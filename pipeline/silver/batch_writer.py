@@ -10,11 +10,11 @@ complete after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pipeline.bronze.change_rows import ChangeRows, row_changes
+from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.log import Bronze, between
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey
@@ -25,6 +25,8 @@ from pipeline.delta.txn import TableCommit, TxnId, TxnKind
 from pipeline.engine import DUCKDB, SPARK, Engine
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.native_session import define_chunks, is_left_to_spark, session_of_rows
 from pipeline.silver.policies import (
     Refusal,
     refusal_of,
@@ -49,6 +51,7 @@ from pipeline.silver.write_plan import (
 from pipeline.silver.writer_choice import (
     MOST_BYTES,
     MOST_CHANGE_BYTES,
+    MOST_CHANGES,
     Choice,
     WriteFacts,
     Writer,
@@ -60,7 +63,7 @@ from pipeline.silver.writer_choice import (
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
-    from pipeline.silver.duckdb_sql import DuckSql
+    from pipeline.silver.native_target import NativeTarget
     from pipeline.silver.spark_sql import SparkSql
 
 
@@ -290,7 +293,7 @@ class BatchWriter:
             try:
                 return self._write_natively(write, plan)
             except Exception as error:  # nothing is committed yet, and Spark can write it
-                if not _is_left_to_spark(error):
+                if not is_left_to_spark(error):
                     raise
         return self._write_by_spark(write, plan)
 
@@ -304,13 +307,13 @@ class BatchWriter:
         if not choose(facts).is_native:
             return choose(facts)
         snapshot = self._table.snapshot()
-        surveys = (s for s in plan.surveys if s.version in write.step.versions)
         is_compared = write.kind is WriteKind.MERGE_ROWS
         return choose(
             replace(
                 facts,
                 unsupported=unsupported_feature(snapshot),
-                changes=sum(s.inserts + s.updates + s.deletes for s in surveys),
+                only_adds=write.only_adds,
+                changes=_changes_of(write, plan),
                 change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn),
                 compared_bytes=sum(int(f["size"]) for f in snapshot.files.values()) if is_compared else 0,
             )
@@ -326,11 +329,31 @@ class BatchWriter:
             raise NotNative("the table has changed")
         if snapshot.offsets.get(str(write.commit.txn), INVALID) >= write.commit.lsn:
             return 0  # another apply wrote it meanwhile
-        with self._native_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
-            target = NativeTarget(session, self._table, snapshot, most_bytes)
-            misfits = self._write_to(target, write)
+        if self._is_chunked(write, plan):
+            with closing(DuckSql()) as session:
+                target = NativeTarget(session, self._table, snapshot, most_bytes)
+                misfits = self._write_chunks(target, write, plan)
+        else:
+            with self._native_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
+                target = NativeTarget(session, self._table, snapshot, most_bytes)
+                misfits = self._write_to(target, write)
         compact_small_files(self._table)
         return misfits
+
+    def _is_chunked(self, write: Write, plan: RangePlan) -> bool:
+        """Return whether the rows of a native write are too many for memory, and read in chunks."""
+        assert self._native is not None
+        size = self._native.rows.size(self._name, plan.start, plan.end_lsn) or 0
+        return write.only_adds and (size > MOST_CHANGE_BYTES or _changes_of(write, plan) > MOST_CHANGES)
+
+    def _write_chunks(self, target: NativeTarget, write: Write, plan: RangePlan) -> int:
+        assert self._native is not None
+        rows, step = self._native.rows, write.step
+        with closing(
+            define_chunks(target.session, rows, self._name, plan.start, plan.end_lsn, step)
+        ) as chunks:
+            writer = StepWriter(target, self._records, self._name)
+            return writer.write_chunks(write, chunks, target.adding_rows(write))
 
     def _write_by_spark(self, write: Write, plan: RangePlan) -> int:
         from pipeline.silver.spark_target import SparkTarget
@@ -344,19 +367,12 @@ class BatchWriter:
         self._missing_values += writer.missing_values
         return misfits
 
-    @contextmanager
     def _native_session(
         self, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
-    ) -> Iterator[DuckSql]:
+    ) -> AbstractContextManager[DuckSql]:
         """Give a session of DuckDB with the row changes in (first, last] as `changes`."""
-        from pipeline.silver.duckdb_sql import DuckSql
-
         assert self._native is not None
-        rows = self._native.rows.read(self._name, start, end_lsn)
-        with closing(DuckSql()) as session:
-            session.add("bronze", rows)
-            session.define("changes", row_changes("bronze", start, end_lsn, first, last))
-            yield session
+        return session_of_rows(self._native.rows, self._name, start, end_lsn, first, last)
 
     @contextmanager
     def _spark_session(
@@ -391,7 +407,7 @@ class BatchWriter:
             try:
                 return self._find_refusal_by(DUCKDB, surveys, relations, start, end_lsn)
             except Exception as error:
-                if not _is_left_to_spark(error):
+                if not is_left_to_spark(error):
                     raise
         return self._find_refusal_by(SPARK, surveys, relations, start, end_lsn)
 
@@ -477,10 +493,7 @@ class BatchWriter:
         return self._txn.of(TxnKind.PART, step.part) if step.part else self._txn
 
 
-def _is_left_to_spark(error: BaseException) -> bool:
-    """Return whether the native writer has left a write to Spark."""
-    from pipeline.delta.data_files import TooLargeError
-    from pipeline.silver.duckdb_sql import is_out_of_memory
-    from pipeline.silver.native_target import NotNative
-
-    return isinstance(error, (NotNative, TooLargeError)) or is_out_of_memory(error)
+def _changes_of(write: Write, plan: RangePlan) -> int:
+    """Return how many changes a step has, or some more."""
+    surveys = (s for s in plan.surveys if s.version in write.step.versions)
+    return sum(s.inserts + s.updates + s.deletes for s in surveys)

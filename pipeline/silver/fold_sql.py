@@ -20,7 +20,7 @@ resolved by pointer doubling, in 17 joins for 100,000 of them: `segments`, then 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pipeline.engine import Engine
@@ -219,10 +219,16 @@ class FoldSql:
     def _comparable(self, column: FoldColumn, text: str) -> str:
         return column.type.comparable(f"({column.type.value(text, self.engine)})", self.engine)
 
-    def final_rows(self, source: str, metadata: MetadataNames) -> str:
-        """Return the rows that exist, under silver's column names, for an append or an overwrite."""
+    def final_rows(
+        self, source: str, metadata: MetadataNames, others: Mapping[str, str] | None = None
+    ) -> str:
+        """Return the rows that exist, under silver's column names, for an append or an overwrite.
+
+        `others` are more columns by name, as SQL.
+        """
         columns = [f"c{i} AS {self.engine.quoted(column.name)}" for i, column in enumerate(self.fold.columns)]
         columns += [f"{source_name} AS {self.engine.quoted(name)}" for name, source_name in metadata.pairs()]
+        columns += [f"{sql} AS {self.engine.quoted(name)}" for name, sql in (others or {}).items()]
         return f"{_select(*columns, source=source)} WHERE op <> 'D'"
 
     def with_unknown(self, rows: str) -> str:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.delta.data_files import DataFile, read_data_file, write_data_file
+from pipeline.delta.data_files import DataFile, DataFiles, read_data_file, write_data_file
 from pipeline.delta.native_commit import Action, Operation, Reads, remove_action
 from pipeline.delta.schema import TableSchema, arrow_type
 from pipeline.delta.table import LakeTable
@@ -30,6 +31,8 @@ from pipeline.silver.step_writer import Target
 from pipeline.silver.write import FOLDED, Write, WriteKind, same_keys
 
 FILE_SIZE = 128 << 20  # bytes of a file, beyond which it is split
+_ADDED_FILE = 64 << 20  # of rows that are only added: a later merge may rewrite all of it for one row
+_ADDED_FILE_IN_MEMORY = 256 << 20  # of its values: a merge has them in memory
 _MOST_BYTES_IN_MEMORY = 512 << 20  # of the values of a file, or of all that are compared
 _SMALL_FILE = 16 << 20
 _COMPACTED_FILE = 32 << 20
@@ -53,11 +56,10 @@ class _Rewrite:
 
 @dataclass(slots=True)
 class _Changes:
-    """The files that a commit adds and removes, and counts for its metrics."""
+    """The files that a commit adds and removes."""
 
     removed: list[Mapping[str, Any]] = field(default_factory=list)
     added: list[DataFile] = field(default_factory=list)
-    metrics: dict[str, int] = field(default_factory=dict)
 
     @property
     def actions(self) -> list[Action]:
@@ -127,28 +129,30 @@ class NativeTarget(Target):
     # Commits
 
     def commit_rows(self, write: Write, fold: Fold) -> None:
+        with self.adding_rows(write) as add:
+            add(self.session.table(FoldSql(fold, self.session.engine).final_rows(FOLDED, write.metadata)))
+
+    @contextmanager
+    def adding_rows(self, write: Write) -> Iterator[Callable[[pa.Table], None]]:
+        """Give a function that adds rows to those of an append or overwrite; commit it after the block."""
         if write.kind is WriteKind.REPLACE_KEYS:
             raise NotNative("copied key ranges are replaced")
         replaces = write.kind is WriteKind.OVERWRITE
-        rows = self.session.table(FoldSql(fold, self.session.engine).final_rows(FOLDED, write.metadata))
-        changes = _Changes(list(self._files) if replaces else [])
-
-        def commit() -> None:
-            self._write(self._complete(rows), changes)
+        files = DataFiles(self._table.folder, self._arrow, _ADDED_FILE, _ADDED_FILE_IN_MEMORY)
+        try:
+            yield lambda rows: files.write(self._complete(rows))
+            changes = _Changes(list(self._files) if replaces else [], files.close())
             metrics = {
                 "numFiles": len(changes.added),
-                "numOutputRows": rows.num_rows,
+                "numOutputRows": sum(file.row_count for file in changes.added),
                 "numOutputBytes": sum(file.size for file in changes.added),
             }
             parameters = {"mode": "Overwrite" if replaces else "Append", "partitionBy": "[]"}
-            self._commit(
-                write,
-                changes,
-                Operation("WRITE", parameters, _texts(metrics), is_blind_append=not replaces),
-                Reads(whole_table=replaces),
-            )
-
-        self._discarding(changes, commit)
+            operation = Operation("WRITE", parameters, _texts(metrics), is_blind_append=not replaces)
+            self._commit(write, changes, operation, Reads(whole_table=replaces))
+        except BaseException:
+            files.discard()
+            raise
 
     def commit_merge(self, write: Write, fold: Fold) -> None:
         self.define_silver(fold)

@@ -9,7 +9,10 @@ before the commit. The fold runs in the engine of a session, the commit is that 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pipeline.delta.txn import TableCommit
 from pipeline.engine import SPARK, Engine
@@ -31,6 +34,11 @@ from pipeline.silver.write import (
 )
 from pipeline.silver.write_plan import Identity
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MOST_MISFIT_BYTES = 16 << 20  # in memory; more are left to Spark
 
 
 class Target(ABC):
@@ -74,7 +82,7 @@ class StepWriter:
 
         Raises KeyRangesUnusable if silver's types cannot hold the bounds of copied key ranges.
         """
-        if write.step.copy_id is not None or write.step.identity is Identity.NONE:
+        if write.only_adds:
             return self._write_rows(write)
         if write.step.identity is Identity.WHOLE_ROW:
             return self._write_multiset(write)
@@ -137,6 +145,47 @@ class StepWriter:
         self._record_misfits(FOLDED, fold, found.misfits, key)
         self._target.commit_rows(write, fold)
         return found.misfits
+
+    def write_chunks(
+        self,
+        write: Write,
+        chunks: Iterable[object],
+        adding: AbstractContextManager[Callable[[pa.Table], None]],
+    ) -> int:
+        """Write like `write`, in one commit, a step that only adds rows; `changes` has those of each chunk.
+
+        `adding` gives what adds rows, and commits them. A chunk without misfits takes one query. Raises
+        TooLargeError if there are too many misfits.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from pipeline.delta.data_files import TooLargeError
+
+        fold, session = write.fold, self._session
+        sql = self._sql(fold)
+        key = [fold.columns[i].name for i in fold.key]
+        is_lost = "is_lost"
+        while is_lost in {name.lower() for name in write.columns}:
+            is_lost += "_"
+        condition = write_module.has_misfit(fold, session.engine)
+        rows = sql.final_rows(FOLDED, write.metadata, {is_lost: f"coalesce({condition}, false)"})
+        misfits: list[pa.Table] = []
+        with adding as add:
+            for _ in chunks:
+                session.define("inserted", sql.inserted("changes"))
+                session.define(FOLDED, sql.typed("inserted"))
+                found = session.table(rows)
+                add(found)
+                if not pc.any(found.column(is_lost)).as_py():
+                    continue
+                self._refuse_lost_keys(self._inspect(fold), FOLDED, fold)
+                misfits.append(session.table(self._misfits(FOLDED, fold, key)))
+                if sum(each.nbytes for each in misfits) > _MOST_MISFIT_BYTES:
+                    raise TooLargeError(f"more than {_MOST_MISFIT_BYTES} bytes of misfits")
+            if misfits:
+                self._records.misfits.record_rows(pa.concat_tables(misfits))
+        return sum(each.num_rows for each in misfits)
 
     def _require_usable_ranges(self, write: Write, condition: str) -> None:
         """Raise KeyRangesUnusable unless silver can hold the bounds and finds all copied rows in them."""
@@ -208,24 +257,28 @@ class StepWriter:
         self._record_misfits("unknown_rows", fold, count, key)
 
     def _record_misfits(self, source: str, fold: Fold, count: int, key: list[str]) -> None:
-        engine = self._session.engine
-        found = write_module.misfits(fold, engine)
-        if not count or found is None:
+        if not count:
             return
+        misfits, found = self._records.misfits, self._session.table(self._misfits(source, fold, key))
+        if self._session.engine is SPARK:
+            misfits.record(found)
+        else:
+            misfits.record_rows(found)
+
+    def _misfits(self, source: str, fold: Fold, key: list[str]) -> str:
+        """Return the query for the misfits of folded rows, as they are recorded."""
+        engine = self._session.engine
         literal = engine.literal
         texts = [(literal(name), _key_text(fold, i, engine)) for i, name in enumerate(key)]
-        exploded = f"SELECT *, {engine.explode(found)} AS misfit FROM {source}"
-        rows = (
+        misfits = write_module.misfits(fold, engine)
+        assert misfits is not None
+        exploded = f"SELECT *, {engine.explode(misfits)} AS misfit FROM {source}"
+        return (
             f"SELECT {literal(self._name.schema)} AS schema_name, {literal(self._name.table)} AS table_name, "
             f"misfit.column_name AS column_name, {_json_of(texts, engine)} AS key, "
             "misfit.raw_text AS raw_text, commit_lsn AS lsn, misfit.policy AS policy "
             f"FROM ({exploded}) AS e"
         )
-        misfits, found_rows = self._records.misfits, self._session.table(rows)
-        if engine is SPARK:
-            misfits.record(found_rows)
-        else:
-            misfits.record_rows(found_rows)
 
     def _inspect(self, fold: Fold, source: str = FOLDED) -> _Found:
         """Count, in one scan of the folded rows, what needs more work and what does not fit."""

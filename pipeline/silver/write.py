@@ -65,6 +65,11 @@ class Write:
         return (*(column.name for column in self.fold.columns), *(name for name, _ in self.metadata.pairs()))
 
     @property
+    def only_adds(self) -> bool:
+        """Whether no other change of the step updates or deletes a row that the step inserts."""
+        return self.step.copy_id is not None or self.step.identity is Identity.NONE
+
+    @property
     def sql(self) -> str:
         """The write as one Spark SQL statement."""
         if self.statement is not None:
@@ -154,6 +159,13 @@ def misfits(fold: Fold, engine: Engine = SPARK) -> str | None:
     if not found:
         return None
     return engine.filter(engine.array(*found), "e IS NOT NULL")
+
+
+def has_misfit(fold: Fold, engine: Engine) -> str:
+    """Return SQL that is true if a folded row has a misfit or no key; all its values were sent."""
+    lost = [column.type.misfit(f"x{i}", f"c{i}", engine) for i, column in enumerate(fold.columns)]
+    found = [*(f"{name} IS NULL" for name in fold.key_names), *(each for each in lost if each)]
+    return " OR ".join(found) or "false"
 
 
 def _policy(column: FoldColumn, value: str) -> str:

@@ -44,6 +44,7 @@ class WriteFacts:
     is_local: bool = True
     unsupported: str | None = None  # a feature of the table that the native writer does not write
     other_types: tuple[str, ...] = ()  # types that DuckDB does not read as Spark does
+    only_adds: bool = False  # no other change of the step updates or deletes its rows
     changes: int = 0
     change_bytes: int | None = 0  # of the files that have them; None if only Spark can read these
     compared_bytes: int = 0  # of the table, if all rows are compared
@@ -83,6 +84,7 @@ TABLE = (
     Row(lambda w: w.kind is WriteKind.REPLACE_KEYS, Writer.SPARK, lambda w: "copied key ranges are replaced"),
     Row(lambda w: w.change_bytes is None, Writer.SPARK, lambda w: "only Spark can read the changes"),
     Row(lambda w: w.setting == "native", Writer.NATIVE, lambda w: "silver.writer is native"),
+    Row(lambda w: w.only_adds, Writer.NATIVE, lambda w: f"{format_count(w.changes, 'row')}, only added"),
     Row(
         lambda w: w.changes > MOST_CHANGES,
         Writer.SPARK,

@@ -1,0 +1,45 @@
+"""Sessions of DuckDB with one table's input from bronze: all of it in memory, or chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+
+from pipeline.bronze.change_rows import ChangeRows, row_changes
+from pipeline.bronze.table_input import InputStart, SequenceKey
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.duckdb_sql import DuckSql, is_out_of_memory
+from pipeline.silver.write_plan import WriteStep
+from pipeline.table_name import TableName
+
+
+@contextmanager
+def session_of_rows(
+    rows: ChangeRows, name: TableName, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
+) -> Iterator[DuckSql]:
+    """Give a session with the row changes in (first, last] as `changes`."""
+    found = rows.read(name, start, end_lsn)
+    with closing(DuckSql()) as session:
+        session.add("bronze", found)
+        session.define("changes", row_changes("bronze", name, start, end_lsn, first, last))
+        yield session
+
+
+def define_chunks(
+    session: DuckSql, rows: ChangeRows, name: TableName, start: InputStart, end_lsn: LSN, step: WriteStep
+) -> Generator[None]:
+    """Define `changes` as each chunk of the rows that a step adds."""
+    ops = ("R",) if step.copy_id is not None else ("I",) if start.copy is None else ("I", "R")
+    query = row_changes("bronze", name, start, end_lsn, step.start, step.end)
+    for chunk in rows.chunks(name, start, end_lsn, ops):
+        session.add("bronze", chunk)
+        session.define("changes", query)
+        yield
+
+
+def is_left_to_spark(error: BaseException) -> bool:
+    """Return whether the native writer has left a write to Spark."""
+    from pipeline.delta.data_files import TooLargeError
+    from pipeline.silver.native_target import NotNative
+
+    return isinstance(error, (NotNative, TooLargeError)) or is_out_of_memory(error)
