@@ -15,13 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.delta.data_files import statistics_of, write_data_file
+from pipeline.delta.data_files import DataFiles, Statistics, statistics_of, write_data_file
 
 UTC = timezone.utc
 
 
 def bounds(values: list[Any], kind: pa.DataType) -> tuple[Any, Any]:
-    found = json.loads(statistics_of(pa.table({"c": pa.array(values, kind)})), parse_float=Decimal)
+    rows = pa.table({"c": pa.array(values, kind)})
+    found = json.loads(statistics_of(rows), parse_float=Decimal)
+    by_parts = Statistics(["c"])
+    for start in range(len(values)):
+        by_parts.add(rows.slice(start, 1))
+    assert json.loads(by_parts.json(), parse_float=Decimal) == found
     assert found["numRecords"] == len(values)
     assert found["nullCount"] == {"c": values.count(None)}
     return found["minValues"].get("c"), found["maxValues"].get("c")
@@ -113,3 +118,39 @@ def test_a_file_has_its_rows_and_no_more_names(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / file.name).equals(rows)
     action = file.action(data_change=False)["add"]
     assert (action["size"], action["dataChange"]) == ((tmp_path / file.name).stat().st_size, False)
+
+
+def test_rows_that_are_added_in_parts_fill_files_in_their_order(tmp_path: Path) -> None:
+    rows = pa.table({"n": range(10_000)})
+    files = DataFiles(tmp_path, rows.schema, 1 << 30, 30_000)
+    for start in range(0, 10_000, 1000):
+        files.write(rows.slice(start, 1000))
+    found = files.close()
+    assert [file.row_count for file in found] == [4000, 4000, 2000]
+    assert pq.read_table([tmp_path / file.name for file in found]).equals(rows)
+    assert [json.loads(file.stats)["minValues"]["n"] for file in found] == [0, 4000, 8000]
+    assert [file.size for file in found] == [(tmp_path / file.name).stat().st_size for file in found]
+
+
+def test_a_file_that_is_large_enough_ends_amid_a_part(tmp_path: Path) -> None:
+    rows = pa.table({"n": [str(number) * 1000 for number in range(50_000)]})
+    files = DataFiles(tmp_path, rows.schema, 1, 1 << 40)
+    files.write(rows)
+    found = files.close()
+    assert sum(file.row_count for file in found) == 50_000
+    assert len(found) == -(-rows.nbytes // (16 << 20))
+
+
+def test_no_rows_make_no_file_and_discarded_files_are_gone(tmp_path: Path) -> None:
+    rows = pa.table({"n": range(1000)})
+    files = DataFiles(tmp_path, rows.schema, 1 << 30, 1000)
+    files.write(rows.slice(0, 0))
+    assert files.close() == []
+    files.write(rows)
+    files.write(rows)
+    files.discard()
+    assert list(tmp_path.iterdir()) == []
+    files = DataFiles(tmp_path, rows.schema, 1 << 30, 1 << 30)
+    files.write(rows)
+    files.discard()
+    assert list(tmp_path.iterdir()) == []

@@ -69,6 +69,13 @@ def test_spark_writes_much_unless_the_setting_is_native(facts: WriteFacts, reaso
     assert choose(replace(SMALL, **limits)).is_native  # type: ignore[arg-type]
 
 
+def test_rows_that_are_only_added_need_no_spark_however_many_they_are() -> None:
+    many = replace(SMALL, changes=10**9, change_bytes=1 << 40, only_adds=True)
+    assert str(choose(many)) == "without Spark (1,000,000,000 rows, only added)"
+    for without in ({"setting": "spark"}, {"other_types": ("VARIANT",)}, {"kind": WriteKind.REPLACE_KEYS}):
+        assert not choose(replace(many, **without)).is_native
+
+
 def test_types_that_only_spark_writes_are_named_once() -> None:
     columns = [
         FoldColumn(str(i), kind, {1: i}) for i, kind in enumerate((INT, VARIANT, STRING, HSTORE, VARIANT))
