@@ -40,7 +40,8 @@ COLUMNS = (
     "unsent",
     "copy_id",
 )
-_KEPT_BYTES = 64 << 20  # of the files that are kept
+_KEPT_BYTES = 256 << 20  # of the rows that are kept, in memory
+_MOST_BYTES = 256 << 20  # of a table's rows that are read at once, in memory
 _MOST_BYTES_OF_FILE = 512 << 20  # of its values in memory
 CHUNK_ROWS = 262_144
 CHUNK_BYTES = 32 << 20  # in memory
@@ -73,14 +74,19 @@ class ChangeRows:
         """
         import pyarrow as pa
 
+        from pipeline.delta.data_files import TooLargeError
+
         files = self._files(name, start, end_lsn)
         assert files is not None
-        tables = []
-        for path, size in files.items():
+        tables, size = [], 0
+        for path in files:
             with self._lock:
-                rows = self._file(path, size)
+                rows = self._file(path)
             if name in rows:
                 tables.append(rows[name])
+                size += rows[name].nbytes
+                if size > _MOST_BYTES:
+                    raise TooLargeError(f"{name} has more than {_MOST_BYTES} bytes of changes")
         return pa.concat_tables(tables) if tables else _empty()
 
     def chunks(
@@ -135,12 +141,14 @@ class ChangeRows:
         is_after = greatest.get("end_lsn", end_lsn) > start.offset
         return bool(is_after and least.get("end_lsn", end_lsn) <= end_lsn)
 
-    def _file(self, path: str, size: int) -> dict[TableName, pa.Table]:
+    def _file(self, path: str) -> dict[TableName, pa.Table]:
         found = self._rows.get(path)
         if found is None:
+            found = _split(_read(path))
+            size = sum(rows.nbytes for rows in found.values())
             if self._size + size > _KEPT_BYTES:
                 self.begin_batch()
-            found = self._rows[path] = _split(_read(path))
+            self._rows[path] = found
             self._size += size
         return found
 

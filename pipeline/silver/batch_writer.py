@@ -50,8 +50,9 @@ from pipeline.silver.write_plan import (
 )
 from pipeline.silver.writer_choice import (
     MOST_BYTES,
+    MOST_BYTES_AT_ONCE,
     MOST_CHANGE_BYTES,
-    MOST_CHANGES,
+    MOST_ROWS_AT_ONCE,
     Choice,
     WriteFacts,
     Writer,
@@ -313,7 +314,7 @@ class BatchWriter:
                 facts,
                 unsupported=unsupported_feature(snapshot),
                 only_adds=write.only_adds,
-                changes=_changes_of(write, plan),
+                changes=_count(write, plan),
                 change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn),
                 compared_bytes=sum(int(f["size"]) for f in snapshot.files.values()) if is_compared else 0,
             )
@@ -344,7 +345,7 @@ class BatchWriter:
         """Return whether the rows of a native write are too many for memory, and read in chunks."""
         assert self._native is not None
         size = self._native.rows.size(self._name, plan.start, plan.end_lsn) or 0
-        return write.only_adds and (size > MOST_CHANGE_BYTES or _changes_of(write, plan) > MOST_CHANGES)
+        return write.only_adds and (size > MOST_BYTES_AT_ONCE or _count(write, plan) > MOST_ROWS_AT_ONCE)
 
     def _write_chunks(self, target: NativeTarget, write: Write, plan: RangePlan) -> int:
         assert self._native is not None
@@ -493,7 +494,7 @@ class BatchWriter:
         return self._txn.of(TxnKind.PART, step.part) if step.part else self._txn
 
 
-def _changes_of(write: Write, plan: RangePlan) -> int:
+def _count(write: Write, plan: RangePlan) -> int:
     """Return how many changes a step has, or some more."""
     surveys = (s for s in plan.surveys if s.version in write.step.versions)
     return sum(s.inserts + s.updates + s.deletes for s in surveys)

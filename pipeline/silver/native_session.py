@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 
 from pipeline.bronze.change_rows import ChangeRows, row_changes
 from pipeline.bronze.table_input import InputStart, SequenceKey
@@ -12,14 +13,17 @@ from pipeline.silver.duckdb_sql import DuckSql, is_out_of_memory
 from pipeline.silver.write_plan import WriteStep
 from pipeline.table_name import TableName
 
+_LARGE = 100_000  # rows
+_turn = threading.Lock()
+
 
 @contextmanager
 def session_of_rows(
     rows: ChangeRows, name: TableName, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
 ) -> Iterator[DuckSql]:
-    """Give a session with the row changes in (first, last] as `changes`."""
+    """Give a session with the row changes in (first, last] as `changes`; only one at a time has many."""
     found = rows.read(name, start, end_lsn)
-    with closing(DuckSql()) as session:
+    with _turn if found.num_rows > _LARGE else nullcontext(), closing(DuckSql()) as session:
         session.add("bronze", found)
         session.define("changes", row_changes("bronze", name, start, end_lsn, first, last))
         yield session

@@ -52,7 +52,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(SparkProvider, "session", property(refuse))
     monkeypatch.setattr(changes_scan, "_BATCH_ROWS", 100)
     monkeypatch.setattr(change_rows, "CHUNK_ROWS", 250)
-    monkeypatch.setattr(batch_writer, "MOST_CHANGES", 50)
+    monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 50)
     monkeypatch.setattr(native_target, "_ADDED_FILE_IN_MEMORY", 100_000)
     sizes = []
     read = ChangeRows.chunks

@@ -53,8 +53,8 @@ def test_spark_writes_what_only_it_can_whatever_the_setting(facts: WriteFacts, r
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        (replace(SMALL, changes=MOST_CHANGES + 1), "250,001 changes"),
-        (replace(SMALL, change_bytes=MOST_CHANGE_BYTES + 1), "32.0 MiB of bronze are read"),
+        (replace(SMALL, changes=MOST_CHANGES + 1), "1,000,001 changes"),
+        (replace(SMALL, change_bytes=MOST_CHANGE_BYTES + 1), "128.0 MiB of bronze are read"),
         (replace(SMALL, compared_bytes=MOST_COMPARED_BYTES + 1), "64.0 MiB of the table are compared"),
     ],
 )
