@@ -8,10 +8,12 @@ events and puts their rows into the `Spool`, `Spool.seal` returns `StagedTransac
 `BronzeWriter.land` commits these.
 """
 
+import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 from pipeline.bronze.spool import Spool, StagedTransactions
@@ -36,6 +38,7 @@ IDLE_BYTES = 64 << 20  # …or after so much WAL
 _READ_TIMEOUT = 0.25
 _REPORT_SECONDS = 1.0
 _CONFIRM_TIMEOUT = 30.0
+_COLLECTION = 100_000  # new objects between two searches for reference cycles
 
 
 class Capture:
@@ -83,7 +86,7 @@ class Capture:
             self._progress(self._summary)
         self._state.set_captured_offset(self._spool.offset)
         self._copier.start()
-        with ThreadPoolExecutor(1, thread_name_prefix="land") as lander:
+        with _fewer_collections(), ThreadPoolExecutor(1, thread_name_prefix="land") as lander:
             try:
                 while not stop.is_set():
                     messages = self._stream.read(_READ_TIMEOUT)
@@ -214,3 +217,14 @@ class Capture:
             self._settle()
         self._advance_idle()
         self._stream.confirm(_CONFIRM_TIMEOUT)
+
+
+@contextmanager
+def _fewer_collections() -> Iterator[None]:
+    """Let Python search for reference cycles less often: messages have none, and many wait at a time."""
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECTION, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
