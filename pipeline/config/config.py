@@ -331,7 +331,7 @@ class Silver:
         Word,
         Field(
             description="Who writes changes to silver tables: `spark`; `native`, this process without Spark,"
-            " wherever it can; or `auto`, native where little is written. What only Spark can write, such as"
+            " wherever it can; or `auto`, native where memory suffices. What only Spark can write, such as"
             " tables on other storage than this machine's or with column mapping, is always written by Spark."
         ),
     ] = "auto"
