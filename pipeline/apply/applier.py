@@ -63,6 +63,7 @@ class Applier:
         self.held_by_guards: dict[
             TableName, int
         ] = {}  # held by their guards, with the changes of the last event
+        self.has_work = threading.Event()  # a plan had something to do
         self._rows = ChangeRows(self.bronze)
         self._config = config
         self._progress = progress
@@ -172,6 +173,7 @@ class Applier:
             self.summary.show(manifest)
             self._report()
             return
+        self.has_work.set()
         self._other_names.update(plan.names_by_oid, plan.registered)
         entries = ManifestEntries(self.lake, manifest, self.path, self.bronze.txn)
         names = [name for name, table in plan.tables.items() if table.step.writes or _is_guarded(table)]
