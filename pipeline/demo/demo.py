@@ -181,7 +181,7 @@ def _play(
             opened, started = load.open_shop(), time.monotonic()
             _wait_for(board, running, opened, stop, 0.0)
             board.stage = "changing the shop"
-            # Spark is warm and the tables exist, so their changes can be watched
+            # the tables exist, so their changes can be watched
             left = max(seconds - (time.monotonic() - started), seconds / 2)
             loading = pool.submit(load.run, left, closing)
             _watch(board, running, loading, stop, closing)
