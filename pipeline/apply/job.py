@@ -9,7 +9,7 @@ transaction boundaries whatever the micro-batch contains.
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
@@ -43,7 +43,7 @@ def run_apply(
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
-    with nullcontext() if is_alone else lock_apply(applier.lake):
+    with nullcontext() if is_alone else lock_apply(applier.lake), closing(applier):
         return _apply(applier, trigger, stop, status)
 
 
@@ -56,7 +56,7 @@ def _apply(
         if stop.is_set():
             return applier.summary
     if trigger == "continuous":
-        applier.keep_intervals()
+        applier.run_continuously()
         applier.apply_pending()  # the query does not repeat a micro-batch that the last run did not apply
     checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
     failure = _follow(applier, trigger, stop, status, checkpoint)
