@@ -9,7 +9,7 @@ transaction boundaries whatever the micro-batch contains.
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
@@ -44,7 +44,7 @@ def run_apply(
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
-    with nullcontext() if is_alone else lock_apply(applier.lake):
+    with nullcontext() if is_alone else lock_apply(applier.lake), closing(applier):
         return _apply(applier, trigger, stop, status)
 
 
@@ -52,7 +52,7 @@ def _apply(
     applier: Applier, trigger: str, stop: threading.Event, status: StatusWriter | None
 ) -> ApplySummary:
     if trigger == "continuous":
-        applier.keep_intervals()
+        applier.run_continuously()
     checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
     failure: Exception | None = None
     with FirstBatches(applier, goes_on=trigger == "continuous") as first:
