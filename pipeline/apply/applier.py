@@ -1,7 +1,9 @@
 """Carry out batch plans: apply to silver what bronze holds, table by table, and record a manifest.
 
 Each table continues from the offset in its own log, so one that failed, was held or joined later catches up
-by itself. Tables are written in parallel; one that fails stops no other.
+by itself. Tables are written in parallel; one that fails stops no other. In a continuous run a slow one
+delays no other either: the batch ends without it and marks it as behind, and the first batch after its write
+takes the result.
 """
 
 from __future__ import annotations
@@ -9,14 +11,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline.apply.detached_tables import archive_detached, detached_tables
 from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_replaced
+from pipeline.apply.table_pool import Job, TablePool
 from pipeline.apply.table_renames import OtherNames, refuse_nested_folder, rename_events
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.copy_states import CopyHistory
@@ -31,7 +34,7 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
-from pipeline.protocol.lsn import INVALID
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.batch_writer import NativeWriting, WriteResult
 from pipeline.silver.decision import Decision, Step
 from pipeline.silver.table import SilverTable
@@ -40,8 +43,20 @@ from pipeline.table_name import TableName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TABLES_AT_ONCE = 3
 RETRY_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the work of a batch on a table ended; `end_lsn` is the batch's.
+
+    A conflict means that foreign commits preceded one of ours: the table can be written again at once.
+    """
+
+    state: TableState
+    entry: ManifestEntry
+    end_lsn: LSN
+    is_conflict: bool = False
 
 
 class Applier:
@@ -63,6 +78,7 @@ class Applier:
         self.held_by_guards: dict[
             TableName, int
         ] = {}  # held by their guards, with the changes of the last event
+        self.has_work = threading.Event()  # a plan had something to do
         self._rows = ChangeRows(self.bronze)
         self._config = config
         self._progress = progress
@@ -74,7 +90,11 @@ class Applier:
         self._writers: dict[TableName, SilverTable] = {}
         self._other_names = OtherNames()
         self._batch_at = 0.0
-        self._has_conflicts = False  # in the last batch a foreign commit preceded one of ours
+        self._has_conflicts = False  # in the last batch
+        self._is_continuous = False
+        self._pool: TablePool[Outcome] = TablePool()
+        self._ends: dict[TableName, LSN] = {}  # of the batches that busy tables belong to
+        self._past: dict[LSN, Manifest] = {}  # the manifests of these batches
 
     def apply_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Apply what bronze holds; the micro-batch is only the trigger. After `close` do nothing."""
@@ -107,17 +127,33 @@ class Applier:
         """Lift the guards of the tables that match, for the life of this object."""
         self._planner.is_confirmed = matches
 
-    def keep_intervals(self) -> None:
-        """Write no table again before its `min_interval` has passed, for the life of this object."""
-        self._planner.keeps_intervals = True
+    def run_continuously(self) -> None:
+        """Let batches follow one another, for the life of this object.
+
+        A batch does not wait for slow tables, and writes no table again before its `min_interval` has passed.
+        """
+        self._is_continuous = self._planner.keeps_intervals = True
 
     def close(self) -> None:
-        """Wait for the batch that runs, and run no other: Spark would wait for it without end."""
+        """Wait for the batch that runs and for busy tables, and run no other batch.
+
+        Spark would wait for it without end. A manifest records what the tables show now.
+        """
         with self._lock:
             self._is_closed = True
+            self._pool.wait()
+            if self.error is None and self._take_ended() and self.manifest is not None:
+                self.manifests.record(self.manifest)
+                self.summary.show(self.manifest)
 
     def retry_when_due(self) -> None:
-        """Run a batch for tables that are behind, or whose copy is complete, while bronze does not grow."""
+        """Run a batch for tables that are behind, or whose copy is complete, while bronze does not grow.
+
+        A table whose write has ended well is due at once.
+        """
+        if any(outcome.state.failure is None for outcome in self._pool.ended):
+            self.apply_pending()
+            return
         if time.monotonic() - self._batch_at < RETRY_SECONDS:
             return  # without reading a log
         is_behind = self.manifest is not None and bool(self.manifest.behind)
@@ -132,10 +168,10 @@ class Applier:
             if end is not None:
                 self._prepare()
                 for gap in self.bronze.copies.read().gaps:
-                    # Whatever lies before a gap is applied before anything beyond it.
-                    if (self.manifest or Manifest(INVALID)).lsn < gap.start < end.lsn:
-                        self._apply_until(BronzeOffset(end.version, gap.start))
-                self._apply_until(end)
+                    # Whatever lies before a gap is applied to all tables before anything beyond it.
+                    if (self.manifest or Manifest(INVALID)).lsn <= gap.start < end.lsn:
+                        self._apply_until(BronzeOffset(end.version, gap.start), is_whole=True)
+                self._apply_until(end, is_whole=not self._is_continuous)
         return self.summary
 
     def plan(self) -> BatchPlan | None:
@@ -154,48 +190,103 @@ class Applier:
             self.manifest = self.manifests.last()
             self._is_ready = True
 
-    def _apply_until(self, end: BronzeOffset) -> None:
-        """Run a batch up to an offset; again for tables that foreign commits changed meanwhile."""
+    def _apply_until(self, end: BronzeOffset, *, is_whole: bool) -> None:
+        """Run a batch up to an offset; again for tables that foreign commits changed meanwhile.
+
+        A batch that `is_whole` waits for all tables.
+        """
         for _ in range(ATTEMPTS):
             self._has_conflicts = False
-            self._run_batch(end)
+            self._run_batch(end, is_whole=is_whole)
             if not self._has_conflicts:
                 return
 
-    def _run_batch(self, end: BronzeOffset) -> None:
+    def _run_batch(self, end: BronzeOffset, *, is_whole: bool) -> None:
         self._batch_at = time.monotonic()
+        if is_whole:
+            self._pool.wait()
+        has_news = self._take_ended()
         self._rows.begin_batch()
         manifest = self.manifest or Manifest(INVALID)
-        plan = self._planner.plan(end, manifest, self._written_at)
+        plan = self._planner.plan(
+            end, manifest, self._written_at, busy=self._pool.busy, is_whole=is_whole, has_news=has_news
+        )
         self._show_stopped(manifest)
         if plan is None:
             self.summary.show(manifest)
             self._report()
             return
+        self.has_work.set()
         self._other_names.update(plan.names_by_oid, plan.registered)
         entries = ManifestEntries(self.lake, manifest, self.path, self.bronze.txn)
-        names = [name for name, table in plan.tables.items() if table.step.writes or _is_guarded(table)]
-
-        def apply(name: TableName) -> tuple[TableState, ManifestEntry]:
-            return self._apply_table(plan.tables[name], plan, entries)
-
-        with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="apply") as pool:
-            done = dict(zip(names, pool.map(apply, names), strict=True))
-        for name, (state, _) in done.items():
-            before = self.summary.tables.get(name, TableState())
-            state.changes += before.changes
-            state.misfits += before.misfits
-            self.summary.tables[name] = state
+        applied = self._write_tables(plan, entries, is_whole=is_whole)
         detached = detached_tables(self._config, self.bronze.copies.read(), self.records.tables.read(), end)
-        self._record(plan, entries, {name: entry for name, (_, entry) in done.items()}, detached)
+        self._record(plan, entries, applied, detached)
         request_after_events(self._config, self.records, self.bronze.copies)
         request_replaced(plan, self.bronze.copies)
+        unfinished = self._pool.busy | {n for n in detached if n in applied and applied[n].is_behind}
+        unfinished |= {name for name, table in plan.stopped.items() if table.step is Step.POSTPONE}
         for name in archive_detached(
-            self._config, self.records, detached, self.summary.tables, end, self.path
+            self._config, self.records, detached, self.summary.tables, end, self.path, unfinished
         ):
             self._writers.pop(name, None)
         self.summary.count_batch(time.monotonic() - self._batch_at)
         self._report()
+
+    def _write_tables(
+        self, plan: BatchPlan, entries: ManifestEntries, *, is_whole: bool
+    ) -> dict[TableName, ManifestEntry]:
+        """Carry out the plans of the tables; return their entries in the manifest."""
+        jobs = [
+            Job(name, table.oldest_lsn, table.is_large, partial(self._apply_table, table, plan, entries))
+            for name, table in plan.tables.items()
+            if table.step.writes or _is_guarded(table)
+        ]
+
+        def is_registered(name: TableName) -> bool:
+            # The plans of other tables need to know which source table and which folder it has.
+            return name in self.records.tables.read()
+
+        before = self._pool.busy
+        done = self._pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered)
+        self._ends |= dict.fromkeys(self._pool.busy - before, plan.end.lsn)
+        for name, outcome in done.items():
+            self._show(name, outcome.state)
+        self._has_conflicts = any(outcome.is_conflict for outcome in done.values())
+        return {
+            job.name: done[job.name].entry
+            if job.name in done
+            else entries.behind(job.name, plan.tables[job.name].facts.offset)
+            for job in jobs
+        }
+
+    def _take_ended(self) -> bool:
+        """Take the results of busy tables that are not being written any more; return whether there are some.
+
+        The newest manifest then has their new entries, and has to be recorded. The manifest of the batch that
+        began a write is completed: it shows the table, too.
+        """
+        ended = self._pool.take_ended()
+        for name, outcome in ended.items():
+            del self._ends[name]
+            self._show(name, outcome.state)
+            end_lsn, entry = outcome.end_lsn, outcome.entry
+            manifest, past = self.manifest, self._past.get(end_lsn)
+            if manifest is None or outcome.state.failure is not None:
+                continue  # it is behind as before
+            is_older = end_lsn < manifest.lsn
+            self.manifest = manifest.with_entry(replace(entry, is_behind=entry.is_behind or is_older))
+            if past is not None and is_older and not entry.is_behind:
+                self._past[end_lsn] = past.with_entry(entry)
+                self.manifests.record(self._past[end_lsn])
+        return bool(ended)
+
+    def _show(self, name: TableName, state: TableState) -> None:
+        """Put into the summary how a table is, with all changes and misfits of the run."""
+        before = self.summary.tables.get(name, TableState())
+        state.changes += before.changes
+        state.misfits += before.misfits
+        self.summary.tables[name] = state
 
     def _report(self) -> None:
         if self._progress:
@@ -224,9 +315,7 @@ class Applier:
         self._writers[name].history = history
         return self._writers[name]
 
-    def _apply_table(
-        self, table: TablePlan, plan: BatchPlan, entries: ManifestEntries
-    ) -> tuple[TableState, ManifestEntry]:
+    def _apply_table(self, table: TablePlan, plan: BatchPlan, entries: ManifestEntries) -> Outcome:
         """Carry out the plan of a table; return how that went, and its entry in the manifest."""
         name, offset = table.facts.name, table.facts.offset
         try:
@@ -239,13 +328,13 @@ class Applier:
             self._planner.expected_versions.record(name, entry)
             if table.step.writes and not state.held:
                 self._planner.record_write(name)
-            return state, entry
+            return Outcome(state, entry, plan.end.lsn)
         except Exception as error:
             failure = describe_conflict(error) or report_error(error)
             self._planner.expected_versions.forget(name)
-            if is_conflict(error) or isinstance(error, ChangedError):
-                self._has_conflicts = True
-            return TableState(applied=offset, failure=failure), entries.failed(name, offset)
+            is_repeated = is_conflict(error) or isinstance(error, ChangedError)
+            state = TableState(applied=offset, failure=failure)
+            return Outcome(state, entries.behind(name, offset), plan.end.lsn, is_repeated)
 
     def _write_table(self, table: TablePlan, plan: BatchPlan, since: int) -> TableState:
         """Write a table, or hold it by its guards; only we may have written to it since a version."""
@@ -259,7 +348,14 @@ class Applier:
         refuse_nested_folder(self._config, name)
         writer = self.writer(name, plan.history)
         writer.bronze.new_files = self.bronze.new_files
-        other = self._other_names.find(registered, plan.end, plan.names_by_oid, self.relations, writer)
+        other = self._other_names.find(
+            registered,
+            plan.end,
+            plan.names_by_oid,
+            self.relations,
+            writer,
+            is_behind=facts.is_behind,
+        )
         renames = rename_events(name, plan.registered, self.relations, surveys, other)
         self.records.events.record([*renames])
         writer.refuse_foreign_commits(since)
@@ -319,7 +415,7 @@ class Applier:
                     entries[name] = found.current(name, offset, found.recorded_version(name))
                 except Exception as error:
                     self.summary.tables[name] = TableState(applied=offset, failure=report_error(error))
-                    entries[name] = found.failed(name, offset)
+                    entries[name] = found.behind(name, offset)
         for name in plan.stopped.keys() & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
         gaps = ((name, table.facts.gap) for name, table in plan.tables.items())
@@ -330,6 +426,8 @@ class Applier:
         carried = [e if e.is_behind else replace(e, applied_lsn=end.lsn) for e in kept]
         self.manifest = Manifest(end.lsn, plan.commit_time, tuple(carried))
         self.manifests.record(self.manifest)
+        self._past[end.lsn] = self.manifest
+        self._past = {lsn: past for lsn, past in self._past.items() if lsn in self._ends.values()}
         self._written_at = end
         self.summary.show(self.manifest)
 

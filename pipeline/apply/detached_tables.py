@@ -4,7 +4,7 @@ The silver table stays in place or, with `silver.detached_tables: archive`, is m
 both cases no manifest contains it any more, because apply does not update it. Rows are never deleted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import BronzeOffset
@@ -24,14 +24,19 @@ def archive_detached(
     states: Mapping[TableName, TableState],
     point: BronzeOffset,
     path: Callable[[TableName], str],
+    unfinished: Collection[TableName],
 ) -> Iterator[TableName]:
-    """Move detached tables to the archive if so configured, and yield their names."""
+    """Move detached tables to the archive if so configured, and yield their names.
+
+    A table that is `unfinished` lacks changes from before it was detached, or is being written.
+    """
     registered = records.tables.read()
     for name, reason in detached.items():
         rule = config.rule_for(name)
         policy = rule.detached_tables if rule else config.silver.detached_tables
         state = states.get(name, TableState())
-        has_all = not (state.failure or state.held)  # otherwise the next batch tries again
+        # Otherwise a later batch tries again.
+        has_all = not (state.failure or state.held or name in unfinished)
         if policy == "archive" and has_all and registered[name].path == path(name):
             _archive(records.lake, records, registered[name], point, reason)
             yield name

@@ -49,11 +49,14 @@ class ManifestEntries:
         refuse_foreign_commits(table, name, since)
         return entry
 
-    def failed(self, name: TableName, applied: LSN) -> ManifestEntry:
-        """Return the entry of a table that does not show the LSN of the manifest."""
+    def behind(self, name: TableName, applied: LSN) -> ManifestEntry:
+        """Return the entry of a table that does not show the LSN of the manifest: its previous version.
+
+        `applied` is the offset in its log, which may be newer: a run that ended early wrote it.
+        """
         path = self._lake.table_at(self._path(name)).path
         if entry := self.before.get(name):
-            return replace(entry, path=path, applied_lsn=applied, is_behind=True)
+            return replace(entry, path=path, applied_lsn=min(applied, entry.applied_lsn), is_behind=True)
         return ManifestEntry(*name, path, -1, applied, True)
 
 

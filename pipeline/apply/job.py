@@ -9,10 +9,11 @@ transaction boundaries whatever the micro-batch contains.
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
+from pipeline.apply.first_batches import LOOK_SECONDS, FirstBatches
 from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.filesystem import remove_folder
@@ -43,27 +44,26 @@ def run_apply(
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
-    with nullcontext() if is_alone else lock_apply(applier.lake):
+    with nullcontext() if is_alone else lock_apply(applier.lake), closing(applier):
         return _apply(applier, trigger, stop, status)
 
 
 def _apply(
     applier: Applier, trigger: str, stop: threading.Event, status: StatusWriter | None
 ) -> ApplySummary:
-    if not applier.bronze.changes.exists():
-        while not stop.wait(1.0) and not applier.bronze.changes.exists():
-            pass
-        if stop.is_set():
-            return applier.summary
     if trigger == "continuous":
-        applier.keep_intervals()
-        applier.apply_pending()  # the query does not repeat a micro-batch that the last run did not apply
+        applier.run_continuously()
     checkpoint = applier.lake.path("_pgdelta", "checkpoints", "apply")
-    failure = _follow(applier, trigger, stop, status, checkpoint)
-    if failure is not None and applier.error is None and not stop.is_set():
-        # The checkpoint is damaged, or names a version that Delta removed. Only the trigger depends on it.
-        remove_folder(applier.lake.sessions, checkpoint)
-        failure = _follow(applier, trigger, stop, status, checkpoint)
+    failure: Exception | None = None
+    with FirstBatches(applier, goes_on=trigger == "continuous") as first:
+        # Without work there is nothing to start Spark for.
+        if _wait_for_bronze(applier, stop) if trigger == "continuous" else first.wait_for_work():
+            failure = _follow(applier, trigger, stop, status, checkpoint, first)
+            if failure is not None and applier.error is None and not stop.is_set():
+                # The checkpoint is damaged, or names a version that Delta removed. Only the trigger depends
+                # on it.
+                remove_folder(applier.lake.sessions, checkpoint)
+                failure = _follow(applier, trigger, stop, status, checkpoint, first)
     if applier.error is not None:
         raise applier.error
     if failure is not None and not stop.is_set():
@@ -75,12 +75,22 @@ def _apply(
     return applier.summary
 
 
+def _wait_for_bronze(applier: Applier, stop: threading.Event) -> bool:
+    """Start Spark, and return True when there is a bronze table, False after a stop."""
+    _ = applier.lake.spark
+    while not applier.bronze.changes.exists():
+        if stop.wait(LOOK_SECONDS):
+            return False
+    return True
+
+
 def _follow(
     applier: Applier,
     trigger: str,
     stop: threading.Event,
     status: StatusWriter | None,
     checkpoint: str,
+    first: FirstBatches,
 ) -> Exception | None:
     """Apply as bronze grows, until the query ends or `stop` is set; return the error that ended the query."""
     from pyspark.errors import StreamingQueryException
@@ -95,15 +105,17 @@ def _follow(
         query = writer.option("checkpointLocation", checkpoint).start()
     except Exception as error:  # the checkpoint's metadata is read here already
         return error
-    while query.isActive and not stop.is_set():
+    while query.isActive and not stop.is_set() and applier.error is None:
         with suppress(StreamingQueryException):  # query.exception() returns it below
             query.awaitTermination(1)
         if (progress := query.lastProgress) is not None:
             applier.summary.stream = StreamProgress.of(progress)
+            first.end()
         if trigger == "continuous":
             applier.retry_when_due()
             if status is not None:
                 status.write_when_due()
+    first.end()
     if stop.is_set():
         applier.close()
     query.stop()

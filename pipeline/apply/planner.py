@@ -30,6 +30,10 @@ from pipeline.table_name import TableName
 POLL_SECONDS = 30.0
 """How often the folders of tables without pending changes are read."""
 
+LARGE = 50_000
+"""Changes and copied rows from which on a table is large: its write takes longer than a second."""
+_NOT_SURVEYED = (Step.POSTPONE, Step.WRITING)
+
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
@@ -42,6 +46,29 @@ class TablePlan:
     @property
     def step(self) -> Step:
         return self.decision.step
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the plan is expected to take long."""
+        return self.step.writes and (self.step is Step.REBUILD or self._size >= LARGE)
+
+    @property
+    def oldest_lsn(self) -> LSN:
+        """The LSN of the oldest change that waits, or of the oldest snapshot whose rows do."""
+        found = [survey.survey.first[0] for survey in self.surveys]
+        found += [copy.lsn for copy in self._copies]
+        return LSN(min(found, default=self.facts.offset))
+
+    @property
+    def _size(self) -> int:
+        rows = sum(copy.row_count for copy in self._copies)
+        return rows + sum((self.facts.counts or {}).values())
+
+    @property
+    def _copies(self) -> tuple[CompleteCopy, ...]:
+        if self.step is Step.START_FROM_COPY and self.facts.copy is not None:
+            return (self.facts.copy, *self.facts.partial_copies)
+        return self.facts.partial_copies if self.step is Step.PARTIAL_RESYNC else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +132,40 @@ class Planner:
         read_at = self._folders.read_at
         return read_at is not None and time.monotonic() - read_at >= POLL_SECONDS
 
-    def plan(self, end: BronzeOffset, manifest: Manifest, since: BronzeOffset | None) -> BatchPlan | None:
+    def plan(
+        self,
+        end: BronzeOffset,
+        manifest: Manifest,
+        since: BronzeOffset | None,
+        *,
+        busy: Collection[TableName] = (),
+        is_whole: bool = False,
+        has_news: bool = False,
+    ) -> BatchPlan | None:
         """Return the plan that advances silver to `end`, None if there is nothing to do or record.
 
         `since` is the bronze version at which the manifest was written, if this process wrote it: then only
-        the files added since are read.
+        the files added since are read. Tables that are `busy` are being written; their logs are not read. If
+        the batch must be whole, no table waits for its interval. With `has_news` there is something to
+        record.
         """
         known = self._read_records(end, manifest)
-        self._read_folders(known)
+        self._read_folders(known, busy)
         tables = {
             name: replace(
                 known.table(name, self._folders.found.get(name)),
+                is_being_written=name in busy,
                 is_confirmed=self.is_confirmed(name),
-                since_write=self._since_write(name),
+                since_write=None if is_whole else self._since_write(name),
             )
             for name in known.captured
         }
         self.tables = {name: TablePlan(facts, decide(facts)) for name, facts in tables.items()}
         decisions = self.decisions
         # The LSN that silver shows never goes back: silver has everything before a manifest.
-        if end.lsn < manifest.lsn or (end.lsn == manifest.lsn and not _has_news(tables, decisions, manifest)):
+        if end.lsn < manifest.lsn:
+            return None
+        if end.lsn == manifest.lsn and not has_news and not _has_news(tables, decisions, manifest):
             return None
         self.bronze.read_new_files(since, end)
         starts = {name: _start(tables[name], d) for name, d in decisions.items() if d.step.writes}
@@ -137,7 +178,7 @@ class Planner:
         plans = {}
         for name, facts in tables.items():
             surveys = tuple(found.get(name, ()))
-            if decisions[name].step is not Step.POSTPONE:  # it was not surveyed
+            if decisions[name].step not in _NOT_SURVEYED:
                 facts = replace(facts, counts=_counts(surveys), is_replaced=name in replaced)
             plans[name] = TablePlan(facts, decide(facts), surveys)
         self.tables = plans
@@ -172,14 +213,20 @@ class Planner:
         self._replaced = {n: copy for n, copy in self._replaced.items() if copy == lake.copies.get(n)}
         return replace(lake, waiting=lake.waiting | self._replaced.keys())
 
-    def _read_folders(self, known: LakeFacts) -> None:
-        """Read the log of each table that is behind, ahead or new, and of all tables when that is due."""
+    def _read_folders(self, known: LakeFacts, busy: Collection[TableName]) -> None:
+        """Read the log of each table that is behind, ahead or new, and of all tables when that is due.
+
+        A table that is being written is where the manifest says.
+        """
         is_due = self.is_poll_due
         if is_due or self._folders.read_at is None:
             self._folders.read_at = time.monotonic()
         entries, behind = known.manifest.by_name, known.manifest.behind
         self._folders.found = {}
         for name in known.captured:
+            if name in busy:
+                self._folders.found[name] = TableLog(behind.get(name, INVALID))
+                continue
             is_current = name in known.registered and name in entries and name not in behind
             if name in known.waiting or (is_current and name in self.expected_versions and not is_due):
                 continue

@@ -134,11 +134,13 @@ class OtherNames:
 
     def __init__(self) -> None:
         self._settled: set[TableName] = set()  # all their changes so far have their own names
+        self._newest: Mapping[int, Set[TableName]] = {}  # the names of the newest batch
 
     def update(
         self, names: Mapping[int, Set[TableName]], registered: Mapping[TableName, RegisteredTable]
     ) -> None:
         """Record the names under which a batch has changes of each table."""
+        self._newest = names
         self._settled -= {n for n, table in registered.items() if names.get(table.relation_id, {n}) - {n}}
 
     def find(
@@ -148,11 +150,15 @@ class OtherNames:
         names: Mapping[int, Set[TableName]],
         relations: Mapping[int, SourceRelation],
         writer: SilverTable,
+        *,
+        is_behind: bool,
     ) -> ChangesUnderOtherName | None:
         """Return the last change under another name since the table was written and before its newest change.
 
         The batch that wrote the table may have had such changes after the last one under its own name, so the
-        search starts at the LSN where that batch started.
+        search starts where that write started, or at the LSN of the manifest before it. `names` are those of
+        the batch that writes the table; a newer one may have others, and so may earlier ones if the table
+        `is_behind`.
         """
         name = writer.name
         if known is None or name in self._settled:
@@ -160,14 +166,14 @@ class OtherNames:
         oid, found = known.relation_id, None
         if any(r.oid == oid and r.name != name for r in relations.values()):
             found = self._find(oid, point, writer)
-        if names.get(oid, {name}) == {name}:
+        if not is_behind and names is self._newest and names.get(oid, {name}) == {name}:
             self._settled.add(name)
         return found
 
     def _find(self, oid: int, point: BronzeOffset, writer: SilverTable) -> ChangesUnderOtherName | None:
         name, bronze = writer.name, writer.bronze
         copy = writer.history.newest(point.lsn).get(name)
-        start_lsn = Manifests(bronze.lake).last_before(writer.offset)
+        start_lsn = min(Manifests(bronze.lake).last_before(writer.offset), writer.last_start_lsn)
         if copy is not None:
             start_lsn = max(start_lsn, copy.lsns[0])
         return last_changes_under_other_name(

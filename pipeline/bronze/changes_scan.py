@@ -7,7 +7,9 @@ read first, of a whole row group: a copy's millions of rows cost no more than th
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow as pa
 
 ROW_OPS = ("I", "U", "D", "T")
@@ -38,6 +41,21 @@ _MACROS = (
 )
 # strings that repeat in most rows
 _REPEATED = frozenset({"op", "schema_name", "table_name", "old_kind"})
+_lock = threading.Lock()
+_databases: list[duckdb.DuckDBPyConnection] = []  # one at most, for the process: to open one takes 50 ms
+
+
+def _database() -> duckdb.DuckDBPyConnection:
+    """Return a database in memory with the macros; each query has a cursor of its own."""
+    import duckdb
+
+    with _lock:
+        if not _databases:
+            database = duckdb.connect(config=_SETTINGS)
+            for macro in _MACROS:
+                database.execute(f"CREATE MACRO {macro}")
+            _databases.append(database)
+        return _databases[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +127,7 @@ class ChangesScan:
         import duckdb
 
         failures: list[BaseException] = []
-        with duckdb.connect(config=_SETTINGS) as connection:
-            for macro in _MACROS:
-                connection.execute(f"CREATE MACRO {macro}")
+        with closing(_database().cursor()) as connection:
             connection.register("changes", self.reader(columns, failures))
             try:
                 found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()

@@ -229,7 +229,7 @@ class LakeTable:
         """Yield the `commitInfo` of the commits that the log still has, newest first."""
         if self.local_path is None:
             for limit in (100, None):  # in most cases the newest ones are enough
-                for row in self.history(limit).selectExpr("version", "userMetadata").collect():
+                for row in self.history(limit).selectExpr("version", "userMetadata", "engineInfo").collect():
                     yield row.asDict()
             return
         log = TableLog.of(self.local_path)

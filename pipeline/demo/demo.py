@@ -1,7 +1,7 @@
 """`pgdelta demo`: a shop in an embedded PostgreSQL, replicated live and compared with its source at the end.
 
-One folder holds the server, the lake and the pipeline file. Ingest and apply run continuously in one Spark
-session while the load changes the shop. When the load has ended and both jobs are past its last LSN, every
+One folder holds the server, the lake and the pipeline file. Ingest and apply run continuously in this
+process while the load changes the shop. When the load has ended and both jobs are past its last LSN, every
 silver table is compared with its source. The server ends with this process, however that ends.
 """
 
@@ -21,12 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 from pipeline.config.config import Config
 from pipeline.config.load import load_config
-from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake
 from pipeline.demo.board import Board
 from pipeline.demo.outcome import Outcome, print_outcome, short_path
@@ -76,10 +74,8 @@ def run_demo(folder: str, seconds: float, *, as_json: bool, stop: threading.Even
         _say(console, f"an embedded PostgreSQL server in {short_path(root / 'server')}")
         with _server(root / "server") as server:
             config = _prepare(server, outcome)
-            _say(console, "Spark")
-            spark = start_session("pgdelta demo")
             with connect(config.source.conninfo, application_name="pgdelta demo") as connection:
-                _play(outcome, config, spark, connection, console, seconds, stop)
+                _play(outcome, config, connection, console, seconds, stop)
     outcome.seconds = time.monotonic() - started
     if console is None:
         print(json.dumps(outcome.as_json()), flush=True)
@@ -163,7 +159,6 @@ def _quoted(text: str) -> str:
 def _play(
     outcome: Outcome,
     config: Config,
-    spark: SparkSession,
     connection: Connection,
     console: Console | None,
     seconds: float,
@@ -178,7 +173,6 @@ def _play(
             config,
             trigger="continuous",
             stop=ending,
-            spark=spark,
             ingest_progress=board.on_ingest,
             apply_progress=board.on_apply,
         )
@@ -187,7 +181,7 @@ def _play(
             opened, started = load.open_shop(), time.monotonic()
             _wait_for(board, running, opened, stop, 0.0)
             board.stage = "changing the shop"
-            # Spark is warm and the tables exist, so their changes can be watched
+            # the tables exist, so their changes can be watched
             left = max(seconds - (time.monotonic() - started), seconds / 2)
             loading = pool.submit(load.run, left, closing)
             _watch(board, running, loading, stop, closing)
@@ -207,8 +201,7 @@ def _play(
             board.stage = "comparing"
             board.refresh()
             names = [TableName(SCHEMA_NAME, table) for table in TABLES]
-            lake = Lake(config.storage.root, spark)
-            outcome.comparisons = compare_at_rest(config, lake, names)
+            outcome.comparisons = compare_at_rest(config, Lake(config.storage.root), names)
             board.stage = "done"
         board.refresh()
 

@@ -4,7 +4,7 @@ An event is recorded once, whichever process records it again: ingest and apply 
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,6 +45,9 @@ class EventLog:
         self._table = lake.table("_pgdelta", "events")
         self._lock = threading.Lock()
         self._recorded: set[Event] = set()  # by this process, or found recorded
+        self._files: tuple[str, frozenset[str]] = ("", frozenset())  # the table's id, and what was read of it
+        self._waiting: dict[Event, None] = {}
+        self._waiting_lock = threading.Lock()
         self._resyncs: dict[TableName, LSN] = {}
         self._has_read_resyncs = False
 
@@ -53,23 +56,38 @@ class EventLog:
         self._table.ensure_for_appends(EVENTS)
 
     def record(self, events: Sequence[Event]) -> None:
-        """Append the events that are not recorded yet, in one commit."""
+        """Append the events that are not recorded yet; one commit appends those of all threads that wait."""
+        with self._waiting_lock:
+            self._waiting |= dict.fromkeys(events)
         with self._lock:
-            for event in events:
-                if event.kind in NEEDS_RESYNC:
-                    self._resyncs[event.name] = max(event.lsn, self._resyncs.get(event.name, INVALID))
-            new = [event for event in events if event not in self._recorded]
+            with self._waiting_lock:
+                waiting, self._waiting = self._waiting, {}
+            self._note_resyncs(waiting)
+            new = [event for event in waiting if event not in self._recorded]
             if not new:
                 return
 
             def append() -> None:
-                recorded = set(self._read())
-                rows = [asdict(event) | {"recorded_at": now()} for event in new if event not in recorded]
+                self._read()
+                rows = [
+                    asdict(event) | {"recorded_at": now()} for event in new if event not in self._recorded
+                ]
                 if rows:
                     self._table.append_rows(rows, EVENTS, compacts=True)
 
-            retry_conflicts(append)  # ingest writes events too
+            try:
+                retry_conflicts(append)  # ingest writes events too
+            except BaseException:
+                # The threads that wait for the lock must not believe that theirs are recorded.
+                with self._waiting_lock:
+                    self._waiting = waiting | self._waiting
+                raise
             self._recorded.update(new)
+
+    def _note_resyncs(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.kind in NEEDS_RESYNC:
+                self._resyncs[event.name] = max(event.lsn, self._resyncs.get(event.name, INVALID))
 
     def resyncs(self) -> dict[TableName, LSN]:
         """Return the tables that need a resync, each with the LSN of its newest such event.
@@ -79,9 +97,8 @@ class EventLog:
         """
         with self._lock:
             if not self._has_read_resyncs:
-                for event in self._read():
-                    if event.kind in NEEDS_RESYNC:
-                        self._resyncs[event.name] = max(event.lsn, self._resyncs.get(event.name, INVALID))
+                self._read()
+                self._note_resyncs(self._recorded)
             self._has_read_resyncs = True
             return dict(self._resyncs)
 
@@ -101,11 +118,21 @@ class EventLog:
         events = map(_event, rows)
         return {event.name: event for event in events}
 
-    def _read(self) -> list[Event]:
-        """Return all events, none if there is no table."""
+    def _read(self) -> None:
+        """Read the events that are recorded, on this machine only from files that were not read yet."""
         if not self._table.exists():
-            return []
-        return [_event(row) for row in self._table.rows(_IDENTITY).to_pylist()]
+            return
+        if self._table.local_path is None:
+            rows = self._table.rows(_IDENTITY)
+        else:
+            snapshot = self._table.snapshot()
+            table_id, read = self._files
+            if table_id != snapshot.table_id:
+                read = frozenset()
+            new = {path: add for path, add in snapshot.files.items() if path not in read}
+            rows = self._table.rows(_IDENTITY, snapshot=snapshot.with_files(new))
+            self._files = (snapshot.table_id, frozenset(snapshot.files))
+        self._recorded.update(_event(row) for row in rows.to_pylist())
 
 
 def _event(row: Mapping[str, Any]) -> Event:

@@ -7,7 +7,7 @@ table that was held may have caught up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -66,6 +66,11 @@ class Manifest:
     def behind(self) -> Mapping[TableName, LSN]:
         """The tables that are behind the LSN, each with its `applied_lsn`."""
         return {entry.name: entry.applied_lsn for entry in self.entries if entry.is_behind}
+
+    def with_entry(self, entry: ManifestEntry) -> Manifest:
+        """Return the manifest with another entry for one of its tables."""
+        entries = (entry if each.name == entry.name else each for each in self.entries)
+        return replace(self, entries=tuple(entries))
 
 
 class Manifests:

@@ -7,13 +7,15 @@ record of silver tables: the registry, the events and the misfits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.sql import now
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
@@ -21,6 +23,9 @@ from pipeline.metadata.events import EventLog
 from pipeline.metadata.misfits import MisfitLog
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _COLUMNS = (
     "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING, "
@@ -94,7 +99,7 @@ class TableRegistry:
         self._table = lake.table("_pgdelta", "tables")
         self._lock = threading.Lock()
         self._registered: dict[TableName, RegisteredTable] | None = None  # this apply is the only writer
-        self._updated_at: dict[TableName, datetime] = {}
+        self._rows: dict[TableName, pa.Table] = {}  # one row each, as it was written
         self._waiting: dict[TableName, RegisteredTable] = {}
         self._waiting_lock = threading.Lock()
 
@@ -110,11 +115,15 @@ class TableRegistry:
 
     def _read(self) -> dict[TableName, RegisteredTable]:
         if self._registered is None:
-            rows = self._table.rows().to_pylist() if self._table.exists() else []
+            read = self._table.rows() if self._table.exists() else _arrow_schema().empty_table()
+            rows = read.to_pylist()
             tables = [_registered_table(row) for row in rows]
             self._registered = {table.name: table for table in tables}
-            times = [row["updated_at"].astimezone(timezone.utc) for row in rows]
-            self._updated_at = dict(zip(self._registered, times, strict=True))
+            if read.schema == _arrow_schema():
+                self._rows = {table.name: read.slice(n, 1) for n, table in enumerate(tables)}
+            else:
+                times = [row["updated_at"].astimezone(timezone.utc) for row in rows]
+                self._rows = {t.name: _row(t, time) for t, time in zip(tables, times, strict=True)}
         return self._registered
 
     def register(self, table: RegisteredTable) -> None:
@@ -128,25 +137,40 @@ class TableRegistry:
                 # A folder has one table: another table that is registered for it has no rows there any more.
                 paths = {table.path for table in waiting.values()}
                 others = {name: table for name, table in self._read().items() if table.path not in paths}
-                tables, updated_at = others | waiting, self._updated_at | dict.fromkeys(waiting, now())
-                rows = [_row(table, updated_at[name]) for name, table in tables.items()]
+                tables, time = others | waiting, now()
+                rows = self._rows | {name: _row(table, time) for name, table in waiting.items()}
+                rows = {name: rows[name] for name in tables}
+                written = _concatenated(rows.values())
                 try:
                     with crash_step(CrashStep.REGISTER_TABLE):
-                        retry_conflicts(lambda: self._table.overwrite_rows(rows, TABLES))
+                        retry_conflicts(lambda: self._table.overwrite_rows(written, TABLES))
                 except BaseException:
                     # The threads that wait for the lock must not believe that theirs is registered.
                     with self._waiting_lock:
                         self._waiting = waiting | self._waiting
                     raise
-                self._registered, self._updated_at = tables, updated_at
+                self._registered, self._rows = tables, rows
 
 
-def _row(table: RegisteredTable, updated_at: datetime) -> dict[str, object]:
+def _row(table: RegisteredTable, updated_at: datetime) -> pa.Table:
+    import pyarrow as pa
+
     row = asdict(table) | {"updated_at": updated_at}
     if table.successor is not None:
         del row["successor"]["txn"]
         row["successor"]["app_id"] = str(table.successor.txn)
-    return row
+    return pa.Table.from_pylist([row], schema=_arrow_schema())
+
+
+def _concatenated(rows: Iterable[pa.Table]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.concat_tables(rows).combine_chunks()
+
+
+@cache
+def _arrow_schema() -> pa.Schema:
+    return TableSchema.of_ddl(TABLES).arrow
 
 
 def _registered_table(row: Mapping[str, Any]) -> RegisteredTable:

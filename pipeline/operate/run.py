@@ -1,4 +1,4 @@
-"""Run ingest and apply in one Spark session: one after the other, or in parallel until a stop."""
+"""Run ingest and apply in one process: one after the other, or in parallel until a stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ def run_both(
     """Capture and apply everything committed, or continue until `stop`; the first failure ends both jobs."""
     stop = stop or threading.Event()
     lake = Lake(config.storage.root, spark, application=f"pgdelta {config.pipeline}")
-    spark = lake.spark
 
     def ingest() -> IngestSummary:
         try:

@@ -16,7 +16,9 @@ from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest, CopyState
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
-from pipeline.delta.table import Lake
+from pipeline.delta.log import user_metadata_of
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.txn import OURS
 from pipeline.errors import ConfigError, SourceError
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
@@ -273,9 +275,19 @@ def _details(
         table,
         list_columns(types, names, source, table.misfits),
         path=registered.path if registered else None,
+        writer=_last_writer(silver) if silver is not None and fields else None,
         relation_id=relation["relation_id"] if relation else None,
         relation_lsn=LSN(relation["lsn"]) if relation else None,
     )
+
+
+def _last_writer(silver: LakeTable) -> str | None:
+    """Return who made the newest commit that recorded an offset: `native` or `spark`."""
+    for information in silver.newest_commits():
+        if "lsn" in user_metadata_of(information):
+            is_native = str(information.get("engineInfo")).startswith(f"{OURS}/")
+            return "native" if is_native else "spark"
+    return None
 
 
 def _type_name(column: Mapping[str, Any]) -> str:

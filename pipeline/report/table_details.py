@@ -41,13 +41,17 @@ class ColumnStatus:
 
 @dataclass(frozen=True, slots=True)
 class TableDetails:
-    """A table's status, its columns, its path, and the relation that bronze last recorded for it."""
+    """A table's status, its columns, its path, who wrote it last, and the relation that bronze has for it.
+
+    `writer` is `native` or `spark`, None if the log has no such commit any more.
+    """
 
     table: TableStatus
     columns: tuple[ColumnStatus, ...] = ()
     path: str | None = None
     relation_id: int | None = None
     relation_lsn: LSN | None = None
+    writer: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the details as data."""
@@ -55,6 +59,7 @@ class TableDetails:
         return {
             **self.table.as_json(),
             "path": self.path,
+            "writer": self.writer,
             "relation": self.relation_id
             and {"oid": self.relation_id, "recorded_at_lsn": str(self.relation_lsn)},
             "last_event": event and {"lsn": str(event.lsn), "kind": event.kind, "sentence": event.sentence},
@@ -135,6 +140,8 @@ def _facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str | Text
         yield "last day", ", ".join(format_count(count, noun) for count, noun in counts)
     if details.path is not None:
         yield "silver", f"version {table.version}, {details.path}" if table.version >= 0 else details.path
+    if details.writer is not None:
+        yield "written", "natively" if details.writer == "native" else "by Spark"
     if details.relation_id is not None:
         yield "relation", f"oid {details.relation_id}, recorded at {details.relation_lsn}"
     yield "verified", f"equal to the source at {table.verified}" if table.verified else "not yet"

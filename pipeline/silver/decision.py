@@ -31,6 +31,7 @@ class Step(enum.Enum):
     APPLY = "apply changes"
     PARTIAL_RESYNC = "put copied keys"
     REBUILD = "rebuild from bronze"
+    WRITING = "being written"
     POSTPONE = "wait for its interval"
     HOLD = "hold"
     FAIL = "fail"
@@ -41,7 +42,7 @@ class Step(enum.Enum):
         return self in _WRITING
 
 
-STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL, Step.POSTPONE)
+STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL, Step.POSTPONE, Step.WRITING)
 _WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Step.REBUILD})
 
 
@@ -57,6 +58,7 @@ class TableFacts:
     end_lsn: LSN  # bronze is complete up to here
     offset: LSN = INVALID
     is_behind: bool = False  # in the newest manifest
+    is_being_written: bool = False  # an earlier batch of this run still writes it; nothing else was read
     waits: bool = False  # for a copy that is not complete yet
     unreadable: str | None = None  # its log cannot be read
     folder: str | None = None  # its folder belongs to another table, or another table was put there
@@ -116,6 +118,7 @@ class Row:
 
 
 TABLE = (
+    Row("being written", lambda t: t.is_being_written, Step.WRITING, lambda t: _is_being_written(t.name)),
     Row("copy awaited", lambda t: t.waits, Step.WAIT, lambda t: awaits_copy(t.name), True),
     Row("log unreadable", lambda t: t.unreadable, Step.FAIL, lambda t: t.unreadable),
     Row("folder taken", lambda t: t.folder, Step.HOLD, lambda t: t.folder, True),
@@ -144,6 +147,10 @@ def decide(facts: TableFacts) -> Decision:
 def awaits_copy(name: TableName) -> str:
     """Return the sentence for a table whose copy is not complete."""
     return f"Table {name} waits for its copy. Run pgdelta ingest to complete it."
+
+
+def _is_being_written(name: TableName) -> str:
+    return f"An earlier batch still writes table {name}. A later batch applies the changes that follow."
 
 
 def _awaits_interval(facts: TableFacts) -> str:

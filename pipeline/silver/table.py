@@ -16,6 +16,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey, survey_of
 from pipeline.config.tables import TableRule
+from pipeline.delta.log import json_object
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
@@ -81,6 +82,15 @@ class SilverTable:
     def offset(self) -> LSN:
         """The offset in the table's own log, INVALID if it has none."""
         return self.table.offset(self._txn) or INVALID
+
+    @property
+    def last_start_lsn(self) -> LSN:
+        """The LSN (exclusive) from which the newest write of changes continued, INVALID if none is known."""
+        for information in self.table.newest_commits():
+            after = json_object(information.get("userMetadata") or "{}").get("after")
+            if isinstance(after, str):
+                return LSN.parse(after)
+        return INVALID
 
     def refuse_foreign_commits(self, since_version: int) -> None:
         """Raise LakeError if a foreign commit changed the table's rows since a version."""

@@ -1,4 +1,4 @@
-"""`pgdelta run`: ingest and apply in one Spark session."""
+"""`pgdelta run`: ingest and apply in one process."""
 
 import threading
 
@@ -11,7 +11,7 @@ from pipeline.cli.signals import Kind
 @command(
     "run",
     section="Replicate",
-    short_help="Ingest and apply in one Spark session.",
+    short_help="Ingest and apply in one process.",
     examples=[
         ("replicate what is committed now, then end", "pgdelta run --config conf/pipeline.yaml"),
         ("replicate until Ctrl-C", "pgdelta run --config conf/pipeline.yaml --trigger continuous"),
@@ -32,7 +32,7 @@ def run(
     debug: bool,
     stop: threading.Event,
 ) -> int:
-    """Run ingest and apply in one Spark session, for a laptop or a small server. A failure ends both."""
+    """Run ingest and apply in one process, for a laptop or a small server. A failure ends both."""
     loaded = load_config(config)
     from pipeline.operate.run import run_both
     from pipeline.report.observers import Observers, WatchOptions

@@ -17,11 +17,14 @@ from pipeline.delta.spark.log_store import is_on_class_path
 from pipeline.delta.spark.settings import DELTA_JARS, RUNTIME_SETTINGS, SPARK_SETTINGS
 from pipeline.errors import LakeError
 
+_JVM_LOCK = threading.Lock()
+
 
 def start_session(name: str) -> SparkSession:
     """Return a session that can read and write Delta; raise LakeError if the JARs are missing."""
-    if SparkContext._gateway is None:
-        SparkContext._ensure_initialized(gateway=_launch_gateway())
+    with _JVM_LOCK:  # two threads would start a JVM each
+        if SparkContext._gateway is None:
+            SparkContext._ensure_initialized(gateway=_launch_gateway())
     conf = SparkConf()
     for key, value in (SPARK_SETTINGS | RUNTIME_SETTINGS).items():
         conf.setIfMissing(key, value)

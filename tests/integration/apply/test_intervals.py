@@ -34,7 +34,7 @@ def test_a_table_waits_for_its_interval_and_holds_back_no_other(
     pipeline.run("CREATE TABLE slow (id int PRIMARY KEY)", "CREATE TABLE fast (id int PRIMARY KEY)")
     pipeline.ingest()
     applier = Applier(pipeline.spark, pipeline.config)
-    applier.keep_intervals()
+    applier.run_continuously()
     change(pipeline)
     applier.apply_pending()
     pipeline.assert_equal("slow", "fast")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from pipeline.delta import sync
 from pipeline.delta.sync import sync_names
 
 
@@ -14,6 +16,7 @@ from pipeline.delta.sync import sync_names
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the paths that are synced from now on."""
     paths: list[str] = []
+    monkeypatch.setattr(sync, "_synced", {})  # as in a new process
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
     )
@@ -45,3 +48,25 @@ def test_a_folder_that_may_not_be_read_is_left_out(
     monkeypatch.setattr(os, "open", refuse)
     sync_names(tmp_path)
     assert synced == [str(each) for each in tmp_path.parents]
+
+
+def test_folders_without_new_names_are_synced_once(
+    tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "_SETTLED_SECONDS", -1.0)
+    above, folder = tmp_path.resolve(), tmp_path.resolve() / "a"
+    folder.mkdir()
+    time.sleep(0.02)  # longer than the clock of files stands still
+    sync_names(folder)
+    synced.clear()
+    sync_names(folder)
+    assert synced == []
+    (above / "b").mkdir()
+    sync_names(folder)
+    assert synced == [str(above)]
+
+
+def test_a_folder_with_a_name_of_now_is_synced_again(tmp_path: Path, synced: list[str]) -> None:
+    for _ in range(2):  # the time of a folder is too coarse to show a second name of the same moment
+        sync_names(tmp_path.resolve())
+    assert synced.count(str(tmp_path.resolve())) == 2

@@ -61,7 +61,7 @@ def details() -> StatusDetails:
         (
             TableDetails(hostile),
             TableDetails(detached, path="/lake/archive/old/detached_1"),
-            TableDetails(held, columns, "/lake/silver/public/orders", 16_385, LSN(0x5_0000_1000)),
+            TableDetails(held, columns, "/lake/silver/public/orders", 16_385, LSN(0x5_0000_1000), "native"),
         ),
     )
 

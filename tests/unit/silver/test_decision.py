@@ -24,6 +24,7 @@ NONE = {"I": 0, "U": 0, "D": 0, "T": 0}
 
 # row → facts for which it decides, its step and words of its sentence
 ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
+    "being written": (replace(AT_REST, is_being_written=True), Step.WRITING, "still writes table"),
     "copy awaited": (replace(AT_REST, waits=True), Step.WAIT, "waits for its copy"),
     "log unreadable": (replace(AT_REST, unreadable="No such file."), Step.FAIL, "No such file."),
     "folder taken": (replace(AT_REST, folder="Another table is there."), Step.HOLD, "Another table"),
@@ -114,6 +115,14 @@ def test_before_the_survey_only_a_table_that_is_behind_is_known_to_be_early() ->
     assert decide(early).step is Step.APPLY
     assert decide(replace(early, is_behind=True)).step is Step.POSTPONE
     assert decide(replace(early, is_behind=True, offset=LSN(100))).step is Step.SKIP
+
+
+def test_nothing_is_done_to_a_table_that_is_being_written() -> None:
+    for facts, _, _ in ROWS.values():
+        for counts in (None, facts.counts):
+            decision = decide(replace(facts, is_being_written=True, counts=counts))
+            assert (decision.row, decision.blocks_rebuild) == ("being written", False)
+            assert not decision.step.writes
 
 
 def test_lost_rows_come_back_with_copied_keys_too() -> None:

@@ -1,0 +1,58 @@
+"""The batches that run while Spark starts.
+
+Spark takes seconds to start and to begin its query. What waits is applied meanwhile by a thread, which ends
+once the query signals that bronze has grown.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from pipeline.apply.applier import Applier
+
+LOOK_SECONDS = 0.5
+"""How often bronze is looked at."""
+
+
+class FirstBatches:
+    """Applies in a thread during a block: once or, if it `goes_on`, until `end`.
+
+    An error is kept as `error` of the applier, as that of a batch of the query is.
+    """
+
+    def __init__(self, applier: Applier, *, goes_on: bool) -> None:
+        self._applier = applier
+        self._goes_on = goes_on
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="first-batches")
+
+    def __enter__(self) -> FirstBatches:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def wait_for_work(self) -> bool:
+        """Wait until a batch has something to do, and return True, or until there is nothing to do."""
+        while self._thread.is_alive() and not self._applier.has_work.wait(0.01):
+            pass
+        return self._applier.has_work.is_set() and self._applier.error is None
+
+    def end(self) -> None:
+        """Wait for the batch that runs, and run no other."""
+        self._is_ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                if self._applier.bronze.changes.exists():
+                    self._applier.apply_pending()
+                if not self._goes_on or self._is_ending.wait(LOOK_SECONDS):
+                    break
+        except BaseException as error:
+            self._applier.error = error

@@ -1,0 +1,130 @@
+"""What apply does before Spark is there: small tables are written, and without work Spark does not start."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.apply.job import run_apply
+from pipeline.delta.table import Lake
+from pipeline.errors import LakeError
+from pipeline.progress import ApplySummary
+from pipeline.protocol.lsn import LSN
+from tests.support.pipelines import Pipeline
+from tests.support.running import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+@pytest.fixture
+def filled(pipeline: Pipeline) -> Pipeline:
+    """Give a pipeline whose bronze has rows of one table, with the writer that needs no Spark."""
+    silver = replace(pipeline.config.silver, writer="auto")
+    pipeline = replace(pipeline, config=replace(pipeline.config, silver=silver))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.ingest()  # creates the slot
+    pipeline.run("INSERT INTO t VALUES (1), (2)")
+    pipeline.ingest()
+    return pipeline
+
+
+@contextmanager
+def start_held(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Hold Spark's start until the event is set, at the latest at the end of the block."""
+    may_start = threading.Event()
+
+    def start(name: str) -> object:
+        assert may_start.wait(60)
+        return pipeline.spark
+
+    monkeypatch.setattr("pipeline.delta.spark.session.start_session", start)
+    try:
+        yield may_start
+    finally:
+        may_start.set()
+
+
+@contextmanager
+def applying(pipeline: Pipeline) -> Iterator[tuple[Future[ApplySummary], threading.Event]]:
+    """Run apply continuously, without a session of the caller's, until the event is set."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield pool.submit(run_apply, pipeline.config, trigger="continuous", stop=stop), stop
+        finally:
+            stop.set()
+
+
+def silver_offset(pipeline: Pipeline) -> LSN | None:
+    table = Lake(pipeline.root).table("silver", "public", "t")
+    return table.offset(Applier(None, pipeline.config).bronze.txn) if table.exists() else None
+
+
+def test_a_run_with_nothing_to_do_starts_no_spark(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled.apply()
+
+    def refuse(name: str) -> object:
+        raise AssertionError("Spark is started")
+
+    monkeypatch.setattr("pipeline.delta.spark.session.start_session", refuse)
+    began = time.monotonic()
+    summary = run_apply(filled.config)
+    assert summary.exit_code(strict=True) == 0
+    assert summary.batches == 0
+    print(f"nothing to do: {time.monotonic() - began:.2f} s")
+    filled.run("INSERT INTO t VALUES (3)")
+    filled.ingest()
+    with pytest.raises(AssertionError, match="Spark is started"):  # the query is the clock
+        run_apply(filled.config)
+
+
+def test_small_tables_are_written_while_spark_starts(
+    filled: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
+        wait_until(lambda: silver_offset(filled) is not None, 60)
+        before = silver_offset(filled)
+        filled.run("INSERT INTO t VALUES (3)", "DELETE FROM t WHERE id = 1")
+        filled.ingest()
+        wait_until(lambda: silver_offset(filled) != before, 60)
+        assert not running.done()
+        may_start.set()
+        filled.run("UPDATE t SET id = 4 WHERE id = 3")
+        filled.ingest()
+        end = silver_offset(filled)
+        wait_until(lambda: silver_offset(filled) != end, 120)
+        stop.set()
+        assert running.result(120).exit_code(strict=True) == 0
+    filled.assert_equal("t")
+
+
+@pytest.mark.parametrize("trigger", ["available-now", "continuous"])
+def test_an_error_of_a_first_batch_ends_the_run(
+    filled: Pipeline, monkeypatch: pytest.MonkeyPatch, trigger: str
+) -> None:
+    plan: Callable[..., object] = Applier.apply_pending
+
+    def fail(self: Applier, *arguments: object) -> object:
+        if threading.current_thread().name == "first-batches":
+            raise LakeError("The lake is full.")
+        return plan(self, *arguments)
+
+    monkeypatch.setattr(Applier, "apply_pending", fail)
+    with pytest.raises(LakeError, match="The lake is full"):
+        run_apply(filled.config, trigger=trigger, spark=filled.spark)
+
+
+def test_a_stop_while_spark_starts_ends_the_run(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
+        wait_until(lambda: silver_offset(filled) is not None, 60)
+        stop.set()
+        may_start.set()
+        assert running.result(60).tables
+    filled.assert_equal("t")

@@ -1,0 +1,377 @@
+"""A slow table in a continuous run: the others go on in batches of their own, and it catches up by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeline.apply import applier as applying
+from pipeline.apply.applier import Applier
+from pipeline.config.tables import TableRule
+from pipeline.metadata.manifests import Manifest, Manifests
+from pipeline.protocol.lsn import LSN
+from pipeline.report.status import read_status
+from pipeline.report.status_page import BEHIND, CURRENT
+from pipeline.silver.as_of import as_of
+from pipeline.silver.batch_writer import BatchWriter
+from pipeline.silver.decision import Step
+from pipeline.silver.write import Write
+from pipeline.table_name import TableName
+from tests.support.pipelines import Pipeline, with_rules
+from tests.support.running import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+SLOW, FAST = TableName("public", "slow"), TableName("public", "fast")
+
+
+class Gate:
+    """Lets writes of the slow table wait, before or after each of its commits, and fail if so asked."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.waiting = threading.Event()
+        self.passing = 0  # commits that are let through first
+        self.error: Exception | None = None
+        self.count = 0
+        write = BatchWriter._write
+
+        def wait(writer: BatchWriter, each: Write, plan: Any) -> int:
+            if writer._name != SLOW:
+                return write(writer, each, plan)
+            if self.passing:
+                self.passing -= 1
+                return write(writer, each, plan)
+            self.waiting.set()
+            assert self.open.wait(120)
+            self.count += 1
+            if self.error is not None:
+                error, self.error = self.error, None
+                raise error
+            return write(writer, each, plan)
+
+        patch.setattr(BatchWriter, "_write", wait)
+
+    def close(self) -> None:
+        self.open.clear()
+        self.waiting.clear()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
+    gate.open.set()
+    yield gate
+    gate.open.set()
+
+
+@pytest.fixture
+def tables(pipeline: Pipeline) -> Pipeline:
+    """Give a pipeline whose tables slow and fast have two rows each, in bronze."""
+    for table in ("slow", "fast"):
+        pipeline.run(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    change(pipeline)
+    change(pipeline)
+    return pipeline
+
+
+def change(pipeline: Pipeline, *names: str) -> None:
+    for table in names or ("slow", "fast"):
+        pipeline.run(f"INSERT INTO {table} SELECT count(*), 'new' FROM {table}")
+    pipeline.ingest()
+
+
+def continuous(pipeline: Pipeline) -> Applier:
+    """Return an apply that has applied what there is, and runs on."""
+    applier = Applier(pipeline.spark, pipeline.config)
+    applier.apply_pending()
+    pipeline.assert_equal("slow", "fast")
+    applier.run_continuously()
+    return applier
+
+
+def newest(applier: Applier) -> Manifest:
+    """Return the newest manifest as it is recorded."""
+    recorded = applier.manifests.last()
+    assert recorded is not None
+    assert recorded == applier.manifest
+    return recorded
+
+
+def let_through(gate: Gate, applier: Applier) -> None:
+    """Let the slow table be written, and apply as a run does while bronze does not grow."""
+    gate.open.set()
+    wait_until(lambda: applier._pool.ended)
+    applier.retry_when_due()
+    while applier._pool.busy or newest(applier).behind:  # on a busy machine it may be slow once more
+        applier._pool.wait()
+        applier.apply_pending()
+
+
+def counts(pipeline: Pipeline, lsn: LSN) -> Mapping[str, int]:
+    """Return the rows of each table as of a manifest."""
+    silver = as_of(pipeline.spark, pipeline.root, lsn=lsn)
+    return {name.table: silver[name].count() for name in silver}
+
+
+def states(pipeline: Pipeline) -> dict[TableName, str]:
+    status = read_status(pipeline.config, spark=pipeline.spark)
+    assert all(table.lag_bytes is not None for table in status.tables)
+    return {table.name: table.state for table in status.tables}
+
+
+def test_others_go_on_while_a_table_is_being_written(tables: Pipeline, gate: Gate) -> None:
+    applier = continuous(tables)
+    before, version, count = newest(applier), tables.version("slow"), gate.count
+    gate.close()
+    manifests = []
+    for number in range(3):
+        change(tables)
+        summary = applier.apply_pending()
+        assert summary.exit_code(strict=True) == 0
+        tables.assert_equal("fast")
+        manifest = newest(applier)
+        assert manifest.behind == {SLOW: before.lsn}
+        assert manifest.by_name[SLOW].version == before.by_name[SLOW].version == version
+        assert applier.decisions[SLOW].step is (Step.WRITING if number else Step.APPLY)
+        assert counts(tables, manifest.lsn) == {"fast": number + 3}
+        manifests.append(manifest.lsn)
+    assert gate.waiting.is_set()
+    assert tables.version("slow") == version
+    assert states(tables) == {SLOW: BEHIND, FAST: CURRENT}
+    let_through(gate, applier)
+    tables.assert_equal("slow", "fast")
+    assert gate.count == count + 2  # the other two batches' changes in one write
+    assert tables.version("slow") == version + 2
+    assert states(tables) == {SLOW: CURRENT, FAST: CURRENT}
+    assert applier.summary.tables[SLOW].changes == applier.summary.tables[FAST].changes == 5
+    # the manifest of the batch that began the write is complete, the next one never will be
+    assert counts(tables, manifests[0]) == {"slow": 3, "fast": 3}
+    assert counts(tables, manifests[1]) == {"fast": 4}
+    assert counts(tables, manifests[2]) == {"slow": 5, "fast": 5}
+
+
+def test_a_manifest_shows_nothing_of_a_write_that_has_committed_a_part(tables: Pipeline, gate: Gate) -> None:
+    applier = continuous(tables)
+    before, version = newest(applier), tables.version("slow")
+    tables.run(
+        "UPDATE slow SET v = 'by key'",
+        "ALTER TABLE slow REPLICA IDENTITY FULL",
+        "ALTER TABLE slow DROP CONSTRAINT slow_pkey",
+        "INSERT INTO slow VALUES (7, 'twice'), (7, 'twice')",
+    )
+    gate.close()
+    gate.passing = 1
+    change(tables, "fast")
+    applier.apply_pending()
+    assert gate.waiting.wait(60)
+    assert tables.version("slow") > version
+    change(tables, "fast")
+    applier.apply_pending()
+    manifest = newest(applier)
+    assert manifest.behind == {SLOW: before.lsn}
+    assert counts(tables, manifest.lsn) == {"fast": 4}
+    entry = manifest.by_name[SLOW]
+    rows = tables.spark.read.format("delta").option("versionAsOf", entry.version).load(entry.path).collect()
+    assert [row.v for row in rows] == ["new", "new"]
+    let_through(gate, applier)
+    tables.assert_equal("slow", "fast")
+
+
+def test_a_write_that_fails_after_its_batch_is_repeated(tables: Pipeline, gate: Gate) -> None:
+    applier = continuous(tables)
+    before = newest(applier)
+    gate.close()
+    change(tables)
+    applier.apply_pending()
+    gate.error = OSError("no space left")
+    gate.open.set()
+    wait_until(lambda: applier._pool.ended)
+    gate.close()
+    versions = tables.frame("_pgdelta", "manifests").count()
+    applier.retry_when_due()  # a failure is not repeated at once
+    assert tables.frame("_pgdelta", "manifests").count() == versions
+    change(tables, "fast")
+    summary = applier.apply_pending()
+    assert "no space left" not in str(summary.tables[SLOW].failure)  # it could have a row's values
+    assert summary.tables[SLOW].failure
+    assert summary.exit_code(strict=False) == 1
+    assert newest(applier).behind == {SLOW: before.lsn}
+    assert gate.waiting.wait(60)
+    tables.assert_equal("fast")
+    let_through(gate, applier)
+    assert summary.exit_code(strict=True) == 0
+    tables.assert_equal("slow", "fast")
+
+
+def test_closing_waits_for_the_write_and_records_it(tables: Pipeline, gate: Gate) -> None:
+    applier = continuous(tables)
+    count = gate.count
+    gate.close()
+    change(tables)
+    applier.apply_pending()
+    assert newest(applier).behind
+    with ThreadPoolExecutor(1) as pool:
+        closed = pool.submit(applier.close)
+        with pytest.raises(TimeoutError):
+            closed.result(1)
+        gate.open.set()
+        closed.result(60)
+    assert not newest(applier).behind
+    tables.assert_equal("slow", "fast")
+    change(tables)
+    applier.apply_batch(None, 1)  # type: ignore[arg-type]
+    assert gate.count == count + 1
+    tables.catch_up()
+    tables.assert_equal("slow", "fast")
+
+
+def test_a_run_that_is_stopped_ends_after_the_write(tables: Pipeline, gate: Gate) -> None:
+    gate.close()
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(tables.apply, trigger="continuous", stop=stop)
+        assert gate.waiting.wait(120)
+        wait_until(lambda: Manifests(Applier(tables.spark, tables.config).lake).last())
+        tables.assert_equal("fast")
+        change(tables, "fast")
+        wait_until(lambda: tables.frame("silver", "public", "fast").count() == 3)
+        stop.set()
+        with pytest.raises(TimeoutError):
+            run.result(3)
+        gate.open.set()
+        assert run.result(120).exit_code(strict=True) == 0
+    tables.assert_equal("slow", "fast")
+
+
+def test_a_run_that_applies_what_there_is_waits_for_all(tables: Pipeline, gate: Gate) -> None:
+    gate.close()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(tables.apply)
+        assert gate.waiting.wait(120)
+        with pytest.raises(TimeoutError):
+            run.result(5)
+        gate.open.set()
+        assert run.result(120).exit_code(strict=True) == 0
+    tables.assert_equal("slow", "fast")
+    manifest = Manifests(Applier(tables.spark, tables.config).lake).last()
+    assert manifest is not None
+    assert not manifest.behind
+
+
+def test_changes_of_the_table_in_the_meantime_follow(tables: Pipeline, gate: Gate) -> None:
+    applier = continuous(tables)
+    gate.close()
+    change(tables)
+    applier.apply_pending()
+    tables.run("TRUNCATE slow", "ALTER TABLE slow ADD n int DEFAULT 3", "INSERT INTO slow VALUES (9, 'b', 2)")
+    change(tables)
+    applier.apply_pending()
+    tables.assert_equal("fast")
+    let_through(gate, applier)
+    tables.assert_equal("slow", "fast")
+
+
+@pytest.mark.parametrize("policy", ["keep", "archive"])
+def test_a_table_that_is_dropped_meanwhile_is_detached_once_it_has_its_last_changes(
+    tables: Pipeline, gate: Gate, policy: Any
+) -> None:
+    source = replace(tables.config.source, copy="initial")  # records tables that are dropped
+    tables = replace(tables, config=replace(tables.config, source=source))
+    tables = with_rules(tables, TableRule("*.*", detached_tables=policy))
+    tables.ingest()
+    applier = continuous(tables)
+    gate.close()
+    change(tables)
+    applier.apply_pending()
+    change(tables)  # the last change of slow, which no batch has begun to apply
+    tables.run("DROP TABLE slow")
+    change(tables, "fast")
+    applier.apply_pending()
+    assert newest(applier).by_name.keys() == {FAST}
+    assert tables.path("silver", "public", "slow").exists()
+    assert not tables.path("archive").exists()
+    let_through(gate, applier)
+    place = "archive" if policy == "archive" else "silver"
+    wait_until(lambda: applier.apply_pending() and tables.path(place, "public", "slow").exists())
+    assert tables.path("silver", "public", "slow").exists() == (policy == "keep")
+    assert tables.frame(place, "public", "slow").count() == 4
+    tables.assert_equal("fast")
+
+
+def test_a_name_that_a_busy_table_had_meanwhile_needs_a_resync(tables: Pipeline, gate: Gate) -> None:
+    applier = continuous(tables)
+    gate.close()
+    change(tables)
+    applier.apply_pending()
+    tables.run("INSERT INTO slow VALUES (10, 'own')", "ALTER TABLE slow RENAME TO other")
+    tables.run("INSERT INTO other VALUES (11, 'lost to slow')", "ALTER TABLE other RENAME TO slow")
+    change(tables, "fast")
+    applier.apply_pending()  # the change under the other name lies before this manifest
+    let_through(gate, applier)
+    assert not [kind for kind, _ in tables.events("slow") if kind == "resync"]  # as of its last own change
+    tables.run("INSERT INTO slow VALUES (12, 'own')")
+    tables.ingest()
+    applier.apply_pending()
+    applier._pool.wait()
+    assert [kind for kind, sentence in tables.events("slow") if "public.other" in sentence] == ["resync"]
+
+
+def test_a_table_that_is_renamed_meanwhile_says_where_its_rows_are(tables: Pipeline, gate: Gate) -> None:
+    applier = continuous(tables)
+    gate.close()
+    change(tables)
+    applier.apply_pending()
+    tables.run("ALTER TABLE slow RENAME TO renamed", "INSERT INTO renamed VALUES (11, 'new name')")
+    change(tables, "fast")
+    applier.apply_pending()
+    assert any("was renamed to public.renamed" in sentence for _, sentence in tables.events("renamed"))
+    assert tables.frame("silver", "public", "renamed").count() == 1
+    let_through(gate, applier)
+    assert tables.frame("silver", "public", "slow").count() == 3
+    assert applier.summary.exit_code(strict=True) == 0
+
+
+def test_what_lies_before_a_gap_is_applied_to_a_busy_table_first(
+    tables: Pipeline, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = replace(tables.config.source, copy="initial", lost_slot="resync")
+    tables = replace(tables, config=replace(tables.config, source=source))
+    tables.ingest()
+    applier = continuous(tables)
+    gate.close()
+    change(tables)
+    applier.apply_pending()
+    change(tables)
+    applier.apply_pending()
+    assert newest(applier).behind
+    tables.drop_slot()
+    tables.run("DELETE FROM slow WHERE id = 0", "DELETE FROM fast WHERE id = 0")
+    tables.ingest()
+    ends = []
+    run_batch = Applier._run_batch
+
+    def record(applier: Applier, end: Any, *, is_whole: bool) -> None:
+        run_batch(applier, end, is_whole=is_whole)
+        ends.append((is_whole, newest(applier).lsn, dict(newest(applier).behind)))
+
+    monkeypatch.setattr(Applier, "_run_batch", record)
+    monkeypatch.setattr(applying, "RETRY_SECONDS", 0.0)
+    gap = tables.frame("bronze", "copies").where("state = 'gap'").collect()[0]
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(applier.apply_pending)
+        with pytest.raises(TimeoutError):
+            batch.result(3)
+        assert not ends
+        gate.open.set()
+        batch.result(60)
+    assert ends[0] == (True, gap.from_lsn, {})
+    tables.ingest()
+    let_through(gate, applier) if applier._pool.busy else applier.apply_pending()
+    tables.assert_equal("slow", "fast")
