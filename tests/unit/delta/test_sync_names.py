@@ -56,7 +56,7 @@ def test_folders_without_new_names_are_synced_once(
     monkeypatch.setattr(sync, "_SETTLED_SECONDS", -1.0)
     above, folder = tmp_path.resolve(), tmp_path.resolve() / "a"
     folder.mkdir()
-    time.sleep(0.02)  # longer than the clock of files stands still
+    time.sleep(0.02)  # longer than a tick of the clock of files
     sync_names(folder)
     synced.clear()
     sync_names(folder)
