@@ -161,13 +161,18 @@ def test_row_groups_and_files_that_do_not_matter_are_not_read(
     read: list[int] = []
     import pyarrow.parquet as pq
 
-    original = pq.ParquetFile.read_row_group
+    whole, in_batches = pq.ParquetFile.read_row_group, pq.ParquetFile.iter_batches
 
     def counting(self: Any, group: int, columns: list[str]) -> Any:
         read.append(len(columns))
-        return original(self, group, columns=columns)
+        return whole(self, group, columns=columns)
+
+    def counting_batches(self: Any, rows: int, row_groups: list[int], columns: list[str]) -> Any:
+        read.append(len(columns))
+        return in_batches(self, rows, row_groups=row_groups, columns=columns)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", counting)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting_batches)
     end = BronzeOffset(lake.bronze.changes.version(), LSN(2008))
     [found] = lake.bronze.survey(end, LSN(1008), {})[A]
     assert found.counts["I"] == 3
