@@ -213,8 +213,8 @@ class ApplySummary:
 
     def show(self, manifest: Manifest) -> None:
         """Record the manifest that silver shows now."""
+        self.entries = manifest.entries  # first: other threads read them after the offset
         self.applied_offset, self.commit_time = manifest.lsn, manifest.commit_time
-        self.entries = manifest.entries
 
     def count_batch(self, seconds: float) -> None:
         """Count a batch that applied something."""

@@ -116,7 +116,11 @@ class Board:
         ingested, applied = self.ingested, self.applied
         if ingested is None or applied is None:
             return False
-        return min(ingested.captured_offset, applied.applied_offset) >= lsn
+        if min(ingested.captured_offset, applied.applied_offset) < lsn:
+            return False
+        # One that is being written is behind; one that fails or is held would be waited for in vain.
+        behind = [applied.tables.get(entry.name) for entry in applied.entries if entry.is_behind]
+        return all(state is not None and bool(state.failure or state.held) for state in behind)
 
     def table_lags(self) -> list[TableLag]:
         """Return how far each table is now."""

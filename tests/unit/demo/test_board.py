@@ -15,6 +15,7 @@ from rich.console import Console
 from pipeline.demo import board as board_module
 from pipeline.demo.board import Board
 from pipeline.demo.shop import TABLES, Load
+from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.progress import ApplySummary, IngestSummary, TableState
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -71,3 +72,25 @@ def test_elsewhere_it_is_a_line_now_and_then(tmp_path: Path, monkeypatch: pytest
         "changing the shop: 7,407,402 rows in source, 0 in silver, 987,657 changes applied, "
         "lag 612.3 s, 1023.3 MiB of WAL"
     )
+
+
+def test_silver_has_passed_an_lsn_once_no_table_is_being_written(tmp_path: Path) -> None:
+    board = make_board(tmp_path, Console(file=io.StringIO()))
+    ingested, applied = board.ingested, board.applied
+    assert ingested is not None
+    assert applied is not None
+    ingested.captured_offset = LSN(900)
+
+    def show(*behind: str) -> None:
+        entries = [ManifestEntry("shop", t, f"/lake/{t}", 1, LSN(5), t in behind) for t in TABLES]
+        applied.show(Manifest(LSN(900), None, tuple(entries)))
+
+    show()
+    assert board.has_passed(LSN(900))
+    assert not board.has_passed(LSN(901))
+    show("carts")
+    assert not board.has_passed(LSN(900))
+    show("orders", "order_items")  # held, and failed
+    assert board.has_passed(LSN(900))
+    ingested.captured_offset = LSN(899)
+    assert not board.has_passed(LSN(900))
