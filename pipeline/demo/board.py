@@ -125,16 +125,20 @@ class Board:
     def table_lags(self) -> list[TableLag]:
         """Return how far each table is now."""
         lags = []
+        entries = self.applied.entries if self.applied is not None else ()
+        behind = {entry.name for entry in entries if entry.is_behind}
         for table, log in self._logs.items():
             log.refresh()
             offset, changes, problem = log.offset, 0, ""
             if self.applied is not None:
-                state = self.applied.tables.get(TableName(SCHEMA_NAME, table))
+                name = TableName(SCHEMA_NAME, table)
+                state = self.applied.tables.get(name)
                 if state is not None:
                     changes = state.changes
                     problem = "failed" if state.failure else "held" if state.held else ""
-                # a table without new changes is complete up to the LSN that silver shows
-                offset = offset if problem else max(offset, self.applied.applied_offset)
+                if not problem and name not in behind:
+                    # a table without new changes is complete up to the LSN that silver shows
+                    offset = max(offset, self.applied.applied_offset)
             lag = self._load.lag_of(offset)
             lags.append(TableLag(table, self._load.rows[table], log.rows, changes, *lag, problem))
         return lags

@@ -90,6 +90,9 @@ def test_silver_has_passed_an_lsn_once_no_table_is_being_written(tmp_path: Path)
     assert not board.has_passed(LSN(901))
     show("carts")
     assert not board.has_passed(LSN(900))
+    lags = {lag.table: lag.lag_seconds for lag in board.table_lags()}
+    assert lags["carts"] > 600
+    assert lags["customers"] == 0
     show("orders", "order_items")  # held, and failed
     assert board.has_passed(LSN(900))
     ingested.captured_offset = LSN(899)
