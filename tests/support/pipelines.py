@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pipeline.progress import ApplySummary, IngestSummary
+    from pipeline.silver.writer_choice import WriterSetting
 
 
 class Crash(BaseException):
@@ -160,6 +161,12 @@ def make_pipeline(
 def pipeline(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline of a fresh database by the walsender; tables are those of schema public."""
     return make_pipeline(create_publication="all")
+
+
+def with_writer(pipeline: Pipeline, writer: WriterSetting) -> Pipeline:
+    """Return the pipeline with a writer of its own, whichever the tests run with."""
+    silver = replace(pipeline.config.silver, writer=writer)
+    return replace(pipeline, config=replace(pipeline.config, silver=silver))
 
 
 def with_rules(pipeline: Pipeline, *rules: TableRule) -> Pipeline:

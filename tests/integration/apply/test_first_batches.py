@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -17,7 +16,7 @@ from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.progress import ApplySummary
 from pipeline.protocol.lsn import LSN
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import Pipeline, with_writer
 from tests.support.running import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -26,8 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 @pytest.fixture
 def filled(pipeline: Pipeline) -> Pipeline:
     """Give a pipeline whose bronze has rows of one table, with the writer that needs no Spark."""
-    silver = replace(pipeline.config.silver, writer="auto")
-    pipeline = replace(pipeline, config=replace(pipeline.config, silver=silver))
+    pipeline = with_writer(pipeline, "auto")
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline.ingest()  # creates the slot
     pipeline.run("INSERT INTO t VALUES (1), (2)")

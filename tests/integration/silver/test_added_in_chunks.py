@@ -68,7 +68,8 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def configure(database: Database, folder: Path, copy: str = "initial", **rule: Any) -> Config:
     config = database.config("*.*", root=str(folder / "lake"), create_publication="all", copy=copy)
-    return replace(config, tables=(TableRule("public.*", **rule),))
+    silver = replace(config.silver, writer="auto")
+    return replace(config, silver=silver, tables=(TableRule("public.*", **rule),))
 
 
 def catch_up(config: Config, applier: Applier | None = None, *, ok: bool = True) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.report.status import read_details
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import Pipeline, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -22,6 +21,7 @@ def commits(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
 
 
 def test_small_cuts_of_all_identities_are_written_natively(pipeline: Pipeline) -> None:
+    pipeline = with_writer(pipeline, "auto")
     pipeline.ingest()
     pipeline.run(
         "CREATE TABLE t (id int PRIMARY KEY, v text, big text, n numeric(12, 2), at timestamptz)",
@@ -62,13 +62,13 @@ def test_status_says_who_wrote_a_table_last(pipeline: Pipeline) -> None:
         details = read_details(pipeline.config, ["public.t"], spark=pipeline.spark, is_offline=True)
         return details.tables[0].writer
 
+    pipeline = with_writer(pipeline, "auto")
     pipeline.ingest()
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     pipeline.catch_up()
     assert writer() == "native"
-    by_spark = replace(pipeline.config, silver=replace(pipeline.config.silver, writer="spark"))
     pipeline.run("INSERT INTO t VALUES (2)")
-    replace(pipeline, config=by_spark).catch_up()
+    with_writer(pipeline, "spark").catch_up()
     pipeline.spark.sql(f"OPTIMIZE delta.`{pipeline.path('silver', 'public', 't')}`")
     assert writer() == "spark"
     pipeline.run("INSERT INTO t VALUES (3)")
