@@ -60,7 +60,8 @@ def prove(database: Database, folder: Path, seed: int, *, copy: str, schemas: in
     print(f"PGDELTA_SEED={seed}")
     rng = Random(seed)
     config = database.config("*.*", root=str(folder / "lake"), create_publication="all", copy=copy)
-    config = replace(config, tables=(TableRule("w_*.*"),))
+    silver = replace(config.silver, writer="auto")
+    config = replace(config, silver=silver, tables=(TableRule("w_*.*"),))
     if copy == "never":
         run_ingest(config)
     applier = Applier(None, config)
