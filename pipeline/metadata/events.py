@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import now
 from pipeline.delta.table import Lake
+from pipeline.metadata.waiting import Waiting
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
@@ -46,8 +47,7 @@ class EventLog:
         self._lock = threading.Lock()
         self._recorded: set[Event] = set()  # by this process, or found recorded
         self._files: tuple[str, frozenset[str]] = ("", frozenset())  # the table's id, and what was read of it
-        self._waiting: dict[Event, None] = {}
-        self._waiting_lock = threading.Lock()
+        self._waiting: Waiting[Event, None] = Waiting()
         self._resyncs: dict[TableName, LSN] = {}
         self._has_read_resyncs = False
 
@@ -57,11 +57,8 @@ class EventLog:
 
     def record(self, events: Sequence[Event]) -> None:
         """Append the events that are not recorded yet; one commit appends those of all threads that wait."""
-        with self._waiting_lock:
-            self._waiting |= dict.fromkeys(events)
-        with self._lock:
-            with self._waiting_lock:
-                waiting, self._waiting = self._waiting, {}
+        self._waiting.put(dict.fromkeys(events))
+        with self._lock, self._waiting.taken() as waiting:
             self._note_resyncs(waiting)
             new = [event for event in waiting if event not in self._recorded]
             if not new:
@@ -75,13 +72,7 @@ class EventLog:
                 if rows:
                     self._table.append_rows(rows, EVENTS, compacts=True)
 
-            try:
-                retry_conflicts(append)  # ingest writes events too
-            except BaseException:
-                # The threads that wait for the lock must not believe that theirs are recorded.
-                with self._waiting_lock:
-                    self._waiting = waiting | self._waiting
-                raise
+            retry_conflicts(append)  # ingest writes events too
             self._recorded.update(new)
 
     def _note_resyncs(self, events: Iterable[Event]) -> None:

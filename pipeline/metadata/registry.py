@@ -21,6 +21,7 @@ from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
 from pipeline.metadata.events import EventLog
 from pipeline.metadata.misfits import MisfitLog
+from pipeline.metadata.waiting import Waiting
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -100,8 +101,7 @@ class TableRegistry:
         self._lock = threading.Lock()
         self._registered: dict[TableName, RegisteredTable] | None = None  # this apply is the only writer
         self._rows: dict[TableName, pa.Table] = {}  # one row each, as it was written
-        self._waiting: dict[TableName, RegisteredTable] = {}
-        self._waiting_lock = threading.Lock()
+        self._waiting: Waiting[TableName, RegisteredTable] = Waiting()
 
     def ensure(self) -> None:
         """Create the table unless it exists."""
@@ -128,11 +128,8 @@ class TableRegistry:
 
     def register(self, table: RegisteredTable) -> None:
         """Register a table as it is now; one commit registers all tables that wait for the lock."""
-        with self._waiting_lock:
-            self._waiting[table.name] = table
-        with self._lock:
-            with self._waiting_lock:
-                waiting, self._waiting = self._waiting, {}
+        self._waiting.put({table.name: table})
+        with self._lock, self._waiting.taken() as waiting:
             if waiting:
                 # A folder has one table: another table that is registered for it has no rows there any more.
                 paths = {table.path for table in waiting.values()}
@@ -141,14 +138,8 @@ class TableRegistry:
                 rows = self._rows | {name: _row(table, time) for name, table in waiting.items()}
                 rows = {name: rows[name] for name in tables}
                 written = _concatenated(rows.values())
-                try:
-                    with crash_step(CrashStep.REGISTER_TABLE):
-                        retry_conflicts(lambda: self._table.overwrite_rows(written, TABLES))
-                except BaseException:
-                    # The threads that wait for the lock must not believe that theirs is registered.
-                    with self._waiting_lock:
-                        self._waiting = waiting | self._waiting
-                    raise
+                with crash_step(CrashStep.REGISTER_TABLE):
+                    retry_conflicts(lambda: self._table.overwrite_rows(written, TABLES))
                 self._registered, self._rows = tables, rows
 
 

@@ -135,7 +135,7 @@ class NativeLake:
             table.append_rows(rows, _DDL, TableCommit(self.bronze.txn, COPIED_AT, {"table": list(name)}))
             version, table_id = version_and_id(table)
             entries.append(ManifestEntry(*name, table.path, version, end, False, table_id, COPIED_AT))
-            self.records.tables._waiting[name] = RegisteredTable(
+            last = RegisteredTable(
                 *name,
                 table.path,
                 number + 1,
@@ -146,7 +146,7 @@ class NativeLake:
                 copy_id=number + 1,
                 metadata_columns=("_commit_lsn", "_commit_time"),
             )
-        last = self.records.tables._waiting.popitem()[1]
+            self.records.tables._waiting.put({name: last})
         self.records.tables.register(last)
         self.manifests.record(Manifest(end, START, tuple(entries)))
 
