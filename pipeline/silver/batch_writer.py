@@ -344,15 +344,15 @@ class BatchWriter:
     def _is_chunked(self, write: Write, plan: RangePlan) -> bool:
         """Return whether the rows of a native write are too many for memory, and read in chunks."""
         assert self._native is not None
+        if not write.only_adds:
+            return False
         size = self._native.rows.size(self._name, plan.start, plan.end_lsn) or 0
-        return write.only_adds and (size > MOST_BYTES_AT_ONCE or _count(write, plan) > MOST_ROWS_AT_ONCE)
+        return size > MOST_BYTES_AT_ONCE or _count(write, plan) > MOST_ROWS_AT_ONCE
 
     def _write_chunks(self, target: NativeTarget, write: Write, plan: RangePlan) -> int:
         assert self._native is not None
-        rows, step = self._native.rows, write.step
-        with closing(
-            define_chunks(target.session, rows, self._name, plan.start, plan.end_lsn, step)
-        ) as chunks:
+        rows, name, step = self._native.rows, self._name, write.step
+        with closing(define_chunks(target.session, rows, name, plan.start, plan.end_lsn, step)) as chunks:
             writer = StepWriter(target, self._records, self._name)
             return writer.write_chunks(write, chunks, target.adding_rows(write))
 

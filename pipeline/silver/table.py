@@ -16,7 +16,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey, survey_of
 from pipeline.config.tables import TableRule
-from pipeline.delta.log import json_object
+from pipeline.delta.log import user_metadata_of
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
@@ -87,7 +87,7 @@ class SilverTable:
     def last_start_lsn(self) -> LSN:
         """The LSN (exclusive) from which the newest write of changes continued, INVALID if none is known."""
         for information in self.table.newest_commits():
-            after = json_object(information.get("userMetadata") or "{}").get("after")
+            after = user_metadata_of(information).get("after")
             if isinstance(after, str):
                 return LSN.parse(after)
         return INVALID
