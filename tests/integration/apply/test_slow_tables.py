@@ -12,7 +12,9 @@ import pytest
 
 from pipeline.apply import applier as applying
 from pipeline.apply.applier import Applier
+from pipeline.apply.table_pool import TablePool
 from pipeline.config.tables import TableRule
+from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
@@ -22,12 +24,13 @@ from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.decision import Step
 from pipeline.silver.write import Write
 from pipeline.table_name import TableName
-from tests.support.pipelines import Pipeline, with_rules
+from tests.support.pipelines import Pipeline, with_rules, with_writer
 from tests.support.running import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 SLOW, FAST = TableName("public", "slow"), TableName("public", "fast")
+PATIENCE = 3.0  # seconds in which a busy machine writes the fast table, too
 
 
 class Gate:
@@ -72,7 +75,11 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 @pytest.fixture
 def tables(pipeline: Pipeline) -> Pipeline:
-    """Give a pipeline whose tables slow and fast have two rows each, in bronze."""
+    """Give a pipeline whose tables slow and fast have two rows each, in bronze.
+
+    They are written natively, so that the fast one is fast.
+    """
+    pipeline = with_writer(pipeline, "auto")
     for table in ("slow", "fast"):
         pipeline.run(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)")
     pipeline.ingest()
@@ -93,6 +100,16 @@ def continuous(pipeline: Pipeline) -> Applier:
     applier.apply_pending()
     pipeline.assert_equal("slow", "fast")
     applier.run_continuously()
+    applier._pool = TablePool(patience=PATIENCE)
+    return applier
+
+
+def while_slow_is_written(pipeline: Pipeline, gate: Gate) -> Applier:
+    """Return an apply whose batch has ended while the slow table is being written."""
+    applier = continuous(pipeline)
+    gate.close()
+    change(pipeline)
+    applier.apply_pending()
     return applier
 
 
@@ -102,6 +119,12 @@ def newest(applier: Applier) -> Manifest:
     assert recorded is not None
     assert recorded == applier.manifest
     return recorded
+
+
+def shows(pipeline: Pipeline, name: TableName) -> bool:
+    """Return whether the newest manifest has a table that is not behind."""
+    manifest = Manifests(Lake(pipeline.root)).last()
+    return manifest is not None and name in manifest.by_name and name not in manifest.behind
 
 
 def let_through(gate: Gate, applier: Applier) -> None:
@@ -238,7 +261,7 @@ def test_a_run_that_is_stopped_ends_after_the_write(tables: Pipeline, gate: Gate
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(tables.apply, trigger="continuous", stop=stop)
         assert gate.waiting.wait(120)
-        wait_until(lambda: Manifests(Applier(tables.spark, tables.config).lake).last())
+        wait_until(lambda: shows(tables, FAST))
         tables.assert_equal("fast")
         change(tables, "fast")
         wait_until(lambda: tables.frame("silver", "public", "fast").count() == 3)
@@ -266,10 +289,7 @@ def test_a_run_that_applies_what_there_is_waits_for_all(tables: Pipeline, gate: 
 
 
 def test_changes_of_the_table_in_the_meantime_follow(tables: Pipeline, gate: Gate) -> None:
-    applier = continuous(tables)
-    gate.close()
-    change(tables)
-    applier.apply_pending()
+    applier = while_slow_is_written(tables, gate)
     tables.run("TRUNCATE slow", "ALTER TABLE slow ADD n int DEFAULT 3", "INSERT INTO slow VALUES (9, 'b', 2)")
     change(tables)
     applier.apply_pending()
@@ -286,10 +306,7 @@ def test_a_table_that_is_dropped_meanwhile_is_detached_once_it_has_its_last_chan
     tables = replace(tables, config=replace(tables.config, source=source))
     tables = with_rules(tables, TableRule("*.*", detached_tables=policy))
     tables.ingest()
-    applier = continuous(tables)
-    gate.close()
-    change(tables)
-    applier.apply_pending()
+    applier = while_slow_is_written(tables, gate)
     change(tables)  # the last change of slow, which no batch has begun to apply
     tables.run("DROP TABLE slow")
     change(tables, "fast")
@@ -306,10 +323,7 @@ def test_a_table_that_is_dropped_meanwhile_is_detached_once_it_has_its_last_chan
 
 
 def test_a_name_that_a_busy_table_had_meanwhile_needs_a_resync(tables: Pipeline, gate: Gate) -> None:
-    applier = continuous(tables)
-    gate.close()
-    change(tables)
-    applier.apply_pending()
+    applier = while_slow_is_written(tables, gate)
     tables.run("INSERT INTO slow VALUES (10, 'own')", "ALTER TABLE slow RENAME TO other")
     tables.run("INSERT INTO other VALUES (11, 'lost to slow')", "ALTER TABLE other RENAME TO slow")
     change(tables, "fast")
@@ -324,10 +338,7 @@ def test_a_name_that_a_busy_table_had_meanwhile_needs_a_resync(tables: Pipeline,
 
 
 def test_a_table_that_is_renamed_meanwhile_says_where_its_rows_are(tables: Pipeline, gate: Gate) -> None:
-    applier = continuous(tables)
-    gate.close()
-    change(tables)
-    applier.apply_pending()
+    applier = while_slow_is_written(tables, gate)
     tables.run("ALTER TABLE slow RENAME TO renamed", "INSERT INTO renamed VALUES (11, 'new name')")
     change(tables, "fast")
     applier.apply_pending()
@@ -344,10 +355,7 @@ def test_what_lies_before_a_gap_is_applied_to_a_busy_table_first(
     source = replace(tables.config.source, copy="initial", lost_slot="resync")
     tables = replace(tables, config=replace(tables.config, source=source))
     tables.ingest()
-    applier = continuous(tables)
-    gate.close()
-    change(tables)
-    applier.apply_pending()
+    applier = while_slow_is_written(tables, gate)
     change(tables)
     applier.apply_pending()
     assert newest(applier).behind
