@@ -73,6 +73,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
     return install
 
 
+unpacks = pytest.mark.skipif(
+    not hasattr(tarfile, "data_filter"), reason="this Python refuses every archive, as the test below says"
+)
+
+
+@unpacks
 def test_an_archive_with_links_of_its_own_is_unpacked(install: Callable[..., Path]) -> None:
     found = install(
         folder("bin"),
@@ -90,6 +96,7 @@ def test_an_archive_with_links_of_its_own_is_unpacked(install: Callable[..., Pat
 ABOVE = "../../../../outside"
 
 
+@unpacks
 @pytest.mark.parametrize(
     ("members", "sentence"),
     [
@@ -124,3 +131,12 @@ def test_what_leads_outside_is_refused(
     assert [path.name for path in (tmp_path / "outside").iterdir()] == ["kept"]
     assert (tmp_path / "outside" / "kept").read_text() == "kept"
     assert [path.name for path in (tmp_path / "cache" / "postgresql").iterdir()] == [f"{INSTALLED}.lock"]
+
+
+def test_a_python_that_cannot_filter_an_archive_unpacks_none(
+    install: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    with pytest.raises(SourceError, match=r"use Python 3\.10\.12, 3\.11\.4 or newer"):
+        install(text("bin/postgres"))
+    assert not list(tmp_path.rglob("bin/postgres"))
