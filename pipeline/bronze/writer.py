@@ -35,7 +35,9 @@ class BronzeWriter:
         self.bronze = bronze
         self._source = source
         txn = bronze.txn.of(TxnKind.EPOCH)
-        self.epoch = Epoch(txn, (bronze.changes.offset(txn) or 0) + 1)
+        # A run that died may have claimed one of the tables only.
+        claimed = (bronze.changes, bronze.prepared, bronze.copies.table)
+        self.epoch = Epoch(txn, max(table.offset(txn) or 0 for table in claimed) + 1)
         self.prepared = PreparedTransactions(bronze.prepared, bronze.changes, bronze.txn, self.epoch)
         self._prepared_count = 0  # transactions that are prepared and have not ended
 

@@ -84,8 +84,9 @@ class Pipeline:
         return run_apply(self.config, spark=self.spark, **{"records_status": False, **options})
 
     def catch_up(self) -> ApplySummary:
-        """Capture and apply all there is; no table may fail or be held."""
-        self.ingest()
+        """Capture and apply all there is; no copy may fail, and no table may fail or be held."""
+        ingested = self.ingest()
+        assert ingested.exit_code(strict=True) == 0, ingested.lines()
         summary = self.apply()
         assert summary.exit_code(strict=True) == 0, summary.lines()
         return summary

@@ -23,6 +23,18 @@ from tests.support.commits import commit_by_spark, do_before_commit, do_before_r
 
 pytestmark = pytest.mark.spark
 
+ROW = {
+    "copy_id": 1,
+    "schema_name": "s",
+    "table_name": "t",
+    "state": READING,
+    "lsn": 50,
+    "running": [],
+    "chunks_before": 0,
+    "chunks": [],
+    "relation_version": 7,
+}
+
 
 @pytest.fixture(params=["native", "spark"], autouse=True)
 def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,16 +95,31 @@ def test_a_table_beside_changes_is_claimed_by_what_is_written_there(
     first, second = opened(spark, tmp_path), opened(spark, tmp_path)
     first.claim()
     second = opened(spark, tmp_path)
-    row = {"copy_id": 1, "schema_name": "s", "table_name": "t", "state": READING}
-    row |= {"lsn": 50, "running": [], "chunks_before": 0, "chunks": [], "relation_version": 7}
-    first.record_copies([row])
-    second.record_copies([row])
+    first.record_copies([ROW])
+    second.record_copies([ROW])
     with pytest.raises(FencedError, match="has taken over"):
-        first.record_copies([row])
+        first.record_copies([ROW])
     assert second.bronze.copies.table.frame().count() == 2
     second.prepared._claim()
     with pytest.raises(FencedError, match="has taken over"):
         commit_files.commit_files(first.prepared.table, [], epoch=first.epoch)
+
+
+@pytest.mark.parametrize("table", ["copies", "prepared"])
+def test_a_start_after_one_that_died_once_it_had_claimed_a_single_table(
+    spark: SparkSession, tmp_path: Path, table: str
+) -> None:
+    died = opened(spark, tmp_path)
+    if table == "copies":
+        died.record_copies([ROW])
+    else:
+        died.prepared._claim()
+    writer = opened(spark, tmp_path)
+    writer.claim()
+    writer.record_copies([ROW])
+    writer.prepared._claim()
+    with pytest.raises(FencedError, match="has taken over"):
+        died.record_copies([ROW])
 
 
 @pytest.mark.parametrize("start", [50, 150])
