@@ -7,6 +7,7 @@ end LSN.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ from pipeline.protocol.events import (
 )
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS, LogicalMessage, Origin, Relation
+from pipeline.protocol.plain_transactions import PlainTransactions
 
 Transaction: TypeAlias = Began | Committed | BeganPrepare | StreamCommitted | StreamPrepared
 OtherRow = dict[str, Any]
@@ -71,25 +73,55 @@ class RowMessages:
         )
 
 
+@dataclass(slots=True)
+class Transactions:
+    """The transactions of rows, in order: how many rows each has, and what all of its rows share."""
+
+    row_counts: list[int] = field(default_factory=list)
+    values: dict[str, list[Any]] = field(
+        default_factory=lambda: {name: [] for name in ("xid", "commit_lsn", "end_lsn", "commit_time", "gid")}
+    )
+
+    @classmethod
+    def of(cls, row_count: int, transaction: Transaction) -> "Transactions":
+        """Return a single one."""
+        transactions = cls()
+        transactions.append(row_count, transaction)
+        return transactions
+
+    def append(self, row_count: int, transaction: Transaction) -> None:
+        """Add the next one."""
+        self.row_counts.append(row_count)
+        for name, value in transaction_values(transaction).items():
+            self.values[name].append(value)
+
+    def extend(self, plain: PlainTransactions) -> None:
+        """Add the next ones."""
+        self.row_counts += plain.change_counts
+        self.values["xid"] += plain.xids
+        self.values["commit_lsn"] += plain.commit_lsns
+        self.values["end_lsn"] += plain.end_lsns
+        self.values["commit_time"] += [time + POSTGRES_EPOCH_MICROSECONDS for time in plain.commit_times]
+        self.values["gid"] += repeat(None, len(plain.xids))
+
+
 def changes_table(
-    rows: RowMessages, versions: Sequence[RelationVersion], transactions: Sequence[tuple[int, Transaction]]
+    rows: RowMessages, versions: Sequence[RelationVersion], transactions: Transactions
 ) -> pa.Table:
-    """Return the rows as Arrow; `transactions` are those of the rows in order, each with its row count.
+    """Return the rows of these transactions as Arrow.
 
     Raises ProtocolError, which names relation and transaction, for the first malformed message.
     """
-    spans = np.array([span for span, _ in transactions], np.int64)
+    counts = np.array(transactions.row_counts, np.int64)
 
     def transaction_of(row: int) -> str:
-        _, transaction = transactions[int(np.searchsorted(np.cumsum(spans), row, side="right"))]
-        return f"committed at {LSN(transaction_values(transaction)['commit_lsn'])}"
+        number = int(np.searchsorted(np.cumsum(counts), row, side="right"))
+        return f"committed at {LSN(transactions.values['commit_lsn'][number])}"
 
     columns = _row_columns(rows, versions, transaction_of, in_stream=False)
-    of_row = pa.array(np.repeat(np.arange(len(spans)), spans))
-    values = [transaction_values(transaction) for _, transaction in transactions]
-    for field_name in values[0]:
-        of_transaction = [value[field_name] for value in values]
-        columns[field_name] = _array(of_transaction, CHANGES.field(field_name).type).take(of_row)
+    of_row = pa.array(np.repeat(np.arange(len(counts)), counts))
+    for name, values in transactions.values.items():
+        columns[name] = _array(values, CHANGES.field(name).type).take(of_row)
     return _table(columns, CHANGES, len(rows.messages))
 
 

@@ -9,6 +9,7 @@ else, so a batch always ends on a transaction boundary.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.rows import (
     OtherRow,
     RowMessages,
+    Transactions,
     VersionIndex,
     changes_table,
     message_row,
@@ -45,6 +47,7 @@ from pipeline.protocol.events import (
 )
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH
+from pipeline.protocol.plain_transactions import PlainTransactions
 
 ROW_LIMIT = 65_536
 BYTE_LIMIT = 16 << 20
@@ -103,7 +106,7 @@ class Spool:
         self._others: list[OtherRow] = []  # truncations and logical messages: rare, row by row
         self._finished_others = 0
         self._other_bytes = 0
-        self._transactions: list[tuple[int, Committed]] = []  # (rows, commit) of the finished ones in _rows
+        self._transactions = Transactions()  # the finished ones in _rows
         self._streamed: list[pa.Table] = []  # of finished transactions that streamed and were small
         self._streamed_rows = self._streamed_bytes = 0
         self._batch_file: StagedFileWriter | None = None  # of finished transactions
@@ -156,6 +159,26 @@ class Spool:
         if rows.byte_count >= BYTE_LIMIT or len(rows.messages) >= ROW_LIMIT:
             self._relieve_memory()
 
+    def add_transactions(self, plain: PlainTransactions) -> None:
+        """Add whole transactions: their changes are in the next seal. None is open."""
+        rows = self._rows
+        assert len(rows.messages) == self._finished_rows
+        in_force = self._versions.in_force
+        version_of = {oid: in_force[int.from_bytes(oid, "big")] for oid in set(plain.oids)}
+        rows.messages += plain.changes
+        rows.ordinals += chain.from_iterable(map(range, plain.change_counts))
+        rows.versions += map(version_of.__getitem__, plain.oids)
+        rows.origins += repeat(None, len(plain.changes))
+        rows.byte_count += sum(map(len, plain.changes))
+        self._transactions.extend(plain)
+        self._finished_rows = len(rows.messages)
+        self._transaction_count += len(plain.xids)
+        self._change_count += len(plain.changes)
+        self._commit_time = plain.commit_times[-1]
+        self._extend_to(LSN(max(plain.end_lsns)))
+        if rows.byte_count >= BYTE_LIMIT or len(rows.messages) >= ROW_LIMIT:
+            self._write_finished()
+
     def add_truncation(self, truncation: Truncation) -> None:
         """Add a Truncate: one row per relation."""
         versions = self._versions.of(truncation.relations, self._versions.in_force)
@@ -188,7 +211,7 @@ class Spool:
                 for row in self._others[self._finished_others :]:
                     row |= values
                 self._finished_others = len(self._others)
-            self._transactions.append((len(self._rows.messages) - self._finished_rows, committed))
+            self._transactions.append(len(self._rows.messages) - self._finished_rows, committed)
             self._finished_rows = len(self._rows.messages)
         self._began = None
         self._count(committed, committed.change_count)
@@ -328,7 +351,9 @@ class Spool:
         assert self._began is not None
         self._open_file = self._open_file or StagedFileWriter(self._folder)
         if count := len(self._rows.messages):
-            self._open_file.write(changes_table(self._rows, self._versions.all, [(count, self._began)]))
+            self._open_file.write(
+                changes_table(self._rows, self._versions.all, Transactions.of(count, self._began))
+            )
         if self._others:
             values = transaction_values(self._began)
             self._open_file.write(others_table([row | values for row in self._others]))
@@ -338,7 +363,7 @@ class Spool:
     def _write_finished(self) -> None:
         """Write the rows of finished transactions to the batch's file."""
         if not (self._finished_rows or self._finished_others or self._streamed):
-            self._transactions = []
+            self._transactions = Transactions()
             return
         self._batch_file = self._batch_file or StagedFileWriter(self._folder)
         if count := self._finished_rows:
@@ -355,7 +380,7 @@ class Spool:
             self._batch_file.write(pa.concat_tables(self._streamed).combine_chunks())
             self._streamed, self._streamed_rows, self._streamed_bytes = [], 0, 0
         self._finished_rows = self._finished_others = 0
-        self._transactions = []
+        self._transactions = Transactions()
 
 
 def _write(file: StagedFileWriter, tables: Iterable[pa.Table]) -> int:

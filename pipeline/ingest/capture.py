@@ -221,10 +221,15 @@ class Capture:
 
 @contextmanager
 def _fewer_collections() -> Iterator[None]:
-    """Let Python search for reference cycles less often: messages have none, and many wait at a time."""
+    """Let Python search for reference cycles less often, and not among the objects that there are already.
+
+    Messages have none, and many wait at a time.
+    """
     before = gc.get_threshold()
     gc.set_threshold(_COLLECTION, *before[1:])
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         gc.set_threshold(*before)

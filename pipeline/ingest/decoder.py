@@ -43,6 +43,7 @@ from pipeline.protocol.events import (
 )
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
+from pipeline.protocol.plain_transactions import find_runs, type_bytes
 from pipeline.protocol.transactions import Assembler
 from pipeline.table_copy.capture_state import CaptureState
 
@@ -103,6 +104,18 @@ class Decoder:
             self._state.forget_names()
             self._assembler = Assembler()
             self._spool.streams.discard()
+        kinds, position = type_bytes(messages), 0
+        for start, end in find_runs(kinds):
+            self._decode_each(messages[position:start])
+            run, position = messages[start:end], end
+            plain = self._assembler.receive_plain(run, kinds[start:end], self._spool.offset)
+            if plain is None:
+                self._decode_each(run)
+            else:
+                self._spool.add_transactions(plain)
+        self._decode_each(messages[position:])
+
+    def _decode_each(self, messages: Sequence[bytes]) -> None:
         receive = self._assembler.receive
         add_change, add_streamed = self._spool.add_change, self._spool.streams.add_change
         for message in messages:

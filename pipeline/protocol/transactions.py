@@ -21,12 +21,14 @@ Rules of a session:
    Streamed changes are not numbered either, because some may still be rolled back.
 6. An illegal transition or a malformed message breaks the session permanently: no transition leaves BROKEN.
 
-`TRANSITIONS` is the table of rules 1 and 2, `Assembler` the machine.
+`TRANSITIONS` is the table of rules 1 and 2, `Assembler` the machine. From one state between transactions to
+the next, `receive_plain` takes whole transactions of Begin, changes and Commit, many at a time.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.errors import ProtocolError
@@ -75,6 +77,7 @@ from pipeline.protocol.messages import (
     Type,
     Update,
 )
+from pipeline.protocol.plain_transactions import PlainTransactions, read_run
 
 _ROW_TYPES = frozenset((b"I", b"U", b"D"))
 _NO_TYPES: frozenset[bytes] = frozenset()
@@ -189,6 +192,20 @@ class Assembler:
             raise ProtocolError(
                 f"{error} The replication session is broken ({where}). Start a new one."
             ) from None
+
+    def receive_plain(
+        self, messages: Sequence[bytes], kinds: bytes, first_lsn: LSN
+    ) -> PlainTransactions | None:
+        """Return a run of plain transactions, as `receive` would; None if that has to receive each message.
+
+        `kinds` are the type bytes of the run, which `find_runs` found.
+        """
+        if self._state is not State.IDLE:
+            return None
+        plain = read_run(messages, kinds, self._session_relations.by_oid, first_lsn)
+        if plain is not None:
+            self._end_lsn = LSN(plain.end_lsns[-1])
+        return plain
 
     def _receive(self, data: bytes) -> Event | None:
         if self._state is State.BROKEN:

@@ -54,7 +54,7 @@ def _table(entries: list[str], kind: str) -> npt.NDArray[Any]:
 _QUADS = _table([f"{number:04d}" for number in range(10_000)], "u4")
 _PAIRS = _table([f"{number:02d}" for number in range(100)], "u2")
 _HEX_PAIRS = _table([f"{number:02x}" for number in range(256)], "u2")
-_TRUE_FALSE = np.frombuffer(b"tf", np.uint8)
+_FALSE_TRUE = np.frombuffer(b"ft", np.uint8)
 
 
 def read_bools(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
@@ -62,7 +62,8 @@ def read_bools(octets: Octets, starts: Ints, lengths: Ints) -> Texts:
     is_done = lengths == 1
     values = octets[np.where(is_done, starts, 0)]
     is_done &= values <= 1
-    return Texts(_TRUE_FALSE, np.where(values == 1, 0, 1), np.ones(len(starts), np.int64), is_done)
+    data = _FALSE_TRUE[values & 1]
+    return Texts(data, np.arange(len(starts)), np.ones(len(starts), np.int64), is_done)
 
 
 def read_int2s(octets: Octets, starts: Ints, lengths: Ints) -> Texts:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +25,6 @@ Bools = npt.NDArray[np.bool_]
 Octets = npt.NDArray[np.uint8]
 
 NULL, UNCHANGED, TEXT, BINARY = ord("n"), ord("u"), ord("t"), ord("b")
-# Above this mean length of a value slicing beats gathering, which needs an index of 8 bytes for each byte.
-_GATHER_BELOW = 160
-_GATHERED_AT_ONCE = 1 << 20  # bytes: their index is small enough for the processor's caches
 _TEXT_LIMIT = 2**31 - 1  # bytes: what one array of Arrow's strings holds
 
 
@@ -59,27 +55,51 @@ def too_long() -> ProtocolError:
 
 def cell_lists(octets: Octets, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
     """Return the tuples as lists of text, and those that are not UTF-8 also as lists of raw bytes."""
-    count = len(tuples.kinds)
     total = int(tuples.lengths.sum())
     if total > _TEXT_LIMIT:
         raise too_long()
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(tuples.lengths, out=offsets[1:])
-    if total < count * _GATHER_BELOW:
-        data = _gather(octets, tuples, offsets)
-    else:
-        view = memoryview(octets.data)
-        stops = tuples.starts + tuples.lengths
-        data = b"".join([view[a:b] for a, b in zip(tuples.starts.tolist(), stops.tolist(), strict=True)])
-    return text_lists(data, offsets, tuples)
+    taken = _take(octets, tuples) if len(tuples.kinds) and len(octets) <= _TEXT_LIMIT else None
+    if taken is not None:
+        _, offsets, data = taken.buffers()
+        return text_lists(data or b"", offsets, tuples)
+    ends = np.zeros(len(tuples.kinds) + 1, np.int32)
+    np.cumsum(tuples.lengths, out=ends[1:])
+    view = memoryview(octets.data)
+    stops = tuples.starts + tuples.lengths
+    data = b"".join([view[a:b] for a, b in zip(tuples.starts.tolist(), stops.tolist(), strict=True)])
+    return text_lists(data, ends, tuples)
+
+
+def _take(octets: Octets, tuples: Tuples) -> pa.Array | None:
+    """Return the cells' values one after the other; None if they overlap.
+
+    Values and what is between them are an array of Arrow already, of which every other element is taken.
+    """
+    starts, stops = tuples.starts, tuples.starts + tuples.lengths
+    order = None
+    if (starts[1:] < stops[:-1]).any():  # values in binary format were converted, column by column
+        order = np.lexsort((stops, starts))
+        starts, stops = starts[order], stops[order]
+        if (starts[1:] < stops[:-1]).any():
+            return None
+    bounds = np.empty(2 * len(starts), np.int32)
+    bounds[0::2], bounds[1::2] = starts, stops
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(octets)]
+    elements = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
+    values = np.arange(0, len(bounds), 2, dtype=np.int32)
+    if order is not None:
+        unordered = np.empty_like(values)
+        unordered[order] = values
+        values = unordered
+    return elements.take(pa.array(values))
 
 
 def text_lists(
-    data: bytes | Octets, offsets: npt.NDArray[np.int32], tuples: Tuples
+    data: bytes | Octets | pa.Buffer, offsets: npt.NDArray[np.int32] | pa.Buffer, tuples: Tuples
 ) -> tuple[pa.Array, pa.Array]:
     """Return tuples like `cell_lists`, given their values one after the other in `data`."""
     validity = np.packbits(tuples.kinds == TEXT, bitorder="little")
-    buffers = [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(data)]
+    buffers = [pa.py_buffer(buffer) for buffer in (validity, offsets, data)]
     text = pa.Array.from_buffers(pa.string(), len(tuples.kinds), buffers)
     raw = pa.nulls(len(tuples.present), RAW_CELLS)
     try:
@@ -88,17 +108,6 @@ def text_lists(
         binary = pa.Array.from_buffers(pa.binary(), len(tuples.kinds), buffers)
         text, raw = _salvage(binary, tuples)
     return _lists(tuples, text, ~tuples.present), raw
-
-
-def _gather(octets: Octets, tuples: Tuples, offsets: npt.NDArray[np.int32]) -> bytes:
-    firsts = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), _GATHERED_AT_ONCE), side="right") - 1
-    pieces = []
-    for first, stop in pairwise([*firsts.tolist(), len(tuples.lengths)]):
-        cells = slice(first, stop)
-        index = np.repeat(tuples.starts[cells] - offsets[cells], tuples.lengths[cells])
-        index += np.arange(offsets[first], offsets[stop])
-        pieces.append(octets[index].tobytes())
-    return b"".join(pieces)
 
 
 def _salvage(binary: pa.Array, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
