@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
@@ -66,18 +66,32 @@ def read_data_file(path: str, columns: Sequence[str], most_bytes: int) -> pa.Tab
 
     A small file may have many equal values, of any length. Raises FileNotFoundError.
     """
+    size, batches = 0, []
+    for batch in data_file_batches(path, columns):
+        size += batch.nbytes
+        if size > most_bytes:
+            raise TooLargeError(f"{path} has more than {most_bytes} bytes of values")
+        batches.append(batch)
+    # Tables without columns lose their number of rows.
+    return batches[0] if len(batches) == 1 else pa.concat_tables(batches)
+
+
+def data_file_batches(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield those of the columns that a Parquet file has, some rows at a time.
+
+    Yields one table if the file has none of the columns, or no rows. Raises FileNotFoundError.
+    """
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
         names = set(file.schema_arrow.names)
         schema = pa.schema([file.schema_arrow.field(name) for name in columns if name in names])
-        if not schema.names:
-            return pa.table({"": pa.nulls(file.metadata.num_rows)}).select([])
-        size, batches = 0, []
-        for batch in file.iter_batches(_BATCH_ROWS, columns=schema.names):
-            size += batch.nbytes
-            if size > most_bytes:
-                raise TooLargeError(f"{path} has more than {most_bytes} bytes of values")
-            batches.append(batch)
-        return pa.Table.from_batches(batches) if batches else schema.empty_table()
+        count = file.metadata.num_rows
+        if not count:
+            yield schema.empty_table()
+        elif not schema.names:
+            yield pa.table({"": pa.nulls(count)}).select([])
+        else:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=schema.names):
+                yield pa.Table.from_batches([batch])
 
 
 def write_data_file(folder: Path, rows: pa.Table) -> DataFile:

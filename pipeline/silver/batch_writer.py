@@ -154,8 +154,6 @@ class BatchWriter:
         self._rule = rule
         self._rebuild = rebuild
         self._txn = bronze.txn
-        is_local = table.local_path is not None
-        creates_natively = native is not None and native.setting != "spark" and is_local
         self._schema = SchemaWriter(
             table,
             records,
@@ -163,7 +161,7 @@ class BatchWriter:
             rule,
             bronze.txn,
             metadata_columns=metadata_columns,
-            creates_natively=creates_natively,
+            writer=native.setting if native is not None and table.local_path is not None else "spark",
         )
         self._native = native
         self._missing_values = 0  # that neither the stream nor the table has

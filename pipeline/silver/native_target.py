@@ -31,8 +31,8 @@ from pipeline.silver.step_writer import Target
 from pipeline.silver.write import FOLDED, Write, WriteKind, same_keys
 
 FILE_SIZE = 128 << 20  # bytes of a file, beyond which it is split
-_ADDED_FILE = 64 << 20  # of rows that are only added: a later merge may rewrite all of it for one row
-_ADDED_FILE_IN_MEMORY = 256 << 20  # of its values: a merge has them in memory
+ADDED_FILE = 64 << 20  # of rows that are only added: a later merge may rewrite all of it for one row
+ADDED_FILE_IN_MEMORY = 256 << 20  # of its values: a merge has them in memory
 _MOST_BYTES_IN_MEMORY = 512 << 20  # of the values of a file, or of all that are compared
 _SMALL_FILE = 16 << 20
 _COMPACTED_FILE = 32 << 20
@@ -138,7 +138,7 @@ class NativeTarget(Target):
         if write.kind is WriteKind.REPLACE_KEYS:
             raise NotNative("copied key ranges are replaced")
         replaces = write.kind is WriteKind.OVERWRITE
-        files = DataFiles(self._table.folder, self._arrow, _ADDED_FILE, _ADDED_FILE_IN_MEMORY)
+        files = DataFiles(self._table.folder, self._arrow, ADDED_FILE, ADDED_FILE_IN_MEMORY)
         try:
             yield lambda rows: files.write(self._complete(rows))
             changes = _Changes(list(self._files) if replaces else [], files.close())
@@ -240,14 +240,7 @@ class NativeTarget(Target):
 
     def _complete(self, rows: pa.Table) -> pa.Table:
         """Return rows with all columns of the table, in its order and with its types."""
-        names = {name: n for n, name in enumerate(rows.column_names)}
-        columns = [
-            _cast(rows.column(names[field.name]), field.type)
-            if field.name in names
-            else pa.nulls(rows.num_rows, field.type)
-            for field in self._arrow
-        ]
-        return pa.Table.from_arrays(columns, schema=self._arrow)
+        return with_columns(rows, self._arrow)
 
     def _rewrite(
         self,
@@ -381,19 +374,30 @@ def _read_file(path: str, schema: pa.Schema) -> pa.Table:
     try:
         found = read_data_file(path, schema.names, _MOST_BYTES_IN_MEMORY)
     except FileNotFoundError:
-        raise LakeError(
-            f"The file {path} of a silver table is missing. Remove the table's folder to rebuild it from "
-            "bronze."
-        ) from None
-    names, count = set(found.column_names), found.num_rows
+        raise missing_file(path) from None
+    return with_columns(found, schema)
+
+
+def missing_file(path: str) -> LakeError:
+    """Return the error for a file that a table's log names and its folder does not have."""
+    return LakeError(
+        f"The file {path} of a silver table is missing. Remove the table's folder to rebuild it from bronze."
+    )
+
+
+def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of a schema and their types; those that they do not have are NULL."""
+    names, count = set(rows.column_names), rows.num_rows
     columns = [
-        _cast(found.column(field.name), field.type) if field.name in names else pa.nulls(count, field.type)
+        cast_column(rows.column(field.name), field.type)
+        if field.name in names
+        else pa.nulls(count, field.type)
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _cast(column: Any, kind: pa.DataType) -> Any:
+def cast_column(column: Any, kind: pa.DataType) -> Any:
     """Return a column in a type that holds all its values."""
     times = pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type)
     if times and (kind.tz is None) != (column.type.tz is None):

@@ -29,6 +29,8 @@ from pipeline.silver.column_mapping import (
     plan_renames,
     with_sidecars,
 )
+from pipeline.silver.native_schema import add_column, adds_natively, fills_natively, set_default
+from pipeline.silver.native_session import is_left_to_spark
 from pipeline.silver.schema_evolution import columns_after, plan_evolution
 from pipeline.silver.schema_operations import (
     AddColumn,
@@ -41,6 +43,7 @@ from pipeline.silver.schema_operations import (
 )
 from pipeline.silver.write import MetadataNames
 from pipeline.silver.write_plan import surveys_of_newest
+from pipeline.silver.writer_choice import MOST_BYTES, WriterSetting
 from pipeline.table_name import TableName
 
 _METADATA_TYPES = ("BIGINT", "TIMESTAMP")  # of _commit_lsn and _commit_time
@@ -96,7 +99,7 @@ class SchemaWriter:
         txn: TxnId,
         *,
         metadata_columns: bool,
-        creates_natively: bool = False,
+        writer: WriterSetting = "spark",
     ) -> None:
         self._table = table
         self._records = records
@@ -104,7 +107,7 @@ class SchemaWriter:
         self._rule = rule
         self._txn = txn
         self._metadata_columns = metadata_columns
-        self._creates_natively = creates_natively
+        self._writer = writer
 
     def plan(
         self,
@@ -230,20 +233,46 @@ class SchemaWriter:
 
     def _perform(self, planned: PlannedOperation) -> None:
         operation = planned.operation
-        if isinstance(operation, CreateTable) and self._creates_natively and operation.is_native:
+        if self._writer != "spark" and isinstance(operation, CreateTable) and operation.is_native:
             schema, metadata = TableSchema.of_ddl(operation.ddl), json.dumps({OURS: 1, "operation": "create"})
             create(self._table.folder, schema, {}, metadata, by_statement=True)
             return
+        if self._writer != "spark" and isinstance(operation, AddColumn):
+            planned = self._add_natively(planned, operation)
+        self._perform_by_spark(planned)
+        if operation.sentence:
+            self._record(operation.kind, planned.lsn, operation.sentence)
+
+    def _add_natively(self, planned: PlannedOperation, operation: AddColumn) -> PlannedOperation:
+        """Add a column without Spark, as far as that is possible; return what is left to Spark."""
+        most_bytes = None if self._writer == "native" else MOST_BYTES
+        snapshot, is_repeated = self._table.snapshot(), not planned.statements
+        if planned.enable or not adds_natively(snapshot, operation, is_repeated=is_repeated):
+            return planned
+        if planned.backfill is not None and not fills_natively(snapshot, most_bytes):
+            return planned
+        if not is_repeated:
+            add_column(self._table, snapshot, operation)
+        planned = replace(planned, statements=())
+        if planned.backfill is None:
+            return planned
+        try:
+            set_default(self._table, operation, planned.backfill[0], most_bytes)
+        except Exception as error:
+            if not is_left_to_spark(error):
+                raise
+            return planned
+        return replace(planned, backfill=None)
+
+    def _perform_by_spark(self, planned: PlannedOperation) -> None:
         for statement in planned.enable:
             self._table.spark.sql(statement)
         for statement in planned.statements:
-            self._table.run(statement, "create" if isinstance(operation, CreateTable) else None)
+            self._table.run(statement, "create" if isinstance(planned.operation, CreateTable) else None)
         if planned.backfill is not None:
             commit, statement = planned.backfill
             with commit_settings(self._table.spark, commit):
                 self._table.spark.sql(statement)
-        if operation.sentence:
-            self._record(operation.kind, planned.lsn, operation.sentence)
 
     def _columns_to_register(
         self, evolution: Evolution, physical: Mapping[str, str]
