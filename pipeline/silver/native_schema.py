@@ -190,7 +190,9 @@ def _parts(path: str, schema: pa.Schema, name: str, default: pa.ChunkedArray) ->
     try:
         for batch in data_file_batches(path, [each for each in schema.names if each != name]):
             for start in range(0, batch.num_rows, most_rows):
-                rows = with_columns(batch.slice(start, most_rows), schema)
+                # A slice of a table without columns has as many rows as are asked for.
+                rows = batch.slice(start, min(most_rows, batch.num_rows - start))
+                rows = with_columns(rows, schema)
                 rows = rows.set_column(place, field, pa.repeat(default[0], rows.num_rows))
                 if waiting and size + rows.nbytes > _PART_SIZE:
                     yield pa.concat_tables(waiting)

@@ -1,0 +1,232 @@
+"""Columns are added without Spark, with their defaults, and silver is as `silver.writer: spark` leaves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.delta.table import LakeTable
+from pipeline.silver import schema_writer
+from pipeline.silver.foreign_commits import refuse_foreign_commits
+from pipeline.silver.writer_choice import WriterSetting
+from pipeline.table_name import TableName
+from tests.support.comparable.silver import backticked, silver_rows
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, crash, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+Lanes = Mapping[WriterSetting, Pipeline]
+T = TableName("public", "t")
+# column → its type and default, and a value of it as Spark's SQL
+DEFAULTS = {
+    "a text": ("text DEFAULT E'it''s \\\\ \\n größer'", r"'it\'s \\ \n größer'"),
+    "number": ("int DEFAULT -7", "-7"),
+    "price": ("numeric(10, 2) DEFAULT 12.50", "12.50BD"),
+    "at": ("timestamptz DEFAULT '2024-02-29 12:00:00.123456+02'", "TIMESTAMP '2024-02-29 10:00:00.123456Z'"),
+    "is_open": ("boolean DEFAULT true", "true"),
+    "document": ("""jsonb DEFAULT '{"a": [1, "x"]}'""", """'{"a": [1, "x"]}'"""),
+    "day": ("date DEFAULT '1999-12-31'", "DATE '1999-12-31'"),
+    "numbers": ("int[] DEFAULT '{1,NULL,3}'", "array(1, NULL, 3)"),
+    "ratio": ("float8 DEFAULT 0.1", "0.1D"),
+    "raw": (r"bytea DEFAULT '\x00ff'", "X'00FF'"),
+}
+
+
+@pytest.fixture
+def lanes(make_pipeline: MakePipeline) -> dict[WriterSetting, Pipeline]:
+    """Give a pipeline of each writer, of the same source; `t` has rows in three files of each lake."""
+    writers: tuple[WriterSetting, ...] = ("auto", "spark")
+    found = {w: with_writer(make_pipeline(name=w, create_publication="all"), w) for w in writers}
+    for lane in found.values():
+        lane.ingest()
+    source = found["auto"]
+    source.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    for start in (1, 101, 201):
+        source.run(f"INSERT INTO t SELECT g, 'v' || g FROM generate_series({start}, {start + 99}) g")
+        for lane in found.values():
+            lane.ingest()
+            apply(lane)
+    return found
+
+
+@contextmanager
+def no_spark(lane: Pipeline) -> Iterator[Applier]:
+    """Give an applier that has no session, and may not start one."""
+
+    def refuse(name: str) -> object:
+        raise AssertionError("Spark is started")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.delta.spark.session.start_session", refuse)
+        yield Applier(None, lane.config)
+
+
+def apply(lane: Pipeline) -> None:
+    """Apply what bronze holds; without Spark if the lane's writer is not Spark."""
+    if lane.config.silver.writer == "spark":
+        summary = Applier(lane.spark, lane.config).apply_pending()
+    else:
+        with no_spark(lane) as applier:
+            summary = applier.apply_pending()
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+
+
+def follow(lanes: Lanes) -> None:
+    for lane in lanes.values():
+        lane.ingest()
+        apply(lane)
+
+
+def table_of(lane: Pipeline) -> LakeTable:
+    return LakeTable(str(lane.path("silver", *T)))
+
+
+def history(lane: Pipeline) -> list[tuple[Any, ...]]:
+    """Return what DESCRIBE HISTORY shows of a lane's commits that added columns or set their defaults.
+
+    Spark writes rows into as many files as it has partitions.
+    """
+    rows = lane.spark.sql(f"DESCRIBE HISTORY delta.`{lane.path('silver', *T)}`").orderBy("version").collect()
+    return [
+        (
+            row.operation,
+            row.operationParameters,
+            {
+                name: n
+                for name, n in row.operationMetrics.items()
+                if name in ("numUpdatedRows", "numCopiedRows")
+            },
+            row.isolationLevel,
+            row.isBlindAppend,
+            own(row.userMetadata),
+        )
+        for row in rows
+        if row.operation in ("ADD COLUMNS", "UPDATE")
+    ]
+
+
+def own(metadata: str) -> dict[str, Any]:
+    """Return a commit's metadata without the name of its pipeline."""
+    found = json.loads(metadata)
+    if "app_id" in found:
+        found["app_id"] = found["app_id"].rpartition(":")[2]
+    return dict(found)
+
+
+def compare(lanes: Lanes) -> None:
+    """Assert that both lakes have the same table: rows, types, commits of its columns and events."""
+    native, by_spark = lanes["auto"], lanes["spark"]
+    native.assert_equal("t")
+    schema = table_of(native).schema()
+    assert schema == table_of(by_spark).schema()
+    found = [silver_rows(lane.spark, lane.root, *T, schema.names) for lane in lanes.values()]
+    assert found[0] == found[1]
+    types = [lane.frame("silver", *T).dtypes for lane in lanes.values()]
+    assert types[0] == types[1]
+    assert history(native) == history(by_spark)
+    assert native.events("t") == by_spark.events("t")
+    engines = {commit["engineInfo"].split("/")[0] for commit in table_of(native).newest_commits()}
+    assert engines == {"pgdelta"}
+    refuse_foreign_commits(table_of(native), T, 0)
+
+
+def test_a_column_without_default_changes_no_file(lanes: Lanes) -> None:
+    files = set(table_of(lanes["auto"]).snapshot().files)
+    lanes["auto"].run("ALTER TABLE t ADD w text", "INSERT INTO t VALUES (1000, 'a', 'b')")
+    follow(lanes)
+    assert files < set(table_of(lanes["auto"]).snapshot().files)
+    assert [each[0] for each in history(lanes["auto"])] == ["ADD COLUMNS"]
+    compare(lanes)
+
+
+def test_defaults_of_all_types_are_set_as_by_spark(lanes: Lanes) -> None:
+    lanes["auto"].transact(
+        *(f'ALTER TABLE t ADD "{name.replace(" ", "_")}" {kind}' for name, (kind, _) in DEFAULTS.items()),
+        "UPDATE t SET v = 'changed' WHERE id = 7",
+        "INSERT INTO t (id) VALUES (1000)",
+    )
+    follow(lanes)
+    compare(lanes)
+    for name, (_, value) in DEFAULTS.items():
+        column = backticked(name.replace(" ", "_"))
+        counts = [
+            lane.frame("silver", *T).where(f"{column} = {value} AND id < 1000").count()
+            for lane in lanes.values()
+        ]
+        assert counts == [300, 300], name
+        others = lanes["auto"].frame("silver", *T).where(f"{column} <> {value} OR {column} IS NULL").count()
+        assert others == 0, name
+
+
+def test_statistics_bound_the_default_of_every_file(lanes: Lanes) -> None:
+    lanes["auto"].run(
+        "ALTER TABLE t ADD n int DEFAULT 7, ADD m int", "UPDATE t SET n = 9, m = 1 WHERE id = 1"
+    )
+    follow(lanes)
+    compare(lanes)
+    found = [json.loads(file["stats"]) for file in table_of(lanes["auto"]).snapshot().files.values()]
+    assert [each["numRecords"] for each in found] == [100, 100, 100]
+    bounds = sorted((each["minValues"]["n"], each["maxValues"]["n"]) for each in found)
+    assert bounds == [(7, 7), (7, 7), (7, 9)]
+    assert sorted(each["nullCount"]["m"] for each in found) == [99, 100, 100]
+    for condition, expected in (("n = 7", 299), ("n > 7", 1), ("n < 7", 0), ("m IS NULL", 299), ("m = 1", 1)):
+        counts = [lane.frame("silver", *T).where(condition).count() for lane in lanes.values()]
+        assert counts == [expected, expected], condition
+
+
+def test_a_run_that_ends_between_the_column_and_its_default_goes_on(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = lanes["auto"]
+    lane.run("ALTER TABLE t ADD n int DEFAULT 7", "UPDATE t SET v = 'x' WHERE id = 1")
+    for each in lanes.values():
+        each.ingest()
+    with monkeypatch.context() as patch, no_spark(lane) as applier:
+        patch.setattr(schema_writer, "set_default", crash)
+        with pytest.raises(Crash):
+            applier.apply_pending()
+    assert "n" in table_of(lane).schema().names
+    assert [each[0] for each in history(lane)] == ["ADD COLUMNS"]
+    with monkeypatch.context() as patch, no_spark(lane) as applier:
+        patch.setattr(schema_writer.SchemaWriter, "_columns_to_register", crash)  # after the default is set
+        with pytest.raises(Crash):
+            applier.apply_pending()
+    assert [each[0] for each in history(lane)] == ["ADD COLUMNS", "UPDATE"]
+    follow(lanes)
+    compare(lanes)
+    lane.run("UPDATE t SET n = NULL WHERE id = 2")
+    follow(lanes)
+    compare(lanes)
+
+
+def test_an_empty_table_and_a_column_that_only_spark_writes(lanes: Lanes) -> None:
+    lane = lanes["auto"]
+    lane.run("TRUNCATE t", "INSERT INTO t VALUES (1, 'a')", "DELETE FROM t")
+    follow(lanes)
+    lane.run("ALTER TABLE t ADD n int DEFAULT 7", "INSERT INTO t VALUES (2, 'b')")
+    follow(lanes)
+    compare(lanes)
+    lane.run("ALTER TABLE t ADD here timestamp DEFAULT '2020-01-01'", "INSERT INTO t VALUES (3, 'c')")
+    lane.ingest()
+    with no_spark(lane) as applier:
+        summary = applier.apply_pending()
+    assert "Spark is started" in str(summary.tables[T].failure)
+    lane.apply()
+    lane.assert_equal("t")
+
+
+def test_a_large_table_is_left_to_spark(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = lanes["auto"]
+    lane.run("ALTER TABLE t ADD n int DEFAULT 7", "INSERT INTO t VALUES (1000)")
+    lane.ingest()
+    monkeypatch.setattr(schema_writer, "MOST_BYTES", 100)
+    with no_spark(lane) as applier:
+        assert "Spark is started" in str(applier.apply_pending().tables[T].failure)
+    assert "n" not in table_of(lane).schema().names  # nothing is done by halves
+    lane.apply()
+    lane.assert_equal("t")
