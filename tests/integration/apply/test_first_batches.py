@@ -103,6 +103,24 @@ def test_small_tables_are_written_while_spark_starts(
     filled.assert_equal("t")
 
 
+def test_columns_are_added_while_spark_starts(filled: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_held(filled, monkeypatch) as may_start, applying(filled) as (running, stop):
+        wait_until(lambda: silver_offset(filled) is not None, 60)
+        before = silver_offset(filled)
+        filled.transact(
+            "ALTER TABLE t ADD v text",
+            "ALTER TABLE t ADD n int DEFAULT 7",
+            "INSERT INTO t VALUES (3, 'a', 8)",
+        )
+        filled.ingest()
+        wait_until(lambda: silver_offset(filled) != before, 60)
+        assert not running.done()
+        stop.set()
+        may_start.set()
+        assert running.result(60).exit_code(strict=True) == 0
+    filled.assert_equal("t")
+
+
 @pytest.mark.parametrize("trigger", ["available-now", "continuous"])
 def test_an_error_of_a_first_batch_ends_the_run(
     filled: Pipeline, monkeypatch: pytest.MonkeyPatch, trigger: str
