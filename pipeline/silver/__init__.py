@@ -3,7 +3,7 @@
 - next step: `decision` (the one table of decisions) and `lake_facts` (what the lake records); both are pure
 - types: `types` (PostgreSQL type → Delta type), `text_parsers` (its SQL)
 - columns: `column_mapping`, `schema_evolution` and `schema_operations` are pure; `schema_writer` plans with
-  them for one table, and changes it
+  them for one table, and changes it, by Spark or by `native_schema`
 - rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE) and
   `writer_choice` (Spark or not) are pure
 - writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and

@@ -170,8 +170,10 @@ def _default_of(operation: AddColumn, kind: pa.DataType) -> pa.ChunkedArray:
     """Return the default as silver has it, the one value of a column: NULL if the type cannot hold it."""
     from pipeline.silver.native_target import cast_column
 
+    assert operation.backfill is not None
+    value = operation.type.value(DUCKDB.literal(operation.backfill), DUCKDB)
     with closing(DuckSql()) as session:
-        found = session.table(f"SELECT {operation.backfill_value(DUCKDB)} AS value").column(0)
+        found = session.table(f"SELECT {value} AS value").column(0)
     column: pa.ChunkedArray = cast_column(found, kind)
     return column
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipeline.delta.sql import quoted
+from pipeline.delta.sql import literal, quoted
 from pipeline.delta.table import Feature, features_of, needs_column_mapping
-from pipeline.engine import SPARK, Engine
 from pipeline.silver.text_parsers import SilverType
 
 _METADATA_ONLY = "no data is written"
@@ -110,12 +109,7 @@ class AddColumn:
         """Return the UPDATE that sets the default in existing rows, None if there is none."""
         if self.backfill is None:
             return None
-        return f"UPDATE {table} SET {quoted(self.name)} = {self.backfill_value(SPARK)}"
-
-    def backfill_value(self, engine: Engine) -> str:
-        """Return SQL for the default as silver has it, NULL if the type cannot hold it."""
-        assert self.backfill is not None
-        return self.type.value(engine.literal(self.backfill), engine)
+        return f"UPDATE {table} SET {quoted(self.name)} = {self.type.value(literal(self.backfill))}"
 
     def cost(self, rows: int, changes: int) -> str:
         return _METADATA_ONLY if self.backfill is None else f"{rows} rows get the default"
