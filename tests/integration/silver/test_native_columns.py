@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -203,6 +204,41 @@ def test_a_run_that_ends_between_the_column_and_its_default_goes_on(
     lane.run("UPDATE t SET n = NULL WHERE id = 2")
     follow(lanes)
     compare(lanes)
+
+
+def test_a_foreign_commit_amid_the_change_has_it_planned_again(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = lanes["auto"]
+    lane.run("ALTER TABLE t ADD n int DEFAULT 7", "INSERT INTO t VALUES (1000)")
+    lane.ingest()
+    identifier = f"delta.`{lane.path('silver', *T)}`"
+    foreign = {
+        "ADD COLUMNS": f"ALTER TABLE {identifier} SET TBLPROPERTIES ('theirs' = '1')",
+        "UPDATE": f"OPTIMIZE {identifier}",
+    }
+    for operation, statement in foreign.items():
+        do_once_before(monkeypatch, operation, partial(lane.spark.sql, statement))
+    with no_spark(lane) as applier:
+        summary = applier.apply_pending()
+    assert summary.exit_code(strict=True) == 0, summary.lines()
+    lane.assert_equal("t")
+    operations = [each.operation for each in table_of(lane).operations_after(3)]
+    assert operations == ["SET TBLPROPERTIES", "ADD COLUMNS", "OPTIMIZE", "UPDATE", "MERGE"]
+
+
+def do_once_before(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], object]) -> None:
+    """Have something done once before a commit with the name of an operation, after its table was read."""
+    commit, pending = LakeTable.commit, [action]
+
+    def commit_after(
+        self: LakeTable, snapshot: Any, actions: Any, versions: Any, operation: Any, *more: Any
+    ) -> int:
+        if operation.name == name and pending:
+            pending.pop()()
+        return commit(self, snapshot, actions, versions, operation, *more)
+
+    monkeypatch.setattr(LakeTable, "commit", commit_after)
 
 
 def test_an_empty_table_and_a_column_that_only_spark_writes(lanes: Lanes) -> None:
