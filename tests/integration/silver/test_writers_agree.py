@@ -61,7 +61,7 @@ def test_random_workloads_leave_equal_tables(make_pipeline: MakePipeline) -> Non
 
 @pytest.mark.slow
 def test_thousands_of_random_writes_leave_equal_tables(make_pipeline: MakePipeline) -> None:
-    compare(make_pipeline, seed_of_run(), schemas=90, cuts=5, least_writes=2000)
+    compare(make_pipeline, seed_of_run(), schemas=45, cuts=6, least_writes=2000)
 
 
 def compare(make_pipeline: MakePipeline, seed: int, *, schemas: int, cuts: int, least_writes: int) -> None:
