@@ -40,6 +40,10 @@ _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!
 _ENCODED_UUID = 20  # characters; a folder may precede it
 
 
+class LostCommitError(LakeError):
+    """A commit that the storage confirmed and did not keep."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """What a commit records about itself in its `commitInfo`; the values of both mappings are texts."""
@@ -105,6 +109,26 @@ def commit_version(
     with suppress(OSError):  # the commit is made
         write_checksum(log, version, actions, txn_id)
     return version
+
+
+def remove_uncommitted(table: Path, read_version: int, names: Iterable[str], error: BaseException) -> None:
+    """Remove data files that were written for a commit which failed, by their names in the table's folder.
+
+    Those that a version after `read_version` names stay: a commit may fail once it is made, when its folder
+    is synced. If the log cannot be read, or the storage lost a commit, all of them stay, and VACUUM removes
+    them.
+    """
+    if isinstance(error, LostCommitError):
+        return
+    committed: set[str] = set()
+    version = read_version + 1
+    with suppress(OSError, ValueError):
+        while (actions := read_commit(table / "_delta_log", version)) is not None:
+            committed.update(unquote(action["add"]["path"]) for action in actions if "add" in action)
+            version += 1
+        for name in names:
+            if name not in committed:
+                (table / name).unlink(missing_ok=True)
 
 
 def read_commit(log: Path, version: int) -> list[Action] | None:
@@ -235,7 +259,7 @@ def _file_key(action: Mapping[str, Any]) -> tuple[str, str]:
 def _read_back(table: Path, version: int, txn_id: str) -> None:
     found = read_commit(table / "_delta_log", version)
     if not any(action.get("commitInfo", {}).get("txnId") == txn_id for action in found or ()):
-        raise LakeError(
+        raise LostCommitError(
             f"The storage of {table} lost a commit: it confirmed version {version}, which is another "
             "writer's. Nothing of the commit was acknowledged. Let all writers use a log store in which "
             "commits exclude each other (docs/operations/limits.md), then run again."

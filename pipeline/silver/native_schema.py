@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from pipeline.delta.native_commit import Action, Operation, Reads, remove_action
+from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, remove_uncommitted
 from pipeline.delta.native_write import is_supported
-from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.schema import SchemaField, TableSchema, arrow_type
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import LakeTable
@@ -142,22 +141,13 @@ def set_default(
             except BaseException:
                 files.discard()
                 raise
-    except BaseException:
-        _remove(table, added)
-        raise
-    actions = [*map(remove_action, removed), *(file.action() for file in added)]
-    versions = {str(commit.txn): int(commit.lsn)}
-    update = update_operation(removed, added, commit.user_metadata)
-    try:
+        actions = [*map(remove_action, removed), *(file.action() for file in added)]
+        versions = {str(commit.txn): int(commit.lsn)}
+        update = update_operation(removed, added, commit.user_metadata)
         table.commit(snapshot, actions, versions, update, Reads(whole_table=True))
-    except (ConflictError, SameWriteError):  # after any other error the commit may have been made
-        _remove(table, added)
+    except BaseException as error:
+        remove_uncommitted(table.folder, snapshot.version, [file.name for file in added], error)
         raise
-
-
-def _remove(table: LakeTable, files: Sequence[DataFile]) -> None:
-    for file in files:
-        (table.folder / file.name).unlink(missing_ok=True)
 
 
 def _arrow_schema(schema: TableSchema) -> pa.Schema:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.delta.data_files import DataFile, DataFiles, read_data_file, write_data_file
-from pipeline.delta.native_commit import Action, Operation, Reads, remove_action
+from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, remove_uncommitted
 from pipeline.delta.schema import TableSchema, arrow_type
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
@@ -142,17 +142,19 @@ class NativeTarget(Target):
         try:
             yield lambda rows: files.write(self._complete(rows))
             changes = _Changes(list(self._files) if replaces else [], files.close())
-            metrics = {
-                "numFiles": len(changes.added),
-                "numOutputRows": sum(file.row_count for file in changes.added),
-                "numOutputBytes": sum(file.size for file in changes.added),
-            }
-            parameters = {"mode": "Overwrite" if replaces else "Append", "partitionBy": "[]"}
-            operation = Operation("WRITE", parameters, _texts(metrics), is_blind_append=not replaces)
-            self._commit(write, changes, operation, Reads(whole_table=replaces))
         except BaseException:
             files.discard()
             raise
+        metrics = {
+            "numFiles": len(changes.added),
+            "numOutputRows": sum(file.row_count for file in changes.added),
+            "numOutputBytes": sum(file.size for file in changes.added),
+        }
+        parameters = {"mode": "Overwrite" if replaces else "Append", "partitionBy": "[]"}
+        operation = Operation("WRITE", parameters, _texts(metrics), is_blind_append=not replaces)
+        self._discarding(
+            changes, lambda: self._commit(write, changes, operation, Reads(whole_table=replaces))
+        )
 
     def commit_merge(self, write: Write, fold: Fold) -> None:
         self.define_silver(fold)
@@ -278,9 +280,9 @@ class NativeTarget(Target):
         """Make a commit; remove the files that it wrote if it fails."""
         try:
             commit()
-        except BaseException:
-            for file in changes.added:
-                (self._table.folder / file.name).unlink(missing_ok=True)
+        except BaseException as error:
+            names = [file.name for file in changes.added]
+            remove_uncommitted(self._table.folder, self._snapshot.version, names, error)
             raise
 
 
@@ -468,8 +470,7 @@ def compact_small_files(table: LakeTable) -> None:
         actions += [file.action(data_change=False) for file in added]
         table.commit(snapshot, actions, {}, Operation("OPTIMIZE", parameters, _texts(metrics)))
     except Exception as error:  # the rows are committed: the next write tries again
-        for file in added:
-            (table.folder / file.name).unlink(missing_ok=True)
+        remove_uncommitted(table.folder, snapshot.version, [file.name for file in added], error)
         report_error(error)
 
 

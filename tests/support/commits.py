@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.delta import commit_files, data_files, native_commit
+from pipeline.delta.sync import sync_folder
 from pipeline.delta.table import LakeTable
 
 
@@ -50,3 +54,14 @@ def do_before_reading_back(monkeypatch: pytest.MonkeyPatch, action: Callable[[in
 
     monkeypatch.setattr(native_commit, "_read_back", read_back_natively)
     monkeypatch.setattr(commit_files, "_read_back", read_back_by_spark)
+
+
+def fail_to_sync_logs(monkeypatch: pytest.MonkeyPatch, under: Path = Path("/")) -> None:
+    """Have commits fail once they are made, when the folders of their logs are synced."""
+
+    def fail(folder: Path) -> None:
+        if folder.name == "_delta_log" and folder.is_relative_to(under):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync_folder(folder)
+
+    monkeypatch.setattr(native_commit, "sync_folder", fail)

@@ -53,7 +53,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(changes_scan, "_BATCH_ROWS", 100)
     monkeypatch.setattr(change_rows, "CHUNK_ROWS", 250)
     monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 50)
-    monkeypatch.setattr(native_target, "_ADDED_FILE_IN_MEMORY", 100_000)
+    monkeypatch.setattr(native_target, "ADDED_FILE_IN_MEMORY", 100_000)
     sizes = []
     read = ChangeRows.chunks
 

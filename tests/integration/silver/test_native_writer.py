@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.report.status import read_details
+from tests.support.commits import fail_to_sync_logs
 from tests.support.pipelines import Pipeline, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -55,6 +56,27 @@ def test_small_cuts_of_all_identities_are_written_natively(pipeline: Pipeline) -
         assert all(each["engineInfo"].startswith("pgdelta/") for each in found), found
     operations = [each["operation"] for each in commits(pipeline, "t")]
     assert operations == ["CREATE TABLE", "WRITE", "MERGE", "WRITE"]
+
+
+def test_a_commit_that_fails_once_it_is_made_loses_no_row(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = with_writer(pipeline, "native")
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE log (v text)")
+    for statement in (
+        "INSERT INTO t SELECT g, 'v' FROM generate_series(1, 100) g",  # an append
+        "UPDATE t SET v = 'new' WHERE id % 7 = 0",  # a merge
+        "ALTER TABLE t ADD n int DEFAULT 5",  # the default is set in every row
+    ):
+        pipeline.run(statement, "INSERT INTO t VALUES ((SELECT max(id) + 1 FROM t), 'w')")
+        pipeline.ingest()
+        with monkeypatch.context() as patch:
+            fail_to_sync_logs(patch, under=pipeline.path("silver", "public", "t"))
+            summary = pipeline.apply()
+        assert summary.exit_code(strict=False) == 1
+        pipeline.apply()
+        pipeline.assert_equal("t")
 
 
 def test_status_says_who_wrote_a_table_last(pipeline: Pipeline) -> None:

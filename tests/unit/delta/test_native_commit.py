@@ -19,6 +19,7 @@ from pipeline.delta.native_commit import (
     commit_version,
     read_commit,
     remove_action,
+    remove_uncommitted,
     txn_actions,
     vector_file,
 )
@@ -27,7 +28,7 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
-from tests.support.commits import do_before_commit, do_before_reading_back
+from tests.support.commits import do_before_commit, do_before_reading_back, fail_to_sync_logs
 
 DDL = "id INT, tag STRING"
 ONE, TWO = TxnId("one"), TxnId("two")
@@ -192,6 +193,31 @@ def test_a_commit_that_the_storage_lost_is_noticed(table: LakeTable, monkeypatch
     with pytest.raises(LakeError, match="lost a commit: it confirmed version 1"):
         table.append_rows([{"id": 1}], DDL)
     assert list(table.folder.glob("*.parquet")), "the file may be named by a commit"
+
+
+def test_a_commit_that_fails_once_it_is_made_keeps_its_files(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fail_to_sync_logs(patch)
+        with pytest.raises(OSError, match="Input/output error"):
+            table.append_rows([{"id": 1, "tag": "a"}], DDL)
+    assert ids(table) == [1]
+
+
+def test_files_of_a_commit_that_was_not_made_are_removed(table: LakeTable) -> None:
+    table.append_rows([{"id": 1, "tag": "a"}], DDL)
+    (committed,) = (path.name for path in table.folder.glob("*.parquet"))
+    (table.folder / "other.parquet").touch()
+    remove_uncommitted(table.folder, 0, [committed, "other.parquet", "never.parquet"], OSError())
+    assert [path.name for path in table.folder.glob("*.parquet")] == [committed]
+
+
+def test_files_stay_if_the_log_cannot_be_read(table: LakeTable) -> None:
+    (table.folder / "_delta_log" / f"{1:020}.json").write_text("{")
+    (table.folder / "other.parquet").touch()
+    remove_uncommitted(table.folder, 0, ["other.parquet"], OSError())
+    assert (table.folder / "other.parquet").exists()
 
 
 def test_a_file_system_without_links_is_told(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
