@@ -65,6 +65,10 @@ def decoded(batches: Sequence[Sequence[bytes]], offset: int = 0) -> tuple[Any, .
                 decoder.decode(batch, 1)
         except ProtocolError as error:
             refused = str(error)
+            if (
+                "session is broken" not in refused
+            ):  # a row was malformed: its run ends, and seals nothing more
+                return (refused,)
         try:
             staged = spool.seal()
         except ProtocolError as error:  # a row is read when its file is written
