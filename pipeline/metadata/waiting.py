@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class Waiting(Generic[Key, Value]):
-    """Items by key, of which the newest counts; several threads may use it."""
+    """Items by key; the newest of a key counts. Several threads may use it."""
 
     def __init__(self) -> None:
         self._items: dict[Key, Value] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, remove_uncommitted
 from pipeline.delta.native_write import is_supported
-from pipeline.delta.schema import SchemaField, TableSchema, arrow_type
+from pipeline.delta.schema import SchemaField, TableSchema
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
@@ -119,7 +119,7 @@ def set_default(
     SameWriteError if another commit changed the table meanwhile.
     """
     from pipeline.delta.data_files import DataFiles
-    from pipeline.silver.native_target import ADDED_FILE, ADDED_FILE_IN_MEMORY, NotNative
+    from pipeline.silver.native_target import ADDED_FILE, ADDED_FILE_IN_MEMORY, NotNative, arrow_columns
 
     snapshot = table.snapshot()
     if snapshot.offsets.get(str(commit.txn), INVALID) >= commit.lsn:
@@ -127,7 +127,7 @@ def set_default(
     schema = TableSchema.of_json(snapshot.schema_string)
     if operation.name not in schema.names or not fills_natively(snapshot, most_bytes):
         raise NotNative("the table has changed")
-    arrow = _arrow_schema(schema)
+    arrow = arrow_columns(schema)
     default = _default_of(operation, arrow.field(operation.name).type)
     removed = list(snapshot.files.values())
     added: list[DataFile] = []
@@ -148,12 +148,6 @@ def set_default(
     except BaseException as error:
         remove_uncommitted(table.folder, snapshot.version, [file.name for file in added], error)
         raise
-
-
-def _arrow_schema(schema: TableSchema) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema.fields])
 
 
 def _default_of(operation: AddColumn, kind: pa.DataType) -> pa.ChunkedArray:

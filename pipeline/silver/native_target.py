@@ -81,7 +81,7 @@ class NativeTarget(Target):
         self._path = table.local_path
         self._most_bytes = most_bytes
         self._schema = TableSchema.of_json(snapshot.schema_string)
-        self._arrow = pa.schema([pa.field(f.name, arrow_type(f.type)) for f in self._schema.fields])
+        self._arrow = arrow_columns(self._schema)
         self._files = list(snapshot.files.values())
         names = {name.lower() for name in self._schema.names}
         self._file, self._row = _free_name("file", names), _free_name("row", names)
@@ -387,6 +387,11 @@ def missing_file(path: str) -> LakeError:
     )
 
 
+def arrow_columns(schema: TableSchema) -> pa.Schema:
+    """Return the columns of a silver table as Arrow; none of them is required."""
+    return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema.fields])
+
+
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with the columns of a schema and their types; those that they do not have are NULL."""
     names, count = set(rows.column_names), rows.num_rows
@@ -448,8 +453,7 @@ def compact_small_files(table: LakeTable) -> None:
     small = [add for add in snapshot.files.values() if int(add["size"]) < _SMALL_FILE]
     if len(small) < _MOST_SMALL_FILES:
         return
-    schema = TableSchema.of_json(snapshot.schema_string)
-    arrow = pa.schema([pa.field(f.name, arrow_type(f.type)) for f in schema.fields])
+    arrow = arrow_columns(TableSchema.of_json(snapshot.schema_string))
     added: list[DataFile] = []
     removed: list[Mapping[str, Any]] = []
     try:

@@ -73,7 +73,8 @@ def cell_lists(octets: Octets, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
 def _take(octets: Octets, tuples: Tuples) -> pa.Array | None:
     """Return the cells' values one after the other; None if they overlap.
 
-    Values and what is between them are an array of Arrow already, of which every other element is taken.
+    The bytes are an array of Arrow already, if a value and what follows it are two elements: every other one
+    is a value.
     """
     starts, stops = tuples.starts, tuples.starts + tuples.lengths
     order = None

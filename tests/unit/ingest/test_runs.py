@@ -65,10 +65,8 @@ def decoded(batches: Sequence[Sequence[bytes]], offset: int = 0) -> tuple[Any, .
                 decoder.decode(batch, 1)
         except ProtocolError as error:
             refused = str(error)
-            if (
-                "session is broken" not in refused
-            ):  # a row was malformed: its run ends, and seals nothing more
-                return (refused,)
+            if "session is broken" not in refused:
+                return (refused,)  # a row was malformed: its run ends, and seals nothing more
         try:
             staged = spool.seal()
         except ProtocolError as error:  # a row is read when its file is written
@@ -96,11 +94,8 @@ def changes(draw: st.DrawFn) -> Message:
         case "I":
             return Insert(described.oid, cells)
         case "U":
-            return (
-                Update(described.oid, draw(st.sampled_from((None, "O"))) and "O", cells, cells)
-                if draw(st.booleans())
-                else Update(described.oid, None, None, cells)
-            )
+            old = draw(st.sampled_from((None, cells)))
+            return Update(described.oid, None if old is None else "O", old, cells)
         case _:
             return Delete(described.oid, "K", cells)
 
