@@ -11,8 +11,11 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NAME = re.compile(
     r"(?P<version>[0-9]{20})\."
@@ -121,17 +124,21 @@ def _actions(path: str, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
             for kind in present:
                 column = batch.column(kind)
                 for value in column.drop_null().to_pylist():
-                    yield {kind: _action(value)}
+                    yield {kind: _as_in_json(value, column.type)}
 
 
-def _action(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an action without its NULLs, maps as dictionaries."""
-    return {name: _plain(each) for name, each in value.items() if each is not None}
+def _as_in_json(value: Any, kind: pa.DataType) -> Any:
+    """Return a value of Arrow's as the JSON of a commit has it: no NULL in a struct, a map as an object."""
+    import pyarrow as pa
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return _action(value)
-    if isinstance(value, list) and value and all(isinstance(each, tuple) for each in value):
-        return dict(value)
-    return value
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {name: _as_in_json(each, kind.item_type) for name, each in value}
+    if pa.types.is_struct(kind):
+        return {
+            field.name: _as_in_json(value[field.name], field.type)
+            for field in kind
+            if value[field.name] is not None
+        }
+    return [_as_in_json(each, kind.value_type) for each in value]

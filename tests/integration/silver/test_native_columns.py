@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from pipeline.apply.applier import Applier
+from pipeline.delta.checkpoints import write_checkpoint
 from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import TableLog
 from pipeline.errors import LakeError
 from pipeline.silver import schema_writer
 from pipeline.silver.foreign_commits import refuse_foreign_commits
@@ -143,6 +145,16 @@ def test_a_column_without_default_changes_no_file(lanes: Lanes) -> None:
     follow(lanes)
     assert files < set(table_of(lanes["auto"]).snapshot().files)
     assert [each[0] for each in history(lanes["auto"])] == ["ADD COLUMNS"]
+    compare(lanes)
+
+
+def test_a_column_is_added_to_a_table_that_is_read_from_a_checkpoint(lanes: Lanes) -> None:
+    for lane in lanes.values():
+        table = table_of(lane)
+        write_checkpoint(table.folder, table.version())
+        TableLog.forget(table.path)
+    lanes["auto"].run("ALTER TABLE t ADD n int DEFAULT 7", "UPDATE t SET n = 8 WHERE id = 1")
+    follow(lanes)
     compare(lanes)
 
 

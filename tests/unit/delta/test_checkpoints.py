@@ -42,11 +42,13 @@ def names(table: LakeTable, ending: str) -> list[int]:
     return sorted(int(path.name[:20]) for path in log_of(table).glob(f"*{ending}"))
 
 
-def read_anew(table: LakeTable) -> tuple[int, dict[str, int], list[int]]:
-    """Read a table as a process that knows nothing of it does."""
+def read_anew(table: LakeTable) -> tuple[Any, ...]:
+    """Read a table as a process that knows nothing of it does: all that its next commits are made of."""
     TableLog.forget(table.path)
     snapshot = table.snapshot()
-    return snapshot.version, dict(snapshot.offsets), sorted(table.rows(["id"])["id"].to_pylist())
+    rows = sorted(table.rows(["id"])["id"].to_pylist())
+    files = {path: dict(action) for path, action in snapshot.files.items()}
+    return snapshot.version, dict(snapshot.offsets), dict(snapshot.metadata), snapshot.protocol, files, rows
 
 
 @pytest.mark.parametrize("interval", [1, 4, 10])
@@ -62,6 +64,17 @@ def test_a_checkpoint_replaces_the_commits_before_it(tmp_path: Path, interval: i
         (log_of(table) / f"{version:020}.json").unlink()
     assert read_anew(table) == before
     assert [path for path in table.folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_checkpoint_has_what_the_commits_have(tmp_path: Path) -> None:
+    """Maps without an entry too, as the options of the format: the next commits copy them."""
+    table = table_of(tmp_path)
+    append(table, 1, 2)
+    before = read_anew(table)
+    write_checkpoint(table.folder, 2)
+    for version in range(3):
+        (log_of(table) / f"{version:020}.json").unlink()
+    assert read_anew(table) == before
 
 
 def test_removed_files_stay_in_a_checkpoint_until_they_expire(tmp_path: Path) -> None:
