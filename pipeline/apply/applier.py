@@ -35,8 +35,9 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.batch_writer import NativeWriting, WriteResult
+from pipeline.silver.batch_writer import WriteResult
 from pipeline.silver.decision import Decision, Step
+from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName
 

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.log import Bronze, between
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey
@@ -26,7 +25,12 @@ from pipeline.engine import DUCKDB, SPARK, Engine
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.duckdb_sql import DuckSql
-from pipeline.silver.native_session import define_chunks, is_left_to_spark, session_of_rows
+from pipeline.silver.native_session import (
+    NativeWriting,
+    define_chunks,
+    is_left_to_spark,
+    session_of_rows,
+)
 from pipeline.silver.policies import (
     Refusal,
     refusal_of,
@@ -56,8 +60,8 @@ from pipeline.silver.writer_choice import (
     Choice,
     WriteFacts,
     Writer,
-    WriterSetting,
     choose,
+    is_small_write,
     other_types,
     unsupported_feature,
 )
@@ -66,14 +70,6 @@ from pipeline.table_name import TableName
 if TYPE_CHECKING:
     from pipeline.silver.native_target import NativeTarget
     from pipeline.silver.spark_sql import SparkSql
-
-
-@dataclass(frozen=True, slots=True)
-class NativeWriting:
-    """What the native writer of a table needs: the setting, and the rows of bronze in memory."""
-
-    setting: WriterSetting
-    rows: ChangeRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,10 +351,15 @@ class BatchWriter:
             return writer.write_chunks(write, chunks, target.adding_rows(write))
 
     def _write_by_spark(self, write: Write, plan: RangePlan) -> int:
+        from pipeline.delta.spark.session import settings
+        from pipeline.delta.spark.settings import SMALL_WRITE_SETTINGS
         from pipeline.silver.spark_target import SparkTarget
 
         with self._spark_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
-            return self._write_to(SparkTarget(session.spark, session, self._table), write)
+            is_local = self._table.local_path is not None
+            is_small = is_local and is_small_write(_count(write, plan), self._table.snapshot())
+            with settings(session.spark, SMALL_WRITE_SETTINGS if is_small else {}):
+                return self._write_to(SparkTarget(session.spark, session, self._table), write)
 
     def _write_to(self, target: Target, write: Write) -> int:
         writer = StepWriter(target, self._records, self._name)

@@ -1,20 +1,30 @@
-"""Sessions of DuckDB with one table's input from bronze: all of it in memory, or chunk by chunk."""
+"""What the native writer reads of bronze: one table's input in a session of DuckDB, whole or chunk by chunk."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
 
 from pipeline.bronze.change_rows import ChangeRows, row_changes
 from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.duckdb_sql import DuckSql, is_out_of_memory
 from pipeline.silver.write_plan import WriteStep
+from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 
 _LARGE = 100_000  # rows
 _turn = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class NativeWriting:
+    """What the native writer of a table needs: the setting, and the rows of bronze in memory."""
+
+    setting: WriterSetting
+    rows: ChangeRows
 
 
 @contextmanager

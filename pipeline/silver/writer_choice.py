@@ -25,6 +25,8 @@ MOST_ROWS_AT_ONCE = 100_000  # that a step only adds; more are written in chunks
 MOST_BYTES_AT_ONCE = 16 << 20  # of the files of bronze that have them
 MOST_COMPARED_BYTES = 64 << 20  # of a table of which all rows are compared
 MOST_BYTES = 512 << 20  # of a table's files that may have changed rows
+SMALL_CHANGES = 10_000  # of a small write by Spark
+SMALL_BYTES = 16 << 20  # of its table's files
 
 _WIDENED = "delta.typeChanges"  # in the metadata of a field
 
@@ -112,6 +114,13 @@ def choose(facts: WriteFacts) -> Choice:
     """Return who writes."""
     row = next(row for row in TABLE if row.holds(facts))
     return Choice(row.writer, row.reason(facts))
+
+
+def is_small_write(changes: int, snapshot: Snapshot) -> bool:
+    """Return whether few changes are written to a small table: Spark's plan is a simple one then."""
+    if changes > SMALL_CHANGES:
+        return False
+    return sum(int(file["size"]) for file in snapshot.files.values()) <= SMALL_BYTES
 
 
 def other_types(fold: Fold) -> tuple[str, ...]:

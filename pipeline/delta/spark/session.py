@@ -5,7 +5,8 @@ Under `spark-submit` the JVM runs already with the user's settings: only those t
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import delta.exceptions  # noqa: F401 - gives Delta's errors their Python classes
@@ -73,3 +74,19 @@ def new_session(spark: SparkSession) -> SparkSession:
     for key, value in RUNTIME_SETTINGS.items():
         session.conf.set(key, value)
     return session
+
+
+@contextmanager
+def settings(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session for a block."""
+    before = {key: session.conf.get(key, None) for key in values}
+    for key, value in values.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, former in before.items():
+            if former is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, former)

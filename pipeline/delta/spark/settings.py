@@ -59,6 +59,14 @@ RUNTIME_SETTINGS = {
     "spark.sql.variable.substitute": "false",
 }
 
+# Set while few rows are written to a small table: planning again amid a query, several tasks, and compiling a
+# whole stage of it take longer than they save.
+SMALL_WRITE_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
 # fatal, not error: pgdelta reports every failure that stops a run, and Spark logs the same failure at error
 # level with its stack trace and sometimes a row's values. --debug shows more.
 LOG4J_PROPERTIES = """\

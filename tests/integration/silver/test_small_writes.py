@@ -1,0 +1,63 @@
+"""Spark writes few rows to a small table with settings that make its plan cheap, and restores its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.delta.spark.session import new_session, settings
+from pipeline.delta.spark.settings import SMALL_WRITE_SETTINGS
+from pipeline.silver import writer_choice
+from pipeline.silver.fold import Fold
+from pipeline.silver.spark_target import SparkTarget
+from pipeline.silver.write import Write
+from tests.support.pipelines import MakePipeline, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+KEYS = tuple(SMALL_WRITE_SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_small"),
+    [({}, True), ({"SMALL_CHANGES": 2}, False), ({"SMALL_BYTES": 1}, False)],
+    ids=["small", "many changes", "large table"],
+)
+def test_only_a_small_write_has_the_settings(
+    make_pipeline: MakePipeline, limits: dict[str, int], is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    pipeline.catch_up()
+    found = []
+    merge = SparkTarget.commit_merge
+
+    def recorded(target: SparkTarget, write: Write, fold: Fold) -> None:
+        found.append({key: target.session.spark.conf.get(key) for key in KEYS})
+        merge(target, write, fold)
+
+    monkeypatch.setattr(SparkTarget, "commit_merge", recorded)
+    for name, value in limits.items():
+        monkeypatch.setattr(writer_choice, name, value)
+    pipeline.run(
+        "UPDATE t SET v = 'c' WHERE id = 1", "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3)"
+    )
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+    assert [each == SMALL_WRITE_SETTINGS for each in found] == [is_small]
+
+
+def test_settings_are_as_before_also_after_a_failure(make_pipeline: MakePipeline) -> None:
+    session = new_session(make_pipeline().spark)
+    session.conf.set(KEYS[1], "7")
+    before = [session.conf.get(key) for key in KEYS]
+
+    def fail() -> None:
+        with settings(session, {**SMALL_WRITE_SETTINGS, "pgdelta.own": "x"}):
+            assert {key: session.conf.get(key) for key in KEYS} == SMALL_WRITE_SETTINGS
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert [session.conf.get(key) for key in KEYS] == before
+    assert session.conf.get("pgdelta.own", None) is None
