@@ -1,4 +1,4 @@
-"""What the native writer reads of bronze: one table's input in a session of DuckDB, whole or chunk by chunk."""
+"""What the native writer reads: a table's input from bronze in a session of DuckDB, whole or by chunks."""
 
 from __future__ import annotations
 
