@@ -50,7 +50,7 @@ races: $(READY) ## processes that commit to one table at the same moments: 50,00
 soak: $(READY) ## an hour under load with a fault each minute, and proofs that silver equals the source
 	$(VENV)/bin/python -m tools.soak
 
-bench: $(READY) ## start, latency, many tables, a mixed load, a copy and the demo, each with its limit
+bench: $(READY) ## start, commands, latency, many tables, a mixed load, a copy and the demo, each with its limit
 	$(VENV)/bin/python -m tools.bench
 
 demo: $(READY) ## a shop in an embedded PostgreSQL, replicated before your eyes and compared at the end

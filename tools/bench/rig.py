@@ -178,6 +178,10 @@ class Rig:
             "reconcile", [str(BIN / "pgdelta"), "reconcile", "--config", str(config), "--run"]
         )
 
+    def ask(self, config: Path, *command: str) -> Run:
+        """Run a command of pgdelta that changes no table."""
+        return processes.run(command[0], [str(BIN / "pgdelta"), *command, "--config", str(config)])
+
     def demo(self, seconds: int) -> Run:
         """Run the demo in a terminal; the output has the frames of its live table."""
         command = [str(BIN / "pgdelta"), "demo", "--root", str(self.folder / "demo")]

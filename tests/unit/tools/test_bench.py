@@ -387,6 +387,9 @@ class FakeRig(Rig):
     def reconcile(self, config: Path) -> Run:
         return self._run(1.0)
 
+    def ask(self, config: Path, *command: str) -> Run:
+        return self._run(0.9 if command[0] == "audit" else 0.5)
+
     def demo(self, seconds: int) -> Run:
         return self._run(70.0, FRAME.format(second=1, stage="changing the shop", lag=1.5))
 
@@ -416,6 +419,7 @@ EXPECTED: dict[str, dict[str, float]] = {
         "apply_empty": 10.0,
         "spark_start": 4.0,
     },
+    "commands": {"commands_58": 0.9, "commands_1000": 0.9},
     "tables": {"first_load": 8.0, "first_load_ingest": 2.0, "native_table": 6.0, "spark_table": 6.0},
     "latency": {"ingest_memory": 123.0, "apply_memory": 123.0},
     "mixed": {

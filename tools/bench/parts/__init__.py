@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from tools.bench.limits import Measured
 from tools.bench.parts.apply import measure_apply
+from tools.bench.parts.commands import measure_commands
 from tools.bench.parts.copy import measure_copy
 from tools.bench.parts.demo import measure_demo
 from tools.bench.parts.latency import measure_latency
@@ -14,6 +15,7 @@ from tools.bench.rig import Rig
 
 PARTS: dict[str, Callable[[Rig], Iterator[Measured]]] = {
     "start": measure_start,
+    "commands": measure_commands,
     "tables": measure_tables,
     "latency": measure_latency,
     "mixed": measure_mixed,
