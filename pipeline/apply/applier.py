@@ -226,7 +226,11 @@ class Applier:
         request_after_events(self._config, self.records, self.bronze.copies)
         request_replaced(plan, self.bronze.copies)
         unfinished = self._pool.busy | {n for n in detached if n in applied and applied[n].is_behind}
-        unfinished |= {name for name, table in plan.stopped.items() if table.step is Step.POSTPONE}
+        unfinished |= {
+            name
+            for name, table in plan.stopped.items()
+            if table.step in (Step.POSTPONE, Step.BACK_OFF) or _is_guarded(table)
+        }
         for name in archive_detached(
             self._config, self.records, detached, self.summary.tables, end, self.path, unfinished
         ):
@@ -241,13 +245,14 @@ class Applier:
         jobs = [
             Job(name, table.oldest_lsn, table.is_large, partial(self._apply_table, table, plan, entries))
             for name, table in plan.tables.items()
-            if table.step.writes or _is_guarded(table)
+            if table.step.writes or (_is_guarded(table) and table.facts.last_stop is None)
         ]
 
         def is_registered(name: TableName) -> bool:
             # The plans of other tables need to know which source table and which folder it has.
             return name in self.records.tables.read()
 
+        self._count_held(plan)
         before = self._pool.busy
         done = self._pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered)
         self._ends |= dict.fromkeys(self._pool.busy - before, plan.end.lsn)
@@ -260,6 +265,14 @@ class Applier:
             else entries.behind(job.name, plan.tables[job.name].facts.offset)
             for job in jobs
         }
+
+    def _count_held(self, plan: BatchPlan) -> None:
+        """Show what waits for the tables that their guards still hold, and whose next attempt is not due."""
+        for name, table in plan.tables.items():
+            shown, sentence = self.summary.tables.get(name), table.decision.sentence
+            if _is_guarded(table) and table.facts.last_stop is not None and shown and shown.held:
+                state = TableState(table.facts.offset, held=sentence)
+                self._show(name, self._hold(table.facts.counts or {}, state, name))
 
     def _take_ended(self) -> bool:
         """Take the results of busy tables that are not being written any more; return whether there are some.
@@ -327,13 +340,17 @@ class Applier:
             state = self._write_table(table, plan, since)
             entry = entries.current(name, state.applied, since, is_behind=bool(state.held))
             self._planner.expected_versions.record(name, entry)
-            if table.step.writes and not state.held:
+            if state.held:
+                self._planner.back_off.record_stop(table.facts, state.held)
+            elif table.step.writes:
                 self._planner.record_write(name)
             return Outcome(state, entry, plan.end.lsn)
         except Exception as error:
             failure = describe_conflict(error) or report_error(error)
             self._planner.expected_versions.forget(name)
             is_repeated = is_conflict(error) or isinstance(error, ChangedError)
+            if not is_repeated:
+                self._planner.back_off.record_stop(table.facts, failure)
             state = TableState(applied=offset, failure=failure)
             return Outcome(state, entries.behind(name, offset), plan.end.lsn, is_repeated)
 

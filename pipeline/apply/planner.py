@@ -1,8 +1,8 @@
 """The plan of a batch: what is known of each table, and the decision that follows.
 
 Reads the logs of silver tables, the copies, requests and relations that bronze records, and surveys the
-changes that are pending. Writes nothing. A table's log is not read again until the table is
-written, or `POLL_SECONDS` have passed.
+changes that are pending: those of tables that lag behind apart from the others. Writes nothing. A table's log
+is not read again until the table is written, or `POLL_SECONDS` have passed.
 """
 
 import time
@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from pipeline.apply.back_off import BackOff
 from pipeline.apply.expected_versions import ExpectedVersions, TableChange, describe_change
+from pipeline.apply.running_surveys import RunningSurveys
 from pipeline.apply.table_renames import names_by_table, replaced_tables, why_folder_is_taken
 from pipeline.bronze.activity import newest_commits
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory
@@ -114,6 +116,8 @@ class Planner:
         self.is_confirmed: Callable[[TableName], bool] = lambda name: False  # a person lifted its guards
         self.keeps_intervals = False  # else all pending changes are applied
         self.tables: Mapping[TableName, TablePlan] = {}  # of the last plan
+        self.back_off = BackOff()  # not of batches that must be whole
+        self._surveys = RunningSurveys(bronze)
         self._written_at: dict[TableName, float] = {}
         self._config = config
         self._records = records
@@ -146,17 +150,19 @@ class Planner:
 
         `since` is the bronze version at which the manifest was written, if this process wrote it: then only
         the files added since are read. Tables that are `busy` are being written; their logs are not read. If
-        the batch must be whole, no table waits for its interval. With `has_news` there is something to
-        record.
+        the batch must be whole, no table waits for its interval or its next attempt. With `has_news` there is
+        something to record.
         """
         known = self._read_records(end, manifest)
         self._read_folders(known, busy)
         tables = {
-            name: replace(
-                known.table(name, self._folders.found.get(name)),
-                is_being_written=name in busy,
-                is_confirmed=self.is_confirmed(name),
-                since_write=None if is_whole else self._since_write(name),
+            name: self._with_run(
+                replace(
+                    known.table(name, self._folders.found.get(name)),
+                    is_being_written=name in busy,
+                    is_confirmed=self.is_confirmed(name),
+                ),
+                is_whole,
             )
             for name in known.captured
         }
@@ -168,11 +174,11 @@ class Planner:
         if end.lsn == manifest.lsn and not has_news and not _has_news(tables, decisions, manifest):
             return None
         self.bronze.read_new_files(since, end)
-        starts = {name: _start(tables[name], d) for name, d in decisions.items() if d.step.writes}
+        needed = {n for n, d in decisions.items() if d.step.writes or d.step is Step.BACK_OFF}
+        starts = {name: _start(tables[name]) for name in needed}
         starts = {name: lsn for name, lsn in starts.items() if lsn != manifest.lsn}
-        surveyed = self.bronze.survey(end, manifest.lsn, starts)
-        found = {name: surveys for name, surveys in surveyed.items() if name in starts or name in tables}
-        found = {name: surveys for name, surveys in found.items() if decisions[name].step.writes}
+        surveyed = self._surveys.survey(end, manifest.lsn, starts, busy)
+        found = {name: surveys for name, surveys in surveyed.items() if name in needed}
         names = names_by_table(surveyed, self.relations)
         replaced = self._find_replaced(found, known)
         plans = {}
@@ -196,11 +202,15 @@ class Planner:
     def record_write(self, name: TableName) -> None:
         """Record that a table was written now, which begins its interval."""
         self._written_at[name] = time.monotonic()
+        self.back_off.record_success(name)
 
-    def _since_write(self, name: TableName) -> float | None:
-        """Return the seconds since this process wrote a table, None if it need not wait."""
-        written_at = self._written_at.get(name) if self.keeps_intervals else None
-        return None if written_at is None else time.monotonic() - written_at
+    def _with_run(self, facts: TableFacts, is_whole: bool) -> TableFacts:
+        """Return the facts with what this run wrote and tried last, which a whole batch does not wait for."""
+        if is_whole or not self.keeps_intervals:
+            return facts
+        written_at = self._written_at.get(facts.name)
+        since_write = None if written_at is None else time.monotonic() - written_at
+        return replace(facts, since_write=since_write, last_stop=self.back_off.last_stop(facts))
 
     def _read_records(self, end: BronzeOffset, manifest: Manifest) -> LakeFacts:
         registered = self._records.tables.read()
@@ -313,9 +323,9 @@ def _has_news(
     return False
 
 
-def _start(facts: TableFacts, decision: Decision) -> LSN:
-    """Return the LSN from which changes of a table are surveyed."""
-    return facts.copy.end_lsn if decision.step is Step.START_FROM_COPY and facts.copy else facts.offset
+def _start(facts: TableFacts) -> LSN:
+    """Return the LSN from which changes of a table are surveyed: it starts from a copy if there is one."""
+    return facts.copy.end_lsn if facts.copy else facts.offset
 
 
 def _counts(found: Collection[TableSurvey]) -> Counter[str]:

@@ -62,8 +62,8 @@ def _database() -> duckdb.DuckDBPyConnection:
 class ChangesScan:
     """The rows of one version of `changes` that have some operations and end in (start_lsn, end_lsn].
 
-    With `name` the files of other tables may be left out, but rows of others may be given. With `paths` only
-    these files are read.
+    With `name` the files of other tables may be left out, but rows of others may be given. `offsets` does so
+    for several tables, each after an LSN of its own. With `paths` only these files are read.
     """
 
     path: str
@@ -73,6 +73,7 @@ class ChangesScan:
     end_lsn: LSN = MAX_LSN
     name: TableName | None = None
     paths: tuple[str, ...] | None = None
+    offsets: Mapping[TableName, LSN] | None = None
 
     def files(self) -> list[str]:
         """Return the paths of the files that may have such rows, by their statistics."""
@@ -142,14 +143,15 @@ class ChangesScan:
             return True
         statistics = json.loads(add.get("stats") or "{}")
         low, high = statistics.get("minValues") or {}, statistics.get("maxValues") or {}
-        if low.get("end_lsn", 0) > self.end_lsn or high.get("end_lsn", MAX_LSN) <= self.start_lsn:
+        newest = high.get("end_lsn", MAX_LSN)
+        if low.get("end_lsn", 0) > self.end_lsn or newest <= self.start_lsn:
             return False
         if self.name is not None:
-            for column, value in (("schema_name", self.name.schema), ("table_name", self.name.table)):
-                # a shortened minimum is a prefix of the value, a shortened maximum is above it
-                if low.get(column, "") > value or ((top := high.get(column)) is not None and top < value):
-                    return False
-        return True
+            return _may_have_table(low, high, self.name)
+        if self.offsets is None:
+            return True
+        names = (name for name, offset in self.offsets.items() if newest > offset)
+        return any(_may_have_table(low, high, name) for name in names)
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if self.paths is None and any(add.get("deletionVector") for add in self.snapshot.files.values()):
@@ -225,6 +227,15 @@ class ChangesScan:
         rows = rows.filter(self._mask(rows))
         columns = [rows.column(f.name).cast(f.type) for f in schema]
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+
+
+def _may_have_table(low: Mapping[str, Any], high: Mapping[str, Any], name: TableName) -> bool:
+    """Return whether a file with these statistics may have rows of a table."""
+    for column, value in (("schema_name", name.schema), ("table_name", name.table)):
+        # a shortened minimum is a prefix of the value, a shortened maximum is above it
+        if low.get(column, "") > value or ((top := high.get(column)) is not None and top < value):
+            return False
+    return True
 
 
 def _schema(columns: Sequence[str]) -> pa.Schema:

@@ -209,6 +209,17 @@ class Bronze:
         sql = surveys.survey_sql(surveys.is_after(default_offset, offsets))
         return surveys.surveys_of(self.select(sql, surveys.SURVEY_COLUMNS, lowest, end.lsn))
 
+    def survey_tables(
+        self, offsets: Mapping[TableName, LSN], end_lsn: LSN
+    ) -> dict[TableName, list[TableSurvey]]:
+        """Return what some tables have between their own offsets and an LSN, one entry per relation version.
+
+        Reads only the files that may have changes of these tables, by their statistics.
+        """
+        sql = surveys.survey_sql(surveys.is_after(MAX_LSN, offsets))
+        lowest = min(offsets.values())
+        return surveys.surveys_of(self.select(sql, surveys.SURVEY_COLUMNS, lowest, end_lsn, offsets=offsets))
+
     def survey_table(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Survey]:
         """Return the surveys of one table's input up to an LSN; that of a copy's rows is first."""
         copy = start.copy
@@ -250,18 +261,22 @@ class Bronze:
         *,
         ops: tuple[str, ...] = ROW_OPS,
         name: TableName | None = None,
+        offsets: Mapping[TableName, LSN] | None = None,
         commit_lsn: str = "commit_lsn",
         version: int | None = None,
     ) -> list[Any]:
         """Return the rows of a query about the changes that end in (start_lsn, end_lsn], by DuckDB or Spark.
 
         In the SQL, `{changes}` are these changes and `{key}` is their sequence key, of `commit_lsn`. Changes
-        of other tables than `name` may be left out. The version of bronze is the newest by default. Returns
+        of other tables than `name` may be left out, and so may those that `offsets` excludes: of other tables
+        than it has, and up to its LSN for each. The version of bronze is the newest by default. Returns
         nothing, not even the row of an aggregate, if there are no files to read.
         """
         path = self.changes.local_path
         if path is not None:
-            scan = ChangesScan(path, self.changes.snapshot(version), ops, start_lsn, end_lsn, name)
+            scan = ChangesScan(
+                path, self.changes.snapshot(version), ops, start_lsn, end_lsn, name, None, offsets
+            )
             if self.new_files and self.new_files.covers(start_lsn, end_lsn):
                 scan = replace(scan, paths=tuple(local_path(each) for each in self.new_files.paths))
             if scan.is_empty():

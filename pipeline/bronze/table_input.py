@@ -1,6 +1,7 @@
 """What apply reads of one table: where its input begins, and what each relation version has in it."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -35,6 +36,22 @@ class Survey:
     without_old_row: int = 0  # updates that do not carry the old row
     unchanged_toast: frozenset[int] = frozenset()  # 0-based columns that some change did not send
 
+    def merged(self, other: "Survey") -> "Survey":
+        """Return the survey of both inputs, which have no change in common, of the same version."""
+        truncates = [key for key in (self.last_truncate, other.last_truncate) if key is not None]
+        return Survey(
+            version=self.version,
+            first=min(self.first, other.first),
+            last=max(self.last, other.last),
+            last_truncate=max(truncates, default=None),
+            inserts=self.inserts + other.inserts,
+            updates=self.updates + other.updates,
+            deletes=self.deletes + other.deletes,
+            key_tuples=self.key_tuples + other.key_tuples,
+            without_old_row=self.without_old_row + other.without_old_row,
+            unchanged_toast=self.unchanged_toast | other.unchanged_toast,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TableSurvey:
@@ -43,6 +60,25 @@ class TableSurvey:
     survey: Survey
     counts: Mapping[str, int]
     commit_time: datetime  # the latest
+
+    def merged(self, other: "TableSurvey") -> "TableSurvey":
+        """Return the survey of both inputs, which have no change in common, of the same version."""
+        counts = Counter(self.counts)
+        counts.update(other.counts)
+        times = self.commit_time, other.commit_time
+        return TableSurvey(self.survey.merged(other.survey), dict(counts), max(times))
+
+
+def merged(surveys: Iterable[TableSurvey]) -> list[TableSurvey]:
+    """Return one survey for each relation version of one table, in the order of their first changes.
+
+    No change may be in two of the surveys.
+    """
+    found: dict[int, TableSurvey] = {}
+    for each in surveys:
+        known = found.get(each.survey.version)
+        found[each.survey.version] = known.merged(each) if known else each
+    return sorted(found.values(), key=lambda each: each.survey.first)
 
 
 def survey_of(copy: CompleteCopy) -> Survey:

@@ -33,6 +33,7 @@ class Step(enum.Enum):
     REBUILD = "rebuild from bronze"
     WRITING = "being written"
     POSTPONE = "wait for its interval"
+    BACK_OFF = "try again later"
     HOLD = "hold"
     FAIL = "fail"
 
@@ -42,8 +43,16 @@ class Step(enum.Enum):
         return self in _WRITING
 
 
-STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL, Step.POSTPONE, Step.WRITING)
+STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL, Step.POSTPONE, Step.BACK_OFF, Step.WRITING)
 _WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Step.REBUILD})
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why the last attempt to write a table ended without it, and the seconds until the next attempt."""
+
+    sentence: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,7 @@ class TableFacts:
     is_confirmed: bool = False  # a person lifted the guards
     min_interval: int = 0  # least seconds between two writes
     since_write: float | None = None  # seconds since this run wrote it; None: not yet, or it need not wait
+    last_stop: Stop | None = None  # it was held or failed, and its next attempt is not due
 
     @property
     def excess(self) -> str | None:
@@ -80,6 +90,11 @@ class TableFacts:
         if self.is_confirmed or self.offset == INVALID or not self.counts:
             return None
         return find_excess(self.name, self.counts, self.guards)
+
+    @property
+    def backs_off(self) -> bool:
+        """Whether the next attempt is not due; while guards hold the table, that is why it stops."""
+        return self.last_stop is not None and (self.copy is not None or self.excess is None)
 
     @property
     def is_early(self) -> bool:
@@ -123,6 +138,7 @@ TABLE = (
     Row("log unreadable", lambda t: t.unreadable, Step.FAIL, lambda t: t.unreadable),
     Row("folder taken", lambda t: t.folder, Step.HOLD, lambda t: t.folder, True),
     Row("table replaced", lambda t: t.is_replaced, Step.WAIT, lambda t: awaits_copy(t.name), True),
+    Row("backs off", lambda t: t.backs_off, Step.BACK_OFF, lambda t: _awaits_attempt(t)),
     Row("copy complete", lambda t: t.copy, Step.START_FROM_COPY),
     Row("gap", lambda t: t.gap, Step.HOLD, lambda t: t.gap.table_sentence if t.gap else None, True),
     Row("keys awaited", lambda t: t.has_key_requests, Step.WAIT, lambda t: _awaits_keys(t.name)),
@@ -158,6 +174,11 @@ def _awaits_interval(facts: TableFacts) -> str:
         f"Table {facts.name} was written less than {facts.min_interval} s ago, its min_interval. A later"
         " batch applies its changes."
     )
+
+
+def _awaits_attempt(facts: TableFacts) -> str | None:
+    stop = facts.last_stop
+    return f"{stop.sentence} The next attempt is in {stop.seconds:.0f} s." if stop else None
 
 
 def _awaits_keys(name: TableName) -> str:

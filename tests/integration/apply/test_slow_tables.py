@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.apply import applier as applying
 from pipeline.apply.applier import Applier
+from pipeline.apply.back_off import BackOff
 from pipeline.apply.table_pool import TablePool
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
@@ -222,6 +223,9 @@ def test_a_write_that_fails_after_its_batch_is_repeated(tables: Pipeline, gate: 
     assert tables.frame("_pgdelta", "manifests").count() == versions
     change(tables, "fast")
     summary = applier.apply_pending()
+    assert applier.decisions[SLOW].step is Step.BACK_OFF
+    applier._planner.back_off = BackOff()  # as when its next attempt is due
+    applier.apply_pending()
     assert "no space left" not in str(summary.tables[SLOW].failure)  # it could have a row's values
     assert summary.tables[SLOW].failure
     assert summary.exit_code(strict=False) == 1

@@ -84,6 +84,7 @@ class World:
             captured_offset=lambda: self.end,
             read_new_files=lambda since, end: None,
             survey=lambda end, lsn, starts: {},
+            survey_tables=lambda offsets, end_lsn: {},
         )
         records = SimpleNamespace(tables=SimpleNamespace(read=lambda: self.registered))
         self.planner = Planner(self.config, cast(Any, bronze), cast(Any, records))

@@ -11,7 +11,7 @@ from pipeline.bronze.copy_states import CompleteCopy, Gap
 from pipeline.config.tables import Guards
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.decision import STOPPED, TABLE, Step, TableFacts, decide
+from pipeline.silver.decision import STOPPED, TABLE, Step, Stop, TableFacts, decide
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "orders")
@@ -29,6 +29,11 @@ ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
     "log unreadable": (replace(AT_REST, unreadable="No such file."), Step.FAIL, "No such file."),
     "folder taken": (replace(AT_REST, folder="Another table is there."), Step.HOLD, "Another table"),
     "table replaced": (replace(AT_REST, is_replaced=True), Step.WAIT, "waits for its copy"),
+    "backs off": (
+        replace(AT_REST, last_stop=Stop("No space is left.", 39.6)),
+        Step.BACK_OFF,
+        "No space is left. The next attempt is in 40 s.",
+    ),
     "copy complete": (replace(AT_REST, copy=COPY), Step.START_FROM_COPY, None),
     "gap": (replace(AT_REST, gap=GAP), Step.HOLD, "0/A"),
     "keys awaited": (replace(AT_REST, has_key_requests=True), Step.WAIT, "some of its keys"),
@@ -100,6 +105,14 @@ def test_before_the_survey_a_table_that_bronze_is_ahead_of_is_surveyed() -> None
     assert decide(behind).step is Step.APPLY
     assert decide(replace(behind, offset=LSN(100))).step is Step.SKIP
     assert decide(replace(behind, offset=INVALID, lost="The table is gone.")).step is Step.REBUILD
+
+
+def test_guards_go_on_holding_a_table_whose_next_attempt_is_not_due() -> None:
+    held = replace(ROWS["guards"][0], last_stop=Stop("Table public.orders is held.", 20))
+    assert decide(held).row == "guards"
+    assert decide(replace(held, counts=None)).row == "backs off"  # before the survey
+    assert decide(replace(held, is_confirmed=True)).row == "backs off"
+    assert decide(replace(held, copy=COPY)).row == "backs off"
 
 
 def test_an_interval_postpones_only_changes_and_only_while_it_lasts() -> None:
