@@ -85,6 +85,11 @@ def test_what_tables_have(lake: NativeLake, both: Any) -> None:
     some = both(lambda bronze: _sorted(bronze.survey(end, LSN(2200), offsets)))
     assert some != everything
     assert both(lambda bronze: bronze.survey(end, END, {})) == {}
+    own = {A: LSN(2500), ODD[0]: LSN(3100), TableName("public", "none"): INVALID}
+    apart = both(lambda bronze: _sorted(bronze.survey_tables(own, END)))
+    for name, found in apart.items():
+        assert found == _sorted(lake.bronze.survey(end, own[name], {}))[name]
+    assert apart.keys() == {A, ODD[0]}
     for name in ODD:
         ranges = [InputStart(), InputStart(LSN(2700)), InputStart(END)]
         for start in ranges:

@@ -1,0 +1,41 @@
+"""Which files of bronze a batch opens for their rows, by the surveys and by the native writer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from pipeline.bronze import change_rows
+from pipeline.bronze.changes_scan import ChangesScan
+
+
+@dataclass
+class BronzeReads:
+    """The paths of the files that were opened, one entry for each time."""
+
+    paths: list[str] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return sum(os.path.getsize(path) for path in self.paths)
+
+
+@contextmanager
+def bronze_reads() -> Iterator[BronzeReads]:
+    """Record the files of `bronze/changes` that are opened during a block."""
+    reads, batches_of, read = BronzeReads(), ChangesScan._batches_of, change_rows._read
+
+    def scan(changes: ChangesScan, path: str, schema: Any) -> Any:
+        reads.paths.append(path)
+        return batches_of(changes, path, schema)
+
+    def read_all(path: str) -> Any:
+        reads.paths.append(path)
+        return read(path)
+
+    with patch.object(ChangesScan, "_batches_of", scan), patch.object(change_rows, "_read", read_all):
+        yield reads

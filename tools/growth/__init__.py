@@ -1,0 +1,1 @@
+"""What a batch costs as something else grows."""
