@@ -31,7 +31,7 @@ CURRENT, HELD = 200, (20, 1, 0)  # fewer are held from run to run, as their old 
 CHANGES_OF_TABLE = 20
 ROWS, FILE_ROWS, TRANSACTION_ROWS = 10_000_000, 100_000, 100
 FIRST_LSN = 2000
-BATCHES = 5
+BATCHES = 3
 GUARDS = Guards(deletes=100)
 
 
