@@ -357,9 +357,10 @@ class BatchWriter:
 
         with self._spark_session(plan.start, plan.end_lsn, write.step.start, write.step.end) as session:
             is_local = self._table.local_path is not None
-            is_small = is_local and is_small_write(_count(write, plan), self._table.snapshot())
+            changes = _count(write, plan)
+            is_small = is_local and is_small_write(changes, self._table.snapshot())
             with settings(session.spark, SMALL_WRITE_SETTINGS if is_small else {}):
-                return self._write_to(SparkTarget(session.spark, session, self._table), write)
+                return self._write_to(SparkTarget(session.spark, session, self._table, changes), write)
 
     def _write_to(self, target: Target, write: Write) -> int:
         writer = StepWriter(target, self._records, self._name)

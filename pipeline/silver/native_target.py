@@ -89,7 +89,7 @@ class NativeTarget(Target):
 
     # What the fold reads
 
-    def define_silver(self, fold: Fold) -> None:
+    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
         """Define `silver`: key columns, and those that changes may not send, of files that may have a key."""
         if self._has_silver:
             return
@@ -156,7 +156,7 @@ class NativeTarget(Target):
             changes, lambda: self._commit(write, changes, operation, Reads(whole_table=replaces))
         )
 
-    def commit_merge(self, write: Write, fold: Fold) -> None:
+    def commit_merge(self, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
         self.define_silver(fold)
         session = self.session
         on = same_keys(fold, session.engine)

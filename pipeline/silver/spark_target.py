@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import commit_settings
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql
+from pipeline.silver.key_bounds import key_aggregates, key_bounds
 from pipeline.silver.step_writer import Target
 from pipeline.silver.write import FOLDED, Write, WriteKind
 
@@ -22,13 +24,19 @@ class SparkTarget(Target):
 
     session: SparkSql
 
-    def __init__(self, spark: SparkSession, session: SparkSql, table: LakeTable) -> None:
+    def __init__(self, spark: SparkSession, session: SparkSql, table: LakeTable, changes: int) -> None:
         self.session = session
         self._spark = spark
         self._table = table
+        self._changes = changes
 
-    def define_silver(self, fold: Fold) -> None:
-        self.session.add("silver", self._table.frame())
+    def key_aggregates(self, fold: Fold) -> Mapping[str, str]:
+        return key_aggregates(fold, self._changes)
+
+    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
+        rows = self._table.frame().alias("t")
+        bounds = key_bounds(fold, aggregates or {})
+        self.session.add("silver", rows if bounds is None else rows.where(bounds))
 
     def define_silver_rows(self, fold: Fold) -> None:
         self.define_silver(fold)
@@ -46,10 +54,8 @@ class SparkTarget(Target):
             case _:
                 self._table.append(rows, write.commit)
 
-    def commit_merge(self, write: Write, fold: Fold) -> None:
-        assert write.statement is not None
-        with commit_settings(self._spark, write.commit):
-            self._spark.sql(write.statement)
+    def commit_merge(self, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
+        self._run(write, write.merge_within(key_bounds(fold, aggregates)))
 
     def commit_multiset(self, write: Write, fold: Fold) -> None:
         """Delete all rows of a reduced image, and insert those that stay among the added ones."""
@@ -62,4 +68,9 @@ class SparkTarget(Target):
         removed = session.table("SELECT 'D' AS op, image FROM counted WHERE new_count < silver_count")
         frame = inserted.unionByName(kept, allowMissingColumns=True)
         session.add(FOLDED, frame.unionByName(removed, allowMissingColumns=True).localCheckpoint(eager=False))
-        self.commit_merge(write, fold)
+        assert write.statement is not None
+        self._run(write, write.statement)
+
+    def _run(self, write: Write, statement: str) -> None:
+        with commit_settings(self._spark, write.commit):
+            self._spark.sql(statement)

@@ -9,10 +9,10 @@ before the commit. The fold runs in the engine of a session, the commit is that 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.txn import TableCommit
 from pipeline.engine import SPARK, Engine
@@ -46,9 +46,16 @@ class Target(ABC):
 
     session: SqlSession
 
+    def key_aggregates(self, fold: Fold) -> Mapping[str, str]:
+        """Return SQL of aggregates over `folded` by alias: their values tell which rows may be merged."""
+        return {}
+
     @abstractmethod
-    def define_silver(self, fold: Fold) -> None:
-        """Define `silver`: its rows, or at least those that have the keys of `folded`."""
+    def define_silver(self, fold: Fold, aggregates: Mapping[str, Any] | None = None) -> None:
+        """Define `silver`: its rows, or at least those that have the keys of `folded`.
+
+        `aggregates` are the values of `key_aggregates` if they are known.
+        """
 
     @abstractmethod
     def define_silver_rows(self, fold: Fold) -> None:
@@ -59,8 +66,8 @@ class Target(ABC):
         """Append the rows of `folded`, or replace the table's rows or those of key ranges by them."""
 
     @abstractmethod
-    def commit_merge(self, write: Write, fold: Fold) -> None:
-        """Merge the rows of `folded` by key."""
+    def commit_merge(self, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
+        """Merge the rows of `folded` by key; `aggregates` are the values of `key_aggregates`."""
 
     @abstractmethod
     def commit_multiset(self, write: Write, fold: Fold) -> None:
@@ -96,20 +103,22 @@ class StepWriter:
         sql = self._sql(fold)
         fold_by_key(session, sql)
         session.compute(FOLDED, sql.typed("by_key"))
-        found = self._inspect(fold)
+        aggregates = self._target.key_aggregates(fold) if write.kind is WriteKind.MERGE else {}
+        found = self._inspect(fold, aggregates=aggregates)
         if found.inherits:
             self._target.define_silver(fold)
             follow_key_changes(session, sql)
             session.compute(FOLDED, sql.from_silver("moved", "silver"))
-            found = self._inspect(fold)
+            found = self._inspect(fold, aggregates=aggregates)
         self._refuse_lost_keys(found, "by_key", fold)
         key = [fold.columns[i].name for i in fold.key]
         self._record_misfits(FOLDED, fold, found.misfits, key)
         self.missing_values += found.unknown
         if found.keeps:
-            self._record_missing_values(fold, key, is_new=write.kind is not WriteKind.MERGE)
+            is_new = write.kind is not WriteKind.MERGE
+            self._record_missing_values(fold, key, found.aggregates, is_new=is_new)
         if write.kind is WriteKind.MERGE:
-            self._target.commit_merge(write, fold)
+            self._target.commit_merge(write, fold, found.aggregates)
         else:
             self._target.commit_rows(write, fold)
         return found.misfits
@@ -242,11 +251,13 @@ class StepWriter:
             f"tables[].types of that column to STRING, then run {self._name.command('rebuild')}."
         )
 
-    def _record_missing_values(self, fold: Fold, key: list[str], *, is_new: bool) -> None:
+    def _record_missing_values(
+        self, fold: Fold, key: list[str], aggregates: Mapping[str, Any], *, is_new: bool
+    ) -> None:
         """Record values that were not sent, of rows that silver does not have: they become NULL."""
         query = f"SELECT * FROM {FOLDED} AS s WHERE op = 'U' AND ({_keeps(fold)})"
         if not is_new:
-            self._target.define_silver(fold)
+            self._target.define_silver(fold, aggregates)
             found = f"SELECT 1 AS one FROM silver AS t WHERE {same_keys(fold, self._session.engine)}"
             query += f" AND NOT EXISTS ({found})"
         self._session.compute("unsent_rows", query)
@@ -280,7 +291,9 @@ class StepWriter:
             f"FROM ({exploded}) AS e"
         )
 
-    def _inspect(self, fold: Fold, source: str = FOLDED) -> _Found:
+    def _inspect(
+        self, fold: Fold, source: str = FOLDED, aggregates: Mapping[str, str] | None = None
+    ) -> _Found:
         """Count, in one scan of the folded rows, what needs more work and what does not fit."""
         engine = self._session.engine
         inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
@@ -288,14 +301,16 @@ class StepWriter:
         unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].indexes) or "false"
         misfits = write_module.misfits(fold, engine)
         count = f"sum(CASE WHEN op <> 'D' THEN {engine.size(misfits)} END)" if misfits else "0"
+        others = "".join(f", {sql} AS {alias}" for alias, sql in (aggregates or {}).items())
         row = self._session.row(
             f"SELECT coalesce(bool_or(op = 'U' AND ({inherits})), false) AS inherits, "
             f"coalesce(bool_or(op = 'U' AND ({_keeps(fold)})), false) AS keeps, "
             f"CAST(coalesce({count}, 0) AS BIGINT) AS misfits, "
             f"count(CASE WHEN {lost} THEN 1 END) AS lost_keys, "
-            f"count(CASE WHEN op <> 'D' AND ({unknown}) THEN 1 END) AS unknown FROM {source}"
+            f"count(CASE WHEN op <> 'D' AND ({unknown}) THEN 1 END) AS unknown{others} FROM {source}"
         )
-        return _Found(row.inherits, row.keeps, row.misfits, row.lost_keys, row.unknown)
+        values = {alias: getattr(row, alias) for alias in aggregates or {}}
+        return _Found(row.inherits, row.keeps, row.misfits, row.lost_keys, row.unknown, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +320,7 @@ class _Found:
     misfits: int
     lost_keys: int  # rows whose key does not fit
     unknown: int  # rows with a value that was not sent
+    aggregates: Mapping[str, Any]  # values by alias
 
 
 def _json_of(texts: list[tuple[str, str]], engine: Engine) -> str:

@@ -20,6 +20,7 @@ from pipeline.delta.txn import TableCommit
 from pipeline.engine import SPARK, Engine
 from pipeline.key_ranges import KeyRange, has_same_order
 from pipeline.silver.fold import UNKNOWN, Fold, FoldColumn
+from pipeline.silver.key_bounds import has_bounds
 from pipeline.silver.text_parsers import SilverType
 from pipeline.silver.write_plan import Identity, WriteStep
 
@@ -31,6 +32,7 @@ class KeyRangesUnusable(Exception):
 
 
 FOLDED = "folded"
+_LATER_BOUNDS = "true /* apply: bounds of the changed keys, by which Delta skips files */"
 
 
 class WriteKind(enum.Enum):
@@ -47,7 +49,8 @@ class WriteKind(enum.Enum):
 class Write:
     """One write: what it reads, how it folds, what it does and what its commit records.
 
-    `condition` is that of REPLACE_KEYS, `statement` the MERGE.
+    `condition` is that of REPLACE_KEYS, `statement` the MERGE; `merge_within` gives it with the bounds of the
+    changed keys.
     """
 
     step: WriteStep
@@ -69,9 +72,15 @@ class Write:
         """Whether no other change of the step updates or deletes a row that the step inserts."""
         return self.step.copy_id is not None or self.step.identity is Identity.NONE
 
+    def merge_within(self, bounds: str | None) -> str:
+        """Return the MERGE by key with the bounds of the changed keys, if these are known."""
+        return merge_by_key(self.table, FOLDED, self.fold, self.metadata, bounds)
+
     @property
     def sql(self) -> str:
-        """The write as one Spark SQL statement."""
+        """The write as one Spark SQL statement; of bounds that only the fold tells it has a comment."""
+        if self.kind is WriteKind.MERGE and has_bounds(self.fold):
+            return self.merge_within(_LATER_BOUNDS)
         if self.statement is not None:
             return self.statement
         names = ", ".join(map(quoted, self.columns))
@@ -175,9 +184,14 @@ def _policy(column: FoldColumn, value: str) -> str:
     return f"CASE WHEN {value} IS NULL THEN 'null' ELSE 'clamp' END"
 
 
-def merge_by_key(target: str, source: str, fold: Fold, metadata: MetadataNames) -> str:
-    """Return the MERGE of one row per key: it deletes, updates what was sent, or inserts."""
-    on = same_keys(fold)
+def merge_by_key(
+    target: str, source: str, fold: Fold, metadata: MetadataNames, bounds: str | None = None
+) -> str:
+    """Return the MERGE of one row per key: it deletes, updates what was sent, or inserts.
+
+    `bounds` is SQL that is true for all rows `t` of the target that have a key of the source.
+    """
+    on = same_keys(fold) + (f" AND {bounds}" if bounds else "")
     updates = [f"t.{quoted(column.name)} = {_updated(fold, i)}" for i, column in enumerate(fold.columns)]
     updates += [f"t.{quoted(name)} = s.{source_name}" for name, source_name in metadata.pairs()]
     return "\n".join(

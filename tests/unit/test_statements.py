@@ -19,7 +19,7 @@ FILES = sorted((ROOT / "pipeline").rglob("*.py"))
 CALLS = {"execute", "exec_", "send_query", "SQL", "sql", "_fetch", "_run"}
 BUILDERS = {  # of Spark SQL
     *("statements", "enable_statement", "backfill_statement", "sql"),
-    *("merge_by_key", "merge_by_image"),
+    *("merge_by_key", "merge_by_image", "merge_within"),
 }
 # Texts that are constants of the module, chosen by the server's version, or numbers.
 SAFE = {
@@ -31,7 +31,7 @@ SAFE = {
     },
     "pipeline/silver/write.py": {
         *("self.table", "self.condition", "names", "FOLDED"),
-        *("target", "source", "on", "', '.join(updates)", "image"),
+        *("target", "source", "on", "bounds", "', '.join(updates)", "image"),
         *("quoted(column.name)", "_updated(fold, i)", "quoted(name)", "source_name"),
         *("_insert(fold.columns, metadata)", "_insert(columns, metadata)"),
     },

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from pipeline.delta.spark.session import new_session, settings
@@ -32,9 +35,9 @@ def test_only_a_small_write_has_the_settings(
     found = []
     merge = SparkTarget.commit_merge
 
-    def recorded(target: SparkTarget, write: Write, fold: Fold) -> None:
+    def recorded(target: SparkTarget, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
         found.append({key: target.session.spark.conf.get(key) for key in KEYS})
-        merge(target, write, fold)
+        merge(target, write, fold, aggregates)
 
     monkeypatch.setattr(SparkTarget, "commit_merge", recorded)
     for name, value in limits.items():

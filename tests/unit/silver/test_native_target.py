@@ -68,7 +68,7 @@ def merge(
     step = WriteStep(Identity.KEY, (1,), (0, 0), (lsn, 0), replaces=False, end_lsn=LSN(lsn))
     commit = TableCommit(TXN, LSN(lsn), {"table": ["public", "t"], "after": "0/0"})
     write = Write(step, WriteKind.MERGE, FOLD, commit, MetadataNames(None, None), table.identifier)
-    NativeTarget(session, table, table.snapshot(), most_bytes).commit_merge(write, FOLD)
+    NativeTarget(session, table, table.snapshot(), most_bytes).commit_merge(write, FOLD, {})
 
 
 def files(table: LakeTable) -> set[str]:

@@ -1,0 +1,108 @@
+"""A merge by Spark does not read files that cannot have a changed key: they may be unreadable meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.silver import key_bounds
+from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+# a key of each of three files, and one that the last file has too
+KEYS = {
+    "whole": ("int", "1", "500", "-2147483648", "-2147483647"),
+    "exact": ("numeric(38, 4)", "1", "2", "1234567890123456789012345678901234.5678", "1e30"),
+    "words": ("text", "a", "b", "naïve ''quoted'' $ \\ 😀" + "c" * 150, "naïv"),
+    "days": ("date", "2020-01-01", "2021-01-01", "9999-12-31", "9999-12-30"),
+    "times": (
+        *("timestamptz", "2020-01-01 00:00:00.000001Z", "2021-01-01Z"),
+        *("2022-01-01 12:00:00.0005+05:30", "2022-01-01Z"),
+    ),
+    "local": (
+        *("timestamp", "2020-01-01 00:00:00.000001", "2021-01-01"),
+        *("2022-01-01 12:00:00.0005", "2022-01-01"),
+    ),
+}
+
+
+@contextmanager
+def unreadable(paths: set[Path]) -> Iterator[None]:
+    """Let files have the same size and no content for a block."""
+    contents = {path: path.read_bytes() for path in paths}
+    checksums = {path: path.with_name(f".{path.name}.crc") for path in paths}
+    texts = {path: path.read_bytes() for path in checksums.values() if path.exists()}
+    for path in texts:
+        path.unlink()
+    for path, content in contents.items():
+        path.write_bytes(bytes(len(content)))
+    try:
+        yield
+    finally:
+        for path, content in (contents | texts).items():
+            path.write_bytes(content)
+
+
+def files(pipeline: Pipeline, table: str) -> set[Path]:
+    return set(pipeline.path("silver", "public", table).glob("*.parquet"))
+
+
+def test_files_without_changed_keys_are_not_read(make_pipeline: MakePipeline) -> None:
+    pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
+    pipeline.ingest()
+    for table, (kind, *_) in KEYS.items():
+        pipeline.run(
+            f'CREATE TABLE "{table}" (other float8, k {kind}, v text, big text, PRIMARY KEY (k, other))',
+            f'ALTER TABLE "{table}" ALTER big SET STORAGE EXTERNAL',
+        )
+    for batch in range(2):
+        for table, (_, *keys) in KEYS.items():
+            pipeline.run(f"INSERT INTO \"{table}\" VALUES ('NaN', '{keys[batch]}', 'old')")
+        pipeline.catch_up()
+    skipped = {path for table in KEYS for path in files(pipeline, table)}
+    for table, (_, *keys) in KEYS.items():
+        pipeline.run(
+            f"INSERT INTO \"{table}\" SELECT 0, '{keys[2]}', 'old', repeat('x', 3000)",
+            f"INSERT INTO \"{table}\" VALUES (1, '{keys[3]}', 'old')",
+        )
+    pipeline.catch_up()
+    with unreadable(skipped):
+        for table, (_, *keys) in KEYS.items():
+            pipeline.run(
+                f"UPDATE \"{table}\" SET v = 'new' WHERE k = '{keys[2]}'",
+                f"DELETE FROM \"{table}\" WHERE k = '{keys[3]}'",
+                f"INSERT INTO \"{table}\" VALUES (2, '{keys[2]}', 'added')",
+            )
+        summary = pipeline.catch_up()
+        assert summary.exit_code(strict=True) == 0
+    pipeline.assert_equal(*KEYS)
+    for table in KEYS:
+        kept = skipped & files(pipeline, table)
+        assert len(kept) == 2, table
+
+
+def test_few_keys_that_are_far_apart_do_not_include_what_lies_between(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    names: list[set[Path]] = []
+    for first in (1, 1001, 2001):
+        before = {path for each in names for path in each}
+        pipeline.run(f"INSERT INTO t SELECT g, 'old' FROM generate_series({first}, {first + 999}) g")
+        pipeline.catch_up()
+        names.append(files(pipeline, "t") - before)
+    with unreadable(names[1]):
+        pipeline.run("UPDATE t SET v = 'new' WHERE id IN (1, 7, 3000)", "DELETE FROM t WHERE id = 2500")
+        pipeline.catch_up()
+    pipeline.assert_equal("t")
+    monkeypatch.setattr(key_bounds, "MOST_KEYS", 10)  # of more, only the least and the greatest are known
+    with unreadable(names[1]):
+        pipeline.run("UPDATE t SET v = 'newer' WHERE id BETWEEN 2 AND 1000")
+        pipeline.catch_up()
+    pipeline.assert_equal("t")
