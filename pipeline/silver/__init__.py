@@ -4,8 +4,8 @@
 - types: `types` (PostgreSQL type → Delta type), `text_parsers` (its SQL)
 - columns: `column_mapping`, `schema_evolution` and `schema_operations` are pure; `schema_writer` plans with
   them for one table, and changes it, by Spark or by `native_schema`
-- rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE) and
-  `writer_choice` (Spark or not) are pure
+- rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE),
+  `key_bounds` (by which it skips files) and `writer_choice` (Spark or not) are pure
 - writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and
   `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes
 - one table: `batch_writer` plans a range completely, then carries it out; `table` applies ranges, starts from
