@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
@@ -154,12 +154,22 @@ class DataFileWriter:
 
 
 class DataFiles:
-    """New files in a table's folder, for rows that are added in parts; a file that is large enough ends."""
+    """New files in a table's folder, for rows that are added in parts; a file that is large enough ends.
 
-    def __init__(self, folder: Path, schema: pa.Schema, most_bytes: int, most_bytes_in_memory: int) -> None:
+    `size_of_next` returns the bytes at which a file ends, given those of all files before it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        schema: pa.Schema,
+        size_of_next: Callable[[int], int],
+        most_bytes_in_memory: int,
+    ) -> None:
         self._folder = folder
         self._schema = schema
-        self._most_bytes = most_bytes
+        self._size_of_next = size_of_next
+        self._size = 0  # of the files that are finished
         self._most_bytes_in_memory = most_bytes_in_memory
         self._writer: DataFileWriter | None = None
         self._files: list[DataFile] = []
@@ -171,7 +181,8 @@ class DataFiles:
             if self._writer is None:
                 self._writer = DataFileWriter(self._folder, self._schema)
             self._writer.write(rows.slice(start, part))
-            if self._writer.size >= self._most_bytes or self._writer.nbytes >= self._most_bytes_in_memory:
+            is_large = self._writer.size >= self._size_of_next(self._size)
+            if is_large or self._writer.nbytes >= self._most_bytes_in_memory:
                 self._end_file()
 
     def close(self) -> list[DataFile]:
@@ -189,6 +200,7 @@ class DataFiles:
     def _end_file(self) -> None:
         if self._writer is not None:
             self._files.append(self._writer.close())
+            self._size += self._files[-1].size
             self._writer = None
 
 

@@ -7,7 +7,8 @@
 - rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE),
   `key_bounds` (by which it skips files) and `writer_choice` (Spark or not) are pure
 - writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and
-  `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes
+  `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes, and
+  `data_layout` chooses the files that it reads and their size
 - one table: `batch_writer` plans a range completely, then carries it out; `table` applies ranges, starts from
   a copy, rebuilds; `swap` replaces all rows in one commit
 - limits: `policies` (guards, refused values) and `foreign_commits`

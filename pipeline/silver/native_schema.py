@@ -119,7 +119,8 @@ def set_default(
     SameWriteError if another commit changed the table meanwhile.
     """
     from pipeline.delta.data_files import DataFiles
-    from pipeline.silver.native_target import ADDED_FILE, ADDED_FILE_IN_MEMORY, NotNative, arrow_columns
+    from pipeline.silver.data_layout import file_size
+    from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY, NotNative, arrow_columns
 
     snapshot = table.snapshot()
     if snapshot.offsets.get(str(commit.txn), INVALID) >= commit.lsn:
@@ -131,9 +132,10 @@ def set_default(
     default = _default_of(operation, arrow.field(operation.name).type)
     removed = list(snapshot.files.values())
     added: list[DataFile] = []
+    most = file_size(sum(int(file["size"]) for file in removed)) * 3 // 2  # as rewritten files are split
     try:
         for file in removed:
-            files = DataFiles(table.folder, arrow, ADDED_FILE, ADDED_FILE_IN_MEMORY)
+            files = DataFiles(table.folder, arrow, lambda _: most, ADDED_FILE_IN_MEMORY)
             try:
                 for rows in _parts(data_path(snapshot.path, file["path"]), arrow, operation.name, default):
                     files.write(rows)

@@ -9,7 +9,6 @@ small ones are compacted by a commit of their own.
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,21 +23,16 @@ from pipeline.delta.schema import TableSchema, arrow_type
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError, report_error
+from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, is_small
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.step_writer import Target
 from pipeline.silver.write import FOLDED, Write, WriteKind, same_keys
 
-FILE_SIZE = 128 << 20  # bytes of a file, beyond which it is split
-ADDED_FILE = 64 << 20  # of rows that are only added: a later merge may rewrite all of it for one row
-ADDED_FILE_IN_MEMORY = 256 << 20  # of its values: a merge has them in memory
+ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
 _MOST_BYTES_IN_MEMORY = 512 << 20  # of the values of a file, or of all that are compared
-_SMALL_FILE = 16 << 20
-_COMPACTED_FILE = 32 << 20
 _MOST_SMALL_FILES = 50  # then they are compacted; as Delta's auto compaction
-# types whose statistics choose files: others are compared in the engine only
-_INTEGERS = frozenset({"SMALLINT", "INT", "BIGINT"})
 
 
 class NotNative(Exception):
@@ -83,6 +77,7 @@ class NativeTarget(Target):
         self._schema = TableSchema.of_json(snapshot.schema_string)
         self._arrow = arrow_columns(self._schema)
         self._files = list(snapshot.files.values())
+        self._file_size = file_size(sum(int(file["size"]) for file in self._files))
         names = {name.lower() for name in self._schema.names}
         self._file, self._row = _free_name("file", names), _free_name("row", names)
         self._has_silver = False
@@ -94,7 +89,7 @@ class NativeTarget(Target):
         if self._has_silver:
             return
         self._has_silver = True
-        chosen = _FileChoice(self.session, fold).candidates(self._files)
+        chosen = FileChoice(self.session, fold).candidates(self._files)
         self._require_few([self._files[number] for number in chosen])
         names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
         self._add_silver(chosen, names)
@@ -132,13 +127,17 @@ class NativeTarget(Target):
         with self.adding_rows(write) as add:
             add(self.session.table(FoldSql(fold, self.session.engine).final_rows(FOLDED, write.metadata)))
 
+    def _size_of_added(self, added: int) -> int:
+        """Return how large the next file becomes if a write has added so many bytes."""
+        return max(self._file_size, file_size(added))
+
     @contextmanager
     def adding_rows(self, write: Write) -> Iterator[Callable[[pa.Table], None]]:
         """Give a function that adds rows to those of an append or overwrite; commit it after the block."""
         if write.kind is WriteKind.REPLACE_KEYS:
             raise NotNative("copied key ranges are replaced")
         replaces = write.kind is WriteKind.OVERWRITE
-        files = DataFiles(self._table.folder, self._arrow, ADDED_FILE, ADDED_FILE_IN_MEMORY)
+        files = DataFiles(self._table.folder, self._arrow, self._size_of_added, ADDED_FILE_IN_MEMORY)
         try:
             yield lambda rows: files.write(self._complete(rows))
             changes = _Changes(list(self._files) if replaces else [], files.close())
@@ -255,20 +254,20 @@ class NativeTarget(Target):
         """Write the new files of the rewritten ones, and the rows to insert."""
         sizes = {number: int(self._files[number]["size"]) for number in rewrites}
         filled = min(sizes, key=lambda number: sizes[number], default=None)
-        if filled is not None and sizes[filled] > _SMALL_FILE:
+        if filled is not None and sizes[filled] > self._file_size:
             filled = None
         for number, rewrite in rewrites.items():
             rows = _rewritten(self._read(number, self._arrow), rewrite, values, states)
             if number == filled:
                 rows = pa.concat_tables([rows, inserts])
             changes.removed.append(self._files[number])
-            self._write(rows, changes)
+            self._write(rows, changes, sizes[number])
         if filled is None:
             self._write(inserts, changes)
 
-    def _write(self, rows: pa.Table, changes: _Changes) -> None:
-        """Write rows into one file, or several if it would become too large; none without rows."""
-        for part in _split(rows):
+    def _write(self, rows: pa.Table, changes: _Changes, size: int = 0) -> None:
+        """Write rows into one file, or several if `size`, its bytes, is too large; none without rows."""
+        for part in _split(rows, round(size / self._file_size)):
             changes.added.append(write_data_file(self._table.folder, part))
 
     def _commit(self, write: Write, changes: _Changes, operation: Operation, reads: Reads) -> None:
@@ -284,37 +283,6 @@ class NativeTarget(Target):
             names = [file.name for file in changes.added]
             remove_uncommitted(self._table.folder, self._snapshot.version, names, error)
             raise
-
-
-class _FileChoice:
-    """Chooses the files that may have rows with the keys of `folded`, by their statistics."""
-
-    def __init__(self, session: DuckSql, fold: Fold) -> None:
-        self._values: list[tuple[str, list[Any]]] = []  # sorted distinct values by column
-        for name, i in zip(fold.key_names, fold.key, strict=True):
-            ddl = fold.columns[i].type.ddl
-            if ddl in _INTEGERS or ddl in ("STRING", "DATE"):
-                value = f"CAST({name} AS VARCHAR)" if ddl == "DATE" else name
-                query = f"SELECT DISTINCT {value} AS v FROM {FOLDED} WHERE {name} IS NOT NULL"
-                values = session.table(query).column(0).to_pylist()
-                self._values.append((fold.columns[i].name, sorted(values)))
-
-    def candidates(self, files: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the numbers of the files."""
-        return [number for number, file in enumerate(files) if self._may_match(file)]
-
-    def _may_match(self, file: Mapping[str, Any]) -> bool:
-        statistics = json.loads(file.get("stats") or "{}")
-        least, greatest = statistics.get("minValues") or {}, statistics.get("maxValues") or {}
-        return all(_any_between(values, least.get(name), greatest.get(name)) for name, values in self._values)
-
-
-def _any_between(values: Sequence[Any], least: Any, greatest: Any) -> bool:
-    """Return whether one of sorted values lies between two bounds, of which either may be missing."""
-    if not values:
-        return False
-    start = 0 if least is None else bisect_left(values, least)
-    return start < len(values) and (greatest is None or values[start] <= greatest)
 
 
 def _rewrites(matches: pa.Table) -> dict[int, _Rewrite]:
@@ -362,11 +330,12 @@ def _where(mask: np.ndarray[Any, Any], yes: Any, no: Any) -> Any:
     return both.take(pa.array(np.where(mask, np.arange(count), count + np.arange(count))))
 
 
-def _split(rows: pa.Table) -> list[pa.Table]:
+def _split(rows: pa.Table, parts: int = 1) -> list[pa.Table]:
+    """Return rows in parts of equal length, at least this number."""
     if not rows.num_rows:
         return []
     # Parquet files are a few times smaller than rows in memory.
-    parts = max(1, -(-rows.nbytes // (4 * FILE_SIZE)))
+    parts = max(1, parts, -(-rows.nbytes // (4 * FILE_SIZE)))
     size = -(-rows.num_rows // parts)
     return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
 
@@ -450,14 +419,15 @@ def compact_small_files(table: LakeTable) -> None:
     """Compact the small files of a table if there are many, in a commit that changes no row."""
     snapshot = table.snapshot()
     assert table.local_path is not None
-    small = [add for add in snapshot.files.values() if int(add["size"]) < _SMALL_FILE]
+    table_bytes = sum(int(add["size"]) for add in snapshot.files.values())
+    small = [add for add in snapshot.files.values() if is_small(int(add["size"]), table_bytes)]
     if len(small) < _MOST_SMALL_FILES:
         return
     arrow = arrow_columns(TableSchema.of_json(snapshot.schema_string))
     added: list[DataFile] = []
     removed: list[Mapping[str, Any]] = []
     try:
-        for group in _groups(small):
+        for group in _groups(small, file_size(table_bytes)):
             rows = pa.concat_tables(
                 _read_file(data_path(table.local_path, add["path"]), arrow) for add in group
             )
@@ -478,12 +448,12 @@ def compact_small_files(table: LakeTable) -> None:
         report_error(error)
 
 
-def _groups(files: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the files in groups that become one file each."""
+def _groups(files: Sequence[Mapping[str, Any]], most: int) -> list[list[Mapping[str, Any]]]:
+    """Return the files in groups that become one file of at most so many bytes each."""
     groups: list[list[Mapping[str, Any]]] = [[]]
     size = 0
     for add in files:
-        if groups[-1] and size + int(add["size"]) > _COMPACTED_FILE:
+        if groups[-1] and size + int(add["size"]) > most:
             groups.append([])
             size = 0
         groups[-1].append(add)

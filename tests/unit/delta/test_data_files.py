@@ -122,7 +122,7 @@ def test_a_file_has_its_rows_and_no_more_names(tmp_path: Path) -> None:
 
 def test_rows_that_are_added_in_parts_fill_files_in_their_order(tmp_path: Path) -> None:
     rows = pa.table({"n": range(10_000)})
-    files = DataFiles(tmp_path, rows.schema, 1 << 30, 30_000)
+    files = DataFiles(tmp_path, rows.schema, lambda size: 1 << 30, 30_000)
     for start in range(0, 10_000, 1000):
         files.write(rows.slice(start, 1000))
     found = files.close()
@@ -134,7 +134,7 @@ def test_rows_that_are_added_in_parts_fill_files_in_their_order(tmp_path: Path) 
 
 def test_a_file_that_is_large_enough_ends_amid_a_part(tmp_path: Path) -> None:
     rows = pa.table({"n": [str(number) * 1000 for number in range(50_000)]})
-    files = DataFiles(tmp_path, rows.schema, 1, 1 << 40)
+    files = DataFiles(tmp_path, rows.schema, lambda size: 1, 1 << 40)
     files.write(rows)
     found = files.close()
     assert sum(file.row_count for file in found) == 50_000
@@ -143,14 +143,14 @@ def test_a_file_that_is_large_enough_ends_amid_a_part(tmp_path: Path) -> None:
 
 def test_no_rows_make_no_file_and_discarded_files_are_gone(tmp_path: Path) -> None:
     rows = pa.table({"n": range(1000)})
-    files = DataFiles(tmp_path, rows.schema, 1 << 30, 1000)
+    files = DataFiles(tmp_path, rows.schema, lambda size: 1 << 30, 1000)
     files.write(rows.slice(0, 0))
     assert files.close() == []
     files.write(rows)
     files.write(rows)
     files.discard()
     assert list(tmp_path.iterdir()) == []
-    files = DataFiles(tmp_path, rows.schema, 1 << 30, 1 << 30)
+    files = DataFiles(tmp_path, rows.schema, lambda size: 1 << 30, 1 << 30)
     files.write(rows)
     files.discard()
     assert list(tmp_path.iterdir()) == []

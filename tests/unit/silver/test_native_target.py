@@ -14,7 +14,7 @@ from pipeline.delta.data_files import TooLargeError
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnId
 from pipeline.protocol.lsn import LSN
-from pipeline.silver import native_target
+from pipeline.silver import data_layout, native_target
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.native_target import NativeTarget, NotNative, compact_small_files
@@ -182,6 +182,38 @@ def test_large_files_are_split(session: DuckSql, table: LakeTable, monkeypatch: 
     assert table.rows().column("id").to_pylist() == [*range(1000)]
 
 
+def test_a_rewritten_file_is_split_only_if_it_is_much_too_large(
+    session: DuckSql, table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table, range(1000))
+    [size] = [int(file["size"]) for file in table.snapshot().files.values()]
+    monkeypatch.setattr(data_layout, "_LEAST_FILE_SIZE", size * 3 // 4)
+    merge(session, table, [("U", 1, "a", "b", 0)], 5)
+    assert len(files(table)) == 1
+    monkeypatch.setattr(data_layout, "_LEAST_FILE_SIZE", size // 4)
+    merge(session, table, [("U", 2, "a", "b", 0)], 6)
+    assert len(files(table)) == 4
+    before = files(table)
+    merge(session, table, [("U", 3, "a", "b", 0)], 7)
+    assert len(files(table)) == 4
+    assert len(files(table) - before) == 1
+    assert sorted(table.rows().column("id").to_pylist()) == [*range(1000)]
+
+
+def test_inserts_do_not_fill_up_a_file_that_is_large_enough(
+    session: DuckSql, table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table, range(1000))
+    [size] = [int(file["size"]) for file in table.snapshot().files.values()]
+    changes = [("U", 1, "a", "b", 0), ("U", 2000, "a", "b", 0)]
+    monkeypatch.setattr(data_layout, "_LEAST_FILE_SIZE", size * 2)
+    merge(session, table, changes, 5)
+    assert len(files(table)) == 1
+    monkeypatch.setattr(data_layout, "_LEAST_FILE_SIZE", size - 1)
+    merge(session, table, [("U", 1, "a", "b", 0), ("U", 3000, "a", "b", 0)], 6)
+    assert len(files(table)) == 2
+
+
 def test_many_small_files_are_compacted_in_a_commit_that_changes_no_row(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +248,7 @@ def test_many_small_files_are_compacted_in_a_commit_that_changes_no_row(
     ],
 )
 def test_statistics_choose_files(values: list[Any], bounds: tuple[Any, Any], is_chosen: bool) -> None:
-    assert native_target._any_between(sorted(values), *bounds) is is_chosen
+    assert data_layout.any_between(sorted(values), *bounds) is is_chosen
 
 
 def test_statistics_of_written_files_are_those_of_their_rows(session: DuckSql, table: LakeTable) -> None:

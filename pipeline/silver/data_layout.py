@@ -1,0 +1,104 @@
+"""Which files of a silver table a native merge reads, by their statistics, and how large files become.
+
+A merge rewrites whole files, so the size of files bounds what one changed row costs, however large the table
+is. A reader opens at most about `_FILES` files of a table until they are as large as `FILE_SIZE`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from pipeline.delta.sql import to_microseconds
+from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.fold import Fold
+from pipeline.silver.write import FOLDED
+
+FILE_SIZE = 128 << 20  # bytes of a file at most
+_LEAST_FILE_SIZE = 8 << 20  # a changed row costs some 0.2 s of a processor
+_FILES = 1000  # of a table, from where its files become larger
+
+_INTEGERS = frozenset({"SMALLINT", "INT", "BIGINT"})
+_TIMES = frozenset({"TIMESTAMP", "TIMESTAMP_NTZ"})
+_DECIMAL = re.compile(r"DECIMAL\(\d+,\d+\)")
+_MILLISECOND = 1000  # microseconds, by which Spark may cut off the bounds of times
+_CACHED_FILES = 1 << 15
+
+
+def file_size(table_bytes: int) -> int:
+    """Return how many bytes a file of a table of this size should have."""
+    return max(_LEAST_FILE_SIZE, min(FILE_SIZE, table_bytes // _FILES))
+
+
+def is_small(size: int, table_bytes: int) -> bool:
+    """Return whether a file is so small that it should be compacted with others."""
+    return size < file_size(table_bytes) // 4
+
+
+class FileChoice:
+    """Chooses the files that may have rows with the keys of `folded`, by their statistics."""
+
+    def __init__(self, session: DuckSql, fold: Fold) -> None:
+        self._values: list[list[Any]] = []  # sorted distinct values by column
+        columns = []
+        for name, i in zip(fold.key_names, fold.key, strict=True):
+            ddl = fold.columns[i].type.ddl
+            if (value := _value(name, ddl)) is not None:
+                query = f"SELECT DISTINCT {value} AS v FROM {FOLDED} WHERE {name} IS NOT NULL"
+                self._values.append(sorted(session.table(query).column(0).to_pylist()))
+                columns.append((fold.columns[i].name, ddl in _TIMES))
+        self._columns = tuple(columns)
+
+    def candidates(self, files: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the numbers of the files."""
+        return [number for number, file in enumerate(files) if self._may_match(file)]
+
+    def _may_match(self, file: Mapping[str, Any]) -> bool:
+        bounds = _bounds(file.get("stats") or "{}", self._columns)
+        return all(any_between(values, *each) for values, each in zip(self._values, bounds, strict=True))
+
+
+def _value(name: str, ddl: str) -> str | None:
+    """Return DuckDB's SQL for a value that sorts as the statistics do, None if these are not sure."""
+    if ddl in _TIMES:
+        return f"epoch_us({name})"
+    if ddl == "DATE":
+        return f"CAST({name} AS VARCHAR)"
+    return name if ddl in _INTEGERS or ddl == "STRING" or _DECIMAL.fullmatch(ddl) else None
+
+
+@lru_cache(_CACHED_FILES)
+def _bounds(stats: str, columns: tuple[tuple[str, bool], ...]) -> tuple[tuple[Any, Any], ...]:
+    """Return the least and greatest value of columns, None if not known; a column is a time or not."""
+    found = json.loads(stats, parse_float=Decimal)
+    least, greatest = found.get("minValues") or {}, found.get("maxValues") or {}
+    return tuple(
+        (_moment(least.get(name), -_MILLISECOND), _moment(greatest.get(name), _MILLISECOND))
+        if is_time
+        else (least.get(name), greatest.get(name))
+        for name, is_time in columns
+    )
+
+
+def _moment(text: str | None, slack: int) -> int | None:
+    """Return a time of the statistics in microseconds since 1970, None if Python does not have it."""
+    try:
+        moment = datetime.fromisoformat((text or "").replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    return to_microseconds(zoned) + slack
+
+
+def any_between(values: Sequence[Any], least: Any, greatest: Any) -> bool:
+    """Return whether one of sorted values lies between two bounds, of which either may be missing."""
+    if not values:
+        return False
+    start = 0 if least is None else bisect_left(values, least)
+    return start < len(values) and (greatest is None or values[start] <= greatest)

@@ -1,0 +1,102 @@
+"""Which files may have changed keys, of every type whose statistics are sure, and how large files are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipeline.delta.data_files import statistics_of
+from pipeline.delta.schema import TableSchema
+from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, is_small
+from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.fold import Fold, FoldColumn
+from pipeline.silver.native_target import arrow_columns
+from pipeline.silver.text_parsers import (
+    BOOLEAN,
+    DATE,
+    INT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    SilverType,
+    decimal,
+)
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def session() -> Iterator[DuckSql]:
+    session = DuckSql()
+    yield session
+    session.close()
+
+
+def choose(session: DuckSql, kind: SilverType, keys: list[str], files: list[str]) -> list[int]:
+    """Return the numbers of the files with these statistics that may have the keys."""
+    fold = Fold((FoldColumn("k", kind, {1: 0}),), (0,), (1,))
+    values = ", ".join(f"({kind.value(session.engine.literal(key), session.engine)})" for key in keys)
+    session.compute("folded", f"SELECT * FROM (VALUES {values}) AS v(k0)")
+    return FileChoice(session, fold).candidates([{"stats": stats} for stats in files])
+
+
+def stats(least: Any, greatest: Any) -> str:
+    return json.dumps({"numRecords": 1, "minValues": {"k": least}, "maxValues": {"k": greatest}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        (INT, ["-5", "7", "100"]),
+        (decimal(38, 4), ["-0.5", "7.0001", "1234567890123456789012345678901234.5678"]),
+        (STRING, ["a", "naïve", "z" * 40]),
+        (DATE, ["0001-01-01", "2024-02-29", "9999-12-31"]),
+        (TIMESTAMP, ["0001-01-01 00:00:00Z", "2024-02-29 12:00:00.0005+02", "9999-12-31 23:59:59.999999Z"]),
+        (TIMESTAMP_NTZ, ["0001-01-01 00:00:00", "2024-02-29 12:00:00.0005", "9999-12-31 23:59:59.999999"]),
+    ],
+)
+def test_each_key_is_found_in_its_file_only(session: DuckSql, kind: SilverType, texts: list[str]) -> None:
+    files = []
+    schema = arrow_columns(TableSchema.of_ddl(f"k {kind.ddl}"))
+    for text in texts:
+        sql = kind.value(session.engine.literal(text), session.engine)
+        files.append(statistics_of(session.table(f"SELECT {sql} AS k").cast(schema)))
+    for number, text in enumerate(texts):
+        assert choose(session, kind, [text], files) == [number]
+    assert choose(session, kind, texts[::2], files) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "is_chosen"),
+    [
+        # Spark cuts off a maximum of 12:00:00.000999 to its millisecond, and writes the session's zone
+        (("2024-02-29T11:00:00.000Z", "2024-02-29T12:00:00.000Z"), True),
+        (("2024-02-29T13:00:00.000+02:00", "2024-02-29T14:00:00.000+02:00"), True),
+        (("2024-02-29T11:00:00.000Z", "2024-02-29T11:59:59.998Z"), False),
+        (("2024-02-29T12:00:00.002Z", "2024-02-29T13:00:00.000Z"), False),
+        (("2024-02-29T11:00:00.000Z", "+10000-01-01T00:00:00.000Z"), True),  # not known
+    ],
+)
+def test_bounds_of_times_are_wide_enough_for_every_writer(
+    session: DuckSql, bounds: tuple[str, str], is_chosen: bool
+) -> None:
+    found = choose(session, TIMESTAMP, ["2024-02-29 12:00:00.000999+00"], [stats(*bounds)])
+    assert found == ([0] if is_chosen else [])
+
+
+def test_without_sure_statistics_every_file_is_read(session: DuckSql) -> None:
+    assert choose(session, BOOLEAN, ["t"], [stats(False, False)]) == [0]
+    assert choose(session, INT, ["1"], ["{}", '{"minValues": null}', stats(None, 0)]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("table", "size"),
+    [(0, 8 * MIB), (8000 * MIB, 8 * MIB), (64_000 * MIB, 64 * MIB), (1 << 50, FILE_SIZE)],
+)
+def test_files_grow_only_with_tables_that_would_have_many(table: int, size: int) -> None:
+    assert file_size(table) == size
+    assert is_small(size // 4 - 1, table)
+    assert not is_small(size // 4, table)
