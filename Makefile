@@ -7,7 +7,7 @@ AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test slow matrix faults races soak bench demo dist airflow notebook docs clean
+.PHONY: help setup check test slow matrix faults races soak bench growth demo dist airflow notebook docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,9 @@ soak: $(READY) ## an hour under load with a fault each minute, and proofs that s
 
 bench: $(READY) ## start, commands, latency, many tables, a mixed load, a copy and the demo, each with its limit
 	$(VENV)/bin/python -m tools.bench
+
+growth: $(READY) ## what a batch costs as tables grow to 100 million rows, as a law, with a plot
+	$(VENV)/bin/python -m tools.growth
 
 demo: $(READY) ## a shop in an embedded PostgreSQL, replicated before your eyes and compared at the end
 	$(VENV)/bin/pgdelta demo

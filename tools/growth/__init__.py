@@ -1,1 +1,1 @@
-"""What a batch costs as something else grows."""
+"""Laws of growth: what a batch costs as something else grows (`make growth`)."""

@@ -1,34 +1,73 @@
-"""Print what a batch costs as something else grows: `python -m tools.growth held`."""
+"""Print what a batch costs as something grows: `python -m tools.growth [PART ...]`.
+
+`table`: the table that is changed, with a plot. `held`: what waits for tables that are held. Each prints a
+table and a verdict on its law. Lakes are made below `--folder` and removed again.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
-from tools.growth.held import CHANGES_OF_TABLE, CURRENT, ROWS, measure_held
+from tools.growth.measure import Growth
+from tools.growth.parts import PARTS
+from tools.growth.parts.held import print_held
+from tools.growth.plot import write_plot
 
-LIMIT = 1.2
+HELD = "held"
+_IMAGES = Path("docs/images")
 
 
-def main() -> int:
-    """Measure and print a table; return 1 if a batch costs more processor time than it may."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; return 1 if a law does not hold."""
+    options = _parse(arguments)
+    is_lawful = True
+    for name in options.parts or [*PARTS, HELD]:
+        if name == HELD:
+            is_lawful &= print_held(options.scale, options.folder)
+            continue
+        with tempfile.TemporaryDirectory(prefix="pgdelta-growth-", dir=options.folder) as folder:
+            growth = Growth(
+                Path(folder), options.scale, options.rounds, options.writer or ["native", "spark"], _say
+            )
+            print(growth.heading(), flush=True)
+            for row in PARTS[name](growth):
+                growth.rows.append(row)
+                print(row.line(), flush=True)
+        for verdict in growth.verdicts():
+            print(verdict.line(), flush=True)
+            is_lawful &= verdict.is_ok is not False
+        if options.plot:
+            options.plot.mkdir(parents=True, exist_ok=True)
+            write_plot(options.plot / f"growth-{name}.svg", growth.rows)
+    return 0 if is_lawful else 1
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.growth", description=__doc__)
-    parser.add_argument("part", choices=["held"], help="held: tables that their guards hold")
-    parser.add_argument("--rows", type=int, default=ROWS, help="rows of bronze since then (%(default)s)")
-    options = parser.parse_args()
-    print(f"A batch of {CURRENT} tables x {CHANGES_OF_TABLE} changes, {options.rows:,} older rows in bronze")
-    print("tables held  seconds  CPU seconds  files of bronze  bytes of bronze", flush=True)
-    costs = []
-    for cost in measure_held(options.rows):
-        costs.append(cost)
-        print(
-            f"{cost.held:11}  {cost.seconds:7.2f}  {cost.cpu_seconds:11.2f}  {cost.files:15.0f}  "
-            f"{cost.bytes:15,.0f}",
-            flush=True,
-        )
-    ratio = max(cost.cpu_seconds for cost in costs) / min(cost.cpu_seconds for cost in costs)
-    print(f"most to least CPU seconds: {ratio:.2f} (at most {LIMIT})")
-    return int(ratio > LIMIT)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: all of {', '.join([*PARTS, HELD])}")
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="batches whose median counts (%(default)s)")
+    parser.add_argument("--writer", action="append", choices=("native", "spark"), help="default: both")
+    parser.add_argument("--folder", type=Path, help="where lakes are made (default: that of temporary files)")
+    parser.add_argument("--plot", type=Path, default=_IMAGES, help="folder of the plots (%(default)s)")
+    parser.add_argument("--no-plot", dest="plot", action="store_const", const=None, help="write no plot")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.parts) - {*PARTS, HELD}):
+        parser.error(f"no part {', '.join(unknown)}. Choose from {', '.join([*PARTS, HELD])}.")
+    if options.scale <= 0:
+        parser.error("--scale must be above 0.")
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1.")
+    return options
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ ROWS, FILE_ROWS, TRANSACTION_ROWS = 10_000_000, 100_000, 100
 FIRST_LSN = 2000
 BATCHES = 3
 GUARDS = Guards(deletes=100)
+LIMIT = 1.2  # of the cost of a batch, in the least
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +137,27 @@ class HeldLake:
         self.lake.land(LSN(lsn + 8), rows)
 
 
-def measure_held(rows: int = ROWS) -> Iterator[Cost]:
+def measure_held(rows: int, folder: Path) -> Iterator[Cost]:
     """Give the cost of a batch for each number of tables that are held since so many rows of bronze."""
-    with tempfile.TemporaryDirectory(prefix="pgdelta-growth-") as folder:
-        lake = HeldLake(Path(folder) / "lake", rows)
-        for held in HELD:
-            yield lake.measure(held)
+    lake = HeldLake(folder / "lake", rows)
+    for held in HELD:
+        yield lake.measure(held)
+
+
+def print_held(scale: float, folder: Path | None) -> bool:
+    """Measure and print a table; return whether no batch costs more processor time than it may."""
+    rows = max(FILE_ROWS, round(ROWS * scale))
+    print(f"A batch of {CURRENT} tables x {CHANGES_OF_TABLE} changes, {rows:,} older rows in bronze")
+    print("tables held  seconds  CPU seconds  files of bronze  bytes of bronze", flush=True)
+    costs = []
+    with tempfile.TemporaryDirectory(prefix="pgdelta-growth-", dir=folder) as own:
+        for cost in measure_held(rows, Path(own)):
+            costs.append(cost)
+            print(
+                f"{cost.held:11}  {cost.seconds:7.2f}  {cost.cpu_seconds:11.2f}  {cost.files:15.0f}  "
+                f"{cost.bytes:15,.0f}",
+                flush=True,
+            )
+    ratio = max(cost.cpu_seconds for cost in costs) / min(cost.cpu_seconds for cost in costs)
+    print(f"most to least CPU seconds: {ratio:.2f} (at most {LIMIT})", flush=True)
+    return ratio <= LIMIT
