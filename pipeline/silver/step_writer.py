@@ -47,7 +47,7 @@ class Target(ABC):
     session: SqlSession
 
     def key_aggregates(self, fold: Fold) -> Mapping[str, str]:
-        """Return SQL of aggregates over `folded` by alias: their values tell which rows may be merged."""
+        """Return SQL of aggregates over `folded` by alias: their values show which rows may be merged."""
         return {}
 
     @abstractmethod

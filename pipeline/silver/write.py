@@ -78,7 +78,7 @@ class Write:
 
     @property
     def sql(self) -> str:
-        """The write as one Spark SQL statement; of bounds that only the fold tells it has a comment."""
+        """The write as one Spark SQL statement; a comment replaces bounds that are known after the fold."""
         if self.kind is WriteKind.MERGE and has_bounds(self.fold):
             return self.merge_within(_LATER_BOUNDS)
         if self.statement is not None:

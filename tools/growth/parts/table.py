@@ -1,7 +1,7 @@
 """A batch of 20 changes into a table of 1 to 100 million rows: it costs the same for keys that grow.
 
 The newest rows change, or random ones, of growing keys and of UUIDs. Random keys have no law: 12 random rows
-are in up to 12 files, and no statistics tell which files have a UUID, so the key column of all is read.
+are in up to 12 files, and no statistics show which files have a UUID, so the key column of all is read.
 """
 
 from __future__ import annotations
