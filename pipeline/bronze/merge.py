@@ -1,0 +1,136 @@
+"""Merge the small files of `bronze/changes`, in the order of their rows.
+
+Rows of the stream and rows of table copies stay in files of their own: neighbours in the order of LSNs are
+merged for the stream, files of one table for copies. Each merged file is sorted by the sequence key and has
+statistics as ingest writes them, so readers still leave out files of other LSNs and of other tables. Ingest
+may append meanwhile; only another merge, or OPTIMIZE, conflicts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.bronze.schema import CHANGES
+from pipeline.bronze.staged_files import StagedFileWriter
+from pipeline.delta.data_files import DataFile
+from pipeline.delta.merge import FileLayout
+from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order, plan_in_order
+from pipeline.delta.rows import damaged_file
+from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.errors import LakeError
+
+_ROW_GROUP = 16 << 20  # bytes in memory
+_STREAM = ""  # what a file of the stream holds; others hold a table copy's rows, or both
+_Add = Mapping[str, Any]
+
+
+def plan_changes(path: str, snapshot: Snapshot, limits: MergeLimits) -> list[list[_Add]]:
+    """Return the groups of files to merge of a version of `changes` in a local folder.
+
+    Files are read, one column of each, only if enough of them are small.
+    """
+    adds = {key: _Bounded(add) for key, add in snapshot.files.items()}
+    ordered = sorted(adds, key=lambda key: (*adds[key].bounds, key))
+    small = [key for key in ordered if adds[key].is_small(limits)]
+    if len(small) < max(2, limits.few_files):
+        return []
+    kinds = {key: _kind(data_path(path, adds[key].add["path"]), adds[key]) for key in small}
+    stream = [key for key in ordered if kinds.get(key, _STREAM) == _STREAM]
+    # a file that is not small may hold rows of either kind: no file of the stream is merged across it
+    groups = plan_in_order((adds[key].sized(key, key in kinds) for key in stream), limits)
+    copied: dict[str, list[str]] = {}
+    for key in small:
+        if (kind := kinds[key]) not in (None, _STREAM):
+            copied.setdefault(str(kind), []).append(key)
+    for keys in copied.values():
+        groups += plan_in_any_order((adds[key].sized(key, True) for key in keys), limits)
+    return [[snapshot.files[key] for key in group] for group in groups]
+
+
+def changes_layout() -> FileLayout:
+    """Return how files of `changes` are written: as ingest does, sorted by the sequence key."""
+    return FileLayout(CHANGES, _ChangesWriter, sort_changes)
+
+
+def sort_changes(rows: pa.Table) -> pa.Table:
+    """Return rows of `changes` in the order of (commit_lsn, ordinal); equal keys stay in their order."""
+    lsns, ordinals = (
+        pc.fill_null(rows.column(name), -1).to_numpy().astype(np.int64) for name in ("commit_lsn", "ordinal")
+    )
+    steps = np.diff(lsns)
+    if ((steps > 0) | ((steps == 0) & (np.diff(ordinals) >= 0))).all():
+        return rows
+    return rows.take(pa.array(np.lexsort((ordinals, lsns))))
+
+
+class _Bounded:
+    """A file with the least and the greatest of its commit LSNs, as its statistics have them."""
+
+    def __init__(self, add: _Add) -> None:
+        self.add = add
+        statistics = json.loads(add.get("stats") or "{}")
+        self.least: Mapping[str, Any] = statistics.get("minValues") or {}
+        self.greatest: Mapping[str, Any] = statistics.get("maxValues") or {}
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return int(self.least.get("commit_lsn", -1)), int(self.greatest.get("commit_lsn", -1))
+
+    def is_small(self, limits: MergeLimits) -> bool:
+        is_known = "commit_lsn" in self.least and "commit_lsn" in self.greatest
+        return is_known and not self.add.get("deletionVector") and int(self.add["size"]) < limits.small_file
+
+    def sized(self, key: str, movable: bool) -> SizedFile:
+        return SizedFile(key, int(self.add["size"]), movable)
+
+    def table(self) -> str | None:
+        """Return the only table whose rows the file has, None if it has several."""
+        names = [self.least.get(name) for name in ("schema_name", "table_name")]
+        if None in names or names != [self.greatest.get(name) for name in ("schema_name", "table_name")]:
+            return None
+        return json.dumps(names)
+
+
+def _kind(path: str, file: _Bounded) -> str | None:
+    """Return `_STREAM` or the table of copied rows; None for a file that is not merged."""
+    try:
+        with pq.ParquetFile(path) as parquet:
+            ops = pc.unique(parquet.read(["op"]).column("op")).to_pylist()
+    except FileNotFoundError:
+        raise LakeError(
+            f"The file {path} of bronze is missing: no other program may change bronze's folders."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise damaged_file(path) from error
+    if "R" not in ops:
+        return _STREAM
+    return file.table() if ops == ["R"] else None
+
+
+class _ChangesWriter:
+    """A new file of `changes`, in row groups of a limited size."""
+
+    def __init__(self, folder: Path) -> None:
+        self._writer = StagedFileWriter(folder)
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+        size = max(1, rows.num_rows * _ROW_GROUP // max(1, rows.nbytes))
+        for start in range(0, rows.num_rows, size):
+            self._writer.write(rows.slice(start, size))
+
+    def close(self) -> DataFile:
+        """Finish the file."""
+        return self._writer.close().data
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self._writer.discard()

@@ -1,0 +1,204 @@
+"""Merge small files of a table on a file system of this machine, in commits that change no row.
+
+Each group of files is one commit: what was merged before a stop or a failure stays merged. No file is removed
+from disk, so readers of older versions go on; VACUUM removes what was merged later. Memory holds the rows of
+a part of one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from pipeline.delta.data_files import DataFile, DataFileWriter, TooLargeError, read_data_file
+from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order
+from pipeline.delta.native_commit import Operation, remove_action, remove_uncommitted
+from pipeline.delta.schema import TableSchema, arrow_type
+from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.errors import LakeError
+
+Add = Mapping[str, Any]
+_MOST_BYTES = 256 << 20  # of rows in memory
+_PARAMETERS = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": "false"}
+
+
+class RowWriter(Protocol):
+    """A new file in a table's folder."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+
+    def close(self) -> DataFile:
+        """Finish the file."""
+
+    def discard(self) -> None:
+        """Remove the file."""
+
+
+def _unchanged(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """How the files of a table are written: their columns, their writer, and the order of rows in them."""
+
+    schema: pa.Schema
+    open_writer: Callable[[Path], RowWriter]
+    arrange: Callable[[pa.Table], pa.Table] = _unchanged
+
+
+@dataclass(slots=True)
+class MergeCount:
+    """How many files were merged, into how many."""
+
+    removed: int = 0
+    added: int = 0
+
+
+@dataclass(slots=True)
+class _Part:
+    """Neighbours whose rows are in memory."""
+
+    adds: list[Add] = field(default_factory=list)
+    rows: list[pa.Table] = field(default_factory=list)
+    size: int = 0
+
+
+def plain_layout(snapshot: Snapshot) -> FileLayout:
+    """Return how the files of a table without an order of rows are written."""
+    schema = TableSchema.of_json(snapshot.schema_string)
+    columns = pa.schema([pa.field(each.name, arrow_type(each.type)) for each in schema.fields])
+    return FileLayout(columns, lambda folder: DataFileWriter(folder, columns))
+
+
+def plan_table(snapshot: Snapshot, limits: MergeLimits) -> list[list[Add]]:
+    """Return the groups of files to merge of a table whose rows are in no order, oldest files first."""
+    adds = sorted(snapshot.files.items(), key=lambda item: (item[1].get("modificationTime") or 0, item[0]))
+    sized = (SizedFile(key, int(add["size"]), not add.get("deletionVector")) for key, add in adds)
+    return [[snapshot.files[key] for key in group] for group in plan_in_any_order(sized, limits)]
+
+
+def merge_groups(
+    table: LakeTable,
+    snapshot: Snapshot,
+    groups: Sequence[Sequence[Add]],
+    layout: FileLayout,
+    *,
+    user_metadata: str | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> MergeCount:
+    """Merge the files of each group into one, or into several if their rows do not fit into memory.
+
+    After `should_stop` returns true no other group is begun. Raises ConflictError if another commit removed
+    one of the files meanwhile, LakeError if a file is missing or has other columns than the table.
+    """
+    count = MergeCount()
+    for group in groups:
+        if should_stop():
+            break
+        _merge(table, snapshot, group, layout, user_metadata, count)
+    return count
+
+
+def _merge(
+    table: LakeTable,
+    snapshot: Snapshot,
+    group: Sequence[Add],
+    layout: FileLayout,
+    user_metadata: str | None,
+    count: MergeCount,
+) -> None:
+    added: list[DataFile] = []
+    removed: list[Add] = []
+    try:
+        for part in _parts(table, group, layout.schema):
+            if len(part.adds) < 2:
+                continue
+            rows = layout.arrange(pa.concat_tables(part.rows))
+            if rows.num_rows:
+                added.append(_write(table.folder, rows, layout))
+            removed += part.adds
+        if not removed:
+            return
+        metrics = {
+            "numAddedFiles": len(added),
+            "numRemovedFiles": len(removed),
+            "numAddedBytes": sum(file.size for file in added),
+            "numRemovedBytes": sum(int(add["size"]) for add in removed),
+        }
+        texts = {name: str(value) for name, value in metrics.items()}
+        actions = [remove_action(add, data_change=False) for add in removed]
+        actions += [file.action(data_change=False) for file in added]
+        table.commit(snapshot, actions, {}, Operation("OPTIMIZE", _PARAMETERS, texts, user_metadata))
+    except BaseException as error:
+        remove_uncommitted(table.folder, snapshot.version, [file.name for file in added], error)
+        raise
+    count.removed += len(removed)
+    count.added += len(added)
+
+
+def _parts(table: LakeTable, group: Sequence[Add], schema: pa.Schema) -> Iterator[_Part]:
+    """Yield the files of a group in parts whose rows fit into memory; a file that does not fit is left."""
+    assert table.local_path is not None
+    part = _Part()
+    for add in group:
+        path = data_path(table.local_path, add["path"])
+        try:
+            rows = conform(read_data_file(path, schema.names, _MOST_BYTES), schema, path)
+        except FileNotFoundError:
+            raise LakeError(
+                f"The file {path}, which the table's log names, is missing: no other program may remove "
+                "files of the lake. Restore the file."
+            ) from None
+        except TooLargeError:
+            yield part
+            part = _Part()
+            continue
+        if part.adds and part.size + rows.nbytes > _MOST_BYTES:
+            yield part
+            part = _Part()
+        part.adds.append(add)
+        part.rows.append(rows)
+        part.size += rows.nbytes
+    yield part
+
+
+def _write(folder: Path, rows: pa.Table, layout: FileLayout) -> DataFile:
+    writer = layout.open_writer(folder)
+    try:
+        writer.write(rows)
+        return writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def conform(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
+    """Return rows of a file with the columns of its table; those that the file does not have are NULL.
+
+    Raises LakeError if a column of the file has a type whose values the table's type does not hold.
+    """
+    names = set(rows.column_names)
+    columns = []
+    for each in schema:
+        if each.name not in names:
+            columns.append(pa.nulls(rows.num_rows, each.type))
+            continue
+        column = rows.column(each.name)
+        if column.type != each.type:
+            if pa.types.is_timestamp(column.type) != pa.types.is_timestamp(each.type) or (
+                pa.types.is_timestamp(each.type) and (column.type.tz is None) != (each.type.tz is None)
+            ):
+                raise LakeError(
+                    f"The file {path} has {column.type} in a column where its table has {each.type}. Run "
+                    "pgdelta optimize, which merges the table by Spark."
+                )
+            column = column.cast(each.type)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
