@@ -23,7 +23,6 @@ _NAME = re.compile(
     r"\.(?:parquet|json))"
 )
 _STATE = ("txn", "metaData", "protocol")
-_FILES = ("add",)
 _BATCH = 8192  # rows that are turned into Python objects at a time
 
 
@@ -46,13 +45,20 @@ class Checkpoint:
 
     def file_actions(self) -> Iterator[dict[str, Any]]:
         """Yield its `add` actions, those of sidecars too."""
+        yield from self._with_sidecars("add")
+
+    def remove_actions(self) -> Iterator[dict[str, Any]]:
+        """Yield its `remove` actions, those of sidecars too."""
+        yield from self._with_sidecars("remove")
+
+    def _with_sidecars(self, kind: str) -> Iterator[dict[str, Any]]:
         for path in self.paths:
-            for action in _actions(path, (*_FILES, "sidecar")):
+            for action in _actions(path, (kind, "sidecar")):
                 sidecar = action.get("sidecar")
                 if sidecar is None:
                     yield action
                 else:
-                    yield from _actions(_sidecar_path(path, sidecar["path"]), _FILES)
+                    yield from _actions(_sidecar_path(path, sidecar["path"]), (kind,))
 
 
 @dataclass(frozen=True, slots=True)

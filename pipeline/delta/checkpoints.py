@@ -11,20 +11,22 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 from pipeline.delta.checkpoint_files import Checkpoint, commit_name, list_log
+from pipeline.delta.native_commit import read_commit
 from pipeline.delta.sync import sync_file, sync_folder
+from pipeline.delta.txn import TxnId
 
 _INTERVAL = "delta.checkpointInterval"
 _DEFAULT_INTERVAL = 10
-_RETENTION = "delta.logRetentionDuration"
+LOG_RETENTION = "delta.logRetentionDuration"
 _CLEANS = "delta.enableExpiredLogCleanup"
 _DEFAULT_RETENTION = 30 * 86_400.0
-_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "week": 604_800.0}
+_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "week": 604_800.0}
 _DURATION = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?=\s|$)")
 _VERSIONED = re.compile(r"\.?([0-9]{20})\.")
 _LAST = "_last_checkpoint"
@@ -33,8 +35,13 @@ _SHADOW = ".checkpoint-"
 _ABANDONED = 3600.0  # seconds after which no process writes a checkpoint any more
 
 
-def checkpoint_if_due(table: Path, version: int, configuration: Mapping[str, str]) -> bool:
-    """Write a checkpoint of a version, and clean the log up, if the table's interval says so."""
+def checkpoint_if_due(
+    table: Path, version: int, configuration: Mapping[str, str], offsets: Collection[str] = ()
+) -> bool:
+    """Write a checkpoint of a version, and clean the log up, if the table's interval says so.
+
+    `offsets` are the ids that the table records.
+    """
     try:
         interval = max(int(configuration.get(_INTERVAL, _DEFAULT_INTERVAL)), 1)
     except ValueError:
@@ -43,9 +50,19 @@ def checkpoint_if_due(table: Path, version: int, configuration: Mapping[str, str
         return False
     write_checkpoint(table, version)
     # which lists the log
-    if version % (interval * _CLEANING) == 0 and configuration.get(_CLEANS, "true").lower() == "true":
-        remove_expired(table, version, time.time() - _seconds(configuration.get(_RETENTION)))
+    if version % (interval * _CLEANING) == 0 and cleans_up(configuration):
+        remove_expired(table, version, time.time() - log_retention(configuration), offsets)
     return True
+
+
+def cleans_up(configuration: Mapping[str, str]) -> bool:
+    """Return whether expired versions of a table's log may be removed."""
+    return configuration.get(_CLEANS, "true").lower() == "true"
+
+
+def log_retention(configuration: Mapping[str, str]) -> float:
+    """Return for how many seconds a table keeps the versions of its log."""
+    return seconds_of(configuration.get(LOG_RETENTION), _DEFAULT_RETENTION)
 
 
 def write_checkpoint(table: Path, version: int) -> None:
@@ -120,11 +137,18 @@ def _replace_pointer(log: Path, version: int, pointer: Path) -> None:
     sync_folder(log)
 
 
-def remove_expired(table: Path, version: int, oldest: float) -> None:
-    """Remove the files of the log that only expired versions need.
+def remove_expired(table: Path, version: int, oldest: float, offsets: Collection[str] = ()) -> None:
+    """Remove the files of the log that only expired versions need; see `expired_files`."""
+    for path in expired_files(table, version, oldest, offsets):
+        path.unlink(missing_ok=True)
+
+
+def expired_files(table: Path, version: int, oldest: float, offsets: Collection[str] = ()) -> list[Path]:
+    """Return the files of the log that only expired versions need, up to the newest version.
 
     Everything from the newest checkpoint on that was written before the time `oldest`, in seconds since 1970,
-    is kept: each newer version can be read.
+    is kept: each newer version can be read. So is the newest commit that records an offset, if `offsets`,
+    the ids that the table records, has that of one: its metadata say where the next run goes on.
     """
     log = table / "_delta_log"
     expired = [
@@ -132,16 +156,53 @@ def remove_expired(table: Path, version: int, oldest: float) -> None:
         for each in list_log(str(log)).checkpoints
         if each.version <= version and all(os.stat(path).st_mtime < oldest for path in each.paths)
     ]
+    if expired and any(_advances(app_id) for app_id in offsets):
+        newest = _newest_offset(log, version)
+        expired = [each for each in expired if newest is None or each <= newest]
     if not expired:
-        return
-    for path in list(log.iterdir()):
+        return []
+    return [
+        path
+        for path in log.iterdir()
+        if (match := _VERSIONED.match(path.name))
+        and int(match[1]) < max(expired)
+        and not path.name.endswith(".tmp")
+    ]
+
+
+def superseded_checksums(table: Path, before: float) -> list[Path]:
+    """Return the checksum files written before a time that no reader needs: a newer checkpoint is there.
+
+    `before` is in seconds since 1970. They are half of a log's files.
+    """
+    log = table / "_delta_log"
+    newest = max((each.version for each in list_log(str(log)).checkpoints), default=0)
+    found = []
+    for path in log.glob("*.crc"):
         match = _VERSIONED.match(path.name)
-        if match and int(match[1]) < max(expired) and not path.name.endswith(".tmp"):
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if match and int(match[1]) < newest and path.stat().st_mtime < before:
+                found.append(path)
+    return found
 
 
-def _seconds(text: str | None) -> float:
+def _newest_offset(log: Path, version: int) -> int | None:
+    """Return the newest version whose commit records an offset, None if the log does not have it."""
+    while (actions := read_commit(log, version)) is not None:
+        if any(_advances(action["txn"]["appId"]) for action in actions if "txn" in action):
+            return version
+        version -= 1
+    return None
+
+
+def _advances(app_id: str) -> bool:
+    txn = TxnId.parse(app_id)
+    return txn is not None and txn.advances
+
+
+def seconds_of(text: str | None, default: float) -> float:
+    """Return how long an interval like `interval 30 days` is; the default if the text is none."""
     found = _DURATION.findall((text or "").lower().replace("interval", " "))
-    if not found or any(unit not in _SECONDS for _, unit in found):
-        return _DEFAULT_RETENTION
-    return sum(int(number) * _SECONDS[unit] for number, unit in found)
+    if not found or any(unit not in _UNITS for _, unit in found):
+        return default
+    return sum(int(number) * _UNITS[unit] for number, unit in found)

@@ -230,10 +230,21 @@ def commit_actions(
     """Commit actions and versions by application id, write a checkpoint if one is due, return the version."""
     version = commit_version(folder, snapshot.version, [*txn_actions(versions), *actions], operation, reads)
     try:
-        checkpoint_if_due(folder, version, snapshot.configuration)
+        checkpoint_if_due(folder, version, snapshot.configuration, {*snapshot.offsets, *versions})
     except Exception as error:  # the commit is made; the log is only longer
         report_error(error)
     return version
+
+
+def set_properties(
+    folder: Path, snapshot: Snapshot, properties: Mapping[str, str], user_metadata: str
+) -> int:
+    """Set plain properties of a table in a commit of their own, and return the version."""
+    configuration = {**snapshot.configuration, **properties}
+    action = {"metaData": {**snapshot.metadata, "configuration": configuration}}
+    parameters = {"properties": json.dumps(dict(properties))}
+    operation = Operation("SET TBLPROPERTIES", parameters, {}, user_metadata)
+    return commit_actions(folder, snapshot, [action], {}, operation)
 
 
 def protocol_action(schema: TableSchema) -> Action:

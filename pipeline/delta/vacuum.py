@@ -1,0 +1,129 @@
+"""Remove the files of a table on a file system of this machine that no version needs any more.
+
+As Delta's VACUUM: a file goes once it left the newest version longer ago than the table's
+`delta.deletedFileRetentionDuration`, and is itself older than that. A file that the log does not name may be
+another writer's, whose commit is about to follow, and stays for a day at least.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.delta.checkpoint_files import list_log
+from pipeline.delta.checkpoints import seconds_of
+from pipeline.delta.native_commit import read_commit, vector_file
+from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.errors import LakeError
+
+RETENTION = "delta.deletedFileRetentionDuration"
+_DEFAULT_RETENTION = 7 * 86_400.0
+_UNCOMMITTED = 86_400.0  # seconds for which a file that the log does not name stays
+_LOG = "_delta_log"
+_ENDINGS = (".parquet", ".bin")  # of data files and of deletion vectors
+
+
+def find_unneeded(folder: Path, snapshot: Snapshot, now: float) -> list[Path]:
+    """Return the files of a table in a local folder that its versions do not need.
+
+    `snapshot` is the newest version, read before this call, and `now` is in seconds since 1970. Raises
+    LakeError if the log does not have what the newest version consists of.
+    """
+    retention = seconds_of(snapshot.configuration.get(RETENTION), _DEFAULT_RETENTION)
+    # before the log is read: a file that is committed meanwhile is in what is read then
+    listed = [(path, age) for path in _data_files(folder) if (age := _age(path, now)) > retention]
+    if not listed:
+        return []
+    removed, added = _removals(folder, snapshot)
+    needed = {os.path.normpath(path) for add in snapshot.files.values() for path in _paths(folder, add)}
+    needed |= added
+    needed |= {path for path, time in removed.items() if now - time <= retention}
+    return [
+        path
+        for path, age in listed
+        if (name := os.path.normpath(path)) not in needed and (name in removed or age > _UNCOMMITTED)
+    ]
+
+
+def remove_files(files: Sequence[Path]) -> int:
+    """Remove files and Hadoop's checksums of them; return how many files there were."""
+    count = 0
+    for path in files:
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        count += 1
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    return count
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a table, without those of tables in folders below it, and without hidden ones."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(("_", ".")) and not os.path.isdir(os.path.join(root, name, _LOG))
+        ]
+        yield from (
+            Path(root, name) for name in names if name.endswith(_ENDINGS) and not name.startswith(("_", "."))
+        )
+
+
+def _age(path: Path, now: float) -> float:
+    """Return for how many seconds a file has been in its place, -1 if it is not there or is no file."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return -1
+    if not os.path.isfile(path):
+        return -1
+    # a staged file that is moved into the table's folder keeps its own time, and gets that of its move
+    return now - max(found.st_mtime, found.st_ctime)
+
+
+def _removals(folder: Path, snapshot: Snapshot) -> tuple[dict[str, float], set[str]]:
+    """Return the files that versions removed, with the last time in seconds since 1970, and recent additions.
+
+    Files that a version after the snapshot added are needed, whatever an earlier one removed.
+    """
+    log = list_log(str(folder / _LOG))
+    checkpoint = next((each for each in log.checkpoints if each.version <= snapshot.version), None)
+    removed: dict[str, float] = {}
+    added: set[str] = set()
+    if checkpoint is not None:
+        for action in checkpoint.remove_actions():
+            _record(folder, action["remove"], removed)
+    version = checkpoint.version + 1 if checkpoint else 0
+    while (actions := read_commit(folder / _LOG, version)) is not None:
+        for action in actions:
+            if "remove" in action:
+                _record(folder, action["remove"], removed)
+            elif "add" in action and version > snapshot.version:
+                added |= {os.path.normpath(path) for path in _paths(folder, action["add"])}
+        version += 1
+    if version <= snapshot.version:
+        raise LakeError(
+            f"The log in {folder / _LOG} does not have version {version}, so no file was removed. Restore "
+            "the missing files of the log."
+        )
+    return removed, added
+
+
+def _record(folder: Path, remove: Mapping[str, Any], removed: dict[str, float]) -> None:
+    time = float(remove.get("deletionTimestamp") or 0) / 1000
+    for path in map(os.path.normpath, _paths(folder, remove)):
+        removed[path] = max(time, removed.get(path, time))
+
+
+def _paths(folder: Path, action: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the paths of a file that an action names, and of its deletion vector."""
+    yield data_path(str(folder), action["path"])
+    vector = action.get("deletionVector")
+    if vector and vector.get("storageType") == "u":
+        yield str(folder / vector_file(str(vector["pathOrInlineDv"])))
+    elif vector and vector.get("storageType") == "p":
+        yield data_path(str(folder), str(vector["pathOrInlineDv"]))
