@@ -26,6 +26,7 @@ from pipeline.bronze.copy_states import (
 )
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
+from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
 from pipeline.key_ranges import KeyRange
@@ -210,4 +211,4 @@ class Copies:
             }
             for request in requests
         ]
-        self._requests.append_rows(rows, REQUESTS)
+        retry_conflicts(lambda: self._requests.append_rows(rows, REQUESTS))

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.rows import Where
 from pipeline.delta.sql import from_microseconds, now, to_microseconds
 from pipeline.delta.table import Lake
@@ -93,7 +94,7 @@ class Manifests:
             "tables": [asdict(entry) for entry in manifest.entries],
         }
         with crash_step(CrashStep.RECORD_MANIFEST):
-            self._table.append_rows([row], MANIFESTS, compacts=True)
+            retry_conflicts(lambda: self._table.append_rows([row], MANIFESTS, compacts=True))
 
     def last(self) -> Manifest | None:
         """Return the newest manifest, None if there is none."""

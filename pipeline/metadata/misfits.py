@@ -10,6 +10,7 @@ from collections import Counter
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import Lake
 from pipeline.table_name import TableName
 
@@ -69,7 +70,7 @@ class MisfitLog:
             rows = misfits.to_pylist()
             new = [row for row in rows if tuple(row.values()) not in recorded]
             if new:
-                self._table.append_rows(new, MISFITS, compacts=True)
+                retry_conflicts(lambda: self._table.append_rows(new, MISFITS, compacts=True))
 
     def counts(self) -> dict[TableName, dict[str, int]]:
         """Return how many misfits are recorded, by table and column."""
