@@ -20,6 +20,7 @@ from pipeline.cli.commands.check import check
 from pipeline.cli.commands.completion import completion
 from pipeline.cli.commands.demo import demo
 from pipeline.cli.commands.ingest import ingest
+from pipeline.cli.commands.maintain import maintain
 from pipeline.cli.commands.optimize import optimize
 from pipeline.cli.commands.plan import plan
 from pipeline.cli.commands.rebuild import rebuild
@@ -63,6 +64,7 @@ for _command in (
     audit,
     resync,
     rebuild,
+    maintain,
     optimize,
 ):
     cli.add_command(_command)

@@ -354,6 +354,46 @@ class Silver:
 
 
 @dataclass(frozen=True, slots=True)
+class Maintenance:
+    """When `pgdelta maintain` merges files, and how long it keeps what is out of date."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    small_files: Annotated[
+        int,
+        Field(
+            ge=2, le=100_000, description="Number of small files from which on a table's files are merged."
+        ),
+        Number,
+    ] = 20
+    small_file_size: Annotated[
+        ByteCount,
+        Field(
+            description="Size below which a file is small, such as `16MB`. A merged file has about four times"
+            " as much at most. `0` merges none.",
+            examples=["16MB"],
+        ),
+    ] = 16 << 20
+    vacuum: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Remove files that left a table longer ago than its"
+            " `delta.deletedFileRetentionDuration`. `as_of` cannot read older versions that need them."
+        ),
+    ] = True
+    log_retention: Annotated[
+        Seconds,
+        Field(
+            description="How long bronze and the tables under `_pgdelta` keep old versions, such as `24h`:"
+            " the commits that `pgdelta audit` can walk, and time travel by version. `0` leaves these tables'"
+            " properties as they are. Silver is not affected.",
+            examples=["24h", "168h"],
+        ),
+    ] = 86_400
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole configuration of one pipeline; `path` is the file it was read from."""
 
@@ -389,6 +429,10 @@ class Config:
         ),
     ] = (TableRule("public.*"),)
     path: Internal[str] = ""
+    maintenance: Annotated[
+        Maintenance,
+        Field(description="What `pgdelta maintain` merges and removes."),
+    ] = Maintenance()
 
     def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule that matches, or None: the table has no silver table."""

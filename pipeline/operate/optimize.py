@@ -5,7 +5,7 @@ commit. A failure of one table does not stop the others.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,23 +17,8 @@ from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
-from pipeline.metadata.registry import Records
-from pipeline.silver.versions import resolve_path
-from pipeline.table_name import match_tables
+from pipeline.operate.lake_tables import tables_of
 from pipeline.terminal import print_lines, print_list, print_paragraph
-
-_OWN = (
-    ("bronze", "changes"),
-    ("bronze", "relations"),
-    ("bronze", "copies"),
-    ("_pgdelta", "tables"),
-    ("_pgdelta", "manifests"),
-    ("_pgdelta", "events"),
-    ("_pgdelta", "misfits"),
-    ("_pgdelta", "requests"),
-    ("_pgdelta", "differences"),
-    ("_pgdelta", "reconciliations"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +93,7 @@ def run_optimize(
     spark = spark or start_session(f"pgdelta optimize {config.pipeline}")
     lake = Lake.for_writing(config.storage.root, spark)
     done = []
-    tables = list(_tables(lake, globs))
+    tables = list(tables_of(lake, globs))
     if globs and not tables:
         raise lake.no_match()
     for name, table in tables:
@@ -120,17 +105,6 @@ def run_optimize(
             if progress is not None:
                 progress(found)
     return OptimizeSummary(config.pipeline, tuple(done))
-
-
-def _tables(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, LakeTable]]:
-    """Yield the tables by name: the lake's own, unless globs choose some, then those of silver."""
-    if not globs:
-        for segments in _OWN:
-            yield "/".join(segments), lake.table(*segments)
-    matches = match_tables(globs)
-    for name, registered in sorted(Records(lake).tables.read().items()):
-        if matches(name):
-            yield str(name), lake.table_at(resolve_path(registered.path, name, lake.root))
 
 
 def _optimize(name: str, table: LakeTable, vacuums: bool) -> OptimizedTable | None:

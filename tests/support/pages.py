@@ -18,6 +18,7 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliation
 from pipeline.operate.as_of import SilverVersions
 from pipeline.operate.machine_checks import CheckReport
+from pipeline.operate.maintain import MaintainedTable, MaintenanceSummary
 from pipeline.operate.optimize import OptimizedTable, OptimizeSummary
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.operate.resync import ResyncSummary
@@ -174,6 +175,17 @@ OPTIMIZED = OptimizeSummary(
         OptimizedTable(str(LONG), added=1, removed=2),
     ),
 )
+MAINTAINED = MaintenanceSummary(
+    "shop",
+    (
+        MaintainedTable("bronze/changes", 1_204, 3, removed_files=12_310, removed_log_files=28_800),
+        MaintainedTable("bronze/relations"),
+        MaintainedTable(str(HOSTILE), failure="The file part-1 is missing. Restore the file."),
+        MaintainedTable(str(WIDE_LETTERS), needs_spark="widened columns"),
+        MaintainedTable(str(LONG), merged=20, merged_into=1),
+    ),
+    dry_run=True,
+)
 RESYNC = ResyncSummary("shop", (ORDERS, ITEMS, LONG, HOSTILE, WIDE_LETTERS))
 
 APPLIED = (
@@ -221,6 +233,7 @@ PAGES: dict[str, Callable[[Console], None]] = {
     "audit-crossed": CROSSED.print,
     "as-of": as_of_page().print,
     "optimize": OPTIMIZED.print,
+    "maintain": MAINTAINED.print,
     "resync": _lines(*RESYNC.lines()),
     "apply": _lines(*APPLIED),
 }

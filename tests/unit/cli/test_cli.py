@@ -32,7 +32,7 @@ from tests.support.processes import ended
 
 COMMANDS = (
     *("check", "ingest", "apply", "run", "status", "plan", "as-of", "tail", "reconcile", "audit"),
-    *("resync", "rebuild", "optimize", "demo"),
+    *("resync", "rebuild", "maintain", "optimize", "demo"),
 )
 
 

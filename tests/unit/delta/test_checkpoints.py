@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.delta import checkpoints, native_write
-from pipeline.delta.checkpoints import remove_expired, write_checkpoint
+from pipeline.delta.checkpoints import remove_expired, superseded_checksums, write_checkpoint
 from pipeline.delta.checksum import next_checksum
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import TableLog
@@ -208,3 +208,26 @@ def test_too_many_transactions_are_left_out() -> None:
     assert found is not None
     assert "setTransactions" not in found
     assert next_checksum(found, [{"txn": {"appId": "x", "version": 1}}]) == found
+
+
+def test_the_newest_commit_with_an_offset_is_kept(tmp_path: Path) -> None:
+    table = table_of(tmp_path, checkpointInterval="4")
+    txn = TxnId("shop")
+    table.append_rows([{"id": 1}], DDL, TableCommit(txn, LSN(7)))
+    for number in range(7):  # commits of maintenance
+        table.append_rows([{"id": number}], DDL)
+    assert names(table, ".checkpoint.parquet") == [4, 8]
+    remove_expired(table.folder, 8, time.time() + DAY, table.snapshot().offsets)
+    assert names(table, ".json") == list(range(9)), "version 1 says where the next run goes on"
+    table.append_rows([{"id": 9}], DDL, TableCommit(txn, LSN(8)))
+    remove_expired(table.folder, 9, time.time() + DAY, table.snapshot().offsets)
+    assert names(table, ".json") == [8, 9]
+    assert read_anew(table)[1] == {str(txn): 8}
+
+
+def test_checksums_before_a_checkpoint_are_superseded(tmp_path: Path) -> None:
+    table = table_of(tmp_path, checkpointInterval="4")
+    append(table, *range(6))
+    assert superseded_checksums(table.folder, time.time() - DAY) == []
+    found = superseded_checksums(table.folder, time.time() + 1)
+    assert sorted(int(path.name[:20]) for path in found) == [0, 1, 2, 3]

@@ -94,6 +94,15 @@ def test_resync(lake: NativeLake) -> None:
     assert [name for name in requests if name.table == "t0004"]
 
 
+def test_maintain(lake: NativeLake) -> None:
+    planned = as_json(lake, "maintain", "--dry-run")
+    assert planned["dry_run"]
+    done = {table["table"]: table for table in as_json(lake, "maintain")["tables"]}
+    assert {"bronze/changes", "_pgdelta/manifests", "public.t0000"} <= done.keys()
+    assert not any(table["needs_spark"] or table["failure"] for table in done.values())
+    assert as_json(lake, "audit")["whole"]
+
+
 def test_check_and_schema(lake: NativeLake) -> None:
     assert "There is no Java on the PATH." in run(lake, "check", code=1)
 

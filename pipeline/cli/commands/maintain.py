@@ -1,0 +1,67 @@
+"""`pgdelta maintain`: small files merged, and what no version needs removed, without Spark."""
+
+import contextlib
+import sys
+import threading
+
+from pipeline.cli.arrow import use_lean_arrow
+from pipeline.cli.command import command, option
+from pipeline.cli.options import config_option, output_options, tables_option
+from pipeline.cli.output import finish, load_config, unless_stopped
+from pipeline.cli.signals import Kind
+
+
+@command(
+    "maintain",
+    section="Repair",
+    short_help="Merge small files, and remove old files and versions.",
+    examples=[
+        ("every hour, while the jobs run", "pgdelta maintain --config conf/pipeline.yaml"),
+        ("show what it would do", "pgdelta maintain --config conf/pipeline.yaml --dry-run"),
+        ("some silver tables only", "pgdelta maintain --config conf/pipeline.yaml --table 'public.*'"),
+    ],
+    exit_codes={1: "failed, or a table could not be maintained; the others are"},
+    kind=Kind.ONCE,
+)
+@config_option
+@tables_option("Maintain these silver tables only (default: all tables of the lake).")
+@option("--dry-run", group="Run", is_flag=True, help="Only count what would be merged and removed.")
+@option(
+    "--spark",
+    "by_spark",
+    group="Run",
+    is_flag=True,
+    help="Let Spark do what only it can do: tables with widened or renamed columns, and lakes on other "
+    "storage. Such tables are only named otherwise.",
+)
+@output_options
+def maintain(
+    config: str,
+    tables: tuple[str, ...],
+    dry_run: bool,
+    by_spark: bool,
+    as_json: bool,
+    debug: bool,
+    stop: threading.Event,
+) -> int:
+    """Merge the small files of bronze, of the pipeline's own tables and of silver, remove the files that no
+    version needs, and shorten the logs. `maintenance` in the configuration has the limits; what is below them
+    costs little. No row changes, and ingest and apply may go on meanwhile.
+    """
+    loaded = load_config(config)
+    use_lean_arrow()
+    from pipeline.operate.maintain import MaintainedTable, run_maintenance
+    from pipeline.terminal import make_console, plain
+
+    with contextlib.ExitStack() as stack:
+        progress = None
+        if sys.stderr.isatty() and not as_json:
+            status = stack.enter_context(make_console(stderr=True).status("maintaining"))
+
+            def progress(table: MaintainedTable) -> None:
+                status.update(plain(f"maintained {table.table}"))
+
+        summary = run_maintenance(
+            loaded, tables, dry_run=dry_run, by_spark=by_spark, stop=stop, progress=progress
+        )
+    return unless_stopped(finish(summary, as_json=as_json), stop)

@@ -1,0 +1,47 @@
+"""All tables of a lake by name, for commands that keep them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.metadata.registry import Records
+from pipeline.silver.versions import resolve_path
+from pipeline.table_name import match_tables
+
+OWN_TABLES = (
+    ("bronze", "changes"),
+    ("bronze", "relations"),
+    ("bronze", "copies"),
+    ("bronze", "prepared"),
+    ("_pgdelta", "tables"),
+    ("_pgdelta", "manifests"),
+    ("_pgdelta", "events"),
+    ("_pgdelta", "misfits"),
+    ("_pgdelta", "requests"),
+    ("_pgdelta", "status"),
+    ("_pgdelta", "differences"),
+    ("_pgdelta", "reconciliations"),
+)
+"""Paths, below the root, of the tables that are not silver."""
+
+
+def own_tables(lake: Lake) -> Iterator[tuple[str, LakeTable]]:
+    """Yield the tables of bronze and under `_pgdelta` by name, whether they exist or not."""
+    for segments in OWN_TABLES:
+        yield "/".join(segments), lake.table(*segments)
+
+
+def silver_tables(lake: Lake, globs: Sequence[str] | None = None) -> Iterator[tuple[str, LakeTable]]:
+    """Yield the registered silver tables by name, or those that globs name."""
+    matches = match_tables(globs)
+    for name, registered in sorted(Records(lake).tables.read().items()):
+        if matches(name):
+            yield str(name), lake.table_at(resolve_path(registered.path, name, lake.root))
+
+
+def tables_of(lake: Lake, globs: Sequence[str] | None) -> Iterator[tuple[str, LakeTable]]:
+    """Yield the tables by name: the lake's own, unless globs choose some of silver, then those of silver."""
+    if not globs:
+        yield from own_tables(lake)
+    yield from silver_tables(lake, globs)

@@ -1,0 +1,246 @@
+"""`pgdelta maintain`: fewer files, the same rows, short logs, while jobs go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.delta.checkpoints import write_checkpoint
+from pipeline.delta.table import Lake
+from pipeline.errors import ConfigError
+from pipeline.operate.maintain import MaintainedTable, MaintenanceSummary, run_maintenance
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.silver.as_of import as_of
+from pipeline.table_name import TableName
+from pipeline.verify.audit import run_audit
+from pipeline.verify.reconcile import run_reconcile
+from tests.support.pipelines import Pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+DAY = 86_400
+SILVER = ("silver", "public", "t")
+CHANGES = ("bronze", "changes")
+
+
+def maintain(pipeline: Pipeline, *globs: str, later: float = 0, **options: Any) -> MaintenanceSummary:
+    """Maintain without Spark, as of so many seconds from now."""
+    return run_maintenance(pipeline.config, globs, clock=lambda: time.time() + later, **options)
+
+
+def with_few(pipeline: Pipeline, few: int) -> Pipeline:
+    """Return the pipeline with another number of small files that are merged."""
+    rules = replace(pipeline.config.maintenance, small_files=few)
+    return replace(pipeline, config=replace(pipeline.config, maintenance=rules))
+
+
+def file_count(pipeline: Pipeline, *names: str) -> int:
+    return Lake(pipeline.root).table(*names).snapshot().file_count
+
+
+def results(summary: MaintenanceSummary) -> dict[str, MaintainedTable]:
+    assert summary.exit_code(strict=True) == 0, summary
+    return {table.table: table for table in summary.tables}
+
+
+@pytest.fixture
+def grown(pipeline: Pipeline) -> Pipeline:
+    """Give a pipeline whose tables have several small files."""
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, body text)", "CREATE TABLE u (id int PRIMARY KEY)")
+    for number in range(6):
+        pipeline.run(f"INSERT INTO t VALUES ({number}, 'x')", f"INSERT INTO u VALUES ({number})")
+        if number:
+            pipeline.run(f"UPDATE t SET body = 'y{number}' WHERE id = {number - 1}")
+        pipeline.catch_up()
+    return with_few(pipeline, 3)
+
+
+def assert_sound(pipeline: Pipeline) -> None:
+    """Assert that silver equals its source, and that audit and reconcile agree."""
+    pipeline.assert_equal("t", "u")
+    assert run_audit(pipeline.config, spark=pipeline.spark).findings == ()
+    assert run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).exit_code(strict=True) == 0
+
+
+def test_few_files_and_the_same_rows(grown: Pipeline) -> None:
+    before, changes = file_count(grown, *CHANGES), grown.changes()
+    assert before > 4
+    with pytest.raises(ConfigError, match="No table of the lake"):
+        maintain(grown, "public.nothing")
+    planned = results(maintain(grown, dry_run=True))
+    assert file_count(grown, *CHANGES) == before
+    named = results(maintain(grown, "public.u"))
+    assert list(named) == ["public.u"]
+    done = results(maintain(grown))
+    assert done["bronze/changes"].merged == planned["bronze/changes"].merged == before
+    assert file_count(grown, *CHANGES) == 1
+    assert grown.changes() == changes
+    assert not any(each.merged or each.removed_files for each in maintain(grown).tables)
+    grown.run("INSERT INTO t VALUES (100, 'z')", "DELETE FROM t WHERE id = 0")
+    grown.catch_up()
+    assert_sound(grown)
+    rebuilt = run_rebuild(grown.config, ["public.t"], spark=grown.spark)
+    assert rebuilt.exit_code(strict=True) == 0
+    grown.assert_equal("t", "u")
+
+
+def test_all_readers_agree_on_merged_tables(grown: Pipeline) -> None:
+    maintain(grown)
+    for names in (CHANGES, SILVER):
+        path = str(grown.path(*names))
+        by_rust = DeltaTable(path).to_pyarrow_table()
+        files = [str(grown.path(*names, each)) for each in DeltaTable(path).file_uris()]
+        by_duckdb = duckdb.read_parquet(files).aggregate("count(*)").fetchall()[0][0]
+        assert grown.frame(*names).count() == by_rust.num_rows == by_duckdb
+    columns = ["id", "body"]
+    rows = DeltaTable(str(grown.path(*SILVER))).to_pyarrow_table(columns=columns).to_pylist()
+    expected = [row.asDict() for row in grown.frame(*SILVER).select(*columns).collect()]
+    assert sorted(rows, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
+
+
+def test_old_versions_go_and_the_pipeline_goes_on(grown: Pipeline) -> None:
+    maintain(grown)
+    log = grown.path(*CHANGES, "_delta_log")
+    earlier = as_of(grown.spark, grown.root)
+    lsn, expected = earlier.lsn, earlier[TableName("public", "t")].count()
+    recorded = Lake(grown.root).table(*CHANGES).snapshot().configuration
+    assert recorded["delta.logRetentionDuration"] == "interval 86400 seconds"
+    assert "delta.logRetentionDuration" not in Lake(grown.root).table(*SILVER).snapshot().configuration
+    grown.run("INSERT INTO u VALUES (50)")
+    grown.ingest()
+    newest = Lake(grown.root).table(*CHANGES).version()
+    write_checkpoint(grown.path(*CHANGES), newest)
+    assert not results(maintain(grown))["bronze/changes"].removed_files
+    done = results(maintain(grown, later=2 * DAY))
+    assert done["bronze/changes"].removed_files >= 6
+    assert done["bronze/changes"].removed_log_files > newest
+    assert [path.name for path in log.glob("*.json")] == [f"{newest:020}.json"]
+    assert done["public.t"].removed_files == 0, "silver keeps its files for a week"
+    assert len(list(grown.path(*CHANGES).glob("*.parquet"))) == file_count(grown, *CHANGES)
+    grown.run("INSERT INTO t VALUES (200, 'a')", "DELETE FROM u WHERE id = 1")
+    grown.catch_up()
+    assert as_of(grown.spark, grown.root, lsn=lsn)[TableName("public", "t")].count() == expected
+    assert_sound(grown)
+    assert results(maintain(grown, later=30 * DAY))["public.t"].removed_files > 0
+    assert_sound(grown)
+
+
+def test_a_retention_that_somebody_set_stays(grown: Pipeline) -> None:
+    table = Lake(grown.root, grown.spark).table(*CHANGES)
+    grown.spark.sql(
+        f"ALTER TABLE {table.identifier} SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 9 days')"
+    )
+    maintain(grown)
+    assert table.snapshot().configuration["delta.logRetentionDuration"] == "interval 9 days"
+    relations = Lake(grown.root).table("bronze", "relations")
+    rules = replace(grown.config.maintenance, log_retention=7200)
+    maintain(replace(grown, config=replace(grown.config, maintenance=rules)))
+    assert relations.snapshot().configuration["delta.logRetentionDuration"] == "interval 7200 seconds"
+
+
+def test_what_only_spark_maintains_is_named(grown: Pipeline) -> None:
+    table = Lake(grown.root, grown.spark).table(*SILVER)
+    grown.spark.sql(f"ALTER TABLE {table.identifier} ADD CONSTRAINT few CHECK (id < 1000)")
+    before = file_count(grown, *SILVER)
+    named = results(maintain(grown, "public.t"))["public.t"]
+    assert named.needs_spark == "a table feature or property that only Spark writes"
+    assert file_count(grown, *SILVER) == before
+    done = results(maintain(grown, "public.t", by_spark=True, spark=grown.spark))["public.t"]
+    assert done.needs_spark is None
+    assert file_count(grown, *SILVER) == 1
+    grown.assert_equal("t", "u")
+
+
+KILLED = """
+import os, sys
+from pipeline.config.load import load_config
+from pipeline.delta import native_commit
+from pipeline.operate.maintain import run_maintenance
+def die(*arguments, **options):
+    os._exit(9)
+native_commit.create_version = die
+run_maintenance(load_config(sys.argv[1]))
+"""
+
+
+def test_a_kill_before_the_commit_leaves_the_tables_as_they_were(grown: Pipeline, tmp_path: Path) -> None:
+    rules = replace(grown.config.maintenance, log_retention=0)
+    file = tmp_path / "c.yaml"
+    source = grown.config.source
+    file.write_text(
+        f"pipeline: {grown.config.pipeline}\nsource:\n  conninfo: {source.conninfo!r}\n"
+        f"storage: {{root: {grown.root!r}}}\nmaintenance: {{small_files: 3, log_retention: 0}}\n"
+    )
+    before, files = grown.changes(), set(grown.path(*CHANGES).glob("*.parquet"))
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(file)], env=os.environ, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 9, done.stderr
+    left = set(grown.path(*CHANGES).glob("*.parquet")) - files
+    assert len(left) == 1
+    assert grown.changes() == before
+    assert_sound(grown)
+    unfenced = replace(grown, config=replace(grown.config, maintenance=rules))
+    results(maintain(unfenced, later=8 * DAY))
+    assert not any(path.exists() for path in left)
+    assert_sound(grown)
+
+
+def test_jobs_and_maintenance_at_the_same_time(grown: Pipeline) -> None:
+    busy = with_few(grown, 2)
+    ended = threading.Event()
+    merged: list[int] = []
+
+    def keep() -> None:
+        while not ended.is_set():
+            merged.extend(table.merged for table in results(maintain(busy)).values())
+            time.sleep(0.05)
+
+    def work() -> None:
+        for number in range(300, 320):
+            busy.run(f"INSERT INTO t VALUES ({number}, 'x')", f"UPDATE t SET body = 'u{number}' WHERE id < 4")
+            busy.run(f"INSERT INTO u VALUES ({number})")
+            busy.ingest()
+            summary = busy.apply()
+            assert summary.exit_code(strict=True) == 0, summary.lines()
+
+    with ThreadPoolExecutor(2) as pool:
+        keeping = pool.submit(keep)
+        try:
+            pool.submit(work).result()
+        finally:
+            ended.set()
+        keeping.result()
+    assert sum(merged) > 20
+    assert file_count(grown, *CHANGES) < 8
+    grown.catch_up()
+    assert_sound(grown)
+
+
+@pytest.mark.slow
+def test_hundreds_of_tiny_runs_leave_few_files(grown: Pipeline) -> None:
+    busy = with_few(grown, 10)
+    for number in range(1000, 1200):
+        busy.run(f"INSERT INTO t VALUES ({number}, 'x')", f"DELETE FROM u WHERE id = {number - 1000}")
+        busy.ingest()
+        if number % 5 == 0:
+            busy.apply()
+            results(maintain(busy))
+    busy.catch_up()
+    results(maintain(busy, later=2 * DAY))
+    assert file_count(busy, *CHANGES) < 20
+    assert file_count(busy, *SILVER) < 20
+    assert len(list(busy.path(*CHANGES).glob("*.parquet"))) < 30
+    assert_sound(busy)
