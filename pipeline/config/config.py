@@ -370,7 +370,8 @@ class Maintenance:
         ByteCount,
         Field(
             description="Size below which a file is small, such as `16MB`. A merged file has about four times"
-            " as much at most. `0` merges none.",
+            " as much at most. In silver a file is small below 2 MB, of tables above 8 GB below a 4,000th of"
+            " the table. `0` merges none.",
             examples=["16MB"],
         ),
     ] = 16 << 20

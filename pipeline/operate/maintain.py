@@ -35,6 +35,7 @@ from pipeline.delta.txn import OURS
 from pipeline.delta.vacuum import RETENTION, find_unneeded, remove_files
 from pipeline.errors import ConfigError, report_error
 from pipeline.operate.lake_tables import own_tables, silver_tables
+from pipeline.silver.data_layout import file_size
 from pipeline.silver.writer_choice import unsupported_feature
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
@@ -202,7 +203,7 @@ class _Maintainer:
 
         def merge() -> None:
             nonlocal done
-            done = self._merge(done, table, is_changes=is_own and name == _CHANGES)
+            done = self._merge(done, table, is_own=is_own, is_changes=is_own and name == _CHANGES)
 
         retry_conflicts(merge)
         done = replace(done, removed_log_files=self._clean_log(table))
@@ -210,9 +211,11 @@ class _Maintainer:
             done = replace(done, removed_files=self._vacuum(table))
         return done
 
-    def _merge(self, done: MaintainedTable, table: LakeTable, *, is_changes: bool) -> MaintainedTable:
-        rules, snapshot = self.rules, table.snapshot()
-        limits = MergeLimits(rules.small_files, rules.small_file_size, _MERGED_FILE * rules.small_file_size)
+    def _merge(
+        self, done: MaintainedTable, table: LakeTable, *, is_own: bool, is_changes: bool
+    ) -> MaintainedTable:
+        snapshot = table.snapshot()
+        limits = self._limits(None if is_own else sum(int(add["size"]) for add in snapshot.files.values()))
         if is_changes:
             assert table.local_path is not None
             groups, layout = plan_changes(table.local_path, snapshot, limits), changes_layout()
@@ -229,6 +232,14 @@ class _Maintainer:
             should_stop=self.stop.is_set,
         )
         return replace(done, merged=done.merged + count.removed, merged_into=done.merged_into + count.added)
+
+    def _limits(self, silver_bytes: int | None) -> MergeLimits:
+        """Return when files are merged; those of silver become no larger than apply leaves them."""
+        few, small = self.rules.small_files, self.rules.small_file_size
+        if silver_bytes is None:
+            return MergeLimits(few, small, _MERGED_FILE * small)
+        size = file_size(silver_bytes)
+        return MergeLimits(few, min(small, size // _MERGED_FILE), min(_MERGED_FILE * small, size))
 
     def _set_retention(self, table: LakeTable) -> None:
         """Set how long an own table keeps old versions, unless somebody else has set that."""

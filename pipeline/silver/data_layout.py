@@ -26,7 +26,8 @@ _FILES = 1000  # of a table, from where its files become larger
 
 _INTEGERS = frozenset({"SMALLINT", "INT", "BIGINT"})
 _TIMES = frozenset({"TIMESTAMP", "TIMESTAMP_NTZ"})
-_DECIMAL = re.compile(r"DECIMAL\(\d+,\d+\)")
+# other writers round the statistics of wider ones
+_DECIMAL = re.compile(r"DECIMAL\((\d|1[0-5]),\d+\)")
 _MILLISECOND = 1000  # microseconds, by which Spark may cut off the bounds of times
 _CACHED_FILES = 1 << 15
 

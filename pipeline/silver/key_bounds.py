@@ -23,7 +23,8 @@ _MOST_RANGES = 32
 _MOST_TEXT = 200  # characters of a bound
 
 _INTEGERS = frozenset({"SMALLINT", "INT", "BIGINT"})
-_DECIMAL = re.compile(r"DECIMAL\(\d+,\d+\)")
+# other writers round the statistics of wider ones
+_DECIMAL = re.compile(r"DECIMAL\((\d|1[0-5]),\d+\)")
 _EPOCH = date(1970, 1, 1)
 
 

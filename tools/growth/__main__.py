@@ -19,6 +19,7 @@ from tools.growth.parts.held import print_held
 from tools.growth.plot import write_plot
 
 HELD = "held"
+_NAMES = [*PARTS, HELD]
 _IMAGES = Path("docs/images")
 
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure; return 1 if a law does not hold."""
     options = _parse(arguments)
     is_lawful = True
-    for name in options.parts or [*PARTS, HELD]:
+    for name in options.parts or _NAMES:
         if name == HELD:
             is_lawful &= print_held(options.scale, options.folder)
             continue
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.growth", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: all of {', '.join([*PARTS, HELD])}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: all of {', '.join(_NAMES)}")
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full sizes (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="batches whose median counts (%(default)s)")
     parser.add_argument("--writer", action="append", choices=("native", "spark"), help="default: both")
@@ -57,8 +58,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, default=_IMAGES, help="folder of the plots (%(default)s)")
     parser.add_argument("--no-plot", dest="plot", action="store_const", const=None, help="write no plot")
     options = parser.parse_args(arguments)
-    if unknown := sorted(set(options.parts) - {*PARTS, HELD}):
-        parser.error(f"no part {', '.join(unknown)}. Choose from {', '.join([*PARTS, HELD])}.")
+    if unknown := sorted(set(options.parts) - set(_NAMES)):
+        parser.error(f"no part {', '.join(unknown)}. Choose from {', '.join(_NAMES)}.")
     if options.scale <= 0:
         parser.error("--scale must be above 0.")
     if options.rounds < 1:
