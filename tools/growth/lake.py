@@ -113,7 +113,7 @@ class GrowingLake(NativeLake):
                 query = f"{_FILL.format(key=key, more=more)} FROM range({start}, {start + count}) AS r(i)"
                 rows = connection.sql(query).to_arrow_table()
                 if self.has_uuids:
-                    self._uuids += rows.column("id").slice(0, 20).to_pylist()
+                    self._uuids += rows.column("id").to_pylist()[:: max(1, count // 20)]
                 yield rows
 
     def land_batch(self, keys: str) -> None:
