@@ -10,8 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class CrashStep(enum.Enum):
-    """Every step, in the order of the data's way."""
+class Step(enum.Enum):
+    """A step with a name."""
+
+
+class CrashStep(Step):
+    """Every step of the jobs, in the order of the data's way."""
 
     SEAL_CHANGES = "changes are sealed"
     MOVE_FILE = "a file is moved"
@@ -27,16 +31,27 @@ class CrashStep(enum.Enum):
     RECORD_MANIFEST = "a manifest is recorded"
 
 
-def _ignore(step: CrashStep, moment: str) -> None:
+class ForgetStep(Step):
+    """Every step of `pgdelta forget`, in order."""
+
+    RECORD_INTENT = "the keys to erase are recorded"
+    ERASE_RECORDS = "rows of the pipeline's own tables are erased"
+    ERASE_BRONZE = "rows of bronze are erased"
+    END_HISTORY = "the history of a table is ended"
+    RECORD_RECEIPT = "the receipt is recorded"
+    REMOVE_INTENT = "the keys to erase are removed"
+
+
+def _ignore(step: Step, moment: str) -> None:
     del step, moment
 
 
-observer: Callable[[CrashStep, str], None] = _ignore
+observer: Callable[[Step, str], None] = _ignore
 """Called with each step before and after it (`before`, `after`); tests put theirs in its place."""
 
 
 @contextmanager
-def crash_step(step: CrashStep) -> Iterator[None]:
+def crash_step(step: Step) -> Iterator[None]:
     """Run a step; an exception in it means that it may or may not have happened."""
     observer(step, "before")
     yield

@@ -36,6 +36,9 @@ from pipeline.errors import LakeError, SpoolError
 from pipeline.private_files import make_private_folder
 from pipeline.protocol.lsn import LSN
 
+FOLDERS = STREAM, COPIES = "staging", "copies"
+"""Where runs have their staged files, below `_pgdelta`."""
+
 _BLOCK = 1 << 20  # bytes
 _REPETITIVE = ["op", "schema_name", "table_name", "old_kind", "relation_version", "relation_id", "origin"]
 # NFS locks no folder that is open for reading only
@@ -167,7 +170,7 @@ class StagingFolder:
     Raises LakeError if a symbolic link is in the place of the folder that holds those of all runs.
     """
 
-    def __init__(self, lake: Lake, name: str = "staging") -> None:
+    def __init__(self, lake: Lake, name: str = STREAM) -> None:
         self._lake = lake
         self._local_root = lake.local_root
         self._lock: int | None = None
@@ -209,6 +212,15 @@ class StagingFolder:
             self._lock = None
             with suppress(OSError):  # others have theirs in it
                 self.path.parent.rmdir()
+
+
+def remove_dead_runs(lake_root: str) -> None:
+    """Remove the staged files of runs that ended; `lake_root` is a path on this machine."""
+    for name in FOLDERS:
+        runs = Path(lake_root, "_pgdelta", name)
+        if runs.is_dir() and not runs.is_symlink():
+            for path in runs.iterdir():
+                _remove_unless_locked(path)
 
 
 def _remove_unless_locked(path: Path) -> None:

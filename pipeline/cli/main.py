@@ -19,6 +19,7 @@ from pipeline.cli.commands.audit import audit
 from pipeline.cli.commands.check import check
 from pipeline.cli.commands.completion import completion
 from pipeline.cli.commands.demo import demo
+from pipeline.cli.commands.forget import forget
 from pipeline.cli.commands.ingest import ingest
 from pipeline.cli.commands.maintain import maintain
 from pipeline.cli.commands.optimize import optimize
@@ -66,6 +67,7 @@ for _command in (
     rebuild,
     maintain,
     optimize,
+    forget,
 ):
     cli.add_command(_command)
 

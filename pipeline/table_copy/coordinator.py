@@ -16,7 +16,7 @@ from contextlib import closing
 
 from pipeline.bronze.copies import CopyRow, abandoned_row, complete_row, reading_row
 from pipeline.bronze.copy_states import CopyHistory
-from pipeline.bronze.staged_files import StagingFolder
+from pipeline.bronze.staged_files import COPIES, StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.errors import SourceError, report_error
@@ -173,7 +173,7 @@ class CopyCoordinator:
     def _copy(self, snapshot: Snapshot, tables: Sequence[TableCopy]) -> None:
         """Land what a snapshot has of the tables, and record which of them are complete."""
         copying = self._config.source.copying
-        with closing(StagingFolder(self._bronze.lake, "copies")) as staging:
+        with closing(StagingFolder(self._bronze.lake, COPIES)) as staging:
             readers = ReaderPool(
                 self._writer,
                 staging,

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from pipeline.bronze.changes_scan import MAX_LSN
 from pipeline.bronze.copy_states import COMPLETE
+from pipeline.bronze.erasures import ErasureLog, Erasures
 from pipeline.bronze.log import Bronze, count_copied_rows
 from pipeline.bronze.surveys import number_of_interval
 from pipeline.config.config import Config
@@ -46,6 +47,7 @@ class LoggedChanges:
     def __init__(self, bronze: Bronze, version: int) -> None:
         self._bronze = bronze
         self._version = version
+        self.erasures = Erasures()  # of the commits that were read
 
     def commits(self) -> Iterator[LoggedCommit]:
         """Yield the commits that the log still has, in the order of their versions."""
@@ -54,31 +56,39 @@ class LoggedChanges:
                 return
             information = commit_info(actions) or {}
             operation = str(information.get("operation", "commit without a name"))
+            metadata = user_metadata_of(information)
+            self.erasures.add_commit(metadata)
             milliseconds = information.get("inCommitTimestamp") or information.get("timestamp")
             yield LoggedCommit(
                 version,
                 operation,
                 operation not in ROW_PRESERVING,
-                user_metadata_of(information),
+                metadata,
                 None if milliseconds is None else from_microseconds(1000 * int(milliseconds)),
             )
 
     def count(self, bounds: Sequence[LSN]) -> list[int]:
-        """Return how many changes that commits count end in each (bound, next]."""
+        """Return how many changes that commits count end in each (bound, next], erased ones too."""
         sql = f"""
             SELECT {number_of_interval(bounds)} AS number, count(*) FROM {{changes}} WHERE gid IS NULL
             GROUP BY 1
         """
         counts = {row[0]: row[1] for row in self._select(sql, bounds[0], bounds[-1])}
-        return [counts.get(number, 0) for number in range(len(bounds) - 1)]
+        erased = self.erasures
+        return [
+            counts.get(number, 0) + erased.count(bounds[number], bounds[number + 1])
+            for number in range(len(bounds) - 1)
+        ]
 
     def prepared_rows(self) -> int:
         """Return how many changes of prepared transactions there are."""
         return sum(row[0] for row in self._select("SELECT count_if(gid IS NOT NULL) FROM {changes}"))
 
     def copied_rows(self) -> Counter[int]:
-        """Return how many rows of each copy there are, by its id."""
-        return count_copied_rows(self._bronze.changes, self._bronze.changes.snapshot(self._version))
+        """Return how many rows of each copy there are, by its id, erased ones too."""
+        found = count_copied_rows(self._bronze.changes, self._bronze.changes.snapshot(self._version))
+        found.update(ErasureLog(self._bronze.lake).add_to(self.erasures).copies)
+        return found
 
     def _select(self, sql: str, start: LSN = INVALID, end: LSN = MAX_LSN) -> list[tuple[int, ...]]:
         columns = ("end_lsn", "gid")
@@ -91,6 +101,7 @@ class Audit:
 
     `counted` is how many changes were compared, None if the chain does not record how many there should be;
     `prepared_rows` are changes that no commit counts, `copies` the complete table copies that were compared.
+    `erased` are changes and copied rows that `pgdelta forget` erased.
     """
 
     pipeline: str
@@ -99,6 +110,7 @@ class Audit:
     counted: int | None = None
     prepared_rows: int = 0
     copies: int = 0
+    erased: int = 0
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -141,6 +153,7 @@ class Audit:
                 "changes": self.counted,
                 "of_prepared_transactions": self.prepared_rows,
                 "complete_copies": self.copies,
+                "erased": self.erased,
             },
         }
 
@@ -191,6 +204,8 @@ class Audit:
         agree = "differ, see above" if self.differences else "agree with what the commits recorded"
         copies = f"{self.copies:,} complete table {'copy' if self.copies == 1 else 'copies'}"
         lines.append(f"rows {agree}: {self.counted:,} changes and {copies} were compared")
+        if self.erased:
+            lines.append(f"erased by pgdelta forget, and counted: {self.erased:,} changes and copied rows")
         if self.prepared_rows:
             lines.append(
                 f"not compared: {self.prepared_rows:,} changes of prepared transactions and logical messages"
@@ -233,4 +248,6 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
     differences = row_findings(compare_counts(intervals, changes.count)) if intervals else []
     differences += copy_findings(recorded, changes.copied_rows()) if recorded else []
     counted = None if intervals is None else sum(interval.changes for interval in intervals)
-    return Audit(config.pipeline, chain, tuple(differences), counted, changes.prepared_rows(), len(recorded))
+    erased = sum(changes.erasures.changes.values()) + sum(changes.erasures.copies.values())
+    prepared = changes.prepared_rows()
+    return Audit(config.pipeline, chain, tuple(differences), counted, prepared, len(recorded), erased)

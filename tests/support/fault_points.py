@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from pipeline import crash_steps
-from pipeline.crash_steps import CrashStep
+from pipeline.crash_steps import CrashStep, Step
 from tests.support.pipelines import Crash
 
 WHEN = ("before", "after")
@@ -66,7 +67,7 @@ CELLS = tuple(Cell(*cell) for cell in product(CrashStep, WHEN, FAULTS))
 
 
 @contextmanager
-def observed(observer: Callable[[CrashStep, str], None]) -> Iterator[None]:
+def observed(observer: Callable[[Any, str], None]) -> Iterator[None]:
     """Call a function before and after every step until the end of the block."""
     previous, crash_steps.observer = crash_steps.observer, observer
     try:
@@ -77,7 +78,7 @@ def observed(observer: Callable[[CrashStep, str], None]) -> Iterator[None]:
 
 @contextmanager
 def crash_at(
-    wanted: CrashStep,
+    wanted: Step,
     when: str = "before",
     *,
     passing: int = 0,
@@ -87,7 +88,7 @@ def crash_at(
     count = 0
     lock = threading.Lock()
 
-    def observe(step: CrashStep, moment: str) -> None:
+    def observe(step: Step, moment: str) -> None:
         nonlocal count
         if (step, moment) == (wanted, when):
             with lock:
@@ -105,7 +106,7 @@ def struck(cell: Cell) -> Iterator[threading.Event]:
     """Let the fault strike once at its step; the event is set once it did."""
     has_struck = threading.Event()
 
-    def strike(step: CrashStep, moment: str) -> None:
+    def strike(step: Step, moment: str) -> None:
         if (step, moment) == (cell.step, cell.when) and not has_struck.is_set():
             has_struck.set()
             FAULTS[cell.fault]()

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from pipeline import crash_steps
-from pipeline.crash_steps import CrashStep
+from pipeline.crash_steps import CrashStep, Step
 from pipeline.delta import native_commit
 from pipeline.ingest import capture
 
@@ -31,7 +31,7 @@ def hold_up(moment: str) -> None:
             seen += 1
             os.killpg(0, signal.SIGSTOP)
 
-    def observe(step: CrashStep, when: str) -> None:
+    def observe(step: Step, when: str) -> None:
         nonlocal seen, has_changes
         if step is CrashStep.MOVE_FILE:
             has_changes = True

@@ -1,0 +1,208 @@
+"""End the history of a Delta table on a file system of this machine: only its newest version remains.
+
+Values of rows that were removed stay in files of old versions, and their bounds in the log. Files that the
+newest version does not name are removed at once, and the log is cut: an empty commit, a checkpoint of it, and
+nothing older. Every step can be run again. A file that no commit of the log names may belong to a writer that
+has not committed yet; it is left while it is young, unless the caller finds rows in it that must go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from pipeline.delta.checkpoint_files import commit_name, list_log
+from pipeline.delta.checkpoints import write_checkpoint
+from pipeline.delta.native_commit import Operation, commit_version, read_commit, vector_file
+from pipeline.delta.sync import sync_folder
+from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import Snapshot
+from pipeline.delta.txn import OURS
+from pipeline.errors import LakeError
+
+YOUNG = 3600.0  # seconds in which a writer may still commit a file
+_LOG = "_delta_log"
+_SHADOW = ".checkpoint-"
+_COMMIT_INFO = "commitInfo"
+
+
+@dataclass(slots=True)
+class RemovedFiles:
+    """How many files were removed, of how many bytes; `left` are young files that no commit names."""
+
+    count: int = 0
+    byte_count: int = 0
+    left: int = 0
+
+    def remove(self, path: Path) -> None:
+        """Remove a file and Hadoop's checksum of it."""
+        self.byte_count += path.stat().st_size
+        path.unlink()
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        self.count += 1
+
+
+def why_not_endable(snapshot: Snapshot) -> str | None:
+    """Return why the history of a table cannot be ended, None if it can."""
+    if snapshot.configuration.get("delta.enableInCommitTimestamps", "false").lower() == "true":
+        return "the table property delta.enableInCommitTimestamps"
+    if snapshot.configuration.get("delta.checkpointPolicy", "classic").lower() != "classic":
+        return "the table property delta.checkpointPolicy"
+    if any(add["path"].startswith(("/", "file:")) or "://" in add["path"] for add in snapshot.files.values()):
+        return "files outside of its folder"
+    return None
+
+
+def remove_old_files(table: LakeTable, must_go: Callable[[Path], bool]) -> RemovedFiles:
+    """Remove the files in the table's folder that its newest version does not name.
+
+    `must_go` is asked about young files that no commit names: true removes them at once.
+    """
+    folder = table.folder
+    found = list(_files_in(folder))  # before the log is read: what is committed meanwhile is no old file
+    named = _named_in_log(folder)
+    kept = names_of(table.snapshot())
+    removed = RemovedFiles()
+    for path in found:
+        name = path.relative_to(folder).as_posix()
+        if name in kept or not path.exists() or _is_checksum_of(path, folder, kept):
+            continue
+        is_old = name in named or path.stat().st_mtime < time.time() - YOUNG
+        if is_old or must_go(path):
+            removed.remove(path)
+        else:
+            removed.left += 1
+    for shadow in folder.glob(f"{_SHADOW}*"):  # they have links to old commits
+        shutil.rmtree(shadow, ignore_errors=True)
+    sync_folder(folder)
+    return removed
+
+
+def names_of(snapshot: Snapshot) -> set[str]:
+    """Return the files that a version names, relative to the table's folder."""
+    names: set[str] = set()
+    for add in snapshot.files.values():
+        names |= _names_in(add)
+    return names
+
+
+def cut_log(table: LakeTable, metadata: Mapping[str, Any]) -> int:
+    """Commit an empty version, with a checkpoint, and remove everything older from the log.
+
+    `metadata` is recorded in the commit, besides that pgdelta made it. Returns the version. A log that is cut
+    already is left as it is.
+    """
+    log = table.folder / _LOG
+    version = table.version()
+    if not _is_cut(log, version):
+        operation = Operation("VACUUM END", {"status": "COMPLETED"}, {}, json.dumps({OURS: 1, **metadata}))
+        version = commit_version(table.folder, version, [], operation)
+        _checkpoint(table, version)
+    _remove_before(log, version)
+    table.forget_log()
+    return version
+
+
+def old_files(table: LakeTable, *, log_too: bool) -> Iterator[Path]:
+    """Yield the files that the newest version does not name, and with `log_too` those of older versions."""
+    folder, snapshot = table.folder, table.snapshot()
+    kept = names_of(snapshot)
+    for path in _files_in(folder):
+        if path.relative_to(folder).as_posix() not in kept and not _is_checksum_of(path, folder, kept):
+            yield path
+    if log_too:
+        yield from (
+            p for p in (folder / _LOG).rglob("*") if p.is_file() and not _is_kept(p, snapshot.version)
+        )
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        if Path(root) == folder:
+            folders[:] = [each for each in folders if each != _LOG and not each.startswith(_SHADOW)]
+        yield from (Path(root, name) for name in names)
+
+
+def _is_checksum_of(path: Path, folder: Path, kept: set[str]) -> bool:
+    if not (path.name.startswith(".") and path.name.endswith(".crc")):
+        return False
+    return path.with_name(path.name[1:-4]).relative_to(folder).as_posix() in kept
+
+
+def _names_in(action: Mapping[str, Any]) -> set[str]:
+    names = {unquote(action["path"])}
+    vector = action.get("deletionVector")
+    if vector and vector["storageType"] == "u":
+        names.add(vector_file(vector["pathOrInlineDv"]))
+    return names
+
+
+def _named_in_log(folder: Path) -> set[str]:
+    """Return all files that the commits of the log name."""
+    names: set[str] = set()
+    log = folder / _LOG
+    for version in list_log(str(log)).commits:
+        for action in read_commit(log, version) or ():
+            for kind in ("add", "remove", "cdc"):
+                if kind in action:
+                    names |= _names_in(action[kind])
+    return names
+
+
+def _is_cut(log: Path, version: int) -> bool:
+    """Return whether the newest version is an empty commit of ours that has a checkpoint."""
+    actions = read_commit(log, version)
+    if actions is None or any(set(action) != {_COMMIT_INFO} for action in actions):
+        return False
+    is_ours = all(OURS in (a[_COMMIT_INFO].get("userMetadata") or "") for a in actions)
+    return is_ours and (log / _checkpoint_name(version)).exists()
+
+
+def _checkpoint(table: LakeTable, version: int) -> None:
+    path = table.folder / _LOG / _checkpoint_name(version)
+    try:
+        write_checkpoint(table.folder, version)
+    except Exception:  # a table feature that only Spark knows
+        from pipeline.delta.spark.log import delta_log
+
+        delta_log(table.spark, table.path).checkpoint()
+    if not path.exists():
+        raise LakeError(
+            f"The log of {table.path} got no checkpoint of version {version}, so older versions were kept. "
+            "Run the same command again."
+        )
+
+
+def _checkpoint_name(version: int) -> str:
+    return f"{version:020}.checkpoint.parquet"
+
+
+def _remove_before(log: Path, version: int) -> None:
+    last = json.loads((log / "_last_checkpoint").read_bytes())
+    if int(last["version"]) != version:
+        raise LakeError(f"Another process writes checkpoints to {log}. Run the same command again.")
+    for path in sorted(log.rglob("*")):
+        if path.is_file() and not _is_kept(path, version):
+            path.unlink(missing_ok=True)
+    sync_folder(log)
+
+
+def _is_kept(path: Path, version: int) -> bool:
+    """Return whether a file of the log belongs to the newest version, or to one that came meanwhile."""
+    name = path.name.removeprefix(".")
+    digits = name.partition(".")[0]
+    if name.startswith("_last_checkpoint"):
+        return True
+    is_plain = name.removesuffix(".crc") in (
+        commit_name(version),
+        _checkpoint_name(version),
+        f"{version:020}",
+    )
+    return is_plain or (digits.isdigit() and len(digits) == 20 and int(digits) > version)

@@ -1,0 +1,177 @@
+"""Erase rows of `bronze/changes`: find the keys of a subject, and write the files that have its rows again.
+
+A commit replaces these files by files without the rows. It changes no offset, and readers that follow the
+table skip it (`dataChange` is false). It records how many changes it erased by the LSN at which they ended,
+and how many copied rows by copy, so that `pgdelta audit` still knows how many rows bronze has to have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pipeline.bronze.erasures import ERASED, ERASED_COPIES, FORGET, FORGET_ID
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.schema import CHANGES
+from pipeline.bronze.staged_files import StagedFileWriter
+from pipeline.delta.data_files import DataFile
+from pipeline.delta.native_commit import Action, Operation, remove_action, remove_uncommitted
+from pipeline.delta.rows import named_if_damaged
+from pipeline.delta.table import LakeTable
+from pipeline.delta.table_log import data_path
+from pipeline.delta.txn import OURS
+from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(slots=True)
+class ErasedRows:
+    """What is erased from one place; `changes` are counted by end LSN, `copies` by the id of the copy.
+
+    `commit_lsns` are those of the erased rows.
+    """
+
+    rows: int = 0
+    files: int = 0
+    byte_count: int = 0  # of the files that had the rows
+    changes: Counter[int] = field(default_factory=Counter)
+    copies: Counter[int] = field(default_factory=Counter)
+    commit_lsns: set[int] = field(default_factory=set)
+
+    def add(self, rows: pa.Table) -> None:
+        """Count rows of `changes`."""
+        self.rows += rows.num_rows
+        for op, gid, end_lsn, copy_id, commit_lsn in zip(
+            *(rows.column(n).to_pylist() for n in ("op", "gid", "end_lsn", "copy_id", "commit_lsn")),
+            strict=True,
+        ):
+            self.commit_lsns.add(commit_lsn)
+            if op == "R":
+                self.copies[copy_id] += 1
+            elif gid is None:
+                self.changes[end_lsn] += 1
+
+
+_FACTS = ("op", "gid", "end_lsn", "copy_id", "commit_lsn")
+
+
+def find_keys(bronze: Bronze, table: ForgottenTable, keys: Sequence[str]) -> set[str]:
+    """Return the keys with all those that key changes in `changes` or `prepared` connect with them."""
+    changes: set[tuple[str, str]] = set()
+    subject = SubjectRows(table)
+    for place in (bronze.changes, bronze.prepared):
+        for rows in _scan(place, SubjectRows.COLUMNS):
+            changes |= subject.key_changes(rows)
+    return close_keys(keys, changes)
+
+
+def count_rows(place: LakeTable, subject: SubjectRows) -> ErasedRows:
+    """Return what is to be erased from the newest version of `changes` or `prepared`."""
+    found = ErasedRows()
+    for _, add in _files(place):
+        before = found.rows
+        for rows in _row_groups(place, add, (*SubjectRows.COLUMNS, *_FACTS)):
+            found.add(rows.filter(subject.mask(rows)))
+        if found.rows > before:
+            found.files += 1
+            found.byte_count += add["size"]
+    return found
+
+
+def erase_rows(bronze: Bronze, subject: SubjectRows, forget_id: str) -> ErasedRows:
+    """Erase the rows from `changes` in one commit, and return what was erased."""
+    place = bronze.changes
+    snapshot = place.snapshot()
+    found = ErasedRows()
+    removes: list[Action] = []
+    files: list[DataFile] = []
+    try:
+        for _, add in _files(place):
+            before = found.rows
+            count_file(place, add, subject, found)
+            if found.rows == before:
+                continue
+            found.files += 1
+            found.byte_count += add["size"]
+            removes.append(remove_action(add, data_change=False))
+            files += _rewrite(place, add, subject)
+        if removes:
+            metadata = {
+                OURS: 1,
+                "operation": FORGET,
+                FORGET_ID: forget_id,
+                ERASED: sorted(found.changes.items()),
+                ERASED_COPIES: sorted(found.copies.items()),
+            }
+            metrics = {"numDeletedRows": str(found.rows), "numRemovedFiles": str(len(removes))}
+            operation = Operation("DELETE", {"predicate": "[]"}, metrics, json.dumps(metadata))
+            adds = [file.action(data_change=False) for file in files]
+            place.commit(snapshot, [*removes, *adds], {}, operation)
+    except BaseException as error:
+        remove_uncommitted(place.folder, snapshot.version, [file.name for file in files], error)
+        raise
+    return found
+
+
+def count_file(place: LakeTable, add: dict[str, Any], subject: SubjectRows, found: ErasedRows) -> None:
+    """Add what a file has of the subject."""
+    for rows in _row_groups(place, add, (*SubjectRows.COLUMNS, *_FACTS)):
+        found.add(rows.filter(subject.mask(rows)))
+
+
+def _rewrite(place: LakeTable, add: dict[str, Any], subject: SubjectRows) -> list[DataFile]:
+    """Write the other rows of a file to a new one; return none if there are none."""
+    import pyarrow.compute as pc
+
+    writer = StagedFileWriter(place.folder)
+    try:
+        for rows in _row_groups(place, add, CHANGES.names):
+            kept = rows.filter(pc.invert(subject.mask(rows)))
+            if kept.num_rows:
+                writer.write(kept)
+        if writer.row_count:
+            return [writer.close().data]
+    except BaseException:
+        writer.discard()
+        raise
+    writer.discard()
+    return []
+
+
+def _scan(place: LakeTable, columns: Sequence[str]) -> Iterator[pa.Table]:
+    for _, add in _files(place):
+        yield from _row_groups(place, add, columns)
+
+
+def _files(place: LakeTable) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the files of the newest version."""
+    yield from ((key, dict(add)) for key, add in place.snapshot().files.items())
+
+
+def _row_groups(place: LakeTable, add: dict[str, Any], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of a file, a row group at a time; columns that it does not have are NULL."""
+    assert place.local_path is not None
+    yield from read_changes(data_path(place.local_path, add["path"]), columns)
+
+
+def read_changes(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of a file of `changes` or `prepared`, a row group at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([CHANGES.field(name) for name in columns])
+    with named_if_damaged(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        present = set(file.schema_arrow.names)
+        for group in range(file.num_row_groups):
+            read = file.read_row_group(group, columns=[name for name in columns if name in present])
+            count = file.metadata.row_group(group).num_rows
+            arrays = [
+                read.column(each.name).cast(each.type) if each.name in present else pa.nulls(count, each.type)
+                for each in schema
+            ]
+            yield pa.Table.from_arrays(arrays, schema=schema)

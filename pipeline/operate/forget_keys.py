@@ -1,0 +1,266 @@
+"""The keys that `pgdelta forget` erases, and which rows have one of them. No input or output.
+
+A key is one text: the texts of its columns in the order of the newest relation version that has a key. Equal
+values have equal texts, so `1.0` and `1.00` of a numeric are one. The set of keys is closed under key
+changes: an UPDATE from one key to another adds both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pipeline.bronze.relations import SourceColumn, SourceRelation
+from pipeline.errors import ConfigError, LakeError
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SEPARATOR = "\x1f"
+_BPCHAR, _NUMERIC = 1042, 1700
+_INTEGERS = frozenset({20, 21, 23, 26})
+_TEXTS = frozenset({25, 1043, _BPCHAR})
+_UUID = 2950
+_NUMBER, _TEXT, _PADDED_TEXT, _UUID_TEXT = "number", "text", "padded text", "uuid"
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenTable:
+    """The source table whose keys are erased, as bronze knows it.
+
+    `oids` are those of all tables that had the name, `names` all names that these tables had. `key` are the
+    columns of the key, `families` how their texts compare. `indexes` has, for each relation version, the
+    0-based positions of these columns in its tuples.
+    """
+
+    name: TableName
+    oids: frozenset[int]
+    names: frozenset[TableName]
+    key: tuple[SourceColumn, ...]
+    families: tuple[str, ...]
+    indexes: Mapping[int, tuple[int, ...]]
+    key_names: frozenset[tuple[str, ...]]  # the names that these columns had
+
+    def key_of(self, texts: Sequence[str]) -> str:
+        """Return the key with these texts, one for each column, however a person or a table spells them.
+
+        Raises ValueError if a text is no value of the column's type.
+        """
+        import pyarrow as pa
+
+        spelled = [_as_printed(text, family) for text, family in zip(texts, self.families, strict=True)]
+        found: str = self.keys_of([pa.array([text], pa.string()) for text in spelled])[0].as_py()
+        return found
+
+    def keys_of(self, columns: Sequence[Any]) -> Any:
+        """Return the key of each row from the Arrow texts of its columns; NULL if one of them is NULL."""
+        import pyarrow.compute as pc
+
+        same = [_one_spelling(each, family) for each, family in zip(columns, self.families, strict=True)]
+        return pc.binary_join_element_wise(*same, _SEPARATOR, null_handling="emit_null")
+
+    def key_in_json(self, text: str | None) -> str | None:
+        """Return the key in a JSON object of names and texts, None if it has other columns or a NULL."""
+        try:
+            found = json.loads(text or "{}")
+            for names in self.key_names:
+                if isinstance(found, dict) and set(found) == set(names) and None not in found.values():
+                    return self.key_of([str(found[name]) for name in names])
+        except ValueError:
+            pass
+        return None
+
+
+def plan_table(name: TableName, relations: Iterable[SourceRelation]) -> ForgottenTable:
+    """Return the table of a name; raise ConfigError or LakeError if its keys cannot be erased safely."""
+    relations = list(relations)
+    oids = frozenset(each.oid for each in relations if each.name == name)
+    if not oids:
+        raise ConfigError(f"Bronze has no table {name}. Run pgdelta status to list the tables.")
+    ours = [each for each in relations if each.oid in oids]
+    names = frozenset(each.name for each in ours)
+    for each in relations:
+        if each.name in names and each.oid not in oids:
+            raise LakeError(
+                f"The name {each.name} was also that of another table, so rows of both could be erased. "
+                f"Run {each.name.command('forget')}, which erases from all tables that had the name."
+            )
+    keyed = [each for each in ours if each.key and each.name == name] or [each for each in ours if each.key]
+    if not keyed:
+        raise LakeError(
+            f"The key of {name} is not known, so its rows cannot be told apart. Give the table a primary key "
+            "or REPLICA IDENTITY USING INDEX at the source, and run pgdelta ingest."
+        )
+    newest = max(keyed, key=lambda each: each.lsn)
+    key = tuple(column for column in newest.columns if column.name in newest.key)
+    columns = {each.version: _columns_of(each, key, newest) for each in ours}
+    families = tuple(_family_of([of[n][1] for of in columns.values()], name) for n in range(len(key)))
+    return ForgottenTable(
+        name,
+        oids,
+        names,
+        key,
+        families,
+        {version: tuple(index for index, _ in of) for version, of in columns.items()},
+        frozenset(tuple(column.name for _, column in of) for of in columns.values()),
+    )
+
+
+def _columns_of(
+    relation: SourceRelation, key: Sequence[SourceColumn], newest: SourceRelation
+) -> list[tuple[int, SourceColumn]]:
+    """Return the positions and columns of the key in a relation version."""
+    found = []
+    for wanted in key:
+        numbers_are_known = wanted.attribute_number is not None and relation.is_in_catalog
+        for index, column in enumerate(relation.columns):
+            if relation.oid == newest.oid and numbers_are_known:
+                is_same = column.attribute_number == wanted.attribute_number
+            else:
+                is_same = column.name == wanted.name
+            if is_same:
+                found.append((index, column))
+    names = {column.name for _, column in found}
+    if len(found) != len(key) or (relation.key and names != set(relation.key)):
+        raise LakeError(
+            f"Table {relation.name} had another key before, by which its older changes cannot be told apart. "
+            "pgdelta forget erases rows of tables that always had the same key columns."
+        )
+    return found
+
+
+def _family_of(columns: Sequence[SourceColumn], name: TableName) -> str:
+    oids = {column.base_oid for column in columns}
+    if oids <= _INTEGERS | {_NUMERIC}:
+        return _NUMBER
+    if oids == {_UUID}:
+        return _UUID_TEXT
+    if oids <= _TEXTS:
+        return _PADDED_TEXT if _BPCHAR in oids else _TEXT
+    raise LakeError(
+        f"The key of {name} has a type, or had one before, that pgdelta forget does not support: it supports "
+        "integers, numeric, text, varchar, char and uuid. Nothing was erased."
+    )
+
+
+def _one_spelling(texts: Any, family: str) -> Any:
+    """Return texts, as PostgreSQL prints them, of which those of equal values are equal."""
+    import pyarrow.compute as pc
+
+    if family == _NUMBER:
+        texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+\.[0-9]*?)0+$", r"\1")
+        return pc.replace_substring_regex(texts, r"\.$", "")
+    return pc.utf8_rtrim(texts, " ") if family == _PADDED_TEXT else texts
+
+
+def _as_printed(text: str, family: str) -> str:
+    """Return a text in the form that PostgreSQL prints; raise ValueError if it has none."""
+    if family == _UUID_TEXT:
+        return str(UUID(text.strip()))
+    if family != _NUMBER:
+        return text
+    try:
+        number = Decimal(text.strip())
+    except InvalidOperation:
+        raise ValueError("not a number") from None
+    return format(number or Decimal(0), "f") if number.is_finite() else text.strip()
+
+
+def close_keys(keys: Iterable[str], changes: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the keys with all those that key changes, given as (old, new), connect with them."""
+    neighbours: dict[str, set[str]] = {}
+    for old, new in changes:
+        neighbours.setdefault(old, set()).add(new)
+        neighbours.setdefault(new, set()).add(old)
+    found: set[str] = set()
+    waiting = list(keys)
+    while waiting:
+        key = waiting.pop()
+        if key not in found:
+            found.add(key)
+            waiting += neighbours.get(key, ())
+    return found
+
+
+class SubjectRows:
+    """Finds the changes of a table that have one of the keys, or change one key to another."""
+
+    COLUMNS = ("relation_version", "old", "new", "unsent")
+
+    def __init__(self, table: ForgottenTable, keys: Iterable[str] = ()) -> None:
+        import pyarrow as pa
+
+        self._table = table
+        self._keys = pa.array(sorted(keys), pa.string())
+
+    def mask(self, rows: pa.Table) -> Any:
+        """Return which rows have one of the keys, as an Arrow array of BOOLEAN."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = np.zeros(rows.num_rows, dtype=bool)
+        for indexes, old, new in self._keys_by_version(rows):
+            is_old, is_new = (pc.is_in(each, value_set=self._keys) for each in (old, new))
+            found[indexes] = pc.or_(is_old, is_new).to_numpy(zero_copy_only=False)
+        return pa.array(found)
+
+    def key_changes(self, rows: pa.Table) -> set[tuple[str, str]]:
+        """Return the changes of keys in rows, as (old, new)."""
+        found: set[tuple[str, str]] = set()
+        import pyarrow.compute as pc
+
+        for _, old, new in self._keys_by_version(rows):
+            differ = pc.fill_null(pc.not_equal(old, new), False)
+            found.update(zip(old.filter(differ).to_pylist(), new.filter(differ).to_pylist(), strict=True))
+        return found
+
+    def _keys_by_version(self, rows: pa.Table) -> Iterable[tuple[Any, Any, Any]]:
+        """Yield the positions of the rows of each relation version, and their old and new keys."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        versions = rows.column("relation_version").combine_chunks()
+        for version in pc.unique(versions).to_pylist():
+            columns = self._table.indexes.get(version)
+            if columns is None:
+                continue
+            is_version = pc.fill_null(pc.equal(versions, version), False)
+            indexes = np.nonzero(is_version.to_numpy(zero_copy_only=False))[0]
+            part = rows.take(pa.array(indexes)).combine_chunks()
+            old = [_element(part, "old", i) for i in columns]
+            new = [_element(part, "new", i) for i in columns]
+            new = _with_unsent(part, columns, old, new)
+            yield indexes, self._table.keys_of(old), self._table.keys_of(new)
+
+
+def _element(rows: pa.Table, name: str, index: int) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = pc.list_element(rows.column(name), index)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _with_unsent(rows: pa.Table, columns: Sequence[int], old: Sequence[Any], new: list[Any]) -> list[Any]:
+    """Return the new key's columns, those that are unchanged TOAST from the old tuple."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    unsent = rows.column("unsent").to_pylist()
+    for n, index in enumerate(columns):
+        is_unsent = [each is not None and index in each for each in unsent]
+        if any(is_unsent):
+            if any(flag and not before.is_valid for flag, before in zip(is_unsent, old[n], strict=True)):
+                raise LakeError(
+                    "Bronze has changes whose key was not sent (unchanged TOAST), so pgdelta forget cannot "
+                    "tell whose they are. Nothing was erased."
+                )
+            new[n] = pc.if_else(pa.array(is_unsent), old[n], new[n])
+    return new

@@ -1,0 +1,187 @@
+"""Check that keys can be erased without a false promise: no row lives on, and nothing waits that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.bronze.copy_states import CopyHistory
+from pipeline.bronze.log import Bronze
+from pipeline.delta.ended_history import why_not_endable
+from pipeline.delta.table import LakeTable, path_segment
+from pipeline.delta.txn import TxnKind
+from pipeline.errors import LakeError
+from pipeline.metadata.manifests import Manifest
+from pipeline.metadata.registry import RegisteredTable
+from pipeline.operate.forget_keys import ForgottenTable
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.versions import resolve_path
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_APPLY_FIRST = "Run pgdelta ingest and pgdelta apply, then pgdelta forget again."
+
+
+class SilverKeys:
+    """A silver table of the subject, and the columns of its key."""
+
+    def __init__(self, table: LakeTable, registered: RegisteredTable, forgotten: ForgottenTable) -> None:
+        self.table = table
+        self.name = registered.name
+        self.registered = registered
+        self._forgotten = forgotten
+        self.columns: list[str] = []
+        self.physical_names: list[str] = []
+        for wanted in forgotten.key:
+            same = [
+                column
+                for column in registered.columns
+                if (
+                    column.attribute_number == wanted.attribute_number
+                    if wanted.attribute_number is not None
+                    and column.attribute_number is not None
+                    and registered.relation_id in forgotten.oids
+                    and len(forgotten.oids) == 1
+                    else column.name == wanted.name
+                )
+            ]
+            if len(same) != 1:
+                raise LakeError(
+                    f"Silver table {self.name} has no column for the key of {forgotten.name}, so pgdelta "
+                    "forget cannot tell whether it still has the row. Nothing was erased."
+                )
+            self.columns.append(same[0].silver_name)
+            self.physical_names.append(same[0].physical_name)
+
+    def count(self, keys: AbstractSet[str]) -> int:
+        """Return how many rows of the newest version have one of the keys."""
+        return self.count_in(self.table.rows(self.columns), keys)
+
+    def count_in(self, rows: pa.Table, keys: AbstractSet[str]) -> int:
+        """Return how many rows have one of the keys; they have the columns of the key only, in order."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        texts = [_texts(column.combine_chunks(), self.name) for column in rows.columns]
+        found = self._forgotten.keys_of(texts)
+        return int(pc.sum(pc.is_in(found, value_set=pa.array(sorted(keys), pa.string()))).as_py() or 0)
+
+
+def _texts(column: Any, name: TableName) -> Any:
+    """Return the values of a silver column as PostgreSQL prints them."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_decimal(kind):  # Arrow writes small ones with an exponent
+        return pa.array([None if d is None else format(d, "f") for d in column.to_pylist()], pa.string())
+    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column.cast(pa.string())
+    raise LakeError(
+        f"The key of silver table {name} has the type {kind}, which pgdelta forget does not support. Nothing "
+        "was erased."
+    )
+
+
+def find_silver_tables(
+    bronze: Bronze, registered: Mapping[TableName, RegisteredTable], forgotten: ForgottenTable
+) -> list[SilverKeys]:
+    """Return the silver tables that show, or showed, rows of the table; raise LakeError if there is none."""
+    lake = bronze.lake
+    found = []
+    for name, table in sorted(registered.items()):
+        if name in forgotten.names or table.relation_id in forgotten.oids:
+            place = lake.table_at(resolve_path(table.path, name, lake.root))
+            if place.exists():
+                found.append(SilverKeys(place, table, forgotten))
+    if not found:
+        raise LakeError(
+            f"Table {forgotten.name} has no silver table, so pgdelta forget cannot tell whether the source "
+            "still has the row. Nothing was erased."
+        )
+    _check_archive(Path(lake.local_root or ""), forgotten, {table.table.folder for table in found})
+    return found
+
+
+def _check_archive(root: Path, forgotten: ForgottenTable, known: AbstractSet[Path]) -> None:
+    for name in forgotten.names:
+        segment = path_segment(name.table)
+        folder = root / "archive" / path_segment(name.schema)
+        for path in folder.iterdir() if folder.is_dir() else ():
+            is_of_table = path.name == segment or path.name.startswith(f"{segment}.")
+            if is_of_table and path not in known:
+                raise LakeError(
+                    f"{path} has the rows of a former table {name}, which pgdelta forget does not change. "
+                    "Remove the folder, then run pgdelta forget again."
+                )
+
+
+def check_tables(bronze: Bronze, silver: Sequence[SilverKeys], own: Sequence[LakeTable]) -> None:
+    """Raise LakeError if a table has features with which rows cannot be erased, or its history not ended."""
+    rewritten = [bronze.changes, *own]
+    for table in (each for each in (*rewritten, bronze.prepared) if each.exists()):
+        snapshot = table.snapshot()
+        has_vectors = any(add.get("deletionVector") for add in snapshot.files.values())
+        if has_vectors or not table.writes_natively(snapshot, removes=True):
+            raise LakeError(
+                f"The table in {table.path} has deletion vectors or other features that pgdelta does not "
+                "write without Spark. Remove them (REORG TABLE … APPLY (PURGE)), then run again."
+            )
+    for table in (*(each.table for each in silver), *rewritten[1:]):
+        if table.exists() and (reason := why_not_endable(table.snapshot())) is not None:
+            raise LakeError(
+                f"The table in {table.path} has {reason}, so pgdelta forget cannot end its history. Nothing "
+                "was erased."
+            )
+
+
+def check_rows(silver: Sequence[SilverKeys], keys: AbstractSet[str], given: AbstractSet[str]) -> None:
+    """Raise LakeError if a silver table still has a row with one of the keys."""
+    for table in silver:
+        if table.count(given):
+            raise LakeError(
+                f"Silver table {table.name} still has a row with one of the keys. Delete the row at the "
+                "source, run pgdelta ingest and pgdelta apply, then pgdelta forget again."
+            )
+        if table.count(keys):
+            raise LakeError(
+                f"A row of {table.name} had one of the keys before its key was changed, and silver still has "
+                "it under another key: the row lives on. Delete it at the source, run pgdelta ingest and "
+                "pgdelta apply, then pgdelta forget again."
+            )
+
+
+def check_pending(
+    bronze: Bronze,
+    history: CopyHistory,
+    silver: Sequence[SilverKeys],
+    manifest: Manifest | None,
+    newest_lsn: int,
+    prepared_rows: int,
+) -> None:
+    """Raise LakeError if bronze has changes or copies of the table that silver does not show yet.
+
+    `newest_lsn` is the greatest end LSN of the subject's changes; `prepared_rows` are those of its changes
+    in transactions that are prepared and have not ended.
+    """
+    if prepared_rows:
+        raise LakeError(
+            "A prepared transaction has changes of one of the keys. Commit it or roll it back at the source. "
+            + _APPLY_FIRST
+        )
+    for table in silver:
+        name = table.name
+        entry = manifest.by_name.get(name) if manifest else None
+        if manifest is None or entry is None or entry.is_behind or manifest.lsn < newest_lsn:
+            raise LakeError(f"Silver table {name} does not show all changes of bronze yet. {_APPLY_FIRST}")
+        if history.unfinished(name):
+            raise LakeError(f"A copy of {name} is not complete. {_APPLY_FIRST}")
+        applied = table.registered.copy_id or 0
+        newest = history.newest().get(name)
+        partial = history.partial_copies(name, newest)
+        keys_id = table.table.offsets().get(str(bronze.txn.of(TxnKind.KEY_RANGES)), LSN(INVALID))
+        if (newest and newest.id > applied) or any(int(copy.id) > keys_id for copy in partial):
+            raise LakeError(f"A copy of {name} is not applied yet. {_APPLY_FIRST}")

@@ -1,0 +1,133 @@
+"""The receipt of `pgdelta forget`: what was erased where, without any value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from pipeline.delta.ended_history import RemovedFiles
+from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
+from pipeline.terminal import print_list, print_paragraph
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceReceipt:
+    """One table of the lake: rows erased, files written again without them, files and bytes removed."""
+
+    place: str
+    rows: int = 0
+    files_rewritten: int = 0
+    files_removed: int = 0
+    byte_count: int = 0
+    files_left: int = 0  # young files that no commit names; they have no row of the subject
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The counts of the printed list."""
+        return self.rows, self.files_rewritten, self.files_removed, self.byte_count
+
+    def with_removed(self, removed: RemovedFiles) -> PlaceReceipt:
+        """Return the receipt with the files that were removed."""
+        return replace(
+            self,
+            files_removed=removed.count,
+            byte_count=removed.byte_count,
+            files_left=removed.left,
+        )
+
+    def as_row(self) -> Mapping[str, object]:
+        """Return the row that is recorded."""
+        return {
+            "place": self.place,
+            "rows": self.rows,
+            "files_rewritten": self.files_rewritten,
+            "files_removed": self.files_removed,
+            "bytes": self.byte_count,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReceipt:
+    """What was erased, or would be: `keys_given`, and `keys` with those that key changes connect with them.
+
+    Silver can be read as of `as_of_lsn` and later. `files_searched` are the files that remain, in which no
+    row of the keys was found.
+    """
+
+    pipeline: str
+    table: TableName
+    keys_given: int
+    keys: int
+    places: tuple[PlaceReceipt, ...]
+    as_of_lsn: LSN
+    is_dry_run: bool = False
+    files_searched: int = 0
+
+    def exit_code(self, strict: bool) -> int:
+        """Return 0: what is not erased is an error."""
+        del strict
+        return 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the receipt as data."""
+        return {
+            "pipeline": self.pipeline,
+            "schema": self.table.schema,
+            "table": self.table.table,
+            "dry_run": self.is_dry_run,
+            "keys_given": self.keys_given,
+            "keys": self.keys,
+            "places": [place.as_row() for place in self.places],
+            "as_of_lsn": str(self.as_of_lsn),
+            "files_searched": self.files_searched,
+        }
+
+    def print(self, console: Console) -> None:
+        """Print the receipt."""
+        rows = sum(place.rows for place in self.places)
+        verb = "would be erased" if self.is_dry_run else "erased"
+        keys = f"{self.keys} key{'' if self.keys == 1 else 's'}"
+        print_paragraph(console, f"forget {self.table}: {keys}, {rows:,} rows {verb}")
+        console.print()
+        counts = ("rows", "rewritten", "removed", "bytes")
+        print_list(
+            console,
+            ("place", *counts),
+            [
+                (
+                    place.place,
+                    *(
+                        f"{count:,}"
+                        for count in (
+                            place.rows,
+                            place.files_rewritten,
+                            place.files_removed,
+                            place.byte_count,
+                        )
+                    ),
+                )
+                for place in self.places
+            ],
+            right=counts,
+        )
+        console.print()
+        for line in self._notes():
+            print_paragraph(console, line)
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.keys > self.keys_given:
+            notes.append(f"{self.keys - self.keys_given} of the keys by key changes from or to those given")
+        if not any(place.rows for place in self.places):
+            notes.append("no row has the keys: check how they are written, or they were erased before")
+        if self.is_dry_run:
+            return [*notes, "nothing was changed; files that rows leave are removed too"]
+        notes.append(f"{self.files_searched:,} files remain and were searched: no row has the keys")
+        notes.append(f"as-of reads this table from {self.as_of_lsn} on: its earlier versions are gone")
+        if left := sum(place.files_left for place in self.places):
+            notes.append(f"{left} files that no commit names yet were searched and left")
+        return notes
