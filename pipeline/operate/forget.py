@@ -62,6 +62,7 @@ from pipeline.table_name import TableName, match_tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_BUSY_SECONDS = 5.0  # the server may notice late that a session ended
 _CHANGES, _PREPARED = "bronze/changes", "bronze/prepared"
 
 
@@ -97,7 +98,7 @@ def _stopped_jobs(config: Config, lake: Lake) -> Iterator[None]:
     """Hold the locks of both jobs; raise LakeError if one is running."""
     with lock_apply(lake), connect(config.source.conninfo, application_name="pgdelta forget") as source:
         try:
-            lock_slot(source, config.source.slot, busy_timeout=0)
+            lock_slot(source, config.source.slot, busy_timeout=_BUSY_SECONDS)
         except SlotBusyError:
             raise LakeError(
                 f"An ingest of the slot {config.source.slot} is running. Stop it, or wait until it ends, "
@@ -137,7 +138,7 @@ class _Forgetting:
         self._root = Path(bronze.lake.local_root or "")
         self._intents = Intents(str(self._root))
         self._manifests = Manifests(self._lake)
-        self._unreadable: list[Path] = []
+        self._unreadable: set[Path] = set()
         self._table = plan_table(name, bronze.source_relations().values())
 
     def run(self, keys: Sequence[Sequence[str]], *, is_dry_run: bool) -> ForgetReceipt:
@@ -248,7 +249,7 @@ class _Forgetting:
         try:
             return self._count_in_file(work, place, path) > 0
         except Exception:  # it may be half written
-            self._unreadable.append(path)
+            self._unreadable.add(path)
             return False
 
     def _count_in_file(self, work: _Work, place: str, path: Path) -> int:
@@ -297,6 +298,7 @@ class _Forgetting:
 
         Raises LakeError if a row of the subject, or a file of an old version, is still there.
         """
+        self._unreadable.clear()
         rows = count_rows(self._bronze.changes, work.subject).rows
         rows += count_rows(self._bronze.prepared, work.subject).rows
         rows += sum(count_records(place) for place in work.records)
