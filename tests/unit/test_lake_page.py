@@ -7,6 +7,7 @@ import re
 import pytest
 
 from pipeline.bronze.copies import COPIES, REQUESTS
+from pipeline.bronze.erasures import ERASURES
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
 from pipeline.metadata.events import EVENTS
 from pipeline.metadata.manifests import MANIFESTS
@@ -29,6 +30,7 @@ SCHEMAS = {
     "_pgdelta/requests": REQUESTS,
     "_pgdelta/reconciliations": RECONCILIATIONS,
     "_pgdelta/differences": DIFFERENCES,
+    "_pgdelta/erasures": ERASURES,
 }
 
 
