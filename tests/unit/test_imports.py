@@ -72,6 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "key_ranges",
         "metadata",
         "postgres",
+        "private_files",
         "progress",
         "protocol",
         "silver",
