@@ -8,7 +8,7 @@ counts, which is right because none of its rows remain.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -206,11 +206,3 @@ def erase_records(place: RecordPlace, forget_id: str) -> tuple[int, int, int]:
         remove_uncommitted(folder, snapshot.version, [file.name for file in files], error)
         raise
     return total, len(actions), size
-
-
-def why_not_writable(tables: Iterable[LakeTable]) -> str | None:
-    """Return the path of a table that has features which only Spark writes, None if there is none."""
-    for table in tables:
-        if table.exists() and not table.writes_natively(table.snapshot(), removes=True):
-            return table.path
-    return None

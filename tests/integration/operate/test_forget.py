@@ -35,7 +35,7 @@ from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from tests.support import oracle
 from tests.support.fault_points import crash_at
-from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -363,7 +363,9 @@ def test_rows_that_a_deletion_vector_marks_are_erased(small: Pipeline) -> None:
     small.run("INSERT INTO person SELECT 100 + i, i, 'row' || i FROM generate_series(1, 50) i")
     small.catch_up()
     small.run("DELETE FROM person WHERE part = 17")
-    small.catch_up()
+    with_writer(small, "spark").catch_up()
+    files = Lake(small.root, small.spark).table("silver", "public", "person").snapshot().files
+    assert any(add.get("deletionVector") for add in files.values())
     forget_keys(small, ("117", "17"))
     assert places_of(small.path(), "row17") == []
     assert_equal(small, "person")
