@@ -32,7 +32,7 @@ class KeyRangesUnusable(Exception):
 
 
 FOLDED = "folded"
-_LATER_BOUNDS = "true /* apply: bounds of the changed keys, by which Delta skips files */"
+LATER_BOUNDS = "true /* apply: bounds of the changed keys, by which Delta skips files */"
 
 
 class WriteKind(enum.Enum):
@@ -80,7 +80,7 @@ class Write:
     def sql(self) -> str:
         """The write as one Spark SQL statement; a comment replaces bounds that are known after the fold."""
         if self.kind is WriteKind.MERGE and has_bounds(self.fold):
-            return self.merge_within(_LATER_BOUNDS)
+            return self.merge_within(LATER_BOUNDS)
         if self.statement is not None:
             return self.statement
         names = ", ".join(map(quoted, self.columns))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -17,10 +19,12 @@ from pipeline.operate.plan_report import Plan
 from pipeline.operate.rebuild import apply_tables, run_rebuild
 from pipeline.report.status import read_status
 from pipeline.report.status_page import Status
+from pipeline.silver import spark_target
 from pipeline.silver.as_of import as_of
 from pipeline.silver.fold import Fold
+from pipeline.silver.key_bounds import key_bounds
 from pipeline.silver.spark_target import SparkTarget
-from pipeline.silver.write import Write
+from pipeline.silver.write import LATER_BOUNDS, Write
 from pipeline.verify.audit import run_audit
 from tests.support.pipelines import MakePipeline, Pipeline
 
@@ -128,12 +132,18 @@ def by_spark(pipeline: Pipeline) -> Pipeline:
 
 
 def executed_sql(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *tables: str) -> dict[str, list[str]]:
-    """Apply, and return what Spark is given for each silver table: statements, and writes of frames."""
+    """Apply, and return what Spark is given for each silver table: statements, and writes of frames.
+
+    Bounds of keys are replaced by the comment that a plan has of them.
+    """
     given: dict[str, list[str]] = {table: [] for table in tables}
+    bounds: set[str] = set()
     paths = {f"{pipeline.path('silver', 'public', table)}`": table for table in tables}
     run, commit = SparkSession.sql, SparkTarget.commit_rows
 
     def record(statement: str) -> None:
+        for found in bounds:
+            statement = statement.replace(f" AND {found}", f" AND {LATER_BOUNDS}")
         if statement.startswith(("CREATE ", "ALTER ", "UPDATE ", "MERGE ", "INSERT ")):
             for path, table in paths.items():
                 if path in statement:
@@ -147,7 +157,13 @@ def executed_sql(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *tables: s
         record(write.sql)  # an append or overwrite by Spark's writer of frames
         commit(target, write, fold)
 
+    def noted_bounds(fold: Fold, aggregates: Mapping[str, Sequence[Any]]) -> str | None:
+        found = key_bounds(fold, aggregates)
+        bounds.update({found} if found else ())
+        return found
+
     with monkeypatch.context() as patch:
+        patch.setattr(spark_target, "key_bounds", noted_bounds)
         patch.setattr(SparkSession, "sql", sql)
         patch.setattr(SparkTarget, "commit_rows", commit_rows)
         pipeline.apply()
