@@ -44,8 +44,8 @@ class Row:
         """Return the row as text."""
         cost = self.cost
         return (
-            f"{self.case:<28}{self.size:>12,}{self.files:>7,}{self.replaced:>10g}{cost.seconds:>9.3f}"
-            f"{cost.cpu:>8.2f}{cost.read / _MIB:>10.1f}{cost.written / _MIB:>10.1f}"
+            f"{self.case:<21}{self.size:>12,}{self.files:>6,}{self.replaced:>9g}{cost.seconds:>8.3f}"
+            f"{cost.cpu:>7.2f}{cost.read / _MIB:>9.1f}{cost.written / _MIB:>8.1f}"
         )
 
 
@@ -84,8 +84,8 @@ class Growth:
     def heading() -> str:
         """Return the heading of the rows."""
         return (
-            f"{'case':<28}{'rows':>12}{'files':>7}{'replaced':>10}{'seconds':>9}{'CPU s':>8}{'MiB read':>10}"
-            f"{'written':>10}"
+            f"{'case':<21}{'rows':>12}{'files':>6}{'replaced':>9}{'seconds':>8}{'CPU s':>7}{'MiB read':>9}"
+            f"{'written':>8}"
         )
 
     def verdicts(self) -> list[Verdict]:

@@ -36,6 +36,11 @@ def test_the_largest_table_costs_at_most_a_third_more_than_the_smallest(
     assert verdict.ratio == pytest.approx(found[-1].cost.cpu / found[0].cost.cpu)
 
 
+def test_rows_fit_a_terminal() -> None:
+    row = Row("native, random UUIDs", 10**8, 105, 11.7, Cost(99.999, 199.99, 9000 << 20, 900 << 20), True)
+    assert len(row.line()) == len(Growth.heading()) == 80
+
+
 def test_the_plot_has_a_point_for_each_row() -> None:
     image = ElementTree.fromstring(plot([*rows(0.05, 0.5, 5), *rows(0, is_law=False)]))
     assert len(image.findall("{*}circle")) == 4
