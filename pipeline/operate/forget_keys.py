@@ -149,7 +149,7 @@ def _family_of(columns: Sequence[SourceColumn], name: TableName) -> str:
 
 
 def _one_spelling(texts: Any, family: str) -> Any:
-    """Return texts, as PostgreSQL prints them, of which those of equal values are equal."""
+    """Return texts, as PostgreSQL prints them; equal values have equal texts."""
     import pyarrow.compute as pc
 
     if family == _NUMBER:

@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def later(facts: TableFacts = FACTS) -> TableFacts:
-    """Return the facts as a later batch finds them, of which nothing matters."""
+    """Return the facts as a later batch finds them: no difference matters."""
     return replace(facts, end_lsn=LSN(200), counts={"I": 7}, is_behind=True, since_write=3.0)
 
 

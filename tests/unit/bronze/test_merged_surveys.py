@@ -32,7 +32,7 @@ CHANGES = st.fixed_dictionaries(
 
 
 def rows_of(changes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of bronze, transactions of which each ends 8 bytes after its commit."""
+    """Return rows of bronze, as transactions that each end 8 bytes after their commit."""
     rows, lsn, ordinal = [], 1000, 0
     for each in changes:
         lsn, ordinal = (lsn + 10, 0) if each["is_next"] else (lsn, ordinal + 1)

@@ -48,7 +48,7 @@ class Cost:
 
 
 class HeldLake:
-    """A lake with many old rows in bronze, of tables of which some are held."""
+    """A lake with many old rows in bronze; some of their tables are held."""
 
     def __init__(self, root: Path, rows: int) -> None:
         self.lake = NativeLake(root, CURRENT + max(HELD))
