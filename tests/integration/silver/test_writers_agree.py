@@ -70,7 +70,7 @@ def test_random_workloads_leave_equal_tables(make_pipeline: MakePipeline) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_two_thousand_random_writes_leave_equal_tables(make_pipeline: MakePipeline, part: int) -> None:
-    compare(make_pipeline, seed_of_run() + part, schemas=12, cuts=6, least_writes=500)
+    compare(make_pipeline, seed_of_run() + part, schemas=14, cuts=6, least_writes=500)
 
 
 def compare(make_pipeline: MakePipeline, seed: int, *, schemas: int, cuts: int, least_writes: int) -> None:
