@@ -1,8 +1,8 @@
 """When a continuous run tries a table again that was held or failed.
 
 A table that has not changed is not surveyed and written again by each batch, but at intervals that double
-from `FIRST_SECONDS` to `MOST_SECONDS`. One that has changed, be it its offset, a copy, a request or its
-folder, is tried at once, and its intervals begin again.
+from `FIRST_SECONDS` to `MOST_SECONDS`. A table whose offset, copies, requests or folder have changed is tried
+at once, and its intervals begin again.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ from pipeline.table_name import TableName, match_tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_BUSY_SECONDS = 5.0  # the server may notice late that a session ended
+_BUSY_SECONDS = 5.0  # the server may take a while to notice that a session ended
 _CHANGES, _PREPARED = "bronze/changes", "bronze/prepared"
 
 

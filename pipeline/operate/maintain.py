@@ -242,7 +242,7 @@ class _Maintainer:
         return MergeLimits(few, min(small, size // _MERGED_FILE), min(_MERGED_FILE * small, size))
 
     def _set_retention(self, table: LakeTable) -> None:
-        """Set how long an own table keeps old versions, unless somebody else has set that."""
+        """Set how long an own table keeps old versions, unless its owner has set that."""
         snapshot = table.snapshot()
         recorded = snapshot.configuration
         text = f"interval {self.rules.log_retention} seconds"

@@ -98,7 +98,7 @@ def _moment(text: str | None, slack: int) -> int | None:
 
 
 def any_between(values: Sequence[Any], least: Any, greatest: Any) -> bool:
-    """Return whether one of sorted values lies between two bounds, of which either may be missing."""
+    """Return whether one of sorted values lies between two bounds; a bound may be missing."""
     if not values:
         return False
     start = 0 if least is None else bisect_left(values, least)

@@ -98,7 +98,7 @@ def recover(pipeline: Pipeline, applier: Applier) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Give the clock of the back-off, which stands still."""
+    """Give the clock of the back-off, which does not move."""
     clock = SimpleNamespace(monotonic=lambda: 1000.0)
     monkeypatch.setattr("pipeline.apply.back_off.time", clock)
     return clock

@@ -138,7 +138,7 @@ def apply_both(lanes: Mapping[WriterSetting, Pipeline], appliers: Mapping[Writer
 
     captured = {writer: applier.bronze.captured_offset() for writer, applier in appliers.items()}
     end = min(offset.lsn for offset in captured.values() if offset)
-    TableLog.forget(lanes["native"].root)  # a run that starts anew reads checkpoints
+    TableLog.forget(lanes["native"].root)  # a new run reads checkpoints
     for writer, applier in appliers.items():
         offset = captured[writer]
         assert offset is not None
