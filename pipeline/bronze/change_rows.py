@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pipeline.bronze.changes_scan import MAX_LSN, ChangesScan
+from pipeline.bronze.changes_scan import MAX_LSN, ChangesScan, missing_file
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.delta.table_log import data_path, local_path
-from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -185,9 +184,7 @@ def _read(path: str) -> pa.Table:
     try:
         rows = read_data_file(path, COLUMNS, _MOST_BYTES_OF_FILE)
     except FileNotFoundError:
-        raise LakeError(
-            f"The file {path} of bronze is missing: no other program may change bronze's folders."
-        ) from None
+        raise missing_file(path) from None
     return rows.filter(pc.field("op") != "M")
 
 

@@ -168,9 +168,7 @@ class ChangesScan:
         try:
             file = pq.ParquetFile(path, read_dictionary=repeated, page_checksum_verification=True)
         except FileNotFoundError:
-            raise LakeError(
-                f"The file {path} of bronze is missing: no other program may change bronze's folders."
-            ) from None
+            raise missing_file(path) from None
         except (OSError, ValueError) as error:
             raise damaged_file(path) from error
         with file, named_if_damaged(path):
@@ -227,6 +225,11 @@ class ChangesScan:
         rows = rows.filter(self._mask(rows))
         columns = [rows.column(f.name).cast(f.type) for f in schema]
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+
+
+def missing_file(path: str) -> LakeError:
+    """Return the error for a file that bronze's log names and that is not there."""
+    return LakeError(f"The file {path} of bronze is missing: no other program may change bronze's folders.")
 
 
 def _may_have_table(low: Mapping[str, Any], high: Mapping[str, Any], name: TableName) -> bool:

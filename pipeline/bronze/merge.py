@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.bronze.changes_scan import missing_file
 from pipeline.bronze.schema import CHANGES
 from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.delta.data_files import DataFile
@@ -25,7 +26,6 @@ from pipeline.delta.merge import FileLayout
 from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order, plan_in_order
 from pipeline.delta.rows import damaged_file
 from pipeline.delta.table_log import Snapshot, data_path
-from pipeline.errors import LakeError
 
 _ROW_GROUP = 16 << 20  # bytes in memory
 _STREAM = ""  # what a file of the stream holds; others hold a table copy's rows, or both
@@ -105,9 +105,7 @@ def _kind(path: str, file: _Bounded) -> str | None:
         with pq.ParquetFile(path) as parquet:
             ops = pc.unique(parquet.read(["op"]).column("op")).to_pylist()
     except FileNotFoundError:
-        raise LakeError(
-            f"The file {path} of bronze is missing: no other program may change bronze's folders."
-        ) from None
+        raise missing_file(path) from None
     except (OSError, ValueError) as error:
         raise damaged_file(path) from error
     if "R" not in ops:

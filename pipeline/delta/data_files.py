@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.delta.native_commit import now_milliseconds
+from pipeline.delta.schema import TableSchema, arrow_type
 
 INDEXED_COLUMNS = 32  # Delta's default: the first columns have statistics
 _TEXT_LENGTH = 32  # of a bound; a longer text is cut off
@@ -94,9 +95,31 @@ def data_file_batches(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
                 yield pa.Table.from_batches([batch])
 
 
+def arrow_columns(schema: TableSchema) -> pa.Schema:
+    """Return the columns of a table as Arrow; none of them is required."""
+    return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema.fields])
+
+
 def write_data_file(folder: Path, rows: pa.Table) -> DataFile:
     """Write rows, with the columns of the table's files, to a new file in its folder."""
-    writer = DataFileWriter(folder, rows.schema)
+    return write_whole(DataFileWriter(folder, rows.schema), rows)
+
+
+class RowWriter(Protocol):
+    """A new file in a table's folder."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows."""
+
+    def close(self) -> DataFile:
+        """Finish the file."""
+
+    def discard(self) -> None:
+        """Remove the file."""
+
+
+def write_whole(writer: RowWriter, rows: pa.Table) -> DataFile:
+    """Write rows to a new file, and finish it."""
     try:
         writer.write(rows)
         return writer.close()

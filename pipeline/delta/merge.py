@@ -10,14 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from pipeline.delta.data_files import DataFile, DataFileWriter, TooLargeError, read_data_file
+from pipeline.delta.data_files import (
+    DataFile,
+    DataFileWriter,
+    RowWriter,
+    TooLargeError,
+    arrow_columns,
+    read_data_file,
+    write_whole,
+)
 from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order
 from pipeline.delta.native_commit import Operation, remove_action, remove_uncommitted
-from pipeline.delta.schema import TableSchema, arrow_type
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
@@ -25,19 +33,6 @@ from pipeline.errors import LakeError
 Add = Mapping[str, Any]
 _MOST_BYTES = 256 << 20  # of rows in memory
 _PARAMETERS = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": "false"}
-
-
-class RowWriter(Protocol):
-    """A new file in a table's folder."""
-
-    def write(self, rows: pa.Table) -> None:
-        """Append rows."""
-
-    def close(self) -> DataFile:
-        """Finish the file."""
-
-    def discard(self) -> None:
-        """Remove the file."""
 
 
 def _unchanged(rows: pa.Table) -> pa.Table:
@@ -73,7 +68,7 @@ class _Part:
 def plain_layout(snapshot: Snapshot) -> FileLayout:
     """Return how the files of a table without an order of rows are written."""
     schema = TableSchema.of_json(snapshot.schema_string)
-    columns = pa.schema([pa.field(each.name, arrow_type(each.type)) for each in schema.fields])
+    columns = arrow_columns(schema)
     return FileLayout(columns, lambda folder: DataFileWriter(folder, columns))
 
 
@@ -122,7 +117,7 @@ def _merge(
                 continue
             rows = layout.arrange(pa.concat_tables(part.rows))
             if rows.num_rows:
-                added.append(_write(table.folder, rows, layout))
+                added.append(write_whole(layout.open_writer(table.folder), rows))
             removed += part.adds
         if not removed:
             return
@@ -167,16 +162,6 @@ def _parts(table: LakeTable, group: Sequence[Add], schema: pa.Schema) -> Iterato
         part.rows.append(rows)
         part.size += rows.nbytes
     yield part
-
-
-def _write(folder: Path, rows: pa.Table, layout: FileLayout) -> DataFile:
-    writer = layout.open_writer(folder)
-    try:
-        writer.write(rows)
-        return writer.close()
-    except BaseException:
-        writer.discard()
-        raise
 
 
 def conform(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:

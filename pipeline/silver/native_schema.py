@@ -118,9 +118,9 @@ def set_default(
     Raises NotNative or TooLargeError, before anything is committed, if only Spark can, and ConflictError or
     SameWriteError if another commit changed the table meanwhile.
     """
-    from pipeline.delta.data_files import DataFiles
+    from pipeline.delta.data_files import DataFiles, arrow_columns
     from pipeline.silver.data_layout import file_size
-    from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY, NotNative, arrow_columns
+    from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY, NotNative
 
     snapshot = table.snapshot()
     if snapshot.offsets.get(str(commit.txn), INVALID) >= commit.lsn:

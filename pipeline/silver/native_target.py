@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.delta.data_files import DataFile, DataFiles, read_data_file, write_data_file
+from pipeline.delta.data_files import DataFile, DataFiles, arrow_columns, read_data_file, write_data_file
 from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, remove_uncommitted
-from pipeline.delta.schema import TableSchema, arrow_type
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError, report_error
@@ -354,11 +354,6 @@ def missing_file(path: str) -> LakeError:
     return LakeError(
         f"The file {path} of a silver table is missing. Remove the table's folder to rebuild it from bronze."
     )
-
-
-def arrow_columns(schema: TableSchema) -> pa.Schema:
-    """Return the columns of a silver table as Arrow; none of them is required."""
-    return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema.fields])
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline.bronze.relations import RelationVersion, relation_version
 from pipeline.config.config import Config
-from pipeline.delta.data_files import DataFiles
+from pipeline.delta.data_files import DataFiles, arrow_columns
 from pipeline.delta.native_commit import Operation
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
@@ -27,7 +27,7 @@ from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import Column, Relation
 from pipeline.silver.data_layout import file_size
-from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY, arrow_columns
+from pipeline.silver.native_target import ADDED_FILE_IN_MEMORY
 from pipeline.silver.versions import version_and_id
 from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName

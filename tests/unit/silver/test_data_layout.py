@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.delta.data_files import statistics_of
+from pipeline.delta.data_files import arrow_columns, statistics_of
 from pipeline.delta.schema import TableSchema
 from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, is_small
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
-from pipeline.silver.native_target import arrow_columns
 from pipeline.silver.text_parsers import (
     BOOLEAN,
     DATE,
