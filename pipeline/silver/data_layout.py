@@ -1,4 +1,4 @@
-"""Which files of a silver table a native merge reads, by their statistics, and how large files become.
+"""Which files of a silver table a merge reads, by their statistics, and how large files become.
 
 A merge rewrites whole files, so the size of files bounds what one changed row costs, however large the table
 is. A reader opens at most about `_FILES` files of a table until they are as large as `FILE_SIZE`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from decimal import Decimal
 from functools import lru_cache
@@ -95,6 +95,24 @@ def _moment(text: str | None, slack: int) -> int | None:
         return None
     zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
     return to_microseconds(zoned) + slack
+
+
+def may_have(
+    file: Mapping[str, Any], values: Mapping[str, Sequence[tuple[Any, Any]]], times: Collection[str]
+) -> bool:
+    """Return whether a file may have a row with values in all of the ranges, by its statistics.
+
+    `values` are ranges by the name that a column has in the statistics, `times` the columns of TIMESTAMP.
+    """
+    bounds = _bounds(file.get("stats") or "{}", tuple((name, name in times) for name in values))
+    return all(
+        any(_overlap(first, last, least, greatest) for first, last in ranges)
+        for ranges, (least, greatest) in zip(values.values(), bounds, strict=True)
+    )
+
+
+def _overlap(first: Any, last: Any, least: Any, greatest: Any) -> bool:
+    return (least is None or last >= least) and (greatest is None or first <= greatest)
 
 
 def any_between(values: Sequence[Any], least: Any, greatest: Any) -> bool:

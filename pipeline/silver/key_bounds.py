@@ -1,14 +1,16 @@
 """Bounds of the changed keys of a merge by Spark, by which Delta skips files that cannot have them. Pure.
 
 The bounds are literals in the condition of the MERGE, at most `_MOST_RANGES` ranges for each column of the
-key. Columns of types whose order or statistics are not the same everywhere have none: BOOLEAN, BINARY, FLOAT
-and DOUBLE with NaN and -0, arrays and maps.
+key. If no file can have a changed key, the rows are appended instead. Columns of types whose order or
+statistics are not the same everywhere have no bounds: BOOLEAN, BINARY, FLOAT and DOUBLE with NaN and -0,
+arrays and maps.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -26,6 +28,8 @@ _INTEGERS = frozenset({"SMALLINT", "INT", "BIGINT"})
 # other writers round the statistics of wider ones
 _DECIMAL = re.compile(r"DECIMAL\((\d|1[0-5]),\d+\)")
 _EPOCH = date(1970, 1, 1)
+
+Ranges = Sequence[tuple[Any, Any]]  # the first and the last value of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,13 @@ class _BoundedColumn:
                 return f"CAST({self.key} AS STRING)"
         return self.key
 
+    def ranges(self, aggregates: Mapping[str, Sequence[Any]]) -> Ranges:
+        """Return ranges that have all changed values, none if these are not known."""
+        keys, ends = aggregates.get(f"keys_{self.key}"), aggregates.get(f"ends_{self.key}")
+        if ends and None not in ends:
+            return [(ends[0], ends[1])]
+        return _ranges(sorted(set(keys))) if keys else []
+
     def literal(self, value: Any) -> str:
         """Return such a value as a literal of the column's type: Delta computes no casts when it skips."""
         match self.ddl:
@@ -67,7 +78,13 @@ class _BoundedColumn:
                 return str(value)
         return f"{value:f}BD"
 
-    def condition(self, ranges: Sequence[tuple[Any, Any]]) -> str | None:
+    def statistic(self, value: Any) -> Any:
+        """Return such a value as the statistics of files sort it, None if that is not sure."""
+        if self.ddl == "DATE":
+            return (_EPOCH + timedelta(days=value)).isoformat()
+        return None if self.ddl == "TIMESTAMP_NTZ" else value
+
+    def condition(self, ranges: Ranges) -> str | None:
         """Return SQL that is true for target rows in ranges of values, None if a bound has no literal."""
         texts = [value for ends in ranges for value in ends if isinstance(value, str)]
         if not ranges or any(len(text) > _MOST_TEXT for text in texts):
@@ -101,15 +118,21 @@ def key_aggregates(fold: Fold, changes: int) -> dict[str, str]:
 
 def key_bounds(fold: Fold, aggregates: Mapping[str, Sequence[Any]]) -> str | None:
     """Return SQL that is true for all target rows with a changed key, None if nothing is known."""
-    conditions = []
+    found = (each.condition(each.ranges(aggregates)) for each in _bounded(fold))
+    return " AND ".join(condition for condition in found if condition is not None) or None
+
+
+def changed_values(fold: Fold, aggregates: Mapping[str, Sequence[Any]]) -> dict[str, Ranges]:
+    """Return ranges that have all changed values of each column of the key, as the statistics of files sort.
+
+    Columns are left out of which nothing is known, or whose statistics have another form.
+    """
+    found = {}
     for each in _bounded(fold):
-        keys, ends = aggregates.get(f"keys_{each.key}"), aggregates.get(f"ends_{each.key}")
-        ranges = _ranges(sorted(set(keys))) if keys else []
-        if ends and None not in ends:
-            ranges = [(ends[0], ends[1])]
-        if (condition := each.condition(ranges)) is not None:
-            conditions.append(condition)
-    return " AND ".join(conditions) or None
+        with suppress(OverflowError):
+            if ranges := [(each.statistic(a), each.statistic(b)) for a, b in each.ranges(aggregates)]:
+                found[each.name] = ranges
+    return {name: ranges for name, ranges in found.items() if (None, None) not in ranges}
 
 
 def _bounded(fold: Fold) -> Iterator[_BoundedColumn]:
@@ -121,7 +144,7 @@ def _bounded(fold: Fold) -> Iterator[_BoundedColumn]:
             yield _BoundedColumn(key, column.name, ddl)
 
 
-def _ranges(values: Sequence[Any]) -> list[tuple[Any, Any]]:
+def _ranges(values: Sequence[Any]) -> Ranges:
     """Return few ranges that have all of the sorted distinct values, apart where these are far apart."""
     ends = [0, *sorted(_splits(values)), len(values)]
     return [(values[start], values[end - 1]) for start, end in pairwise(ends)]

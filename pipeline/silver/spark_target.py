@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import commit_settings
+from pipeline.silver.data_layout import may_have
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql
-from pipeline.silver.key_bounds import key_aggregates, key_bounds
+from pipeline.silver.key_bounds import changed_values, key_aggregates, key_bounds
 from pipeline.silver.step_writer import Target
 from pipeline.silver.write import FOLDED, Write, WriteKind
 
@@ -55,7 +57,21 @@ class SparkTarget(Target):
                 self._table.append(rows, write.commit)
 
     def commit_merge(self, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
-        self._run(write, write.merge_within(key_bounds(fold, aggregates)))
+        if self._has_no_key(fold, aggregates):
+            self.commit_rows(write, fold)
+        else:
+            self._run(write, write.merge_within(key_bounds(fold, aggregates)))
+
+    def _has_no_key(self, fold: Fold, aggregates: Mapping[str, Any]) -> bool:
+        """Return whether no file can have a changed key, by its statistics: the rows are appended then."""
+        values = changed_values(fold, aggregates)
+        if not values or self._table.local_path is None:
+            return False
+        snapshot = self._table.snapshot()
+        names = {f.name: f.physical_name for f in TableSchema.of_json(snapshot.schema_string).fields}
+        times = {names.get(c.name, c.name) for c in fold.columns if c.type.ddl == "TIMESTAMP"}
+        found = {names.get(name, name): ranges for name, ranges in values.items()}
+        return not any(may_have(file, found, times) for file in snapshot.files.values())
 
     def commit_multiset(self, write: Write, fold: Fold) -> None:
         """Delete all rows of a reduced image, and insert those that stay among the added ones."""

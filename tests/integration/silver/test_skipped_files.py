@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.delta.table import LakeTable
 from pipeline.silver import key_bounds
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
@@ -106,3 +107,41 @@ def test_few_keys_that_are_far_apart_do_not_include_what_lies_between(
         pipeline.run("UPDATE t SET v = 'newer' WHERE id BETWEEN 2 AND 1000")
         pipeline.catch_up()
     pipeline.assert_equal("t")
+
+
+def test_rows_whose_keys_no_file_can_have_are_appended(make_pipeline: MakePipeline) -> None:
+    pipeline = with_writer(make_pipeline(create_publication="all"), "spark")
+    pipeline.ingest()
+    pipeline.run(
+        "CREATE TABLE t (at timestamptz, id int, v text, big text, PRIMARY KEY (at, id))",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        "CREATE TABLE renamed (a int PRIMARY KEY, v text)",
+    )
+    pipeline.run("INSERT INTO t SELECT '2024-01-01Z', g, 'old' FROM generate_series(1, 50) g")
+    pipeline.run("INSERT INTO renamed SELECT g, 'old' FROM generate_series(1, 50) g")
+    pipeline.catch_up()
+    pipeline.run("ALTER TABLE renamed RENAME a TO b", "ALTER TABLE renamed ADD a int")
+    pipeline.run("UPDATE renamed SET a = 1000 + b")
+    pipeline.catch_up()
+    old = files(pipeline, "t")
+    with unreadable(old | files(pipeline, "renamed")):
+        pipeline.run(
+            "INSERT INTO t SELECT '2024-01-02Z', g, 'new', repeat('x', 3000) FROM generate_series(1, 50) g",
+            "UPDATE t SET v = 'newer' WHERE id = 7 AND at = '2024-01-02Z'",
+            "DELETE FROM t WHERE id = 8 AND at = '2024-01-02Z'",
+            "INSERT INTO renamed (b, a) VALUES (60, 1)",
+        )
+        assert pipeline.catch_up().exit_code(strict=True) == 0
+    assert [operation(pipeline, name) for name in ("t", "renamed")] == ["WRITE", "WRITE"]
+    pipeline.run(
+        "UPDATE t SET v = 'x' WHERE id = 10", "UPDATE renamed SET v = 'new' WHERE b = 60"
+    )
+    pipeline.catch_up()
+    assert [operation(pipeline, name) for name in ("t", "renamed")] == ["MERGE", "MERGE"]
+    pipeline.assert_equal("t", "renamed")
+
+
+def operation(pipeline: Pipeline, table: str) -> str:
+    """Return what the newest commit with a write says of itself."""
+    commits = LakeTable(str(pipeline.path("silver", "public", table))).newest_commits()
+    return str(next(commits)["operation"])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from pipeline.delta.data_files import arrow_columns, statistics_of
 from pipeline.delta.schema import TableSchema
-from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, is_small
+from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, is_small, may_have
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
+from pipeline.silver.key_bounds import changed_values
 from pipeline.silver.text_parsers import (
     BOOLEAN,
     DATE,
@@ -90,6 +92,38 @@ def test_bounds_of_times_are_wide_enough_for_every_writer(
 ) -> None:
     found = choose(session, TIMESTAMP, ["2024-02-29 12:00:00.000999+00"], [stats(*bounds)])
     assert found == ([0] if is_chosen else [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "inside", "outside"),
+    [
+        (INT, [1, 7], (7, 9), (2, 6)),
+        (decimal(12, 2), [Decimal("1.50"), Decimal("1E+3")], (1.5, 1.7), (1.51, 999.99)),
+        (STRING, ["a", "naïve"], ("naï", "o"), ("b", "n")),
+        (DATE, [0, 19782], ("2024-02-29", "2024-03-01"), ("1970-01-02", "2024-02-28")),
+        (TIMESTAMP, [0, 9000], ("1970-01-01T00:00:00.000Z",) * 2, ("1970-01-01T00:00:00.003Z",) * 2),
+    ],
+)
+def test_a_file_has_no_changed_key_only_if_all_lie_outside(
+    kind: SilverType, keys: list[Any], inside: tuple[Any, Any], outside: tuple[Any, Any]
+) -> None:
+    fold = Fold((FoldColumn("k", kind, {1: 0}),), (0,), (1,))
+    times = ["k"] if kind is TIMESTAMP else []
+    values = changed_values(fold, {"keys_k0": keys})
+    assert may_have({"stats": stats(*inside)}, values, times)
+    assert not may_have({"stats": stats(*outside)}, values, times)
+    ends = changed_values(fold, {"ends_k0": [keys[0], keys[-1]]})
+    assert may_have({"stats": stats(*inside)}, ends, times)
+    assert may_have({"stats": stats(*outside)}, ends, times)  # it lies between the ends
+    assert may_have({"stats": None}, values, times)
+    assert may_have({"stats": stats(None, None)}, values, times)
+
+
+def test_values_without_sure_statistics_are_left_out() -> None:
+    kinds = (BOOLEAN, TIMESTAMP_NTZ, DATE, INT)
+    fold = Fold(tuple(FoldColumn(f"c{i}", k, {1: i}) for i, k in enumerate(kinds)), (0, 1, 2, 3), (1,))
+    keys: dict[str, list[Any]] = {"keys_k1": ["2024-02-29 12:00:00"], "keys_k2": [1 << 40], "keys_k3": []}
+    assert changed_values(fold, keys) == {}
 
 
 def test_without_sure_statistics_every_file_is_read(session: DuckSql) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from decimal import Decimal
 from itertools import pairwise
@@ -108,7 +109,7 @@ def test_ranges_of_texts_have_every_key(keys: set[str]) -> None:
     check_ranges(sorted(keys), module._ranges(sorted(keys)))
 
 
-def check_ranges(keys: list[Any], ranges: list[tuple[Any, Any]]) -> None:
+def check_ranges(keys: list[Any], ranges: Sequence[tuple[Any, Any]]) -> None:
     assert len(ranges) <= 32
     assert [key for key in keys if any(first <= key <= last for first, last in ranges)] == keys
     assert all(before[1] < after[0] for before, after in pairwise(ranges))
