@@ -43,19 +43,19 @@ class DataFile:
     size: int  # bytes
     row_count: int
     stats: str
+    tags: Mapping[str, str] | None = None
 
     def action(self, *, data_change: bool = True) -> dict[str, Any]:
         """Return the `add` action."""
-        return {
-            "add": {
-                "path": quote(self.name),
-                "partitionValues": {},
-                "size": self.size,
-                "modificationTime": now_milliseconds(),
-                "dataChange": data_change,
-                "stats": self.stats,
-            }
+        add = {
+            "path": quote(self.name),
+            "partitionValues": {},
+            "size": self.size,
+            "modificationTime": now_milliseconds(),
+            "dataChange": data_change,
+            "stats": self.stats,
         }
+        return {"add": add | ({"tags": dict(self.tags)} if self.tags else {})}
 
 
 class TooLargeError(Exception):

@@ -1,4 +1,4 @@
-"""Merge small files of a table on a file system of this machine, in commits that change no row.
+"""Merge files of a table on a file system of this machine, or sort them, in commits that change no row.
 
 Each group of files is one commit: what was merged before a stop or a failure stays merged. No file is removed
 from disk, so readers of older versions go on; VACUUM removes what was merged later. Memory holds the rows of
@@ -8,7 +8,7 @@ a part of one group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,27 @@ def _unchanged(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """How the files of a table are written: their columns, their writer, and the order of rows in them."""
+    """How the files of a table are written: their columns, their writer, and the order of rows in them.
+
+    Merged files become one, or as many as they are if the layout `keeps_count`. `tags_of` gives the tags of
+    the new files from the `add` actions of those that they replace.
+    """
 
     schema: pa.Schema
     open_writer: Callable[[Path], RowWriter]
     arrange: Callable[[pa.Table], pa.Table] = _unchanged
+    keeps_count: bool = False
+    tags_of: Callable[[Sequence[Add]], Mapping[str, str]] | None = None
+
+    def write(self, folder: Path, replaced: Sequence[Add], rows: pa.Table) -> Iterator[DataFile]:
+        """Write the rows of the files that are replaced, and yield each new file; none without rows."""
+        count = len(replaced) if self.keeps_count else 1
+        size = -(-rows.num_rows // count)
+        tags = self.tags_of(replaced) if self.tags_of is not None else None
+        arranged = self.arrange(rows)
+        for start in range(0, rows.num_rows, max(1, size)):
+            file = write_whole(self.open_writer(folder), arranged.slice(start, size))
+            yield replace(file, tags=tags)
 
 
 @dataclass(slots=True)
@@ -88,7 +104,7 @@ def merge_groups(
     user_metadata: str | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> MergeCount:
-    """Merge the files of each group into one, or into several if their rows do not fit into memory.
+    """Write the files of each group again, as one or as the layout says, apart if memory cannot hold them.
 
     After `should_stop` returns true no other group is begun. Raises ConflictError if another commit removed
     one of the files meanwhile, LakeError if a file is missing or has other columns than the table.
@@ -115,9 +131,8 @@ def _merge(
         for part in _parts(table, group, layout.schema):
             if len(part.adds) < 2:
                 continue
-            rows = layout.arrange(pa.concat_tables(part.rows))
-            if rows.num_rows:
-                added.append(write_whole(layout.open_writer(table.folder), rows))
+            for file in layout.write(table.folder, part.adds, pa.concat_tables(part.rows)):
+                added.append(file)
             removed += part.adds
         if not removed:
             return

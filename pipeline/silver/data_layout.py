@@ -65,6 +65,20 @@ class FileChoice:
         return all(any_between(values, *each) for values, each in zip(self._values, bounds, strict=True))
 
 
+def has_sure_bounds(ddl: str) -> bool:
+    """Return whether the statistics of a column of this type show where a value is."""
+    return _value("", ddl) is not None
+
+
+def file_bounds(file: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[tuple[Any, Any], ...]:
+    """Return the least and greatest value of columns, given with their types; None if it is not known.
+
+    Values are as they sort: times are microseconds since 1970, dates texts.
+    """
+    is_time = tuple((name, ddl in _TIMES) for name, ddl in columns.items())
+    return _bounds(file.get("stats") or "{}", is_time)
+
+
 def _value(name: str, ddl: str) -> str | None:
     """Return DuckDB's SQL for a value that sorts as the statistics do, None if these are not sure."""
     if ddl in _TIMES:

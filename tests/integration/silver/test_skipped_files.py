@@ -133,9 +133,7 @@ def test_rows_whose_keys_no_file_can_have_are_appended(make_pipeline: MakePipeli
         )
         assert pipeline.catch_up().exit_code(strict=True) == 0
     assert [operation(pipeline, name) for name in ("t", "renamed")] == ["WRITE", "WRITE"]
-    pipeline.run(
-        "UPDATE t SET v = 'x' WHERE id = 10", "UPDATE renamed SET v = 'new' WHERE b = 60"
-    )
+    pipeline.run("UPDATE t SET v = 'x' WHERE id = 10", "UPDATE renamed SET v = 'new' WHERE b = 60")
     pipeline.catch_up()
     assert [operation(pipeline, name) for name in ("t", "renamed")] == ["MERGE", "MERGE"]
     pipeline.assert_equal("t", "renamed")
