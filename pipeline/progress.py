@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -87,6 +88,49 @@ class CopyProgress:
 
 
 @dataclass(slots=True)
+class MaintenanceProgress:
+    """What a run maintained so far; `failures` are sentences by table, until a table is maintained again."""
+
+    tables: int = 0
+    merged: int = 0  # files that are fewer now
+    removed_files: int = 0
+    removed_log_files: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def count(self, done: Maintained) -> None:
+        """Count a table that was maintained, or that failed to be."""
+        if done.is_failed:
+            self.failures[done.table_name] = done.sentence or ""
+            return
+        self.failures.pop(done.table_name, None)
+        self.tables += 1
+        self.merged += max(0, done.files_before - done.files_after)
+        self.removed_files += done.removed_files
+        self.removed_log_files += done.removed_log_files
+
+    def lines(self) -> list[str]:
+        """Return the closing lines for people."""
+        lines = [f"maintenance of {name} failed: {text}" for name, text in sorted(self.failures.items())]
+        if self.merged or self.removed_files or self.removed_log_files:
+            lines.append(
+                f"maintained {format_count(self.tables, 'table')}: {format_count(self.merged, 'file')} less "
+                f"by merging, {format_count(self.removed_files, 'file')} and "
+                f"{format_count(self.removed_log_files, 'log file')} removed"
+            )
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same as data."""
+        return {
+            "tables": self.tables,
+            "merged_files": self.merged,
+            "removed_files": self.removed_files,
+            "removed_log_files": self.removed_log_files,
+            "failures": dict(sorted(self.failures.items())),
+        }
+
+
+@dataclass(slots=True)
 class IngestSummary:
     """What a run captured so far; `captured_offset` is in bronze and acknowledged to the slot."""
 
@@ -100,6 +144,7 @@ class IngestSummary:
     copies: dict[TableName, CopyProgress] = field(default_factory=dict)
     copy_failure: str | None = None  # why none of the tables can be copied
     commit_time: datetime | None = None  # of the newest captured transaction
+    maintenance: MaintenanceProgress = field(default_factory=MaintenanceProgress)
 
     @property
     def has_copies(self) -> bool:
@@ -125,6 +170,7 @@ class IngestSummary:
             copied.append(f"copy failed: {self.copy_failure}")
         return [
             *copied,
+            *self.maintenance.lines(),
             f"ingest {self.pipeline}: {format_count(self.changes, 'change')} of "
             f"{format_count(self.transactions, 'transaction')} in {format_count(self.commits, 'commit')}, "
             f"{format_duration(self.seconds)}{speed}",
@@ -154,6 +200,7 @@ class IngestSummary:
                 for name, copy in sorted(self.copies.items())
             ],
             "copy_failure": self.copy_failure,
+            "maintenance": self.maintenance.as_json(),
         }
 
     def exit_code(self, strict: bool) -> int:
@@ -209,6 +256,7 @@ class ApplySummary:
     total_batch_seconds: float = 0.0
     batch_seconds: float = 0.0  # of the last batch
     stream: StreamProgress | None = None
+    maintenance: MaintenanceProgress = field(default_factory=MaintenanceProgress)
     rebuilt: list[TableName] | None = None  # tables that `pgdelta rebuild` built again; None: another command
 
     def show(self, manifest: Manifest) -> None:
@@ -245,7 +293,7 @@ class ApplySummary:
                 lines.append(f"held: {state.held}")
             if state.failure:
                 lines.append(f"failed: {name}: {state.failure}")
-        return lines
+        return [*lines, *self.maintenance.lines()]
 
     def _rebuilt_line(self, names: Sequence[TableName]) -> str:
         few = f": {', '.join(map(str, sorted(names)))}" if 0 < len(names) <= _FEW else ""
@@ -271,6 +319,7 @@ class ApplySummary:
                 }
                 for name, state in sorted(self.tables.items())
             ],
+            "maintenance": self.maintenance.as_json(),
         }
 
     def exit_code(self, strict: bool) -> int:

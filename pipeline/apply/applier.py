@@ -30,6 +30,7 @@ from pipeline.config.config import Config
 from pipeline.delta.retry import ATTEMPTS, describe_conflict, is_conflict
 from pipeline.delta.table import Lake
 from pipeline.errors import report_error
+from pipeline.maintenance.write_gate import WriteGate
 from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
@@ -80,6 +81,7 @@ class Applier:
             TableName, int
         ] = {}  # held by their guards, with the changes of the last event
         self.has_work = threading.Event()  # a plan had something to do
+        self.gate = WriteGate()
         self._rows = ChangeRows(self.bronze)
         self._config = config
         self._progress = progress
@@ -331,6 +333,10 @@ class Applier:
 
     def _apply_table(self, table: TablePlan, plan: BatchPlan, entries: ManifestEntries) -> Outcome:
         """Carry out the plan of a table; return how that went, and its entry in the manifest."""
+        with self.gate.writing(str(table.facts.name)):
+            return self._apply_alone(table, plan, entries)
+
+    def _apply_alone(self, table: TablePlan, plan: BatchPlan, entries: ManifestEntries) -> Outcome:
         name, offset = table.facts.name, table.facts.offset
         try:
             since = entries.recorded_version(name)

@@ -9,6 +9,7 @@ transaction boundaries whatever the micro-batch contains.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
 from pipeline.delta.filesystem import remove_folder
 from pipeline.delta.locks import lock_apply
+from pipeline.maintenance.background import JobMaintenance
+from pipeline.maintenance.due import Candidate
+from pipeline.maintenance.job_tables import own_candidates, silver_candidates
 from pipeline.progress import ApplyProgress, ApplySummary, StreamProgress
 
 if TYPE_CHECKING:
@@ -37,7 +41,8 @@ def run_apply(
     """Apply all that bronze holds at the start or, with the trigger `continuous`, continue until `stop`.
 
     `is_alone` means that the caller holds the lock of apply. With `records_status`, the state of the tables
-    is written to `_pgdelta/status` once a minute and at the end.
+    is written to `_pgdelta/status` once a minute and at the end. Silver and `_pgdelta` are maintained while a
+    continuous run goes on, and at the end of another one.
     """
     stop = stop or threading.Event()
     applier = Applier(spark, config, progress)
@@ -45,7 +50,32 @@ def run_apply(
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
     with nullcontext() if is_alone else lock_apply(applier.lake), closing(applier):
-        return _apply(applier, trigger, stop, status)
+        maintenance = _maintenance(applier, config, stop, progress)
+        if trigger == "continuous":
+            with maintenance.in_background():
+                return _apply(applier, trigger, stop, status)
+        summary = _apply(applier, trigger, stop, status)
+        maintenance.run()
+        return summary
+
+
+def _maintenance(
+    applier: Applier, config: Config, stop: threading.Event, progress: ApplyProgress | None
+) -> JobMaintenance:
+    lake, summary = applier.lake, applier.summary
+
+    def candidates() -> Iterator[Candidate]:
+        manifest = applier.manifest
+        yield from own_candidates(lake, "_pgdelta")
+        yield from silver_candidates(lake, manifest.entries if manifest is not None else ())
+
+    def report() -> None:
+        if progress is not None:
+            progress(summary)
+
+    return JobMaintenance(
+        config, lake, candidates, summary.maintenance, stop=stop, gate=applier.gate, report=report
+    )
 
 
 def _apply(

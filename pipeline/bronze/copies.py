@@ -26,6 +26,7 @@ from pipeline.bronze.copy_states import (
 )
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
+from pipeline.delta.log_retention import short_log
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
@@ -189,7 +190,7 @@ class Copies:
     def record(self, rows: Sequence[Mapping[str, object]], epoch: Epoch | None = None) -> None:
         """Append rows in one commit; they are recorded later than all before, even if the clock went back."""
         if self.read().version < 0:
-            self.table.ensure(COPIES)
+            self.table.ensure(COPIES, short_log())
         recorded_at = max(now(), self._recorded_at + _MICROSECOND)
         stamped = [dict(row) | {"recorded_at": recorded_at} for row in rows]
         with crash_step(CrashStep.RECORD_COPY):
@@ -199,7 +200,7 @@ class Copies:
         """Request copies of tables."""
         if not requests:
             return
-        self._requests.ensure(REQUESTS)
+        self._requests.ensure(REQUESTS, short_log())
         rows = [
             {
                 "request_id": request.id,

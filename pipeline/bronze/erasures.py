@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.delta.log_retention import short_log
 from pipeline.delta.sql import now
 from pipeline.delta.table import Lake
 
@@ -55,7 +56,7 @@ class ErasureLog:
 
     def record(self, row: Mapping[str, object]) -> None:
         """Append a receipt, without its time."""
-        self.table.ensure(ERASURES)
+        self.table.ensure(ERASURES, short_log())
         self.table.append_rows([{**row, "recorded_at": now()}], ERASURES)
 
     def is_recorded(self, forget_id: str) -> bool:

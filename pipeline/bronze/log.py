@@ -19,6 +19,7 @@ from pipeline.bronze.relations import SourceRelation, source_relation
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, survey_of
 from pipeline.delta.log import json_object
+from pipeline.delta.log_retention import short_log
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import Snapshot, local_path
@@ -126,9 +127,9 @@ class Bronze:
 
     def ensure(self) -> None:
         """Create the tables unless they exist."""
-        self.relations.ensure(spark_ddl(RELATIONS))
-        self.prepared.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY)
-        self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | _CHECKPOINTS)
+        self.relations.ensure(spark_ddl(RELATIONS), short_log())
+        self.prepared.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | short_log())
+        self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | _CHECKPOINTS | short_log())
 
     def captured_offset(self) -> BronzeOffset | None:
         """Return the LSN up to which bronze is complete, None if it records no offset.

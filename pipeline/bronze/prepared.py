@@ -21,6 +21,7 @@ from pipeline.bronze.spool import PreparedFile, PreparedOutcome
 from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.data_files import DataFile
+from pipeline.delta.log_retention import short_log
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.rows import named_if_damaged
 from pipeline.delta.spark.frames import local_frame
@@ -48,7 +49,7 @@ class PreparedTransactions:
 
         The server may send one again, also after its end was acknowledged.
         """
-        self.table.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY)
+        self.table.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | short_log())
         kept = self.open()
         keys = transaction_keys(prepared for prepared, _ in files)
         new = [file for key, (_, file) in zip(keys, files, strict=True) if key not in kept]

@@ -355,10 +355,25 @@ class Silver:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """When `pgdelta maintain` merges files, and how long it keeps what is out of date."""
+    """When tables are maintained and files are merged, and how long what is out of date is kept."""
 
     __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
+    enabled: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Let ingest maintain bronze, and apply silver and the tables under `_pgdelta`, while"
+            " they run. `false` leaves that to `pgdelta maintain`."
+        ),
+    ] = True
+    every: Annotated[
+        Seconds,
+        Field(
+            description="How often the jobs maintain one table at most, such as `15min`.",
+            examples=["15min", "1h"],
+        ),
+    ] = 900
     small_files: Annotated[
         int,
         Field(
@@ -392,6 +407,27 @@ class Maintenance:
             examples=["24h", "168h"],
         ),
     ] = 86_400
+    log_commits: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10_000_000,
+            description="Number of newest commits that the logs of bronze and of the tables under `_pgdelta`"
+            " keep. Older ones go after an hour, before `log_retention` has passed. `0` sets no number.",
+        ),
+        Number,
+    ] = 2000
+    silver_log_commits: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10_000_000,
+            description="The same for silver tables: `as_of` cannot read versions whose commits have gone."
+            " `0` sets no number, and old versions go after 30 days or"
+            " `delta.logRetentionDuration` of a table.",
+        ),
+        Number,
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True)

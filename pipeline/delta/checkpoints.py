@@ -17,17 +17,14 @@ from pathlib import Path
 from uuid import uuid4
 
 from pipeline.delta.checkpoint_files import Checkpoint, commit_name, list_log
+from pipeline.delta.log_retention import KEPT_SECONDS, LogRetention
 from pipeline.delta.native_commit import read_commit
 from pipeline.delta.sync import sync_file, sync_folder
 from pipeline.delta.txn import TxnId
 
 _INTERVAL = "delta.checkpointInterval"
 _DEFAULT_INTERVAL = 10
-LOG_RETENTION = "delta.logRetentionDuration"
 _CLEANS = "delta.enableExpiredLogCleanup"
-_DEFAULT_RETENTION = 30 * 86_400.0
-_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "week": 604_800.0}
-_DURATION = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?=\s|$)")
 _VERSIONED = re.compile(r"\.?([0-9]{20})\.")
 _LAST = "_last_checkpoint"
 _CLEANING = 5  # checkpoints between two clean-ups
@@ -51,18 +48,13 @@ def checkpoint_if_due(
     write_checkpoint(table, version)
     # which lists the log
     if version % (interval * _CLEANING) == 0 and cleans_up(configuration):
-        remove_expired(table, version, time.time() - log_retention(configuration), offsets)
+        remove_expired(table, version, LogRetention.of(configuration), time.time(), offsets)
     return True
 
 
 def cleans_up(configuration: Mapping[str, str]) -> bool:
     """Return whether expired versions of a table's log may be removed."""
     return configuration.get(_CLEANS, "true").lower() == "true"
-
-
-def log_retention(configuration: Mapping[str, str]) -> float:
-    """Return for how many seconds a table keeps the versions of its log."""
-    return seconds_of(configuration.get(LOG_RETENTION), _DEFAULT_RETENTION)
 
 
 def write_checkpoint(table: Path, version: int) -> None:
@@ -137,43 +129,51 @@ def _replace_pointer(log: Path, version: int, pointer: Path) -> None:
     sync_folder(log)
 
 
-def remove_expired(table: Path, version: int, oldest: float, offsets: Collection[str] = ()) -> None:
+def remove_expired(
+    table: Path, version: int, retention: LogRetention, now: float, offsets: Collection[str] = ()
+) -> None:
     """Remove the files of the log that only expired versions need; see `expired_files`."""
-    for path in expired_files(table, version, oldest, offsets):
+    for path in expired_files(table, version, retention, now, offsets):
         path.unlink(missing_ok=True)
 
 
-def expired_files(table: Path, version: int, oldest: float, offsets: Collection[str] = ()) -> list[Path]:
+def expired_files(
+    table: Path, version: int, retention: LogRetention, now: float, offsets: Collection[str] = ()
+) -> list[Path]:
     """Return the files of the log that only expired versions need, up to the newest version.
 
-    Everything from the newest checkpoint on that was written before the time `oldest`, in seconds since 1970,
-    is kept: each newer version can be read. So is the newest commit that records an offset, if `offsets`,
-    the ids that the table records, has that of one: its metadata say where the next run goes on.
+    Everything from the newest expired checkpoint on is kept: each newer version can be read. `now` is in
+    seconds since 1970. The newest commit that records an offset is kept too, if `offsets`, the ids that the
+    table records, has that of one: its metadata say where the next run goes on. Where versions expire by
+    number, so do the checksum files that no reader needs.
     """
     log = table / "_delta_log"
+    checkpoints = [each for each in list_log(str(log)).checkpoints if each.version <= version]
     expired = [
         each.version
-        for each in list_log(str(log)).checkpoints
-        if each.version <= version and all(os.stat(path).st_mtime < oldest for path in each.paths)
+        for each in checkpoints
+        if all(
+            retention.is_expired(now - os.stat(path).st_mtime, version - each.version) for path in each.paths
+        )
     ]
     if expired and any(_advances(app_id) for app_id in offsets):
         newest = _newest_offset(log, version)
         expired = [each for each in expired if newest is None or each <= newest]
-    if not expired:
-        return []
-    return [
+    first = max(expired, default=0)
+    found = [
         path
         for path in log.iterdir()
-        if (match := _VERSIONED.match(path.name))
-        and int(match[1]) < max(expired)
-        and not path.name.endswith(".tmp")
+        if (match := _VERSIONED.match(path.name)) and int(match[1]) < first and not path.name.endswith(".tmp")
     ]
+    if retention.commits:
+        found += superseded_checksums(table, now - KEPT_SECONDS, first)
+    return found
 
 
-def superseded_checksums(table: Path, before: float) -> list[Path]:
+def superseded_checksums(table: Path, before: float, first: int = 0) -> list[Path]:
     """Return the checksum files written before a time that no reader needs: a newer checkpoint is there.
 
-    `before` is in seconds since 1970. They are half of a log's files.
+    Only those of versions from `first` on; `before` is in seconds since 1970. They are half of a log's files.
     """
     log = table / "_delta_log"
     newest = max((each.version for each in list_log(str(log)).checkpoints), default=0)
@@ -181,7 +181,7 @@ def superseded_checksums(table: Path, before: float) -> list[Path]:
     for path in log.glob("*.crc"):
         match = _VERSIONED.match(path.name)
         with suppress(FileNotFoundError):
-            if match and int(match[1]) < newest and path.stat().st_mtime < before:
+            if match and first <= int(match[1]) < newest and path.stat().st_mtime < before:
                 found.append(path)
     return found
 
@@ -198,11 +198,3 @@ def _newest_offset(log: Path, version: int) -> int | None:
 def _advances(app_id: str) -> bool:
     txn = TxnId.parse(app_id)
     return txn is not None and txn.advances
-
-
-def seconds_of(text: str | None, default: float) -> float:
-    """Return how long an interval like `interval 30 days` is; the default if the text is none."""
-    found = _DURATION.findall((text or "").lower().replace("interval", " "))
-    if not found or any(unit not in _UNITS for _, unit in found):
-        return default
-    return sum(int(number) * _UNITS[unit] for number, unit in found)

@@ -8,6 +8,7 @@ a part of one group.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -103,17 +104,19 @@ def merge_groups(
     *,
     user_metadata: str | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    committing: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> MergeCount:
     """Write the files of each group again, as one or as the layout says, apart if memory cannot hold them.
 
-    After `should_stop` returns true no other group is begun. Raises ConflictError if another commit removed
-    one of the files meanwhile, LakeError if a file is missing or has other columns than the table.
+    After `should_stop` returns true no other group is begun. Each commit is made within `committing`, which
+    may refuse it by an exception. Raises ConflictError if another commit removed one of the files meanwhile,
+    LakeError if a file is missing or has other columns than the table.
     """
     count = MergeCount()
     for group in groups:
         if should_stop():
             break
-        _merge(table, snapshot, group, layout, user_metadata, count)
+        _merge(table, snapshot, group, layout, user_metadata, count, committing)
     return count
 
 
@@ -124,6 +127,7 @@ def _merge(
     layout: FileLayout,
     user_metadata: str | None,
     count: MergeCount,
+    committing: Callable[[], AbstractContextManager[None]],
 ) -> None:
     added: list[DataFile] = []
     removed: list[Add] = []
@@ -145,7 +149,9 @@ def _merge(
         texts = {name: str(value) for name, value in metrics.items()}
         actions = [remove_action(add, data_change=False) for add in removed]
         actions += [file.action(data_change=False) for file in added]
-        table.commit(snapshot, actions, {}, Operation("OPTIMIZE", _PARAMETERS, texts, user_metadata))
+        operation = Operation("OPTIMIZE", _PARAMETERS, texts, user_metadata)
+        with committing():
+            table.commit(snapshot, actions, {}, operation)
     except BaseException as error:
         remove_uncommitted(table.folder, snapshot.version, [file.name for file in added], error)
         raise

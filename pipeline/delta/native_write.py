@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pipeline.delta.checkpoints import checkpoint_if_due
+from pipeline.delta.log_retention import LOG_COMMITS, SET_BY_US
 from pipeline.delta.native_commit import (
     Action,
     Operation,
@@ -72,6 +73,8 @@ PLAIN_PROPERTIES = frozenset(
         "delta.deletedFileRetentionDuration",
         "delta.logRetentionDuration",
         "delta.setTransactionRetentionDuration",
+        LOG_COMMITS,
+        SET_BY_US,
     }
 )
 _CONSTRAINT = "delta.constraints."

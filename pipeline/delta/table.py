@@ -24,6 +24,7 @@ from pipeline.delta.features import features_of as features_of
 from pipeline.delta.features import needs_column_mapping as needs_column_mapping
 from pipeline.delta.filesystem import default_scheme, forget_logs, move_folder, remove_folder
 from pipeline.delta.log import Actions, LoggedOperation, commit_info, logged_operations
+from pipeline.delta.log_retention import short_log
 from pipeline.delta.native_commit import Action, Operation, Reads
 from pipeline.delta.rows import Where, filter_rows, read_rows
 from pipeline.delta.schema import TableSchema
@@ -294,10 +295,10 @@ class LakeTable:
         writer.option("userMetadata", metadata).save(self.path)
 
     def ensure_for_appends(self, ddl: str) -> None:
-        """Create a table for `append_rows` unless it exists, without Delta's auto compaction."""
+        """Create a table for `append_rows` with a short log unless it exists, without auto compaction."""
         snapshot = self.snapshot()
         if snapshot.version < 0:
-            self.ensure(ddl)
+            self.ensure(ddl, short_log())
             snapshot = self.snapshot()
         if snapshot.configuration.get(_AUTO_COMPACTION, "false") != "false":  # by the session's defaults
             self.spark.sql(f"ALTER TABLE {self.identifier} UNSET TBLPROPERTIES ('{_AUTO_COMPACTION}')")
@@ -335,10 +336,10 @@ class LakeTable:
     ) -> None:
         """Replace all rows by a few, in one commit, and with `replaces_schema` the columns by those of `ddl`.
 
-        Creates the table if it does not exist.
+        Creates the table, with a short log, if it does not exist.
         """
         if self.local_path is not None:
-            self.ensure(ddl)
+            self.ensure(ddl, short_log())
         snapshot = self.snapshot()
         if not self.writes_natively(snapshot, removes=True):
             frame = local_frame(self.spark, _as_rows(rows), ddl)

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.delta.checkpoint_files import list_log
-from pipeline.delta.checkpoints import seconds_of
+from pipeline.delta.log_retention import FILE_RETENTION, seconds_of
 from pipeline.delta.native_commit import read_commit, vector_file
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 
-RETENTION = "delta.deletedFileRetentionDuration"
 _DEFAULT_RETENTION = 7 * 86_400.0
 _UNCOMMITTED = 86_400.0  # seconds for which a file that the log does not name stays
 _LOG = "_delta_log"
@@ -31,7 +30,7 @@ def find_unneeded(folder: Path, snapshot: Snapshot, now: float) -> list[Path]:
     `snapshot` is the newest version, read before this call, and `now` is in seconds since 1970. Raises
     LakeError if the log does not have what the newest version consists of.
     """
-    retention = seconds_of(snapshot.configuration.get(RETENTION), _DEFAULT_RETENTION)
+    retention = seconds_of(snapshot.configuration.get(FILE_RETENTION), _DEFAULT_RETENTION)
     # before the log is read: a file that is committed meanwhile is in what is read then
     listed = [(path, age) for path in _data_files(folder) if (age := _age(path, now)) > retention]
     if not listed:

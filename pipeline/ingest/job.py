@@ -16,6 +16,8 @@ from pipeline.delta.table import Lake
 from pipeline.errors import SlotGapError
 from pipeline.ingest.capture import Capture
 from pipeline.ingest.continuity import check_server, check_slot, cross_gap, first_slot
+from pipeline.maintenance.background import JobMaintenance
+from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
 from pipeline.postgres.connection import ServerIdentity, connect, identify
 from pipeline.postgres.publication import ensure_publication
@@ -99,9 +101,31 @@ def run_ingest(
                 progress,
                 lambda lsn: _start_stream(config, identity, lsn, stop),
             )
-            return capture.run(target, stop)
+            maintenance = _maintenance(config, lake, summary, stop, progress)
+            if target is None:
+                with maintenance.in_background():
+                    return capture.run(target, stop)
+            summary = capture.run(target, stop)
         finally:
             stream.close()
+    maintenance.run()
+    return summary
+
+
+def _maintenance(
+    config: Config,
+    lake: Lake,
+    summary: IngestSummary,
+    stop: threading.Event,
+    progress: IngestProgress | None,
+) -> JobMaintenance:
+    def report() -> None:
+        if progress is not None:
+            progress(summary)
+
+    return JobMaintenance(
+        config, lake, lambda: own_candidates(lake, "bronze"), summary.maintenance, stop=stop, report=report
+    )
 
 
 def _start_stream(

@@ -20,13 +20,15 @@ EVENTS = (
 )
 NEEDS_RESYNC = ("resync", "diverged")
 """Kinds of events after which only a resync makes silver equal to the source."""
+MAINTENANCE_FAILED = "maintenance"
+"""The kind of the events that say nothing of a table's rows."""
 
 _IDENTITY = ["schema_name", "table_name", "lsn", "kind", "sentence"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a table; `kind` is evolved, refused, held, resync or diverged."""
+    """One event of a table; `kind` is evolved, refused, held, resync, diverged or maintenance."""
 
     schema_name: str
     table_name: str
@@ -101,12 +103,12 @@ class EventLog:
                     del self._resyncs[name]
 
     def newest(self) -> dict[TableName, Event]:
-        """Return the newest event of each table."""
+        """Return the newest event of each table's rows or columns."""
         if not self._table.exists():
             return {}
         rows = self._table.rows().to_pylist()
         rows.sort(key=lambda row: (row["recorded_at"], row["lsn"]))
-        events = map(_event, rows)
+        events = (_event(row) for row in rows if row["kind"] != MAINTENANCE_FAILED)
         return {event.name: event for event in events}
 
     def _read(self) -> None:

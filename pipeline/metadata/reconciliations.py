@@ -6,6 +6,7 @@ Both only grow; a run is found by its `run_id`. No values of rows are recorded b
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from pipeline.delta.log_retention import short_log
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import now
 from pipeline.delta.table import Lake
@@ -80,12 +81,12 @@ class Reconciliations:
         names = {"run_id": run_id, "schema_name": verdict.name[0], "table_name": verdict.name[1]}
         if verdict.rows:
             rows = [names | {"lsn": verdict.lsn} | asdict(row) for row in verdict.rows[:MAX_DIFFERENCES]]
-            self._differences.ensure(DIFFERENCES)
+            self._differences.ensure(DIFFERENCES, short_log())
             retry_conflicts(lambda: self._differences.append_rows(rows, DIFFERENCES))
         fields = {f: getattr(verdict, f) for f in Reconciliation.__slots__ if f not in ("name", "rows")}
         fields["left_out"] = [{"column": c, "reason": r} for c, r in verdict.left_out.items()]
         fields["misfits"] = [{"column": c, "values": n} for c, n in verdict.misfits.items()]
-        self._reconciliations.ensure(RECONCILIATIONS)
+        self._reconciliations.ensure(RECONCILIATIONS, short_log())
         row = names | fields | {"recorded_at": now()}
         retry_conflicts(lambda: self._reconciliations.append_rows([row], RECONCILIATIONS))
 

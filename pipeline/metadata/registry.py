@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.log_retention import short_log
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.sql import now
@@ -106,7 +107,7 @@ class TableRegistry:
     def ensure(self) -> None:
         """Create the table unless it exists."""
         if not self._table.exists():
-            self._table.ensure(TABLES)
+            self._table.ensure(TABLES, short_log())
 
     def read(self) -> dict[TableName, RegisteredTable]:
         """Return the registered tables, read from Delta once."""

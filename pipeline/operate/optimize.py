@@ -17,7 +17,7 @@ from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
-from pipeline.operate.lake_tables import tables_of
+from pipeline.maintenance.lake_tables import tables_of
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
 

@@ -14,11 +14,12 @@ from rich.console import Console
 
 from pipeline.config.tables import Guards
 from pipeline.delta.table import Lake
+from pipeline.maintenance.maintainer import MaintainedTable
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.metadata.reconciliations import DIFFERENT, EQUAL, UNPROVEN, Difference, Reconciliation
 from pipeline.operate.as_of import SilverVersions
 from pipeline.operate.machine_checks import CheckReport
-from pipeline.operate.maintain import MaintainedTable, MaintenanceSummary
+from pipeline.operate.maintain import MaintenanceSummary
 from pipeline.operate.optimize import OptimizedTable, OptimizeSummary
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.operate.resync import ResyncSummary

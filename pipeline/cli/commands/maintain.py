@@ -50,7 +50,8 @@ def maintain(
     """
     loaded = load_config(config)
     use_lean_arrow()
-    from pipeline.operate.maintain import MaintainedTable, run_maintenance
+    from pipeline.maintenance.maintainer import MaintainedTable
+    from pipeline.operate.maintain import run_maintenance
     from pipeline.terminal import make_console, plain
 
     with contextlib.ExitStack() as stack:

@@ -19,7 +19,8 @@ from deltalake import DeltaTable
 from pipeline.delta.checkpoints import write_checkpoint
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
-from pipeline.operate.maintain import MaintainedTable, MaintenanceSummary, run_maintenance
+from pipeline.maintenance.maintainer import MaintainedTable
+from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.silver.as_of import as_of
 from pipeline.table_name import TableName

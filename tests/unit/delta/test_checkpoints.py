@@ -14,6 +14,7 @@ import pytest
 from pipeline.delta import checkpoints, native_write
 from pipeline.delta.checkpoints import remove_expired, superseded_checksums, write_checkpoint
 from pipeline.delta.checksum import next_checksum
+from pipeline.delta.log_retention import LOG_COMMITS, LogRetention, short_log
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import TableLog
 from pipeline.delta.txn import TableCommit, TxnId
@@ -130,7 +131,7 @@ def test_only_what_no_version_within_the_retention_needs_is_removed(tmp_path: Pa
     append(table, *range(11))
     age(table, 9, 31)
     before = read_anew(table)
-    remove_expired(table.folder, 11, time.time() - 30 * DAY)
+    remove_expired(table.folder, 11, LogRetention(), time.time())
     assert names(table, ".json") == [8, 9, 10, 11]
     assert names(table, ".checkpoint.parquet") == [8]
     assert names(table, ".crc") == [8, 9, 10, 11]
@@ -217,10 +218,10 @@ def test_the_newest_commit_with_an_offset_is_kept(tmp_path: Path) -> None:
     for number in range(7):  # commits of maintenance
         table.append_rows([{"id": number}], DDL)
     assert names(table, ".checkpoint.parquet") == [4, 8]
-    remove_expired(table.folder, 8, time.time() + DAY, table.snapshot().offsets)
+    remove_expired(table.folder, 8, LogRetention(), time.time() + 31 * DAY, table.snapshot().offsets)
     assert names(table, ".json") == list(range(9)), "version 1 says where the next run goes on"
     table.append_rows([{"id": 9}], DDL, TableCommit(txn, LSN(8)))
-    remove_expired(table.folder, 9, time.time() + DAY, table.snapshot().offsets)
+    remove_expired(table.folder, 9, LogRetention(), time.time() + 31 * DAY, table.snapshot().offsets)
     assert names(table, ".json") == [8, 9]
     assert read_anew(table)[1] == {str(txn): 8}
 
@@ -231,3 +232,41 @@ def test_checksums_before_a_checkpoint_are_superseded(tmp_path: Path) -> None:
     assert superseded_checksums(table.folder, time.time() - DAY) == []
     found = superseded_checksums(table.folder, time.time() + 1)
     assert sorted(int(path.name[:20]) for path in found) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("age", "newer", "is_expired"),
+    [(3599, 9000, False), (3601, 99, False), (3601, 100, True), (DAY + 1, 0, True)],
+)
+def test_versions_expire_by_age_or_by_number(age: float, newer: int, is_expired: bool) -> None:
+    assert LogRetention(DAY, 100).is_expired(age, newer) == is_expired
+
+
+def test_the_properties_of_a_short_log() -> None:
+    assert LogRetention.of(short_log(7200, 50)) == LogRetention(7200, 50)
+    assert LogRetention.of(short_log(0, 50)) == LogRetention(30 * DAY, 50)
+    assert LogRetention.of({LOG_COMMITS: "many"}) == LogRetention(30 * DAY, 0)
+    assert short_log(0, 0) == {}
+    theirs = short_log(7200, 50) | {"delta.logRetentionDuration": "interval 9 days"}
+    assert LogRetention.of(theirs) == LogRetention(9 * DAY, 0)
+
+
+def test_a_short_log_keeps_a_number_of_commits_from_birth(tmp_path: Path) -> None:
+    """Without a run of maintenance, and though all versions are younger than a day."""
+    table = Lake(str(tmp_path)).table("t")
+    table.ensure(DDL, short_log(commits=6) | {"delta.checkpointInterval": "2"})
+    append(table, *range(18))
+    age(table, 18, 2 / 24)
+    append(table, 18, 19)
+    assert names(table, ".json")[0] == 14
+    assert len(names(table, ".checkpoint.parquet")) == 4
+    assert names(table, ".crc") == [19, 20], "checksums that a checkpoint supersedes go after an hour"
+    assert read_anew(table)[-1] == list(range(20))
+    assert table.snapshot(15).version == 15
+
+
+def test_a_short_log_keeps_what_is_young(tmp_path: Path) -> None:
+    table = Lake(str(tmp_path)).table("t")
+    table.ensure(DDL, short_log(commits=6) | {"delta.checkpointInterval": "2"})
+    append(table, *range(20))
+    assert names(table, ".json") == list(range(21))

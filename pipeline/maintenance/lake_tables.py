@@ -5,25 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.delta.table import Lake, LakeTable
+from pipeline.maintenance.job_tables import OWN_TABLES
 from pipeline.metadata.registry import Records
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import match_tables
-
-OWN_TABLES = (
-    ("bronze", "changes"),
-    ("bronze", "relations"),
-    ("bronze", "copies"),
-    ("bronze", "prepared"),
-    ("_pgdelta", "tables"),
-    ("_pgdelta", "manifests"),
-    ("_pgdelta", "events"),
-    ("_pgdelta", "misfits"),
-    ("_pgdelta", "requests"),
-    ("_pgdelta", "status"),
-    ("_pgdelta", "differences"),
-    ("_pgdelta", "reconciliations"),
-)
-"""Paths, below the root, of the tables that are not silver."""
 
 
 def own_tables(lake: Lake) -> Iterator[tuple[str, LakeTable]]:

@@ -1,0 +1,44 @@
+"""The tables that ingest and apply maintain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from pipeline.delta.table import Lake
+from pipeline.maintenance.due import Candidate
+from pipeline.metadata.manifests import ManifestEntry
+
+OWN_TABLES = (
+    ("bronze", "changes"),
+    ("bronze", "relations"),
+    ("bronze", "copies"),
+    ("bronze", "prepared"),
+    ("_pgdelta", "tables"),
+    ("_pgdelta", "manifests"),
+    ("_pgdelta", "events"),
+    ("_pgdelta", "misfits"),
+    ("_pgdelta", "requests"),
+    ("_pgdelta", "status"),
+    ("_pgdelta", "differences"),
+    ("_pgdelta", "reconciliations"),
+    ("_pgdelta", "maintenance"),
+)
+"""Paths, below the root, of the tables that are not silver."""
+
+
+def own_candidates(lake: Lake, folder: str) -> Iterator[Candidate]:
+    """Yield the tables of `bronze`, or of `_pgdelta`."""
+    for names in OWN_TABLES:
+        if names[0] == folder:
+            table = lake.table(*names)
+            yield Candidate("/".join(names), names, table, True, table.version)
+
+
+def silver_candidates(lake: Lake, entries: Iterable[ManifestEntry]) -> Iterator[Candidate]:
+    """Yield the silver tables of a manifest, which has their versions: no log is read."""
+    from pipeline.silver.versions import resolve_path
+
+    for entry in entries:
+        table = lake.table_at(resolve_path(entry.path, entry.name, lake.root))
+        yield Candidate(str(entry.name), entry.name, table, False, partial(int, entry.version))
