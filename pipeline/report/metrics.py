@@ -34,7 +34,14 @@ from pipeline.table_name import TableName
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, StreamProgress, TableState
+    from pipeline.progress import (
+        ApplySummary,
+        CopyProgress,
+        IngestSummary,
+        MaintenanceProgress,
+        StreamProgress,
+        TableState,
+    )
     from pipeline.protocol.lsn import LSN
 
 PREFIX = "pgdelta_"
@@ -195,6 +202,17 @@ def _batches(scrape: Scrape) -> Samples:
     return {} if summary is None else {(): Durations(summary.batches, summary.total_batch_seconds)}
 
 
+def _maintenance(read: Callable[[MaintenanceProgress], int]) -> Callable[[Scrape], Samples]:
+    """Return a reader of what the jobs of this run maintained together, without samples until they did."""
+
+    def samples(scrape: Scrape) -> Samples:
+        jobs = [job.maintenance for job in (scrape.ingest, scrape.apply) if job is not None]
+        has_run = any(each.tables or each.failures for each in jobs)
+        return {(): sum(map(read, jobs))} if has_run else {}
+
+    return samples
+
+
 METRICS = {
     "every run": (
         Metric("info", "gauge", "The release that runs; always 1.", _info, ("version",)),
@@ -320,6 +338,32 @@ METRICS = {
             "1 if a table could not be applied.",
             _tables(lambda t: int(bool(t.failure))),
             TABLE_LABELS,
+        ),
+    ),
+    "maintenance": (
+        Metric(
+            "maintained_tables_total",
+            "counter",
+            "Tables that this run maintained, each time counted.",
+            _maintenance(lambda m: m.tables),
+        ),
+        Metric(
+            "maintenance_merged_files_total",
+            "counter",
+            "Data files by which tables became fewer by merging.",
+            _maintenance(lambda m: m.merged),
+        ),
+        Metric(
+            "maintenance_removed_files_total",
+            "counter",
+            "Files that maintenance removed from the folders of tables and of their logs.",
+            _maintenance(lambda m: m.removed_files + m.removed_log_files),
+        ),
+        Metric(
+            "maintenance_failed_tables",
+            "gauge",
+            "Tables whose last maintenance failed.",
+            _maintenance(lambda m: len(m.failures)),
         ),
     ),
     "Structured Streaming": (

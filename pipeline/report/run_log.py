@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
 
 from pipeline import __version__
 from pipeline.delta.sql import utc_text
+from pipeline.progress import MaintenanceProgress
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class RunLog:
         self._copies: dict[TableName, str | None] = {}
         self._copy_failure: str | None = None  # of all tables
         self._alerts = Alerts()
+        self._maintained_by: dict[int, MaintenanceProgress] = {}  # by the id of what a job counts
+        self._maintenance_failures: dict[str, set[str]] = {}
 
     def start(self, trigger: str) -> None:
         """Log the start of the run."""
@@ -71,6 +75,7 @@ class RunLog:
         """Log what bronze gained since the last call: a commit, and copies that ended."""
         with self._lock:
             self._log_copies(summary)
+            self._log_maintenance(summary.maintenance)
             if summary.commits == self._commits:
                 return
             self._log(
@@ -86,6 +91,7 @@ class RunLog:
     def on_apply(self, summary: ApplySummary) -> None:
         """Log a batch, and tables that are held, failed or resumed."""
         with self._lock:
+            self._log_maintenance(summary.maintenance)
             if summary.batches == self._batches:
                 return
             self._batches = summary.batches
@@ -136,6 +142,25 @@ class RunLog:
                 )
                 self._copy_failure = None
             self._copies[name] = state
+
+    def _log_maintenance(self, progress: MaintenanceProgress) -> None:
+        """Log what was maintained since the last call, and a failure once for each reason."""
+        for name, sentence in sorted(dict(progress.failures).items()):
+            known = self._maintenance_failures.setdefault(name, set())
+            if sentence not in known:
+                known.add(sentence)
+                self._log("maintenance failed", logging.WARNING, path=name, sentence=sentence)
+        done = self._maintained_by.get(id(progress), MaintenanceProgress())
+        if progress.tables == done.tables:
+            return
+        self._log(
+            "maintained",
+            tables=progress.tables - done.tables,
+            merged_files=progress.merged - done.merged,
+            removed_files=progress.removed_files - done.removed_files,
+            removed_log_files=progress.removed_log_files - done.removed_log_files,
+        )
+        self._maintained_by[id(progress)] = replace(progress)
 
     def _log(self, event: str, level: int = logging.INFO, **fields: object) -> None:
         self._logger.log(level, event, extra={"fields": fields})

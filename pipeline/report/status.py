@@ -21,6 +21,7 @@ from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
 from pipeline.errors import ConfigError, SourceError
 from pipeline.metadata.events import Event
+from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.reconciliations import Reconciliations
 from pipeline.metadata.registry import Records, RegisteredTable
@@ -71,7 +72,10 @@ def read_details(
             "Run pgdelta status without it for all tables."
         )
     registered, relations = records.tables.read(), _newest_relations(bronze)
-    details = (_details(lake, table, registered.get(table.name), relations) for table in wanted)
+    details = (
+        _details(lake, table, registered.get(table.name), relations, status.maintenance.get(str(table.name)))
+        for table in wanted
+    )
     return StatusDetails(replace(status, tables=tuple(wanted)), tuple(details))
 
 
@@ -112,6 +116,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
         source,
         unreachable,
         wal_rate(activity.since, source) if source else None,
+        MaintenanceTable(bronze.lake).read(),
     )
 
 
@@ -261,6 +266,7 @@ def _details(
     table: TableStatus,
     registered: RegisteredTable | None,
     relations: Mapping[TableName, Mapping[str, Any]],
+    maintained: Maintained | None,
 ) -> TableDetails:
     relation = relations.get(table.name)
     source = {
@@ -278,6 +284,7 @@ def _details(
         writer=_last_writer(silver) if silver is not None and fields else None,
         relation_id=relation["relation_id"] if relation else None,
         relation_lsn=LSN(relation["lsn"]) if relation else None,
+        maintained=maintained,
     )
 
 

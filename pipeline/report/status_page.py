@@ -20,6 +20,7 @@ from rich.text import Text
 from pipeline.delta.sql import utc_text
 from pipeline.errors import one_line
 from pipeline.metadata.events import NEEDS_RESYNC, Event
+from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.status import FAILED
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
@@ -124,6 +125,7 @@ class Status:
 
     Lag counts to the end of the source's WAL if the source was read, else to `captured`; `unreachable` is
     the sentence of a source that could not be read. `rate` is the WAL that the source writes, in bytes/s.
+    `maintenance` is the last one of each table by a job, with those of bronze and `_pgdelta`.
     """
 
     pipeline: str
@@ -135,6 +137,7 @@ class Status:
     source: SourceStatus | None = None
     unreachable: str | None = None
     rate: float | None = None
+    maintenance: Mapping[str, Maintained] = field(default_factory=dict)
 
     @property
     def is_held(self) -> bool:
@@ -152,6 +155,7 @@ class Status:
             "tables": [table.as_json() for table in self.tables],
             "source": self._source_json(),
             "source_failure": self.unreachable,
+            "maintenance": [maintained_json(self.maintenance[name]) for name in sorted(self.maintenance)],
         }
 
     def _source_json(self) -> dict[str, Any] | None:
@@ -214,6 +218,8 @@ class Status:
             yield plain(f"source: {self.unreachable} Lag is behind bronze.")
         else:
             yield plain("source: not read. Lag is behind bronze.")
+        if self.maintenance:
+            yield plain(_maintenance_line(list(self.maintenance.values())))
 
 
 class _Column(NamedTuple):
@@ -288,6 +294,32 @@ def _notices(tables: Sequence[TableStatus]) -> Iterator[Text]:
         is_named = len(found) == 1 and str(found[0].name) in notice
         style = found[0].style
         yield Text.assemble((f"{label}: ", style), plain(notice if is_named else f"{names}: {notice}"))
+
+
+def _maintenance_line(done: Sequence[Maintained]) -> str:
+    newest = max(each.maintained_at for each in done).astimezone(timezone.utc)
+    line = f"maintenance: {format_count(len(done), 'table')}, last at {newest:%Y-%m-%d %H:%M:%S} UTC"
+    failed = sorted((each for each in done if each.is_failed), key=lambda each: each.table_name)
+    if not failed:
+        return line
+    return f"{line}; {len(failed)} failed. {failed[0].table_name}: {one_line(failed[0].sentence or '')}"
+
+
+def maintained_json(done: Maintained) -> dict[str, Any]:
+    """Return the last maintenance of a table as data."""
+    return {
+        "table": done.table_name,
+        "maintained_at": utc_text(done.maintained_at),
+        "version": done.version,
+        "files_before": done.files_before,
+        "files_after": done.files_after,
+        "bytes": done.bytes,
+        "removed_files": done.removed_files,
+        "removed_log_files": done.removed_log_files,
+        "seconds": done.seconds,
+        "failed": done.is_failed,
+        "sentence": done.sentence,
+    }
 
 
 def _state_text(table: TableStatus) -> str:

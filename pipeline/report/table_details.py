@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.metadata.maintenance import Maintained
 from pipeline.protocol.lsn import LSN
-from pipeline.report.status_page import OPERATIONS, Status, TableStatus
+from pipeline.report.status_page import OPERATIONS, Status, TableStatus, maintained_json
 from pipeline.terminal import plain, print_list, print_pairs, print_paragraph
 from pipeline.units import format_count, format_duration, format_size
 
@@ -52,6 +53,7 @@ class TableDetails:
     relation_id: int | None = None
     relation_lsn: LSN | None = None
     writer: str | None = None
+    maintained: Maintained | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the details as data."""
@@ -60,6 +62,7 @@ class TableDetails:
             **self.table.as_json(),
             "path": self.path,
             "writer": self.writer,
+            "maintained": self.maintained and maintained_json(self.maintained),
             "relation": self.relation_id
             and {"oid": self.relation_id, "recorded_at_lsn": str(self.relation_lsn)},
             "last_event": event and {"lsn": str(event.lsn), "kind": event.kind, "sentence": event.sentence},
@@ -142,6 +145,8 @@ def _facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str | Text
         yield "silver", f"version {table.version}, {details.path}" if table.version >= 0 else details.path
     if details.writer is not None:
         yield "written", "natively" if details.writer == "native" else "by Spark"
+    if details.maintained is not None:
+        yield "maintained", _maintained_text(details.maintained)
     if details.relation_id is not None:
         yield "relation", f"oid {details.relation_id}, recorded at {details.relation_lsn}"
     yield "verified", f"equal to the source at {table.verified}" if table.verified else "not yet"
@@ -149,6 +154,17 @@ def _facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str | Text
         yield "misfits", f"{format_count(sum(table.misfits.values()), 'value')}, in _pgdelta/misfits"
     if event is not None:
         yield "last event", f"{event.kind} at {event.lsn}: {event.sentence}"
+
+
+def _maintained_text(done: Maintained) -> str:
+    moment = f"{done.maintained_at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    if done.sentence is not None:
+        return f"{moment}: {done.sentence}"
+    removed = format_count(done.removed_files + done.removed_log_files, "file")
+    return (
+        f"{moment}: {done.files_before:,} to {format_count(done.files_after, 'data file')} "
+        f"({format_size(done.bytes)}), {removed} removed"
+    )
 
 
 def _lag_text(table: TableStatus, behind: str) -> str:

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from pipeline import __version__
 from pipeline.errors import ConfigError, EndpointError
+from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, StreamProgress, TableState
 from pipeline.protocol.lsn import LSN
@@ -71,6 +72,24 @@ def test_the_metrics_of_ingest_follow_its_summary() -> None:
         'pgdelta_copy_share{pipeline="shop",schema="sales",table="o\\"1"}': 0.25,
         'pgdelta_copies_failed{pipeline="shop"}': 0,
         'pgdelta_copy_failed{pipeline="shop",schema="sales",table="o\\"1"}': 1,
+    }
+
+
+def test_maintenance_counts_what_both_jobs_did() -> None:
+    metrics, ingest, apply = RunMetrics("shop"), IngestSummary("shop", "slot"), ApplySummary("shop")
+    metrics.on_ingest(ingest)
+    metrics.on_apply(apply)
+    assert not any("maint" in name for name in scraped(metrics))
+    ingest.maintenance.count(
+        Maintained("bronze/changes", NOON, 9, 30, 2, removed_files=5, removed_log_files=7)
+    )
+    apply.maintenance.count(Maintained("public.t", NOON, 9, 4, 3))
+    apply.maintenance.count(Maintained("public.u", NOON, 9, is_failed=True, sentence="no space"))
+    assert {name: value for name, value in scraped(metrics).items() if "maint" in name} == {
+        'pgdelta_maintained_tables_total{pipeline="shop"}': 2,
+        'pgdelta_maintenance_merged_files_total{pipeline="shop"}': 29,
+        'pgdelta_maintenance_removed_files_total{pipeline="shop"}': 12,
+        'pgdelta_maintenance_failed_tables{pipeline="shop"}': 1,
     }
 
 
@@ -158,6 +177,7 @@ def full_run() -> RunMetrics:
     apply = ApplySummary("shop", LSN(5), commit_time=NOON)
     apply.tables[TableName("public", "b")] = TableState(LSN(40), 1)
     apply.count_batch(1.5)
+    apply.maintenance.count(Maintained("public.b", NOON, 3, 9, 1))
     apply.stream = StreamProgress(1, 2, 3.0, 4.0, 5.0)
     metrics.on_ingest(ingest)
     metrics.on_apply(apply)

@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 from contextlib import closing
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pipeline import __version__
 from pipeline.cli.options import Address
 from pipeline.config.config import Config, Silver, Source, Storage
 from pipeline.errors import ConfigError, EndpointError, LakeError
+from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.manifests import Manifest
 from pipeline.progress import ApplySummary, CopyProgress, IngestSummary, TableState
 from pipeline.protocol.lsn import LSN
@@ -22,6 +24,7 @@ from pipeline.report.observers import Observers, WatchOptions
 from pipeline.report.run_log import RunLog
 from pipeline.table_name import TableName
 
+NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 CONFIG = Config("shop", Source("", "shop", "shop"), Storage("./lake"), Silver(), (), "pipeline.yaml")
 
 
@@ -130,6 +133,26 @@ class Closed(io.StringIO):
 
     def write(self, text: str) -> int:
         raise BrokenPipeError
+
+
+def test_maintenance_is_logged_as_it_is_done_and_a_failure_once_for_each_reason() -> None:
+    lines = io.StringIO()
+    log, ingest, apply = RunLog("shop", "run", lines), IngestSummary("shop", "slot"), ApplySummary("shop")
+    ingest.maintenance.count(Maintained("bronze/changes", NOON, 9, 30, 2, removed_log_files=7))
+    for sentence in ("no space", "no space", "no file"):
+        apply.maintenance.count(Maintained("public.t", NOON, 9, is_failed=True, sentence=sentence))
+        log.on_ingest(ingest)
+        log.on_apply(apply)
+    done = {"merged_files": 28, "removed_files": 0, "removed_log_files": 7}
+    assert logged(lines) == [
+        {"event": "maintained", "tables": 1, **done},
+        {"event": "maintenance failed", "path": "public.t", "sentence": "no space"},
+        {"event": "maintenance failed", "path": "public.t", "sentence": "no file"},
+    ]
+    apply.maintenance.count(Maintained("public.t", NOON, 9, 5, 5))
+    log.on_apply(apply)
+    assert logged(lines) == [{"event": "maintained", "tables": 1, **dict.fromkeys(done, 0)}]
+    assert apply.maintenance.failures == {}
 
 
 def test_a_log_without_a_reader_ends_no_run(capsys: pytest.CaptureFixture[str]) -> None:

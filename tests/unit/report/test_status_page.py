@@ -9,6 +9,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from pipeline.metadata.events import Event
+from pipeline.metadata.maintenance import Maintained
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import Status, TableStatus
 from pipeline.report.table_details import (
@@ -159,6 +161,43 @@ def test_a_source_that_was_not_read_is_one_line() -> None:
     )
     unknown = replace(shop_status(), source=shop_source(), rate=None)
     assert "9.7 GiB left; time remaining unknown (no recent WAL rate)" in printed(unknown, 160)
+
+
+def test_maintenance_is_one_line_and_a_failure_is_named() -> None:
+    def line(*done: Maintained) -> str:
+        text = printed(replace(shop_status(), maintenance={each.table_name: each for each in done}), 160)
+        [found] = [line for line in text.splitlines() if line.startswith("maintenance")]
+        return found
+
+    moment = datetime(2026, 11, 23, 12, 0, 5, tzinfo=timezone.utc)
+    well = Maintained("bronze/changes", moment, 90, 40, 3, 1 << 20, 38, 500, 0.25)
+    failed = Maintained("public.t", moment - timedelta(hours=1), 7, is_failed=True, sentence="No space left.")
+    assert line(well) == "maintenance: 1 table, last at 2026-11-23 12:00:05 UTC"
+    assert line(well, failed) == (
+        "maintenance: 2 tables, last at 2026-11-23 12:00:05 UTC; 1 failed. public.t: No space left."
+    )
+    assert "maintenance" not in printed(shop_status(), 160)
+    data = replace(shop_status(), maintenance={well.table_name: well}).as_json()["maintenance"]
+    assert data == [
+        {
+            "table": "bronze/changes",
+            "maintained_at": "2026-11-23T12:00:05+00:00",
+            "version": 90,
+            "files_before": 40,
+            "files_after": 3,
+            "bytes": 1 << 20,
+            "removed_files": 38,
+            "removed_log_files": 500,
+            "seconds": 0.25,
+            "failed": False,
+            "sentence": None,
+        }
+    ]
+    table = TableDetails(current_table(TableName("public", "t")), maintained=well)
+    page = printed(StatusDetails(shop_status(), (table,)), 160)
+    assert "2026-11-23 12:00:05 UTC: 40 to 3 data files (1.0 MiB), 538 files removed" in page
+    page = printed(StatusDetails(shop_status(), (replace(table, maintained=failed),)), 160)
+    assert "2026-11-23 11:00:05 UTC: No space left." in page
 
 
 def test_a_pipeline_without_tables_is_a_few_lines() -> None:
