@@ -27,6 +27,9 @@ _DEFAULT_INTERVAL = 10
 _CLEANS = "delta.enableExpiredLogCleanup"
 _VERSIONED = re.compile(r"\.?([0-9]{20})\.")
 _LAST = "_last_checkpoint"
+_BYTES_A_COMMIT = 64 << 10  # of checkpoints; larger ones are written less often
+_LONG_INTERVAL = 100
+_SPARSE = 1000  # versions between two old checkpoints
 _CLEANING = 5  # checkpoints between two clean-ups
 _SHADOW = ".checkpoint-"
 _ABANDONED = 3600.0  # seconds after which no process writes a checkpoint any more
@@ -39,17 +42,33 @@ def checkpoint_if_due(
 
     `offsets` are the ids that the table records.
     """
-    try:
-        interval = max(int(configuration.get(_INTERVAL, _DEFAULT_INTERVAL)), 1)
-    except ValueError:
-        interval = _DEFAULT_INTERVAL
-    if version <= 0 or version % interval:
+    if version <= 0 or version % _base_interval(configuration):
+        return False
+    interval = _interval(table / "_delta_log", configuration)
+    if version % interval:
         return False
     write_checkpoint(table, version)
     # which lists the log
     if version % (interval * _CLEANING) == 0 and cleans_up(configuration):
         remove_expired(table, version, LogRetention.of(configuration), time.time(), offsets)
     return True
+
+
+def _base_interval(configuration: Mapping[str, str]) -> int:
+    try:
+        return max(int(configuration.get(_INTERVAL, _DEFAULT_INTERVAL)), 1)
+    except ValueError:
+        return _DEFAULT_INTERVAL
+
+
+def _interval(log: Path, configuration: Mapping[str, str]) -> int:
+    """Return after how many commits a checkpoint is due: more if it is large, unless the table sets it."""
+    interval = _base_interval(configuration)
+    if _INTERVAL in configuration:
+        return interval
+    last = _last_checkpoint(log)
+    size = os.stat(last.paths[0]).st_size if last else 0
+    return interval if size <= interval * _BYTES_A_COMMIT else _LONG_INTERVAL
 
 
 def cleans_up(configuration: Mapping[str, str]) -> bool:
@@ -99,13 +118,20 @@ def _name(version: int) -> str:
 
 def _newest_checkpoint(log: Path, version: int) -> Checkpoint | None:
     """Return the newest checkpoint before a version, without listing the log if it is the last one."""
-    try:
-        last = json.loads((log / _LAST).read_bytes())
-        if int(last["version"]) < version and (log / _name(last["version"])).exists():
-            return Checkpoint(last["version"], (str(log / _name(last["version"])),))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        pass
+    last = _last_checkpoint(log)
+    if last is not None and last.version < version:
+        return last
     return next((each for each in list_log(str(log)).checkpoints if each.version < version), None)
+
+
+def _last_checkpoint(log: Path) -> Checkpoint | None:
+    """Return the checkpoint that `_last_checkpoint` names, None if there is none in one file."""
+    try:
+        last = int(json.loads((log / _LAST).read_bytes())["version"])
+        path = log / _name(last)
+        return Checkpoint(last, (str(path),)) if path.exists() else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _remove_abandoned(table: Path) -> None:
@@ -145,7 +171,7 @@ def expired_files(
     Everything from the newest expired checkpoint on is kept: each newer version can be read. `now` is in
     seconds since 1970. The newest commit that records an offset is kept too, if `offsets`, the ids that the
     table records, has that of one: its metadata say where the next run goes on. Where versions expire by
-    number, so do the checksum files that no reader needs.
+    number, so do the checksum files and the checkpoints that no reader needs.
     """
     log = table / "_delta_log"
     checkpoints = [each for each in list_log(str(log)).checkpoints if each.version <= version]
@@ -167,6 +193,7 @@ def expired_files(
     ]
     if retention.commits:
         found += superseded_checksums(table, now - KEPT_SECONDS, first)
+        found += superseded_checkpoints(table, now - KEPT_SECONDS, first)
     return found
 
 
@@ -183,6 +210,30 @@ def superseded_checksums(table: Path, before: float, first: int = 0) -> list[Pat
         with suppress(FileNotFoundError):
             if match and first <= int(match[1]) < newest and path.stat().st_mtime < before:
                 found.append(path)
+    return found
+
+
+def superseded_checkpoints(table: Path, before: float, first: int = 0) -> list[Path]:
+    """Return the checkpoints written before a time that no version needs.
+
+    Of versions from `first` on, the first one in each thousand is kept, and the newest: each version can be
+    read from an earlier checkpoint and the commits since. `before` is in seconds since 1970.
+    """
+    log = table / "_delta_log"
+    kept: set[int] = set()
+    found = []
+    checkpoints = sorted((each for each in list_log(str(log)).checkpoints), key=lambda each: each.version)
+    for each in checkpoints[:-1]:
+        if each.version < first:
+            continue
+        block = each.version // _SPARSE
+        if block not in kept:
+            kept.add(block)
+            continue
+        paths = [Path(path) for path in each.paths]
+        with suppress(FileNotFoundError):
+            if all(path.stat().st_mtime < before for path in paths):
+                found += paths
     return found
 
 

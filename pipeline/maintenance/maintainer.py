@@ -15,7 +15,7 @@ from functools import partial
 from pipeline.bronze.merge import changes_layout, plan_changes
 from pipeline.config.config import Maintenance
 from pipeline.delta import native_write
-from pipeline.delta.checkpoints import cleans_up, expired_files, superseded_checksums
+from pipeline.delta.checkpoints import cleans_up, expired_files, superseded_checkpoints, superseded_checksums
 from pipeline.delta.log_retention import (
     FILE_RETENTION,
     KEPT_SECONDS,
@@ -178,6 +178,7 @@ class Maintainer:
             retention = replace(retention, commits=self.rules.silver_log_commits)
         found = set(expired_files(table.folder, snapshot.version, retention, now, snapshot.offsets))
         found.update(superseded_checksums(table.folder, now - KEPT_SECONDS))
+        found.update(superseded_checkpoints(table.folder, now - KEPT_SECONDS))
         if not self.dry_run:
             for path in found:
                 path.unlink(missing_ok=True)

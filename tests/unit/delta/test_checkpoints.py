@@ -12,7 +12,12 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.delta import checkpoints, native_write
-from pipeline.delta.checkpoints import remove_expired, superseded_checksums, write_checkpoint
+from pipeline.delta.checkpoints import (
+    remove_expired,
+    superseded_checkpoints,
+    superseded_checksums,
+    write_checkpoint,
+)
 from pipeline.delta.checksum import next_checksum
 from pipeline.delta.log_retention import LOG_COMMITS, LogRetention, short_log
 from pipeline.delta.table import Lake, LakeTable
@@ -259,7 +264,7 @@ def test_a_short_log_keeps_a_number_of_commits_from_birth(tmp_path: Path) -> Non
     age(table, 18, 2 / 24)
     append(table, 18, 19)
     assert names(table, ".json")[0] == 14
-    assert len(names(table, ".checkpoint.parquet")) == 4
+    assert names(table, ".checkpoint.parquet") == [14, 20]
     assert names(table, ".crc") == [19, 20], "checksums that a checkpoint supersedes go after an hour"
     assert read_anew(table)[-1] == list(range(20))
     assert table.snapshot(15).version == 15
@@ -270,3 +275,35 @@ def test_a_short_log_keeps_what_is_young(tmp_path: Path) -> None:
     table.ensure(DDL, short_log(commits=6) | {"delta.checkpointInterval": "2"})
     append(table, *range(20))
     assert names(table, ".json") == list(range(21))
+
+
+def test_old_checkpoints_become_sparse_and_every_version_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_SPARSE", 8)
+    table = table_of(tmp_path, checkpointInterval="2")
+    append(table, *range(21))
+    assert superseded_checkpoints(table.folder, time.time() - 3600) == []
+    age(table, 18, 1)
+    for path in superseded_checkpoints(table.folder, time.time() - 3600):
+        path.unlink()
+    assert names(table, ".checkpoint.parquet") == [2, 8, 16, 20]
+    for version in range(22):
+        TableLog.forget(table.path)
+        assert len(table.snapshot(version).files) == version
+    age(table, 10, 31)
+    remove_expired(table.folder, 21, LogRetention(), time.time())
+    assert names(table, ".json")[0] == 8
+    TableLog.forget(table.path)
+    assert len(table.snapshot(9).files) == 9
+
+
+def test_a_large_checkpoint_is_written_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_BYTES_A_COMMIT", 100)
+    monkeypatch.setattr(checkpoints, "_LONG_INTERVAL", 20)
+    table = table_of(tmp_path / "default")
+    append(table, *range(41))
+    assert names(table, ".checkpoint.parquet") == [10, 20, 40]
+    table = table_of(tmp_path / "set", checkpointInterval="10")
+    append(table, *range(41))
+    assert names(table, ".checkpoint.parquet") == [10, 20, 30, 40]
