@@ -1,0 +1,113 @@
+"""Jobs maintain their tables while they write them: the same rows, few files, and no run that fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from pipeline.delta.table import Lake
+from pipeline.metadata.maintenance import Maintained, MaintenanceTable
+from pipeline.silver.writer_choice import WriterSetting
+from pipeline.verify.audit import run_audit
+from pipeline.verify.reconcile import run_reconcile
+from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+CHANGES = ("bronze", "changes")
+SILVER = ("silver", "public", "t")
+
+
+@pytest.fixture
+def shop(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline that maintains each table after five commits."""
+    shop = make_pipeline(create_publication="all")
+    rules = replace(shop.config.maintenance, small_files=5, every=0)
+    shop = replace(shop, config=replace(shop.config, maintenance=rules))
+    shop.ingest()
+    shop.run("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    shop.run("INSERT INTO t SELECT n, 'x' FROM generate_series(1, 50) AS n")
+    shop.catch_up()
+    return shop
+
+
+def recorded(shop: Pipeline) -> dict[str, Maintained]:
+    return dict(MaintenanceTable(Lake(shop.root)).read())
+
+
+def assert_sound(shop: Pipeline) -> None:
+    shop.assert_equal("t")
+    assert run_audit(shop.config, spark=shop.spark).findings == ()
+    assert run_reconcile(shop.config, runs=True, spark=shop.spark).exit_code(strict=True) == 0
+
+
+def change(shop: Pipeline, number: int) -> None:
+    shop.run(
+        f"INSERT INTO t VALUES ({1000 + number}, 'new')", f"UPDATE t SET body = 'u{number}' WHERE id < 9"
+    )
+
+
+@pytest.mark.parametrize("writer", ["native", "spark"])
+def test_scheduled_runs_keep_few_files(shop: Pipeline, writer: WriterSetting) -> None:
+    shop = with_writer(shop, writer)
+    captured = applied = 0
+    for number in range(12):
+        change(shop, number)
+        captured += shop.ingest().maintenance.tables
+        applied += shop.apply().maintenance.tables
+    assert captured > 0
+    assert applied > 0
+    found = recorded(shop)
+    assert {"bronze/changes", "_pgdelta/manifests"} <= found.keys()
+    assert not any(row.is_failed for row in found.values())
+    assert Lake(shop.root).table(*CHANGES).snapshot().file_count < 10
+    assert Lake(shop.root).table(*SILVER).snapshot().file_count < 10
+    assert_sound(shop)
+
+
+def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.maintenance.background._LOOK_SECONDS", 0.2)
+    stop = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        capturing = pool.submit(shop.ingest, trigger="continuous", stop=stop)
+        applying = pool.submit(shop.apply, trigger="continuous", stop=stop)
+        try:
+            end, number = time.monotonic() + 120, 0
+            while time.monotonic() < end and not (capturing.done() or applying.done()):
+                change(shop, number)
+                number += 1
+                time.sleep(0.8)
+                done = recorded(shop)
+                if number > 20 and {"bronze/changes", "public.t"} <= done.keys():
+                    break
+        finally:
+            stop.set()
+        captured, applied = capturing.result(), applying.result()
+    assert captured.maintenance.tables > 0
+    assert applied.maintenance.tables > 0
+    assert not captured.maintenance.failures
+    assert not applied.maintenance.failures
+    assert applied.exit_code(strict=True) == 0, applied.lines()
+    shop.catch_up()
+    assert Lake(shop.root).table(*CHANGES).snapshot().file_count < 15
+    assert_sound(shop)
+
+
+def test_the_log_of_every_own_table_is_short_from_birth(shop: Pipeline) -> None:
+    change(shop, 1)
+    shop.ingest()
+    shop.apply(records_status=True)
+    found = {}
+    for folder in ("bronze", "_pgdelta"):
+        for log in shop.path(folder).glob("*/_delta_log"):
+            table = Lake(shop.root).table(folder, log.parent.name)
+            found[f"{folder}/{log.parent.name}"] = table.snapshot().configuration
+    assert {"bronze/changes", "bronze/relations", "_pgdelta/manifests", "_pgdelta/status"} <= found.keys()
+    for name, properties in found.items():
+        assert properties.get("pgdelta.logRetentionCommits") == "2000", name
+        assert properties.get("delta.logRetentionDuration") == "interval 86400 seconds", name
+    assert "pgdelta.logRetentionCommits" not in Lake(shop.root).table(*SILVER).snapshot().configuration
