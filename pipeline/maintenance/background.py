@@ -52,6 +52,7 @@ class JobMaintenance:
         report: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._lake = lake
         self._rules = config.maintenance
         self._is_enabled = self._rules.enabled and lake.local_root is not None
         self._candidates = candidates
@@ -109,9 +110,17 @@ class JobMaintenance:
         if not due:
             return
         from pipeline.maintenance.maintainer import Maintainer
+        from pipeline.maintenance.silver_keys import SilverKeys
 
+        keys = SilverKeys(self._lake)
         maintainer = Maintainer(
-            self._rules, False, False, is_over, self._clock, committing=self._gate.exchanging
+            self._rules,
+            False,
+            False,
+            is_over,
+            self._clock,
+            key_of=keys.of,
+            committing=self._gate.exchanging,
         )
         done: list[tuple[Candidate, Maintained]] = []
         try:

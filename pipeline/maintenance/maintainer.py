@@ -1,4 +1,4 @@
-"""Keep one table in order: merge small files, remove what no version needs, shorten its log.
+"""Keep one table in order: merge small files, sort by key, remove what no version needs, shorten its log.
 
 On a file system of this machine this needs no Spark, and jobs may run meanwhile: no row changes. A failure
 is part of the result.
@@ -7,7 +7,7 @@ is part of the result.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +34,7 @@ from pipeline.delta.txn import OURS
 from pipeline.delta.vacuum import find_unneeded, remove_files
 from pipeline.errors import report_error
 from pipeline.maintenance.write_gate import BusyError
+from pipeline.silver.clustering import clustered_layout, may_be_clustered, plan_clustering
 from pipeline.silver.data_layout import file_size
 from pipeline.silver.writer_choice import unsupported_feature
 
@@ -46,13 +47,15 @@ _METADATA = json.dumps({OURS: 1, "operation": "maintain"})
 class MaintainedTable:
     """The result for a table: `merged` files became `merged_into`, and how many files were removed.
 
-    The table had `files_before` data files, and has `files_after` in `bytes` and `version` now. `needs_spark`
-    is why only Spark can maintain it, which was not done; `failure` a sentence.
+    `sorted` files were sorted together by key. The table had `files_before` data files, and has `files_after`
+    in `bytes` and `version` now. `needs_spark` is why only Spark can maintain it, which was not done;
+    `failure` a sentence.
     """
 
     table: str
     merged: int = 0
     merged_into: int = 0
+    sorted: int = 0
     removed_files: int = 0
     removed_log_files: int = 0
     needs_spark: str | None = None
@@ -65,8 +68,13 @@ class MaintainedTable:
     @property
     def is_unchanged(self) -> bool:
         """Whether nothing was done, and nothing is to be said."""
-        counts = self.merged, self.removed_files, self.removed_log_files
+        counts = self.merged, self.sorted, self.removed_files, self.removed_log_files
         return not any(counts) and self.needs_spark is None and self.failure is None
+
+
+def _no_key(name: str) -> tuple[str, ...]:
+    del name
+    return ()
 
 
 def _always(name: str) -> AbstractContextManager[None]:
@@ -78,6 +86,7 @@ def _always(name: str) -> AbstractContextManager[None]:
 class Maintainer:
     """Maintains tables by the rules of a configuration.
 
+    `key_of` returns the key columns of a silver table, by which its files are sorted.
     `committing` is held while files are exchanged for merged ones; it raises BusyError if that has to wait.
     """
 
@@ -86,6 +95,7 @@ class Maintainer:
     by_spark: bool
     should_stop: Callable[[], bool]
     clock: Callable[[], float]
+    key_of: Callable[[str], Sequence[str]] = _no_key
     committing: Callable[[str], AbstractContextManager[None]] = _always
 
     def maintain(self, name: str, table: LakeTable, *, is_own: bool) -> MaintainedTable | None:
@@ -118,7 +128,13 @@ class Maintainer:
             nonlocal done
             done = self._merge(done, table, is_own=is_own, is_changes=is_own and name == _CHANGES)
 
+        def sort() -> None:
+            nonlocal done
+            done = self._sort(done, table)
+
         retry_conflicts(merge)
+        if not is_own:
+            retry_conflicts(sort)
         done = replace(done, removed_log_files=self._clean_log(table, is_own=is_own))
         if self.rules.vacuum and not self.should_stop():
             done = replace(done, removed_files=self._vacuum(table))
@@ -148,6 +164,26 @@ class Maintainer:
             committing=partial(self.committing, done.table),
         )
         return replace(done, merged=done.merged + count.removed, merged_into=done.merged_into + count.added)
+
+    def _sort(self, done: MaintainedTable, table: LakeTable) -> MaintainedTable:
+        """Sort files of a silver table together until few of them may have a key."""
+        while may_be_clustered(snapshot := table.snapshot()) and not self.should_stop():
+            key = self.key_of(done.table)
+            groups = plan_clustering(snapshot, key)
+            if not groups or self.dry_run:
+                return replace(done, sorted=done.sorted + sum(map(len, groups)))
+            count = merge_groups(
+                table,
+                snapshot,
+                groups,
+                clustered_layout(snapshot, key),
+                should_stop=self.should_stop,
+                committing=partial(self.committing, done.table),
+            )
+            done = replace(done, sorted=done.sorted + count.removed)
+            if not count.removed:
+                break  # no two files fit into memory
+        return done
 
     def _limits(self, silver_bytes: int | None) -> MergeLimits:
         """Return when files are merged; those of silver become no larger than apply leaves them."""

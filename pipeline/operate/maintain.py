@@ -20,6 +20,7 @@ from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
 from pipeline.maintenance.lake_tables import own_tables, silver_tables
 from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
+from pipeline.maintenance.silver_keys import SilverKeys
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class MaintenanceSummary:
         )
         done = [each for each in shown if not each.failure and not each.needs_spark]
         if done:
-            heads = ("merged", "into", "removed", "log")
+            heads = ("merged", "into", "sorted", "removed", "log")
             console.print()
             print_list(
                 console, ("table", *heads), [(each.table, *_counts(each)) for each in done], right=heads
@@ -79,7 +80,13 @@ class MaintenanceSummary:
 
 
 def _counts(table: MaintainedTable) -> tuple[str, ...]:
-    counts = table.merged, table.merged_into, table.removed_files, table.removed_log_files
+    counts = (
+        table.merged,
+        table.merged_into,
+        table.sorted,
+        table.removed_files,
+        table.removed_log_files,
+    )
     return tuple(f"{count:,}" for count in counts)
 
 
@@ -107,7 +114,8 @@ def run_maintenance(
             f"The lake {lake.root} is not on a file system of this machine, so only Spark can maintain it. "
             "Run pgdelta maintain --spark, without --dry-run."
         )
-    maintainer = Maintainer(config.maintenance, dry_run, by_spark, stop.is_set, clock)
+    keys = SilverKeys(lake)
+    maintainer = Maintainer(config.maintenance, dry_run, by_spark, stop.is_set, clock, key_of=keys.of)
     tables = [(name, table, True) for name, table in own_tables(lake)] if not globs else []
     tables += [(name, table, False) for name, table in silver_tables(lake, globs)]
     if globs and not tables:

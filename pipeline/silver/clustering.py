@@ -57,10 +57,15 @@ def tags_of(level: int) -> dict[str, str]:
     return {_LEVEL: str(level)}
 
 
+def may_be_clustered(snapshot: Snapshot) -> bool:
+    """Return whether a table has so many files that sorting them may save work."""
+    return snapshot.file_count >= _LEAST_FILES
+
+
 def plan_clustering(snapshot: Snapshot, key: Sequence[str]) -> list[list[Mapping[str, Any]]]:
     """Return the groups of files of a table that are sorted together, by the columns of its key."""
     columns = _sure_columns(snapshot, key)
-    if not columns or snapshot.file_count < _LEAST_FILES:
+    if not columns or not may_be_clustered(snapshot):
         return []
     files = [
         KeyedFile(path, file_bounds(add, columns), level_of(add))

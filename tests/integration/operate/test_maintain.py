@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from pipeline.errors import ConfigError
 from pipeline.maintenance.maintainer import MaintainedTable
 from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
 from pipeline.operate.rebuild import run_rebuild
+from pipeline.silver import clustering
 from pipeline.silver.as_of import as_of
+from pipeline.silver.data_layout import file_bounds
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MakePipeline, Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -245,3 +248,30 @@ def test_a_hundred_tiny_runs_leave_few_files(grown: Pipeline) -> None:
     assert file_count(busy, *SILVER) < 20
     assert len(list(busy.path(*CHANGES).glob("*.parquet"))) < 30
     assert_sound(busy)
+
+
+def test_files_of_random_keys_are_sorted_by_key(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clustering, "MOST_DEPTH", 2)
+    monkeypatch.setattr(clustering, "_LEAST_FILES", 4)
+    pipeline = with_few(make_pipeline(create_publication="all"), 100)
+    pipeline.ingest()
+    pipeline.run(
+        "CREATE TABLE t (body text, id uuid, n int, PRIMARY KEY (id, n))",
+        "CREATE TABLE u (id int PRIMARY KEY)",
+    )
+    for number in range(8):
+        pipeline.run("INSERT INTO t SELECT 'x', gen_random_uuid(), g FROM generate_series(1, 50) AS g")
+        pipeline.run(f"INSERT INTO u VALUES ({number})")
+        pipeline.catch_up()
+    assert results(maintain(pipeline, dry_run=True))["public.t"].sorted == 8
+    assert results(maintain(pipeline))["public.t"].sorted == 8
+    found = Lake(pipeline.root).table(*SILVER).snapshot()
+    ranges = sorted(file_bounds(add, {"id": "STRING"})[0] for add in found.files.values())
+    assert len(ranges) == 8
+    assert all(before[1] < after[0] for before, after in pairwise(ranges))
+    pipeline.run("UPDATE t SET body = 'y' WHERE n = 3", "DELETE FROM t WHERE n = 4")
+    pipeline.catch_up()
+    assert results(maintain(pipeline))["public.t"].is_unchanged
+    assert_sound(pipeline)

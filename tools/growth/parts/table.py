@@ -1,7 +1,8 @@
 """A batch of 20 changes into a table of 1 to 100 million rows: it costs the same for keys that grow.
 
 The newest rows change, or random ones, of growing keys and of UUIDs. Random keys have no law: 12 random rows
-are in up to 12 files, and no statistics show which files have a UUID, so the key column of all is read.
+are in up to 12 files, and no statistics show which files have a UUID, so the key column of all is read until
+`pgdelta maintain` has sorted them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
+from pipeline.operate.maintain import run_maintenance
 from pipeline.silver.writer_choice import WriterSetting
 from tools.growth.lake import GrowingLake, config_of
 from tools.growth.measure import Cost, Growth, Row, measured, median
@@ -39,6 +41,14 @@ def measure_table(growth: Growth) -> Iterator[Row]:
                     for writer in growth.writers:
                         session = spark if writer == "spark" else None
                         yield _measure(growth, lake, size, keys, writer, session, is_law=is_law)
+            if has_uuids:
+                growth.say("sort by key")
+                with measured() as cost:
+                    summary = run_maintenance(lake.config, ["*.*"])
+                growth.say(f"{summary.tables[0].sorted} files sorted in {cost.cpu:.0f} s of a processor")
+                for writer in growth.writers:
+                    session = spark if writer == "spark" else None
+                    yield _measure(growth, lake, size, "sorted", writer, session, is_law=False)
             shutil.rmtree(root)
     if spark is not None:
         spark.stop()
