@@ -1,7 +1,8 @@
 """Print what a batch costs as something grows: `python -m tools.growth [PART ...]`.
 
-`table`: the table that is changed, with a plot. `held`: what waits for tables that are held. Each prints a
-table and a verdict on its law. Lakes are made below `--folder` and removed again.
+`table`: the table that is changed, with a plot. `held`: what waits for tables that are held. `logs`: old
+logs, with maintenance and without. `year`: many commits with maintenance. Each prints a table and a verdict
+on its law. Lakes are made below `--folder` and removed again.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pathlib import Path
 from tools.growth.measure import Growth
 from tools.growth.parts import PARTS
 from tools.growth.parts.held import print_held
+from tools.growth.parts.logs import print_logs
+from tools.growth.parts.year import print_year
 from tools.growth.plot import write_plot
 
-HELD = "held"
-_NAMES = [*PARTS, HELD]
+_PRINTED = {"held": print_held, "logs": print_logs, "year": print_year}
+_NAMES = [*PARTS, *_PRINTED]
 _IMAGES = Path("docs/images")
 
 
@@ -28,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     is_lawful = True
     for name in options.parts or _NAMES:
-        if name == HELD:
-            is_lawful &= print_held(options.scale, options.folder)
+        if name in _PRINTED:
+            is_lawful &= _PRINTED[name](options.scale, options.folder)
             continue
         with tempfile.TemporaryDirectory(prefix="pgdelta-growth-", dir=options.folder) as folder:
             growth = Growth(
