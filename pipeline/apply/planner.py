@@ -15,7 +15,7 @@ from pipeline.apply.back_off import BackOff
 from pipeline.apply.expected_versions import ExpectedVersions, TableChange, describe_change
 from pipeline.apply.running_surveys import RunningSurveys
 from pipeline.apply.table_renames import names_by_table, replaced_tables, why_folder_is_taken
-from pipeline.bronze.activity import newest_commits
+from pipeline.bronze.activity import newest_commit
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
@@ -291,11 +291,15 @@ class Planner:
         end: BronzeOffset,
     ) -> Iterator[datetime]:
         """Give commit times of what no survey has: rows of copies, and writes of a run that ended early."""
-        start = min([manifest.lsn, *(copy.lsn for copy in copies)])
-        is_ahead = any(p.facts.offset > manifest.lsn for p in plans.values() if p.step not in STOPPED)
-        if copies or is_ahead:
-            found = newest_commits(self.bronze, start, end.lsn, copies)
-            yield from (time for name, time in found.items() if self._config.rule_for(name) is not None)
+        starts = {}
+        for name, plan in plans.items():
+            if plan.step is Step.START_FROM_COPY and plan.facts.copy is not None:
+                starts[name] = LSN(max(0, plan.facts.copy.lsn - 1))
+            elif plan.facts.offset > manifest.lsn and plan.step not in STOPPED:
+                starts[name] = manifest.lsn
+        found = newest_commit(self.bronze, starts, end.lsn, copies) if starts or copies else None
+        if found is not None:
+            yield found
 
     def _read_relations(self) -> None:
         version = self.bronze.relations.version()

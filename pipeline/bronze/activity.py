@@ -6,15 +6,15 @@ Bronze is read from the LSN of the newest manifest that is a day old: the rest i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import accumulate
 
-from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS
+from pipeline.bronze.changes_scan import MAX_LSN
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze, BronzeOffset
-from pipeline.bronze.surveys import number_of_interval
+from pipeline.bronze.surveys import is_after, number_of_interval
 from pipeline.delta.sql import EPOCH, from_microseconds, to_microseconds
 from pipeline.delta.table import Lake
 from pipeline.protocol.lsn import INVALID, LSN
@@ -90,24 +90,28 @@ def read_activity(bronze: Bronze, captured: BronzeOffset, lsns: Collection[LSN],
     return Activity(operations, times, since)
 
 
-def newest_commits(
-    bronze: Bronze, after: LSN, end_lsn: LSN, copies: Collection[CompleteCopy]
-) -> dict[TableName, datetime]:
-    """Return when each table's newest change between two LSNs was committed, or its copy was read.
+def newest_commit(
+    bronze: Bronze, starts: Mapping[TableName, LSN], end_lsn: LSN, copies: Collection[CompleteCopy]
+) -> datetime | None:
+    """Return when the newest change of some tables was committed, or the newest of some copies was read.
 
-    The snapshot of a copy may hold anything that was committed before it.
+    Of each table the changes after its own LSN count, up to the end. Returns None if there are none.
     """
-    copied = " OR ".join(f"(op = 'R' AND {copy.condition()})" for copy in copies)
-    condition = f"(op <> 'R' AND end_lsn > {int(after)} AND end_lsn <= {int(end_lsn)})"
-    sql = f"""
-        SELECT schema_name, table_name, max(unix_micros(commit_time))
-        FROM {{changes}} WHERE {f"{condition} OR {copied}" if copied else condition}
-        GROUP BY schema_name, table_name
-    """
-    begin = min([after, *(LSN(max(0, copy.lsn - 1)) for copy in copies)])
-    ops, end = ((*ROW_OPS, "R"), MAX_LSN) if copies else (ROW_OPS, end_lsn)
-    rows = bronze.select(sql, (*_COLUMNS, "copy_id"), begin, end, ops=ops)
-    return {TableName(schema, table): from_microseconds(micros) for schema, table, micros in rows}
+    times: list[int] = []
+    if starts:
+        condition = is_after(MAX_LSN, starts)
+        sql = f"SELECT max(unix_micros(commit_time)) FROM {{changes}} WHERE {condition}"
+        times += _numbers(bronze.select(sql, _COLUMNS, min(starts.values()), end_lsn, offsets=starts))
+    if copies:
+        ids = ", ".join(str(copy.id) for copy in copies)
+        lsns = {lsn for copy in copies for lsn in copy.lsns}
+        sql = f"SELECT max(unix_micros(commit_time)) FROM {{changes}} WHERE copy_id IN ({ids})"
+        times += _numbers(bronze.select_copied(sql, (*_COLUMNS, "copy_id"), lsns))
+    return from_microseconds(max(times)) if times else None
+
+
+def _numbers(rows: Sequence[Sequence[int | None]]) -> list[int]:
+    return [row[0] for row in rows if row[0] is not None]
 
 
 def commit_times_of(lake: Lake, lsns: Collection[LSN]) -> dict[LSN, datetime]:

@@ -6,14 +6,20 @@ into memory is read once for all tables: it is kept until the next batch begins,
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pipeline.bronze.changes_scan import MAX_LSN, ChangesScan, missing_file
+from pipeline.bronze.changes_scan import (
+    MAX_LSN,
+    ChangesScan,
+    bounds_of,
+    has_only_copied_rows,
+    may_have_table,
+    missing_file,
+)
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
@@ -54,7 +60,6 @@ class ChangeRows:
         self._lock = threading.RLock()
         self._rows: dict[str, dict[TableName, pa.Table]] = {}  # by file
         self._size = 0
-        self._statistics: dict[str, Mapping[str, Any]] = {}
 
     def begin_batch(self) -> None:
         """Forget the rows that are in memory."""
@@ -117,28 +122,13 @@ class ChangeRows:
             with suppress(FileNotFoundError):  # compacted meanwhile: another file has its rows
                 return {path: os.path.getsize(path) for path in paths}
         found = {}
-        for path, add in bronze.changes.snapshot().files.items():
+        first_lsn = bronze.start_of(name, start)
+        for add in bronze.changes.snapshot().files.values():
             if add.get("deletionVector"):
                 return None
-            if self._may_have(path, add, name, start, end_lsn):
+            if _may_have(add, name, start, first_lsn, end_lsn):
                 found[data_path(bronze.changes.local_path, add["path"])] = int(add["size"])
         return found
-
-    def _may_have(
-        self, path: str, add: Mapping[str, Any], name: TableName, start: InputStart, end_lsn: LSN
-    ) -> bool:
-        with self._lock:
-            statistics = self._statistics.get(path)
-            if statistics is None:
-                statistics = self._statistics[path] = json.loads(add.get("stats") or "{}")
-        least, greatest = statistics.get("minValues") or {}, statistics.get("maxValues") or {}
-        for column, value in (("schema_name", name.schema), ("table_name", name.table)):
-            if not least.get(column, value) <= value <= greatest.get(column, value):
-                return False
-        if start.copy is not None:
-            return bool(greatest.get("commit_lsn", start.copy.lsn) >= start.copy.lsn)
-        is_after = greatest.get("end_lsn", end_lsn) > start.offset
-        return bool(is_after and least.get("end_lsn", end_lsn) <= end_lsn)
 
     def _file(self, path: str) -> dict[TableName, pa.Table]:
         found = self._rows.get(path)
@@ -150,6 +140,20 @@ class ChangeRows:
             self._rows[path] = found
             self._size += size
         return found
+
+
+def _may_have(
+    add: Mapping[str, Any], name: TableName, start: InputStart, first_lsn: LSN, end_lsn: LSN
+) -> bool:
+    """Return whether a file may have rows of a table's input that end after `first_lsn` (exclusive)."""
+    low, high = bounds_of(add)
+    if not may_have_table(low, high, name):
+        return False
+    if start.copy is not None:
+        return bool(high.get("commit_lsn", start.copy.lsn) >= start.copy.lsn)
+    if has_only_copied_rows(low, high):
+        return False
+    return bool(high.get("end_lsn", MAX_LSN) > first_lsn and low.get("end_lsn", end_lsn) <= end_lsn)
 
 
 def row_changes(

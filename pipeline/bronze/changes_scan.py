@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.schema import CHANGES
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 ROW_OPS = ("I", "U", "D", "T")
 MAX_LSN = LSN(2**63 - 1)
 _HEAD = ("op", "end_lsn")
+_KEPT_STATISTICS = 16_384  # files
 _BATCH_ROWS = 65_536  # that are read at a time
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "1GB",  # what is more is in temporary files
@@ -63,7 +65,9 @@ class ChangesScan:
     """The rows of one version of `changes` that have some operations and end in (start_lsn, end_lsn].
 
     With `name` the files of other tables may be left out, but rows of others may be given. `offsets` does so
-    for several tables, each after an LSN of its own. With `paths` only these files are read.
+    for several tables, each after an LSN of its own. With `xids` the files without these transactions may be
+    left out, and so may those whose commits are all after `most_commit_lsn`. With `paths` only these files
+    are read.
     """
 
     path: str
@@ -74,6 +78,8 @@ class ChangesScan:
     name: TableName | None = None
     paths: tuple[str, ...] | None = None
     offsets: Mapping[TableName, LSN] | None = None
+    xids: frozenset[int] | None = None
+    most_commit_lsn: LSN = MAX_LSN
 
     def files(self) -> list[str]:
         """Return the paths of the files that may have such rows, by their statistics."""
@@ -81,6 +87,39 @@ class ChangesScan:
             return list(self.paths)
         adds = self.snapshot.files.values()
         return [data_path(self.path, add["path"]) for add in adds if self._may_have(add)]
+
+    def counted_rows(self, lsns: Collection[LSN]) -> tuple[int, list[str]]:
+        """Return how many rows copies of the table `name` have at these LSNs, and files that are not counted.
+
+        Counted are the rows of files whose statistics prove that they have nothing else.
+        """
+        assert self.name is not None
+        count, others = 0, []
+        for add in self.snapshot.files.values():
+            if not self._may_have(add):
+                continue
+            low, high = bounds_of(add)
+            is_one = low.get("commit_lsn") in lsns and has_only_copied_rows(low, high)
+            if is_one and has_only_table(add, self.name) and not add.get("deletionVector"):
+                count += json.loads(add["stats"])["numRecords"]
+            else:
+                others.append(data_path(self.path, add["path"]))
+        return count, others
+
+    def files_of_snapshots(self, lsns: Collection[LSN]) -> list[str]:
+        """Return a file with copied rows of each snapshot, or all that may have some if none is known to."""
+        found: dict[int, str] = {}
+        others: list[tuple[Mapping[str, Any], Mapping[str, Any], str]] = []
+        for add in self.snapshot.files.values():
+            low, high = bounds_of(add)
+            path = data_path(self.path, add["path"])
+            if low.get("commit_lsn") in lsns and has_only_copied_rows(low, high):
+                found.setdefault(low["commit_lsn"], path)
+            else:
+                others.append((low, high, path))
+        missing = [lsn for lsn in lsns if lsn not in found]
+        paths = [p for low, high, p in others if any(_may_have_lsn(low, high, lsn) for lsn in missing)]
+        return [*found.values(), *paths]
 
     def is_empty(self) -> bool:
         """Return whether there is no file to read."""
@@ -141,17 +180,22 @@ class ChangesScan:
     def _may_have(self, add: Mapping[str, Any]) -> bool:
         if add.get("deletionVector"):
             return True
-        statistics = json.loads(add.get("stats") or "{}")
-        low, high = statistics.get("minValues") or {}, statistics.get("maxValues") or {}
+        low, high = bounds_of(add)
         newest = high.get("end_lsn", MAX_LSN)
         if low.get("end_lsn", 0) > self.end_lsn or newest <= self.start_lsn:
             return False
+        if "R" not in self.ops and has_only_copied_rows(low, high):
+            return False
+        if low.get("commit_lsn", 0) > self.most_commit_lsn:
+            return False
+        if self.xids is not None and not _may_have_one(low, high, self.xids):
+            return False
         if self.name is not None:
-            return _may_have_table(low, high, self.name)
+            return may_have_table(low, high, self.name)
         if self.offsets is None:
             return True
         names = (name for name, offset in self.offsets.items() if newest > offset)
-        return any(_may_have_table(low, high, name) for name in names)
+        return any(may_have_table(low, high, name) for name in names)
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if self.paths is None and any(add.get("deletionVector") for add in self.snapshot.files.values()):
@@ -227,12 +271,50 @@ class ChangesScan:
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
 
 
+def bounds_of(add: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the least and the greatest values in a file by column, as its `add` action has them."""
+    return _bounds(add.get("stats") or "{}")
+
+
+@lru_cache(maxsize=_KEPT_STATISTICS)
+def _bounds(statistics: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    found = json.loads(statistics)
+    return found.get("minValues") or {}, found.get("maxValues") or {}
+
+
+def has_only_copied_rows(low: Mapping[str, Any], high: Mapping[str, Any]) -> bool:
+    """Return whether statistics prove that a file has no change of a transaction.
+
+    The end of a transaction is after its commit LSN; copied rows have one LSN.
+    """
+    lsn = low.get("commit_lsn")
+    return lsn is not None and lsn == high.get("end_lsn")
+
+
+def has_only_table(add: Mapping[str, Any], name: TableName) -> bool:
+    """Return whether statistics prove that all rows of a file name this table."""
+    low, high = bounds_of(add)
+    nulls = json.loads(add["stats"]).get("nullCount") or {}  # ingest does not mix messages with copied rows
+    names = (("schema_name", name.schema), ("table_name", name.table))
+    return all(low.get(key) == high.get(key) == value and not nulls.get(key) for key, value in names)
+
+
+def _may_have_lsn(low: Mapping[str, Any], high: Mapping[str, Any], lsn: LSN) -> bool:
+    return bool(low.get("commit_lsn", lsn) <= lsn <= high.get("commit_lsn", lsn))
+
+
+def _may_have_one(low: Mapping[str, Any], high: Mapping[str, Any], xids: Collection[int]) -> bool:
+    if "xid" not in low or "xid" not in high:
+        return True
+    return any(low["xid"] <= xid <= high["xid"] for xid in xids)
+
+
 def missing_file(path: str) -> LakeError:
     """Return the error for a file that bronze's log names and that is not there."""
     return LakeError(f"The file {path} of bronze is missing: no other program may change bronze's folders.")
 
 
-def _may_have_table(low: Mapping[str, Any], high: Mapping[str, Any], name: TableName) -> bool:
+def may_have_table(low: Mapping[str, Any], high: Mapping[str, Any], name: TableName) -> bool:
     """Return whether a file with these statistics may have rows of a table."""
     for column, value in (("schema_name", name.schema), ("table_name", name.table)):
         # a shortened minimum is a prefix of the value, a shortened maximum is above it

@@ -7,7 +7,7 @@ since an offset only added files, only these files are read. Writes nothing; ing
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from pipeline.bronze import surveys
 from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan
 from pipeline.bronze.copies import Copies
-from pipeline.bronze.relations import SourceRelation, source_relation
+from pipeline.bronze.relations import FirstLSNs, SourceRelation, source_relation
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, survey_of
 from pipeline.delta.log import json_object
@@ -110,16 +110,15 @@ class Bronze:
         self.relations = lake.table("bronze", "relations")
         self.prepared = lake.table("bronze", "prepared")
         self.copies = Copies(lake)
-        self._names: set[TableName] = set()
-        self._names_version = -1
-        self._copied: Counter[int] = Counter()
-        self._copied_version = -1
+        self._first_lsns = FirstLSNs(self.relations)
         self.new_files: NewFiles | None = None
         self.visible = "true"  # SQL: which changes count as a table's input
 
     def in_session(self, spark: SparkSession | SparkProvider) -> Bronze:
         """Return the same tables in another session."""
-        return Bronze(self.lake.in_session(spark), self.pipeline)
+        found = Bronze(self.lake.in_session(spark), self.pipeline)
+        found._first_lsns = self._first_lsns
+        return found
 
     def read_new_files(self, start: BronzeOffset | None, end: BronzeOffset) -> None:
         """Read the changes between two offsets from their files if possible."""
@@ -169,26 +168,46 @@ class Bronze:
         """Return the transaction id that counts the chunks of a copy."""
         return self.txn.of(TxnKind.CHUNKS, copy_id)
 
-    def relation_version_ids(self) -> set[int]:
-        """Return the ids of all recorded relation versions."""
-        return set(self.relations.rows(["relation_version"])["relation_version"].to_pylist())
+    def relation_version_ids(self, end_lsn: LSN) -> set[int]:
+        """Return the ids of the relation versions that are recorded up to an LSN.
+
+        A copy records the version of its snapshot. The stream records it once more if it has it earlier, so
+        that no change of a table lies before the first LSN of its versions.
+        """
+        rows = self.relations.rows(["relation_version", "lsn"]).to_pylist()
+        return {row["relation_version"] for row in rows if row["lsn"] <= end_lsn}
 
     def table_names(self) -> set[TableName]:
         """Return the names of all tables that have a relation version."""
-        snapshot = self.relations.snapshot()
-        if snapshot.version != self._names_version:
-            rows = self.relations.rows(["schema_name", "table_name"], snapshot=snapshot).to_pylist()
-            self._names = {TableName(row["schema_name"], row["table_name"]) for row in rows}
-            self._names_version = snapshot.version
-        return self._names
+        return set(self._first_lsns.read())
 
-    def copied_rows(self, copy_id: int) -> int:
-        """Return how many rows of a copy bronze has."""
-        snapshot = self.changes.snapshot()
-        if snapshot.version != self._copied_version:
-            self._copied = count_copied_rows(self.changes, snapshot)
-            self._copied_version = snapshot.version
-        return self._copied[copy_id]
+    def start_of(self, name: TableName, start: InputStart) -> LSN:
+        """Return the LSN (exclusive) from which a table's input is read, without a copy's rows.
+
+        A table that was never written has no changes before the first LSN of its relation versions.
+        """
+        if start.offset > INVALID or start.copy is not None:
+            return start.offset
+        return self._first_lsns.before(name)
+
+    def copied_rows(self, name: TableName, copy_id: int, lsns: Sequence[LSN]) -> int:
+        """Return how many rows of a table's copy bronze has, given the LSNs of the copy's snapshots.
+
+        The statistics of files that have nothing but these tell it; only other files are read.
+        """
+        condition = f"copy_id = {copy_id} AND {surveys.is_table(name)}"
+        begin, end = LSN(max(0, min(lsns) - 1)), max(lsns)
+        path = self.changes.local_path
+        if path is None:
+            bounds = f"op = 'R' AND end_lsn > {int(begin)} AND end_lsn <= {int(end)}"
+            return self.changes.frame().where(f"{bounds} AND {condition}").count()
+        scan = ChangesScan(path, self.changes.snapshot(), ("R",), begin, end, name)
+        count, others = scan.counted_rows(lsns)
+        if others:
+            query = f"SELECT count(*) FROM changes WHERE {condition}"
+            columns = ("schema_name", "table_name", "op", "end_lsn", "copy_id")
+            count += replace(scan, paths=tuple(others)).query(query, columns)[0][0]
+        return count
 
     def source_relations(self) -> dict[int, SourceRelation]:
         """Return all relation versions by id, each with the first LSN at which it was recorded.
@@ -217,6 +236,7 @@ class Bronze:
 
         Reads only the files that may have changes of these tables, by their statistics.
         """
+        offsets = {name: self.start_of(name, InputStart(lsn)) for name, lsn in offsets.items()}
         sql = surveys.survey_sql(surveys.is_after(MAX_LSN, offsets))
         lowest = min(offsets.values())
         return surveys.surveys_of(self.select(sql, surveys.SURVEY_COLUMNS, lowest, end_lsn, offsets=offsets))
@@ -225,7 +245,7 @@ class Bronze:
         """Return the surveys of one table's input up to an LSN; that of a copy's rows is first."""
         copy = start.copy
         condition = self._input_condition(name, start, end_lsn)
-        begin = start.offset if copy is None else LSN(max(0, copy.lsn - 1))
+        begin = self.start_of(name, start) if copy is None else LSN(max(0, copy.lsn - 1))
         columns = (*surveys.SURVEY_COLUMNS, *_INPUT_COLUMNS)
         rows = self.select(surveys.survey_sql(condition), columns, begin, end_lsn, name=name)
         found = [table.survey for table in surveys.surveys_of(rows).get(name, [])]
@@ -235,7 +255,8 @@ class Bronze:
         """Return how many changes of a table bronze holds up to an LSN."""
         sql = f"SELECT count(*) FROM {{changes}} WHERE {self._input_condition(name, InputStart(), end_lsn)}"
         columns = ("schema_name", "table_name", "op", "end_lsn", *_INPUT_COLUMNS)
-        return sum(row[0] for row in self.select(sql, columns, INVALID, end_lsn, name=name))
+        begin = self.start_of(name, InputStart())
+        return sum(row[0] for row in self.select(sql, columns, begin, end_lsn, name=name))
 
     def exact_runs(
         self, name: TableName, start: InputStart, end_lsn: LSN, signatures: Mapping[int, int]
@@ -248,7 +269,8 @@ class Bronze:
         columns = (*surveys.RUN_COLUMNS, *_INPUT_COLUMNS)
         copy = start.copy
         if copy is None:
-            return surveys.runs_of(self.select(sql, columns, start.offset, end_lsn, name=name))
+            begin = self.start_of(name, start)
+            return surveys.runs_of(self.select(sql, columns, begin, end_lsn, name=name))
         begin, ops = LSN(max(0, copy.lsn - 1)), (*ROW_OPS, "R")
         rows = self.select(sql, columns, begin, MAX_LSN, ops=ops, name=name, commit_lsn=copy.commit_lsn())
         return surveys.runs_of(rows)
@@ -288,6 +310,23 @@ class Bronze:
         rows = self._rows(start_lsn, end_lsn, ops, version)
         return self.lake.spark.sql(text, changes=rows).collect()
 
+    def select_copied(self, sql: str, columns: Iterable[str], lsns: Collection[LSN]) -> list[Any]:
+        """Return the rows of a query about copied rows: at least some of each snapshot with these LSNs.
+
+        All rows of a snapshot have the same commit LSN and time, so one file of each is read if it has no
+        others.
+        """
+        path = self.changes.local_path
+        if path is None:
+            numbers = ", ".join(str(int(lsn)) for lsn in lsns)
+            rows = self.changes.frame().where(f"op = 'R' AND commit_lsn IN ({numbers})")
+            return self.lake.spark.sql(sql, changes=rows).collect()
+        scan = ChangesScan(path, self.changes.snapshot(), ("R",))
+        scan = replace(scan, paths=tuple(scan.files_of_snapshots(lsns)))
+        if scan.is_empty():
+            return []
+        return scan.query(sql.replace("{changes}", "changes"), tuple(dict.fromkeys(columns)))
+
     def _input_condition(self, name: TableName, start: InputStart, end_lsn: LSN) -> str:
         """Return SQL that is true for one table's input, and for a copy's rows if there is one."""
         condition = f"{surveys.is_table(name)} AND {self.visible}"
@@ -303,7 +342,7 @@ class Bronze:
         """
         copy, condition = start.copy, self._input_condition(name, start, end_lsn)
         if copy is None:
-            return self._rows(start.offset, end_lsn).where(condition)
+            return self._rows(self.start_of(name, start), end_lsn).where(condition)
         from pyspark.sql import functions as F
 
         return self.changes.frame().where(condition).withColumn("commit_lsn", F.expr(copy.commit_lsn()))

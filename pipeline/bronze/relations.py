@@ -8,6 +8,7 @@ refers is harmless.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,12 @@ import pyarrow as pa
 
 from pipeline.bronze.schema import RELATIONS, storable
 from pipeline.protocol.binary.converters import Types
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
+    from pipeline.delta.table import LakeTable
     from pipeline.postgres.catalog import CatalogRelation
 
 
@@ -116,6 +118,34 @@ def _row(version: RelationVersion) -> dict[str, object]:
         "primary_key": [storable(name) for name in catalog.primary_key] if catalog else None,
         "looked_up_at": catalog.read_at if catalog else None,
     }
+
+
+class FirstLSNs:
+    """The first LSN of each name in `bronze/relations`; threads may share it."""
+
+    def __init__(self, relations: LakeTable) -> None:
+        self._relations = relations
+        self._lock = threading.Lock()
+        self._found: dict[TableName, LSN] = {}
+        self._version = -1
+
+    def read(self) -> Mapping[TableName, LSN]:
+        """Return what is recorded now; rows are read only if the table has another version than before."""
+        snapshot = self._relations.snapshot()
+        with self._lock:
+            if snapshot.version != self._version:
+                found: dict[TableName, LSN] = {}
+                columns = ["schema_name", "table_name", "lsn"]
+                for row in self._relations.rows(columns, snapshot=snapshot).to_pylist():
+                    name, lsn = TableName(row["schema_name"], row["table_name"]), LSN(row["lsn"])
+                    found[name] = min(lsn, found.get(name, lsn))
+                self._found, self._version = found, snapshot.version
+            return self._found
+
+    def before(self, name: TableName) -> LSN:
+        """Return an LSN before all changes under a name, 0/0 if no version has it."""
+        lsn = self.read().get(name)
+        return INVALID if lsn is None else LSN(max(0, lsn - 1))
 
 
 PostgresType = tuple[int, int]  # oid and modifier, of the type beneath domains

@@ -53,7 +53,7 @@ _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # bytes as Python decodes them with 
 STREAMED = CHANGES.append(pa.field("subxid", pa.int64()))
 
 # What readers select by: every file has statistics of these, in Parquet and in Delta's log.
-STATISTICS = ("commit_lsn", "end_lsn", "ordinal", "schema_name", "table_name")
+STATISTICS = ("commit_lsn", "end_lsn", "ordinal", "xid", "schema_name", "table_name")
 STATISTICS_PROPERTY = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
 
 COLUMN = pa.struct(

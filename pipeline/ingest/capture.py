@@ -66,7 +66,7 @@ class Capture:
         self._progress = progress
         bronze = writer.bronze
         self._staging = StagingFolder(bronze.lake)
-        recorded = bronze.relation_version_ids()
+        recorded = bronze.relation_version_ids(summary.captured_offset)
         bronze.relations.force_log()  # a version that is recorded already is not recorded again
         self._spool = Spool(self._staging.path, summary.captured_offset, recorded)
         self._decoder = Decoder(

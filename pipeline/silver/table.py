@@ -298,7 +298,7 @@ class SilverTable:
 
     def _incomplete(self, copy: CompleteCopy) -> WriteResult | None:
         """Return why the table is not built if bronze has lost rows of its copy, None if it has all."""
-        count = self.bronze.copied_rows(copy.id)
+        count = self.bronze.copied_rows(self.name, copy.id, copy.lsns)
         if count >= copy.row_count:
             return None
         sentence = (

@@ -19,6 +19,7 @@ from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.staged_files import COPIES, StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
+from pipeline.delta.table import LakeTable
 from pipeline.errors import SourceError, report_error
 from pipeline.postgres.connection import ServerIdentity, identify, shut_down_sessions
 from pipeline.postgres.snapshot.export import COPY_SESSIONS, RowsMoved, Snapshot, SnapshotKeeper, SnapshotLost
@@ -184,6 +185,7 @@ class CopyCoordinator:
                 throttle=self._throttle,
                 stop=self._state.stop_copies,
             )
+            invisible = InvisibleCommits(self._bronze.changes, tables)
             landed: list[TableCopy] = []
             try:
                 for table in readers.run():
@@ -191,12 +193,12 @@ class CopyCoordinator:
                     is_recent = time.monotonic() - self._recorded_at < RECORD_SECONDS
                     # many small tables are recorded together
                     if self._state.captured_offset > snapshot.lsn and not is_recent:
-                        self._record(landed)
+                        self._record(landed, invisible)
                         landed = []
             finally:
-                self._record(landed)
+                self._record(landed, invisible)
 
-    def _record(self, tables: Sequence[TableCopy]) -> None:
+    def _record(self, tables: Sequence[TableCopy], invisible: InvisibleCommits) -> None:
         """Record that tables are complete, or why not, once bronze is past their snapshot."""
         rows: list[CopyRow] = []
         read = [table for table in tables if table.failure is None]
@@ -206,10 +208,8 @@ class CopyCoordinator:
             elif table.failure is not None:
                 table.progress.failure = str(table.failure)
         if read and self._state.wait_past(read[0].snapshot.lsn):
-            snapshots = {t.state.name: [*t.state.snapshots, t.snapshot] for t in read}
-            invisible = find_invisible_commits(self._bronze.changes, snapshots)
             for table in read:
-                lsns = invisible.get(table.state.name, ())
+                lsns = invisible.of(table.state.name)
                 if lsns and table.state.snapshots:
                     sentence = "Transactions ended while a snapshot was taken: several do not fit together."
                     rows.append(abandoned_row(table.state, sentence))
@@ -219,3 +219,21 @@ class CopyCoordinator:
         if rows:
             self._writer.record_copies(rows)
         self._recorded_at = time.monotonic()
+
+
+class InvisibleCommits:
+    """The commits that the snapshots of some tables do not see though they lie before; read once.
+
+    Bronze must be past the newest snapshot: then no other ones are added.
+    """
+
+    def __init__(self, changes: LakeTable, tables: Sequence[TableCopy]) -> None:
+        self._changes = changes
+        self._snapshots = {table.state.name: [*table.state.snapshots, table.snapshot] for table in tables}
+        self._found: Mapping[TableName, tuple[LSN, ...]] | None = None
+
+    def of(self, name: TableName) -> tuple[LSN, ...]:
+        """Return those of a table, in order."""
+        if self._found is None:
+            self._found = find_invisible_commits(self._changes, self._snapshots)
+        return self._found.get(name, ())

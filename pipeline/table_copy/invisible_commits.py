@@ -1,13 +1,15 @@
 """Commits that a snapshot does not see though their LSN lies before it."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from pipeline.bronze.changes_scan import ChangesScan
 from pipeline.bronze.copy_states import SnapshotChunks
 from pipeline.delta.table import LakeTable
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 _WAL_OF_ALL_XIDS = 2**36  # bytes; 16 of them for each
+_COLUMNS = ("schema_name", "table_name", "commit_lsn", "xid")
 
 
 def was_running(xids: Sequence[int], lsn: LSN) -> str:
@@ -21,40 +23,52 @@ def was_running(xids: Sequence[int], lsn: LSN) -> str:
 def find_invisible_commits(
     changes: LakeTable, snapshots: Mapping[TableName, Sequence[SnapshotChunks]]
 ) -> dict[TableName, tuple[LSN, ...]]:
-    """Return the commit LSNs of each table's changes that its snapshots do not see though they lie before."""
-    wanted = {snapshot for of_table in snapshots.values() for snapshot in of_table if snapshot.running}
-    if not wanted:
+    """Return the commit LSNs of each table's changes that its snapshots do not see though they lie before.
+
+    Only files that may have such changes of these tables are read, by their statistics.
+    """
+    running = {
+        name: [snapshot for snapshot in of_table if snapshot.running] for name, of_table in snapshots.items()
+    }
+    running = {name: of_table for name, of_table in running.items() if of_table}
+    if not running:
         return {}
     found: dict[TableName, set[LSN]] = {}
-    for schema, table, commit_lsn, xid in _commits(changes, wanted):
+    for schema, table, commit_lsn, xid in _commits(changes, running):
         name = TableName(schema, table)
-        for snapshot in snapshots.get(name, ()):
+        for snapshot in running.get(name, ()):
             if commit_lsn <= snapshot.lsn and xid in snapshot.running:
                 found.setdefault(name, set()).add(LSN(commit_lsn))
     return {name: tuple(sorted(lsns)) for name, lsns in found.items()}
 
 
 def _commits(
-    changes: LakeTable, snapshots: Collection[SnapshotChunks]
-) -> Iterator[tuple[str, str, int, int]]:
-    """Yield schema, table, commit LSN and xid of changes by transactions that a snapshot saw running."""
-    columns = ["schema_name", "table_name", "commit_lsn", "xid"]
-    if changes.local_path is None:
-        conditions = {
-            f"(commit_lsn <= {int(each.lsn)} AND {was_running(each.running, each.lsn)})" for each in snapshots
-        }
-        rows = changes.frame().where("op IN ('I', 'U', 'D', 'T')").where(" OR ".join(sorted(conditions)))
-        yield from (tuple(row) for row in rows.select(*columns).distinct().collect())
-        return
-    import pyarrow.compute as pc
-
-    is_change = pc.field("op").isin(["I", "U", "D", "T"])
-    is_one = pc.scalar(False)
-    for each in snapshots:
-        is_near = (pc.field("commit_lsn") <= int(each.lsn)) & (
-            pc.field("commit_lsn") > int(each.lsn) - _WAL_OF_ALL_XIDS
-        )
-        is_one = is_one | (is_near & pc.field("xid").isin(list(each.running)))
-    for rows in changes.scan([*columns, "op"], changes.snapshot()):
-        distinct = rows.filter(is_change & is_one).group_by(columns).aggregate([])
-        yield from zip(*(distinct.column(name).to_pylist() for name in columns), strict=True)
+    changes: LakeTable, snapshots: Mapping[TableName, Sequence[SnapshotChunks]]
+) -> Iterable[tuple[str, str, int, int]]:
+    """Return schema, table, commit LSN and xid of changes by transactions that a snapshot saw running."""
+    distinct = {snapshot for of_table in snapshots.values() for snapshot in of_table}
+    conditions = {
+        f"(commit_lsn <= {int(each.lsn)} AND {was_running(each.running, each.lsn)})" for each in distinct
+    }
+    condition = " OR ".join(sorted(conditions))
+    path = changes.local_path
+    if path is None:
+        rows = changes.frame().where("op IN ('I', 'U', 'D', 'T')").where(condition)
+        return [tuple(row) for row in rows.select(*_COLUMNS).distinct().collect()]
+    # every change of a transaction ends after its commit LSN
+    starts = {
+        name: LSN(max(0, min(each.lsn for each in of_table) - _WAL_OF_ALL_XIDS))
+        for name, of_table in snapshots.items()
+    }
+    scan = ChangesScan(
+        path,
+        changes.snapshot(),
+        start_lsn=min(starts.values()),
+        offsets=starts,
+        xids=frozenset(xid for each in distinct for xid in each.running),
+        most_commit_lsn=max(each.lsn for each in distinct),
+    )
+    if scan.is_empty():
+        return []
+    sql = f"SELECT DISTINCT {', '.join(_COLUMNS)} FROM changes WHERE {condition}"
+    return scan.query(sql, (*_COLUMNS, "op", "end_lsn"))

@@ -97,7 +97,8 @@ class CopyPlanner:
             done = int(self._bronze.changes.offset(self._bronze.copy_txn(state.id)) or 0)
             rest = plan_rest(state, table, version.id, done, self._chunk_bytes)
             if rest is not None and not is_outdated(state, membership, requests, gaps):
-                state.row_count = self._bronze.copied_rows(state.id)
+                lsns = [snapshot.lsn for snapshot in state.snapshots]
+                state.row_count = self._bronze.copied_rows(name, state.id, lsns)
                 return state, SnapshotChunks(self._snapshot.lsn, self._snapshot.running, done, rest)
             sentence = "The run that read it ended, and it cannot be resumed."
             self.abandoned.append(abandoned_row(state, sentence))

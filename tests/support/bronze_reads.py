@@ -1,4 +1,4 @@
-"""Which files of bronze a batch opens for their rows, by the surveys and by the native writer."""
+"""Which files of bronze are opened for their rows: by surveys, the native writer and reads of tables."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from pipeline.bronze import change_rows
 from pipeline.bronze.changes_scan import ChangesScan
+from pipeline.delta import rows
 
 
 @dataclass
@@ -37,5 +38,15 @@ def bronze_reads() -> Iterator[BronzeReads]:
         reads.paths.append(path)
         return read(path)
 
-    with patch.object(ChangesScan, "_batches_of", scan), patch.object(change_rows, "_read", read_all):
+    class DataFile(rows._DataFile):
+        def __init__(self, path: str, *arguments: Any) -> None:
+            if "/bronze/changes/" in path:
+                reads.paths.append(path)
+            super().__init__(path, *arguments)
+
+    with (
+        patch.object(ChangesScan, "_batches_of", scan),
+        patch.object(change_rows, "_read", read_all),
+        patch.object(rows, "_DataFile", DataFile),
+    ):
         yield reads

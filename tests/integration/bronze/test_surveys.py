@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.apply.table_renames import last_changes_under_other_name
-from pipeline.bronze.activity import newest_commits, read_activity
+from pipeline.bronze.activity import newest_commit, read_activity
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.table_input import InputStart
@@ -72,6 +72,10 @@ def both(lake: NativeLake, spark: SparkSession) -> Callable[[Callable[[Bronze], 
     return ask
 
 
+def time_of(lsn: int) -> datetime:
+    return START + timedelta(milliseconds=lsn)
+
+
 def _sorted(surveys: dict[TableName, list[Any]]) -> dict[TableName, list[Any]]:
     return {name: sorted(found, key=lambda s: s.survey.version) for name, found in surveys.items()}
 
@@ -128,8 +132,13 @@ def test_the_input_after_a_copy(lake: NativeLake, both: Any) -> None:
             )
         )
         assert len(runs) > 2
-        both(lambda bronze, each=each: newest_commits(bronze, LSN(2600), END, [each]))
-    assert both(lambda bronze: newest_commits(bronze, LSN(2600), END, []))
+        assert both(lambda bronze, each=each: newest_commit(bronze, {}, END, [each])) == time_of(1000)
+    assert both(lambda bronze: newest_commit(bronze, {A: LSN(2600)}, END, [copy])) > time_of(2600)
+    assert both(lambda bronze: newest_commit(bronze, {A: LSN(2600), B: INVALID}, LSN(3008), []))
+    assert both(lambda bronze: newest_commit(bronze, {TableName("no", "such"): INVALID}, END, [])) is None
+    for lsns in ([LSN(1000)], [LSN(900), LSN(1000)]):
+        assert both(lambda bronze, lsns=lsns: bronze.copied_rows(A, 1, lsns)) == 20
+    assert both(lambda bronze: bronze.copied_rows(B, 1, [LSN(1000)])) == 0
 
 
 def test_activity(lake: NativeLake, both: Any) -> None:
