@@ -192,6 +192,15 @@ class StagingFolder:
         self._lock = _open(self.path)
         _lock(self._lock)
 
+    def size(self) -> int:
+        """Return the bytes of the files that are in the folder now."""
+        total = 0
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # moved meanwhile
+                    total += entry.stat(follow_symlinks=False).st_size
+        return total
+
     def move(self, file: StagedFile, table: LakeTable) -> DataFile:
         """Move a file to the folder of a table, for a commit to name it; raise SpoolError if damaged."""
         with crash_step(CrashStep.MOVE_FILE):

@@ -431,6 +431,24 @@ class Maintenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Ingest:
+    """What ingest may use of this machine."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    spool_limit: Annotated[
+        ByteCount,
+        Field(
+            description="Size of the staged files from which on ingest reads nothing more while a commit to"
+            " bronze is under way, of the stream and of table copies each. It goes on once that commit is"
+            " done, so a transaction may be larger; 0 is no limit.",
+            examples=["20GB"],
+            json_schema_extra={"default": "4GB"},
+        ),
+    ] = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole configuration of one pipeline; `path` is the file it was read from."""
 
@@ -470,6 +488,7 @@ class Config:
         Maintenance,
         Field(description="What `pgdelta maintain` merges and removes."),
     ] = Maintenance()
+    ingest: Annotated[Ingest, Field(description="What ingest may use of this machine.")] = Ingest()
 
     def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule that matches, or None: the table has no silver table."""

@@ -12,7 +12,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 
@@ -36,6 +36,7 @@ LAND_SECONDS = 0.7  # …or the oldest has waited this long
 IDLE_SECONDS = 60.0  # record an idle offset this often…
 IDLE_BYTES = 64 << 20  # …or after so much WAL
 _READ_TIMEOUT = 0.25
+_MEASURE_SECONDS = 1.0
 _REPORT_SECONDS = 1.0
 _CONFIRM_TIMEOUT = 30.0
 _COLLECTION = 100_000  # new objects between two searches for reference cycles
@@ -78,6 +79,9 @@ class Capture:
         )
         self._sealed_at = time.monotonic()
         self._landing: tuple[StagedTransactions, Future[None]] | None = None
+        self._spool_limit = config.ingest.spool_limit
+        self._measured_at = 0.0  # the size of what is staged
+        self._is_full = False
 
     def run(self, target: LSN | None, stop: threading.Event) -> IngestSummary:
         """Continue until everything up to the target is in bronze and acknowledged, or until `stop`."""
@@ -89,7 +93,7 @@ class Capture:
         with _fewer_collections(), ThreadPoolExecutor(1, thread_name_prefix="land") as lander:
             try:
                 while not stop.is_set():
-                    messages = self._stream.read(_READ_TIMEOUT)
+                    messages = self._read()
                     if messages:
                         self._decoder.decode(messages, self._stream.session)
                     else:
@@ -123,6 +127,24 @@ class Capture:
         self._summary.seconds = time.monotonic() - started
         return self._summary
 
+    def _read(self) -> list[bytes]:
+        """Return the next messages; none while a landing is under way and what is staged is too much.
+
+        The stream keeps its session meanwhile, and the server waits.
+        """
+        now = time.monotonic()
+        if self._spool_limit and self._is_landing and now - self._measured_at >= _MEASURE_SECONDS:
+            self._measured_at, self._is_full = now, self._staging.size() >= self._spool_limit
+        if self._is_full and self._landing is not None and self._is_landing:
+            wait([self._landing[1]], _READ_TIMEOUT)
+            return []
+        self._is_full = False
+        return self._stream.read(_READ_TIMEOUT)
+
+    @property
+    def _is_landing(self) -> bool:
+        return self._landing is not None and not self._landing[1].done()
+
     def _is_done(self, target: LSN | None) -> bool:
         """Return whether the stream was read up to the target and the LSN that completes the copies."""
         if target is None or not self._copier.is_done:
@@ -130,7 +152,7 @@ class Capture:
         return self._stream.received_lsn >= max(target, self._state.required_lsn)
 
     def _land_when_due(self, lander: ThreadPoolExecutor, is_done: bool) -> None:
-        if self._landing is not None and not self._landing[1].done():
+        if self._is_landing:
             if is_done or self._stream.needs_acknowledgement:
                 self._settle()
             return

@@ -31,6 +31,7 @@ from pipeline.postgres.publication import Membership, list_published
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_copy.attempts import CopyAttempts
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_name import TableName
 
@@ -49,6 +50,11 @@ class Candidate:
 
     requests: tuple[CopyRequest, ...] = ()
     key_ranges: tuple[KeyRange, ...] = ()
+
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The ids of the requests."""
+        return tuple(request.id for request in self.requests)
 
     @classmethod
     def of(cls, requests: Sequence[CopyRequest], *, is_whole: bool) -> Candidate:
@@ -80,7 +86,8 @@ class CopyCandidates:
         self._new_tables = NewTables()
         self._republished: set[TableName] = set()  # an event is recorded for them
         self._failures: Mapping[TableName, str] = {}  # events are recorded for them
-        self.is_waiting = False  # for transactions that write to tables which joined
+        self.attempts = CopyAttempts()
+        self.is_waiting = False  # for transactions that write to new tables, or for a next attempt
         self.writers_end_lsn = INVALID  # all transactions that were waited for have ended before
 
     def close(self) -> None:
@@ -129,7 +136,10 @@ class CopyCandidates:
             for name, candidate in sorted(candidates.items())
             if config.rule_for(name) is not None and name not in skipped
         }
+        self.attempts.keep(candidates)
+        self._new_tables.keep(published)
         waiting = self._wait_for_writers(self._connection, {n: published[n] for n in candidates}, history)
+        waiting |= {n for n, each in candidates.items() if not self.attempts.is_due(n, each.request_ids)}
         self.is_waiting = bool(waiting)
         return {name: candidate for name, candidate in candidates.items() if name not in waiting}
 
@@ -232,6 +242,10 @@ class NewTables:
     """The tables that joined during one run."""
 
     tables: dict[tuple[TableName, Membership], NewTable] = field(default_factory=dict)
+
+    def keep(self, published: Mapping[TableName, Membership]) -> None:
+        """Forget the tables that are not published any more, or under another entry."""
+        self.tables = {key: table for key, table in self.tables.items() if published.get(key[0]) == key[1]}
 
     def poll(
         self, connection: Connection, joined: Mapping[TableName, Membership]

@@ -25,6 +25,7 @@ from pipeline.postgres.connection import ServerIdentity, identify, shut_down_ses
 from pipeline.postgres.snapshot.export import COPY_SESSIONS, RowsMoved, Snapshot, SnapshotKeeper, SnapshotLost
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_copy.attempts import MOST_RETRY_SECONDS, RETRY_SECONDS
 from pipeline.table_copy.candidates import Candidate, CopyCandidates
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.invisible_commits import find_invisible_commits
@@ -33,7 +34,6 @@ from pipeline.table_copy.reader_pool import ReaderPool, TableCopy, Throttle
 from pipeline.table_name import TableName
 
 POLL_SECONDS = 5.0  # between two polls for tables that joined
-RETRY_SECONDS = 30.0
 RECORD_SECONDS = 5.0
 MOST_LOST = 5
 PATIENCE = 30.0  # for sessions that end by themselves: a link may hang
@@ -89,19 +89,17 @@ class CopyCoordinator:
 
     def _copy_until_stopped(self) -> None:
         stop = self._state.stop_copies
-        lost_count = 0  # snapshots in a row
+        lost_count = error_count = 0  # snapshots, errors in a row
         was_lost = False  # the session that polls, the last time
         while not stop.is_set():
             pause = POLL_SECONDS
             try:
                 polls_again = self._poll_and_copy()
                 self._summary.copy_failure = None
-                was_lost = False
+                was_lost, error_count = False, 0
                 if polls_again:
                     lost_count = 0
                     continue
-                if any(copy.failure for copy in self._summary.copies.values()):
-                    pause = RETRY_SECONDS
             except Exception as error:  # capture continues
                 was_lost = self._candidates.has_lost_session and not was_lost
                 self._candidates.close()
@@ -112,7 +110,8 @@ class CopyCoordinator:
                     stop.wait(lost_count)
                     continue
                 self._summary.copy_failure = report_error(error)
-                pause = RETRY_SECONDS
+                pause = min(RETRY_SECONDS * 2.0 ** min(error_count, 32), MOST_RETRY_SECONDS)
+                error_count += 1
             if not self._is_continuous:
                 return
             stop.wait(pause)
@@ -139,8 +138,19 @@ class CopyCoordinator:
             if tables:
                 self._state.require(LSN(keeper.snapshot.lsn + 1))
                 self._copy(keeper.snapshot, tables)
+        self._count_attempts(candidates)
         # A failed table is tried again in a continuous run only: elsewhere the scheduler runs again.
         return not self._candidates.record_failures(keeper.snapshot.lsn)
+
+    def _count_attempts(self, candidates: Mapping[TableName, Candidate]) -> None:
+        """Count the tables that failed, whose next attempt waits; a rewritten one is counted already."""
+        attempts = self._candidates.attempts
+        for name, candidate in candidates.items():
+            progress = self._summary.copies.get(name)
+            if progress is not None and progress.is_complete:
+                attempts.record_success(name)
+            elif progress is not None and progress.failure and attempts.is_due(name, candidate.request_ids):
+                attempts.record_failure(name, candidate.request_ids)
 
     def _check_database(self, keeper: SnapshotKeeper) -> None:
         """Refuse to copy from another database than the one that streams, or from no standby of it."""
@@ -184,6 +194,7 @@ class CopyCoordinator:
                 reader_count=copying.connections,
                 throttle=self._throttle,
                 stop=self._state.stop_copies,
+                spool_limit=self._config.ingest.spool_limit,
             )
             invisible = InvisibleCommits(self._bronze.changes, tables)
             landed: list[TableCopy] = []
@@ -205,6 +216,8 @@ class CopyCoordinator:
         for table in tables:
             if isinstance(table.failure, RowsMoved):
                 rows.append(abandoned_row(table.state, str(table.failure)))  # and is copied again
+                attempts = self._candidates.attempts
+                table.progress.failure = attempts.record_rewrite(table.state.name, table.request_ids)
             elif table.failure is not None:
                 table.progress.failure = str(table.failure)
         if read and self._state.wait_past(read[0].snapshot.lsn):

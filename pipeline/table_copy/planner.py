@@ -81,7 +81,7 @@ class CopyPlanner:
         progress.pages = sum(chunk.end_page - chunk.first_page for chunk in snapshot.chunks)
         progress.landed(0, state.row_count)
         header = CopyHeader(state.id, version, self._snapshot.lsn, self._snapshot.exported_at)
-        return TableCopy(state, table, header, snapshot, progress)
+        return TableCopy(state, table, header, snapshot, progress, tuple(r.id for r in candidate.requests))
 
     def _plan_rest(
         self,

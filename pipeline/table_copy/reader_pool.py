@@ -38,6 +38,7 @@ from pipeline.protocol.lsn import LSN
 
 GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 262_144
+_PAUSE = 0.1  # seconds
 
 
 @dataclass(slots=True)
@@ -49,6 +50,7 @@ class TableCopy:
     header: CopyHeader
     snapshot: SnapshotChunks
     progress: CopyProgress
+    request_ids: tuple[str, ...] = ()
     landed: int = 0  # of the snapshot's chunks
     staged: dict[int, StagedFile | None] = field(default_factory=dict)
     failure: SourceError | None = None
@@ -101,7 +103,9 @@ class ReaderPool:
         reader_count: int,
         throttle: Throttle,
         stop: threading.Event,
+        spool_limit: int = 0,
     ) -> None:
+        """Read with so many readers; none reads while files of `spool_limit` bytes wait for a commit."""
         self._writer = writer
         self._staging = staging
         self._conninfo = conninfo
@@ -110,6 +114,8 @@ class ReaderPool:
         self._reader_count = reader_count
         self._throttle = throttle
         self._stop = stop
+        self._spool_limit = spool_limit
+        self._is_landing = False
         self._ending = threading.Event()  # the snapshot is lost, or no result is needed any more
         self._ordinal = 0
         self._ordinal_lock = threading.Lock()
@@ -156,7 +162,9 @@ class ReaderPool:
                 if item is not None:
                     table, number, file = item
                     table.staged[number] = file
+            self._is_landing = True
             self._land_in_order([table for table in open_tables if table.failure is None])
+            self._is_landing = False
             for table in [t for t in open_tables if t.is_landed or t.failure]:
                 open_tables.remove(table)
                 yield table
@@ -198,6 +206,10 @@ class ReaderPool:
         reader: CopyReader | None = None
         try:
             while not self._is_ending:
+                # without a landing under way, what is staged may wait for a chunk that is not read yet
+                while self._is_full() and (self._is_landing or not results.empty()):
+                    if self._stop.wait(_PAUSE) or self._is_ending:
+                        return
                 try:
                     task = tasks.get_nowait()
                 except queue.Empty:
@@ -246,6 +258,9 @@ class ReaderPool:
             raise
         table.progress.chunks_read += 1
         return spool.finish()
+
+    def _is_full(self) -> bool:
+        return bool(self._spool_limit) and self._staging.size() >= self._spool_limit
 
     @property
     def _is_ending(self) -> bool:

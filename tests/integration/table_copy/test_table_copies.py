@@ -18,7 +18,9 @@ from pipeline.postgres.snapshot.export import COPY_SESSIONS, Snapshot, begin_und
 from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.progress import IngestSummary
 from pipeline.report.status import read_status
+from pipeline.table_copy import attempts as attempts_module
 from pipeline.table_copy import coordinator as copying_module
+from pipeline.table_copy.attempts import MOST_REWRITES
 from pipeline.table_copy.candidates import CopyCandidates
 from pipeline.table_copy.reader_pool import ReaderPool, TableCopy
 from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load
@@ -222,6 +224,30 @@ def test_a_table_that_is_written_anew_under_way_is_copied_anew(
         "complete",
     ]
     copying.assert_equal("orders")
+
+
+def test_a_table_that_is_rewritten_each_time_is_held_and_copied_later(
+    copying: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying.run(*ORDERS, FILL.format(2000), "CREATE TABLE calm (id int PRIMARY KEY)")
+
+    def begin_and_rewrite(connection: Connection, snapshot: Snapshot) -> None:
+        begin_under(connection, snapshot)
+        copying.run("VACUUM FULL orders")
+
+    monkeypatch.setattr(attempts_module, "_REWRITE_SECONDS", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.postgres.snapshot.read_table.begin_under", begin_and_rewrite)
+        summary = copying.ingest()
+    assert summary.exit_code(strict=False) == 1
+    states = [state for state, _ in copies(copying, "orders")]
+    assert states == ["reading", "abandoned"] * MOST_REWRITES
+    assert [state for state, _ in copies(copying, "calm")] == ["reading", "complete"]
+    [(kind, sentence)] = copying.events("orders")
+    assert kind == "held"
+    assert "5 times in a row" in sentence
+    copying.catch_up()
+    copying.assert_equal("orders", "calm")
 
 
 @pytest.mark.slow

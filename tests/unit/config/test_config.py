@@ -176,7 +176,8 @@ tables:
         ("pipeline: s\nsource:\n  rout: sql\n", "c.yaml:3: source.rout: Unknown key. Did you mean route?"),
         (
             "pipeline: s\nzzz: 1\n",
-            "c.yaml:2: zzz: Unknown key. Known keys: pipeline, source, storage, silver, tables, maintenance.",
+            "c.yaml:2: zzz: Unknown key. Known keys: pipeline, source, storage, silver, tables, maintenance, "
+            "ingest.",
         ),
         (
             "pipeline: s\nsource:\n  create: {slots: 1}\n",
@@ -257,7 +258,10 @@ def test_bytes_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("written", "sentence"),
     [
-        ("path: x", "path: Unknown key. Known keys: pipeline, source, storage, silver, tables, maintenance."),
+        (
+            "path: x",
+            "path: Unknown key. Known keys: pipeline, source, storage, silver, tables, maintenance, ingest.",
+        ),
         ("tables: [{source: a.b, misfit: text}]", "tables[0].misfit: Unknown key. Did you mean misfits?"),
         (
             "source: {protocol: {written: [binary]}}",

@@ -1,0 +1,109 @@
+"""Ingest reads nothing more while a commit hangs and what is staged has reached its limit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from pipeline.bronze import spool as spool_module
+from pipeline.bronze.staged_files import FOLDERS
+from pipeline.bronze.writer import BronzeWriter
+from pipeline.config.config import Copying, Ingest
+from pipeline.delta.data_files import DataFile
+from pipeline.delta.txn import TableCommit, TxnKind
+from pipeline.ingest import capture as capture_module
+from pipeline.postgres.replication import walsender as walsender_module
+from pipeline.table_name import TableName
+from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.running import continuous, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+LIMIT = 2 << 20
+TABLE = "CREATE TABLE big (id int PRIMARY KEY, v text)"
+ROWS = (
+    "INSERT INTO big SELECT g, (SELECT string_agg(md5(g::text || i), '') FROM generate_series(1, 20) i) "
+    "FROM generate_series({}, {}) g"
+)
+
+
+class HeldCommits:
+    """Commits of one kind to bronze wait until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: TxnKind) -> None:
+        self.is_waiting, self._free = threading.Event(), threading.Event()
+        commit = BronzeWriter.commit
+
+        def hold(writer: BronzeWriter, files: list[DataFile], *commits: TableCommit) -> None:
+            if files and commits[0].txn.kind is kind:
+                self.is_waiting.set()
+                self._free.wait(120)
+            commit(writer, files, *commits)
+
+        monkeypatch.setattr(BronzeWriter, "commit", hold)
+
+    def let_go(self) -> None:
+        self._free.set()
+
+
+@pytest.fixture
+def limited(make_pipeline: MakePipeline) -> Pipeline:
+    pipeline = make_pipeline(
+        copy="initial", create_publication="all", copying=Copying(range_size=256 << 10, connections=1)
+    )
+    pipeline = replace(pipeline, config=replace(pipeline.config, ingest=Ingest(spool_limit=LIMIT)))
+    pipeline.run(TABLE)
+    return pipeline
+
+
+def staged(pipeline: Pipeline) -> int:
+    """Return the bytes of files that wait for a commit."""
+    size = 0
+    for path in (path for folder in FOLDERS for path in pipeline.path("_pgdelta", folder).glob("*/*")):
+        with suppress(FileNotFoundError):  # moved meanwhile
+            size += path.stat().st_size
+    return size
+
+
+def test_the_stream_waits_for_a_commit_that_hangs(limited: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture_module, "_MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(spool_module, "BYTE_LIMIT", 256 << 10)  # what is more is on disk
+    monkeypatch.setattr(walsender_module, "BATCH_MESSAGES", 500)
+    limited.ingest()
+    held = HeldCommits(monkeypatch, TxnKind.OFFSET)
+    with continuous(limited):
+        limited.run(ROWS.format(1, 100))
+        assert held.is_waiting.wait(30)
+        for number in range(12):  # about 600 kB each
+            limited.run(ROWS.format(1000 * number + 101, 1000 * number + 1000))
+        assert LIMIT <= settled(limited) < 2 * LIMIT
+        held.let_go()
+        wait_until(lambda: limited.frame("bronze", "changes").where("op = 'I'").count() == 100 + 12 * 900)
+    limited.catch_up()
+    limited.assert_equal("big")
+
+
+def test_a_copy_waits_for_a_commit_that_hangs(limited: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    limited.run(ROWS.format(1, 10_000))
+    held = HeldCommits(monkeypatch, TxnKind.CHUNKS)
+    with continuous(limited) as running:
+        assert held.is_waiting.wait(30)
+        assert LIMIT <= settled(limited) < 2 * LIMIT
+        held.let_go()
+        wait_until(lambda: TableName("public", "big") in running.copied)
+    limited.catch_up()
+    limited.assert_equal("big")
+
+
+def settled(pipeline: Pipeline) -> int:
+    """Return the size of what is staged once it does not grow any more."""
+    before, since = -1, time.monotonic()
+    while time.monotonic() - since < 3:
+        time.sleep(0.2)
+        if (size := staged(pipeline)) != before:
+            before, since = size, time.monotonic()
+    return before
