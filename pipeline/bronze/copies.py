@@ -6,6 +6,7 @@ finds an incomplete copy resumes it under another snapshot; a copy of some keys 
 writes `copies`.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -136,6 +137,28 @@ def _states(rows: Sequence[Mapping[str, Any]]) -> dict[TableName, list[CopyState
     return {name: [states[i] for i in sorted(states)] for name, states in found.items()}
 
 
+def needed_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a history needs of all rows, in order.
+
+    An ended copy is not resumed, so its chunks and the transactions that its snapshots did not see are left
+    out. Of a table's abandoned copies only the newest one is kept.
+    """
+    last = {row["copy_id"]: row for row in rows}
+    newest: dict[tuple[str, str], int] = {}
+    for row in last.values():
+        if row["state"] == ABANDONED:
+            newest[row["schema_name"], row["table_name"]] = row["copy_id"]
+    found = []
+    for row in rows:
+        end = last[row["copy_id"]]
+        name = row["schema_name"], row["table_name"]
+        if end["state"] == ABANDONED and newest[name] != row["copy_id"]:
+            continue
+        is_resumable = end["state"] == READING or row["state"] != READING
+        found.append(row if is_resumable else {**row, "chunks": [], "running": []})
+    return found
+
+
 class Copies:
     """Reads and writes `bronze/copies` and `_pgdelta/requests`."""
 
@@ -144,19 +167,26 @@ class Copies:
         self.table = lake.table("bronze", "copies")
         self._requests = lake.table("_pgdelta", "requests")
         self._history = CopyHistory()
+        self._lock = threading.Lock()
+        self._rows: list[dict[str, Any]] = []
+        self._read_files: tuple[str, frozenset[str]] = ("", frozenset())  # the table's id, and what was read
         self._recorded_at = EPOCH  # of the newest row
         self._requests_version = -1
 
     def read(self) -> CopyHistory:
-        """Return what is recorded now; rows are read only if a table has another version than before."""
+        """Return what is recorded now; only rows of files that were not read yet are read."""
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> CopyHistory:
         requests_version = self._requests.version()
         history = replace(self._history, version=self.table.version())
         if requests_version != self._requests_version:
             history = replace(history, requests=self._read_requests())
         if history.version != self._history.version:
-            rows = self.table.rows().to_pylist()
-            rows.sort(key=lambda row: (row["copy_id"], row["recorded_at"]))
+            rows = self._read_rows()
             self._recorded_at = max((row["recorded_at"] for row in rows), default=EPOCH)
+            rows = self._rows = needed_rows(rows)
             gaps = (
                 Gap(LSN(row["from_lsn"]), LSN(row["lsn"]), row["sentence"])
                 for row in rows
@@ -169,6 +199,21 @@ class Copies:
             )
         self._history, self._requests_version = history, requests_version
         return history
+
+    def _read_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of all copies, in order; those of files that were read before from memory."""
+        if self.table.local_path is None:
+            rows = self.table.rows().to_pylist()
+        else:
+            snapshot = self.table.snapshot()
+            table_id, read = self._read_files
+            is_larger = table_id == snapshot.table_id and read <= snapshot.files.keys()
+            added = {path: add for path, add in snapshot.files.items() if not (is_larger and path in read)}
+            rows = self.table.rows(snapshot=snapshot.with_files(added)).to_pylist()
+            if is_larger:
+                rows += self._rows
+            self._read_files = (snapshot.table_id, frozenset(snapshot.files))
+        return sorted(rows, key=lambda row: (row["copy_id"], row["recorded_at"]))
 
     def _read_requests(self) -> tuple[CopyRequest, ...]:
         rows = self._requests.rows().to_pylist()

@@ -31,6 +31,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.protocol.messages import POSTGRES_EPOCH_MICROSECONDS, LogicalMessage, Origin, Relation
 from pipeline.protocol.plain_transactions import PlainTransactions
 
+MOST_OLD_VERSIONS = 256
 Transaction: TypeAlias = Began | Committed | BeganPrepare | StreamCommitted | StreamPrepared
 OtherRow = dict[str, Any]
 
@@ -49,6 +50,14 @@ class VersionIndex:
         if index == len(self.all):
             self.all.append(version)
         return index
+
+    def forget_old(self) -> None:
+        """Keep only the versions in force, if there are many others; no row may name an index before that."""
+        if len(self.all) <= 2 * len(self.in_force) + MOST_OLD_VERSIONS:
+            return
+        kept = {oid: self.all[index] for oid, index in self.in_force.items()}
+        self.all, self._by_id = [], {}
+        self.in_force = {oid: self.index_of(version) for oid, version in kept.items()}
 
     def of(self, relations: Sequence[Relation], indexes: Mapping[int, int]) -> list[RelationVersion]:
         """Return the versions of relations, given which index is in force for an oid."""

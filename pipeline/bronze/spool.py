@@ -52,6 +52,7 @@ from pipeline.protocol.plain_transactions import PlainTransactions
 ROW_LIMIT = 65_536
 BYTE_LIMIT = 16 << 20
 OTHER_LIMIT = 4_096
+MOST_RECORDED_IDS = 65_536  # of relation versions
 
 PreparedOutcome: TypeAlias = CommittedPrepared | RolledBackPrepared
 
@@ -291,7 +292,17 @@ class Spool:
         self._files, self._new_versions, self._prepared, self._outcomes = [], [], [], []
         self.offset, self._end_lsn = staged.end_lsn, INVALID
         self._transaction_count = self._change_count = 0
+        self._forget_old_versions()
         return staged
+
+    def _forget_old_versions(self) -> None:
+        """Forget relation versions that no change can name any more: a run may see any number of them."""
+        has_rows = bool(self._rows.messages or self._others or self._open_file or self._began)
+        if not (has_rows or self.streams.has_open):
+            self._versions.forget_old()
+        if len(self._recorded_version_ids) > MOST_RECORDED_IDS:
+            # what is recorded once more does no harm
+            self._recorded_version_ids = {version.id for version in self._versions.all}
 
     def seal_empty(self, end_lsn: LSN) -> StagedTransactions | None:
         """Move the offset over WAL without any transaction; None if it is there already."""

@@ -64,6 +64,11 @@ class OpenStreams:
         self._open: dict[int, OpenStream] = {}
         self._bytes = self._rows = 0  # in memory, of all
 
+    @property
+    def has_open(self) -> bool:
+        """Whether a transaction is streaming."""
+        return bool(self._open)
+
     def start(self, started: StreamStarted) -> None:
         """Start a segment; the first one discards what was received of the transaction before."""
         if started.is_first:

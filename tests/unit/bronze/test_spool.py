@@ -203,3 +203,42 @@ def test_memory_does_not_grow_with_what_is_fed(tmp_path: Path, size: int) -> Non
     row_count, growth_in_kib = map(int, result.stdout.split())
     assert row_count == count
     assert growth_in_kib < 64 << 10
+
+
+def test_what_is_known_of_versions_does_not_grow_with_their_number(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "MOST_RECORDED_IDS", 500)
+    one, two = session.relations
+    for number in range(3000):
+        described = version(relation(1, f"one{number}"))
+        session.spool.describe(described)
+        session.begin()
+        session.changes(1)
+        session.change(of=1)
+        session.commit()
+        staged = session.spool.seal()
+        assert staged is not None
+        found = [(row["relation_version"], row["table_name"]) for row in rows_of(staged)]
+        assert found == [(described.id, f"one{number}"), (version(two).id, "two")]
+        assert described.id in {each.id for each in staged.versions}
+        for file in staged.files:
+            file.path.unlink()
+    assert one.oid in session.spool._versions.in_force
+    assert len(session.spool._versions.all) < 300
+    assert len(session.spool._recorded_version_ids) <= 501
+
+
+def test_versions_that_open_transactions_name_are_kept(session: Session) -> None:
+    first = version(relation(1, "first"))
+    session.spool.describe(first)
+    session.transaction(1)
+    session.begin()
+    session.changes(1)
+    for number in range(1000):  # the next ones, which this transaction's row does not name
+        session.spool.describe(version(relation(1, f"one{number}")))
+    session.spool.seal()
+    session.changes(1)
+    session.commit()
+    rows = rows_of(session.spool.seal())
+    assert [row["relation_version"] for row in rows] == [first.id, version(relation(1, "one999")).id]
