@@ -67,15 +67,24 @@ class EventLog:
                 return
 
             def append() -> None:
+                before = self._table.version()
                 self._read()
                 rows = [
                     asdict(event) | {"recorded_at": now()} for event in new if event not in self._recorded
                 ]
                 if rows:
                     self._table.append_rows(rows, EVENTS, compacts=True)
+                    self._skip_own(before)
 
             retry_conflicts(append)  # ingest writes events too
             self._recorded.update(new)
+
+    def _skip_own(self, before: int) -> None:
+        """Do not read the events of our own commit, if there was no other since a version."""
+        if self._table.local_path is not None:
+            snapshot = self._table.snapshot()
+            if snapshot.version == before + 1 and snapshot.table_id == self._files[0]:
+                self._files = (snapshot.table_id, frozenset(snapshot.files))
 
     def _note_resyncs(self, events: Iterable[Event]) -> None:
         for event in events:
