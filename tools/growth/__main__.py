@@ -1,8 +1,8 @@
 """Print what a batch costs as something grows: `python -m tools.growth [PART ...]`.
 
 `table`: the table that is changed, with a plot. `held`: what waits for tables that are held. `logs`: old
-logs, with maintenance and without. `year`: many commits with maintenance. Each prints a table and a verdict
-on its law. Lakes are made below `--folder` and removed again.
+logs, with maintenance and without. `year`: many commits with maintenance. `many`: the number of tables, with
+a real server. Each prints a table and a verdict on its law. Lakes are made below `--folder` and removed again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from tools.growth.measure import Growth
 from tools.growth.parts import PARTS
 from tools.growth.parts.held import print_held
 from tools.growth.parts.logs import print_logs
+from tools.growth.parts.many import print_many
 from tools.growth.parts.year import print_year
 from tools.growth.plot import write_plot
 
-_PRINTED = {"held": print_held, "logs": print_logs, "year": print_year}
+_PRINTED = {"held": print_held, "logs": print_logs, "year": print_year, "many": print_many}
 _NAMES = [*PARTS, *_PRINTED]
 _IMAGES = Path("docs/images")
 
