@@ -193,7 +193,7 @@ class Bronze:
     def copied_rows(self, name: TableName, copy_id: int, lsns: Sequence[LSN]) -> int:
         """Return how many rows of a table's copy bronze has, given the LSNs of the copy's snapshots.
 
-        The statistics of files that have nothing but these tell it; only other files are read.
+        The files that have nothing else are counted by their statistics; only others are read.
         """
         condition = f"copy_id = {copy_id} AND {surveys.is_table(name)}"
         begin, end = LSN(max(0, min(lsns) - 1)), max(lsns)
