@@ -28,6 +28,7 @@ from pipeline.bronze.copy_states import (
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.commit_files import Epoch, commit_files
 from pipeline.delta.log_retention import short_log
+from pipeline.delta.new_rows import NewRows
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import EPOCH, now
 from pipeline.delta.table import Lake
@@ -169,7 +170,7 @@ class Copies:
         self._history = CopyHistory()
         self._lock = threading.Lock()
         self._rows: list[dict[str, Any]] = []
-        self._read_files: tuple[str, frozenset[str]] = ("", frozenset())  # the table's id, and what was read
+        self._new_rows = NewRows(self.table)
         self._recorded_at = EPOCH  # of the newest row
         self._requests_version = -1
 
@@ -202,17 +203,9 @@ class Copies:
 
     def _read_rows(self) -> list[dict[str, Any]]:
         """Return the rows of all copies, in order; those of files that were read before from memory."""
-        if self.table.local_path is None:
-            rows = self.table.rows().to_pylist()
-        else:
-            snapshot = self.table.snapshot()
-            table_id, read = self._read_files
-            is_larger = table_id == snapshot.table_id and read <= snapshot.files.keys()
-            added = {path: add for path, add in snapshot.files.items() if not (is_larger and path in read)}
-            rows = self.table.rows(snapshot=snapshot.with_files(added)).to_pylist()
-            if is_larger:
-                rows += self._rows
-            self._read_files = (snapshot.table_id, frozenset(snapshot.files))
+        rows, is_more = self._new_rows.read()
+        if is_more:
+            rows += self._rows
         return sorted(rows, key=lambda row: (row["copy_id"], row["recorded_at"]))
 
     def _read_requests(self) -> tuple[CopyRequest, ...]:

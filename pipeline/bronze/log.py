@@ -20,6 +20,7 @@ from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spar
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, survey_of
 from pipeline.delta.log import json_object
 from pipeline.delta.log_retention import short_log
+from pipeline.delta.new_rows import NewRows
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.table_log import Snapshot, local_path
@@ -111,6 +112,8 @@ class Bronze:
         self.prepared = lake.table("bronze", "prepared")
         self.copies = Copies(lake)
         self._first_lsns = FirstLSNs(self.relations)
+        self._relation_rows = NewRows(self.relations)
+        self._sources: dict[int, SourceRelation] = {}
         self.new_files: NewFiles | None = None
         self.visible = "true"  # SQL: which changes count as a table's input
 
@@ -214,9 +217,14 @@ class Bronze:
 
         A copy records the version of its snapshot, which the stream may reach later.
         """
-        rows = self.relations.rows().to_pylist()
-        rows.sort(key=lambda row: row["lsn"], reverse=True)
-        return {row["relation_version"]: source_relation(row) for row in rows}
+        rows, is_more = self._relation_rows.read()
+        found = dict(self._sources) if is_more else {}
+        for relation in map(source_relation, rows):
+            known = found.get(relation.version)
+            if known is None or relation.lsn < known.lsn:
+                found[relation.version] = relation
+        self._sources = found
+        return found
 
     def survey(
         self, end: BronzeOffset, default_offset: LSN, offsets: Mapping[TableName, LSN]

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pipeline.bronze.schema import RELATIONS, storable
+from pipeline.delta.new_rows import NewRows
+from pipeline.delta.table import LakeTable
 from pipeline.protocol.binary.converters import Types
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
-    from pipeline.delta.table import LakeTable
     from pipeline.postgres.catalog import CatalogRelation
 
 
@@ -126,20 +127,21 @@ class FirstLSNs:
     def __init__(self, relations: LakeTable) -> None:
         self._relations = relations
         self._lock = threading.Lock()
+        self._new_rows = NewRows(relations, ["schema_name", "table_name", "lsn"])
         self._found: dict[TableName, LSN] = {}
         self._version = -1
 
     def read(self) -> Mapping[TableName, LSN]:
         """Return what is recorded now; rows are read only if the table has another version than before."""
-        snapshot = self._relations.snapshot()
         with self._lock:
-            if snapshot.version != self._version:
-                found: dict[TableName, LSN] = {}
-                columns = ["schema_name", "table_name", "lsn"]
-                for row in self._relations.rows(columns, snapshot=snapshot).to_pylist():
+            version = self._relations.version()
+            if version != self._version:
+                rows, is_more = self._new_rows.read()
+                found = dict(self._found) if is_more else {}
+                for row in rows:
                     name, lsn = TableName(row["schema_name"], row["table_name"]), LSN(row["lsn"])
                     found[name] = min(lsn, found.get(name, lsn))
-                self._found, self._version = found, snapshot.version
+                self._found, self._version = found, version
             return self._found
 
     def before(self, name: TableName) -> LSN:

@@ -1,0 +1,34 @@
+"""Read a small table that grows by appends again and again, each of its files once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.delta.table import LakeTable
+
+
+class NewRows:
+    """The rows of a table that were not read yet; for one thread at a time."""
+
+    def __init__(self, table: LakeTable, columns: Sequence[str] | None = None) -> None:
+        self._table = table
+        self._columns = columns
+        self._table_id = ""
+        self._files: frozenset[str] = frozenset()  # that were read
+
+    def read(self) -> tuple[list[dict[str, Any]], bool]:
+        """Return rows, and whether they are added to those that were returned before.
+
+        Otherwise they are all rows: files were removed, the table was created again, or is on other storage
+        than this machine's.
+        """
+        if self._table.local_path is None:
+            return self._table.rows(self._columns).to_pylist(), False
+        snapshot = self._table.snapshot()
+        files = snapshot.files
+        is_same = bool(self._table_id) and snapshot.table_id == self._table_id and self._files <= files.keys()
+        added = {path: add for path, add in files.items() if not (is_same and path in self._files)}
+        rows = self._table.rows(self._columns, snapshot=snapshot.with_files(added)).to_pylist()
+        self._table_id, self._files = snapshot.table_id, frozenset(files)
+        return rows, is_same
