@@ -65,7 +65,10 @@ class SparkProvider:
 
 
 class _NewSession(SparkProvider):
-    """A session that is made from another one when it is first used."""
+    """A session that is made from another one when it is first used.
+
+    The jobs of each thread that uses it share the cores with those of other threads.
+    """
 
     def __init__(self, parent: SparkProvider) -> None:
         super().__init__()
@@ -74,11 +77,12 @@ class _NewSession(SparkProvider):
     @property
     def session(self) -> SparkSession:
         """The session."""
+        from pipeline.delta.spark.session import new_session, use_own_pool
+
         with self._lock:
             if self._spark is None:
-                from pipeline.delta.spark.session import new_session
-
                 self._spark = new_session(self._parent.session)
+            use_own_pool(self._spark)
             return self._spark
 
     @property

@@ -19,6 +19,7 @@ from pipeline.delta.spark.settings import DELTA_JARS, RUNTIME_SETTINGS, SPARK_SE
 from pipeline.errors import LakeError
 
 _JVM_LOCK = threading.Lock()
+_pools = threading.local()  # the context in which the thread has its pool
 
 
 def start_session(name: str) -> SparkSession:
@@ -74,6 +75,14 @@ def new_session(spark: SparkSession) -> SparkSession:
     for key, value in RUNTIME_SETTINGS.items():
         session.conf.set(key, value)
     return session
+
+
+def use_own_pool(spark: SparkSession) -> None:
+    """Let the jobs of this thread share the cores with those of other threads, in a pool named like it."""
+    context, name = spark.sparkContext, threading.current_thread().name
+    if getattr(_pools, "context", None) is not context:
+        context.setLocalProperty("spark.scheduler.pool", name)
+        _pools.context = context
 
 
 @contextmanager

@@ -30,6 +30,8 @@ SPARK_SETTINGS = {
     # every batch runs the same few hundred pieces of generated code: with Spark's 100 they evict each other
     # and are compiled again each time, which was a third of a batch's time
     "spark.sql.codegen.cache.maxEntries": "2000",
+    # each table's thread has a pool of its own: the tasks of a large table do not take all cores
+    "spark.scheduler.mode": "FAIR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
