@@ -21,6 +21,7 @@ from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_replaced
 from pipeline.apply.table_pool import Job, TablePool
 from pipeline.apply.table_renames import OtherNames, refuse_nested_folder, rename_events
+from pipeline.apply.tables_at_once import spark_cores, tables_at_once, this_machine
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze, BronzeOffset
@@ -223,8 +224,9 @@ class Applier:
         self._other_names.update(plan.names_by_oid, plan.registered)
         entries = ManifestEntries(self.lake, manifest, self.path, self.bronze.txn)
         applied = self._write_tables(plan, entries, is_whole=is_whole)
-        detached = detached_tables(self._config, self.bronze.copies.read(), self.records.tables.read(), end)
+        detached = self._detached(end)
         self._record(plan, entries, applied, detached)
+        self._record_gaps(plan)
         request_after_events(self._config, self.records, self.bronze.copies)
         request_replaced(plan, self.bronze.copies)
         unfinished = self._pool.busy | {n for n in detached if n in applied and applied[n].is_behind}
@@ -254,19 +256,37 @@ class Applier:
             # The plans of other tables need to know which source table and which folder it has.
             return name in self.records.tables.read()
 
+        def entries_with(done: Mapping[TableName, Outcome]) -> dict[TableName, ManifestEntry]:
+            return {
+                job.name: done[job.name].entry
+                if job.name in done
+                else entries.behind(job.name, plan.tables[job.name].facts.offset)
+                for job in jobs
+            }
+
+        def show(done: Mapping[TableName, Outcome]) -> None:
+            """Record a manifest without the tables that a whole batch still waits for."""
+            self._record(plan, entries, entries_with(done), self._detached(plan.end))
+
         self._count_held(plan)
+        if jobs:
+            self._pool.threads = self._tables_at_once()
         before = self._pool.busy
-        done = self._pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered)
+        done = self._pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered, show=show)
         self._ends |= dict.fromkeys(self._pool.busy - before, plan.end.lsn)
         for name, outcome in done.items():
             self._show(name, outcome.state)
         self._has_conflicts = any(outcome.is_conflict for outcome in done.values())
-        return {
-            job.name: done[job.name].entry
-            if job.name in done
-            else entries.behind(job.name, plan.tables[job.name].facts.offset)
-            for job in jobs
-        }
+        return entries_with(done)
+
+    def _tables_at_once(self) -> int:
+        setting = self._config.apply.tables_at_once
+        if setting != "auto":
+            return setting
+        return tables_at_once(this_machine(), spark_cores(self.lake, self._config.silver.writer))
+
+    def _detached(self, end: BronzeOffset) -> Mapping[TableName, str]:
+        return detached_tables(self._config, self.bronze.copies.read(), self.records.tables.read(), end)
 
     def _count_held(self, plan: BatchPlan) -> None:
         """Show what waits for the tables that their guards still hold, and whose next attempt is not due."""
@@ -442,10 +462,6 @@ class Applier:
                     entries[name] = found.behind(name, offset)
         for name in plan.stopped.keys() & entries.keys():
             entries[name] = replace(entries[name], is_behind=True)
-        gaps = ((name, table.facts.gap) for name, table in plan.tables.items())
-        self.records.events.record(
-            [Event(*name, gap.start, "resync", gap.table_sentence) for name, gap in gaps if gap]
-        )
         kept = (entry for entry in entries.values() if entry.name not in detached)
         carried = [e if e.is_behind else replace(e, applied_lsn=end.lsn) for e in kept]
         self.manifest = Manifest(end.lsn, plan.commit_time, tuple(carried))
@@ -454,6 +470,12 @@ class Applier:
         self._past = {lsn: past for lsn, past in self._past.items() if lsn in self._ends.values()}
         self._written_at = end
         self.summary.show(self.manifest)
+
+    def _record_gaps(self, plan: BatchPlan) -> None:
+        gaps = ((name, table.facts.gap) for name, table in plan.tables.items())
+        self.records.events.record(
+            [Event(*name, gap.start, "resync", gap.table_sentence) for name, gap in gaps if gap]
+        )
 
     def _show_stopped(self, manifest: Manifest) -> None:
         """Put tables that cannot be read or written into the summary, and record why they are held."""

@@ -4,23 +4,26 @@ A batch hands in one job for each table. Small tables come first, and among tabl
 oldest change has waited longest. Unless a batch must be whole, it ends `PATIENCE_SECONDS` after the last
 small table. A large table that is being written then stays busy: it keeps its thread, and a later batch takes
 its result. A large table that found no thread is left to the next batch. One thread is never given to a large
-table, so small ones always get on.
+table, so small ones always get on. If there is only one, every batch is whole.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from pipeline.config.scalars import MOST_AT_ONCE
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
 TABLES_AT_ONCE = 3
 PATIENCE_SECONDS = 1.0
 """How long a batch waits for slow tables: as long as a micro-batch waits for the next one at least."""
+WHOLE_PATIENCE_SECONDS = 10.0
+"""After this time a batch that must be whole shows what it has written, and goes on waiting."""
 _POLL_SECONDS = 0.1
 
 Result = TypeVar("Result")
@@ -45,12 +48,21 @@ def in_order(jobs: Iterable[Job[Result]], slow: Collection[TableName] = ()) -> l
 
 
 class TablePool(Generic[Result]):
-    """Runs the jobs of one batch after the other, each table's in a thread."""
+    """Runs the jobs of one batch after the other, each table's in a thread.
 
-    def __init__(self, threads: int = TABLES_AT_ONCE, patience: float = PATIENCE_SECONDS) -> None:
-        self._threads = threads
+    `threads` is how many tables are written at once; it may change between two batches.
+    """
+
+    def __init__(
+        self,
+        threads: int = TABLES_AT_ONCE,
+        patience: float = PATIENCE_SECONDS,
+        whole_patience: float = WHOLE_PATIENCE_SECONDS,
+    ) -> None:
+        self.threads = threads
         self._patience = patience
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="apply")
+        self._whole_patience = whole_patience
+        self._executor = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="apply")  # starts what it needs
         self._busy: dict[TableName, Future[Result]] = {}
         self._slow: set[TableName] = set()  # that took longer than the patience, the last time
 
@@ -79,16 +91,20 @@ class TablePool(Generic[Result]):
         *,
         is_whole: bool,
         may_stay_busy: Callable[[TableName], bool] = lambda name: True,
+        show: Callable[[Mapping[TableName, Result]], None] = lambda done: None,
     ) -> dict[TableName, Result]:
         """Run jobs and return the results of those that ended; `is_whole` waits for all of them.
 
-        A table for which `may_stay_busy` is false is waited for.
+        A table for which `may_stay_busy` is false is waited for. While a whole batch waits for slow tables,
+        `show` is called with the results so far, at most once in `whole_patience` seconds.
         """
+        is_whole = is_whole or self.threads == 1
         queue = in_order(jobs, self._slow)
         running: dict[Future[Result], Job[Result]] = {}
         done: dict[TableName, Result] = {}
+        shown = 0
         try:
-            last = time.monotonic()  # when a small table was last started or ended
+            last = time.monotonic()  # when a small table was last started or ended, or results were shown
             while True:
                 for job in self._startable(queue, running.values(), is_whole=is_whole):
                     queue.remove(job)
@@ -96,13 +112,17 @@ class TablePool(Generic[Result]):
                     last = last if self._is_large(job) else time.monotonic()
                 if not running and (not queue or (not is_whole and all(map(self._is_large, queue)))):
                     break
-                patience = None
-                if not is_whole and all(map(self._is_large, queue)):
-                    patience = last + self._patience - time.monotonic()
-                    if patience <= 0:
-                        is_free = self._count(running.values()) < self._threads
-                        if is_free and all(may_stay_busy(job.name) for job in running.values()):
-                            break
+                patience = self._patience_left(queue, last, is_whole=is_whole)
+                if patience is not None and patience <= 0:
+                    is_free = self._count(running.values()) < self.threads
+                    if is_whole:
+                        patience = None
+                        if len(done) > shown:
+                            show(done)
+                            shown, last = len(done), time.monotonic()
+                    elif is_free and all(may_stay_busy(job.name) for job in running.values()):
+                        break
+                    else:
                         patience = _POLL_SECONDS
                 writing = [future for future in self._busy.values() if not future.done()]
                 ended, _ = wait([*running, *writing], patience, FIRST_COMPLETED)
@@ -117,6 +137,12 @@ class TablePool(Generic[Result]):
         self._busy |= {job.name: future for future, job in running.items()}
         return done
 
+    def _patience_left(self, queue: Sequence[Job[Result]], last: float, *, is_whole: bool) -> float | None:
+        """Return the seconds that the batch still waits for slow tables, None while it has small ones."""
+        if not all(map(self._is_large, queue)):
+            return None
+        return last + (self._whole_patience if is_whole else self._patience) - time.monotonic()
+
     def _startable(
         self, queue: Sequence[Job[Result]], running: Collection[Job[Result]], *, is_whole: bool
     ) -> list[Job[Result]]:
@@ -125,7 +151,7 @@ class TablePool(Generic[Result]):
         found: list[Job[Result]] = []
         for job in queue:
             is_bounded = self._is_large(job) and not is_whole
-            if count + len(found) < self._threads - is_bounded:
+            if count + len(found) < self.threads - is_bounded:
                 found.append(job)
         return found
 

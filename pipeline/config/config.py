@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from pipeline.config.scalars import (
+    AtOnce,
     ByteCount,
     Conninfo,
     Flag,
@@ -354,6 +355,22 @@ class Silver:
 
 
 @dataclass(frozen=True, slots=True)
+class Apply:
+    """How apply works."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    tables_at_once: Annotated[
+        AtOnce,
+        Field(
+            description="How many silver tables are written at once: a number, or `auto`, one more than the"
+            " cores that this process or, if Spark writes all tables, Spark has. `auto` is at least 2 and at"
+            " most 8, with Spark 16. With `1`, batches wait for slow tables."
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class Maintenance:
     """When tables are maintained and files are merged, and how long what is out of date is kept."""
 
@@ -489,6 +506,7 @@ class Config:
         Field(description="What `pgdelta maintain` merges and removes."),
     ] = Maintenance()
     ingest: Annotated[Ingest, Field(description="What ingest may use of this machine.")] = Ingest()
+    apply: Annotated[Apply, Field(description="How apply works.")] = Apply()
 
     def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule that matches, or None: the table has no silver table."""

@@ -8,7 +8,7 @@ the value; the type that it annotates, with its own constraints, is checked by p
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -35,6 +35,7 @@ _SILVER_TYPE = re.compile(
     r"BOOLEAN|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|STRING|BINARY|DATE|TIMESTAMP|TIMESTAMP_NTZ|VARIANT"
     r"|MAP<STRING,STRING>|DECIMAL\((?P<precision>[0-9]{1,2}),(?P<scale>[0-9]{1,2})\)"
 )
+MOST_AT_ONCE = 64
 _PLANNED_MODES = ("soft_delete", "history", "append")
 
 T = TypeVar("T")
@@ -111,6 +112,16 @@ def read_limit(node: Node) -> int | None:
     if text != "none" and not _NUMBER.fullmatch(text):
         raise ValueError("Expected a whole number, or none for no limit.")
     return None if text == "none" else int(text)
+
+
+def read_at_once(node: Node) -> int | str:
+    """Return an integer from 1 to 64, or the word `auto`."""
+    text = node.expand() if isinstance(node, Scalar) else ""
+    if text == "auto":
+        return text
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MOST_AT_ONCE:
+        raise ValueError(f"Expected a number from 1 to {MOST_AT_ONCE}, or auto.")
+    return int(text)
 
 
 def read_conninfo(node: Node) -> str:
@@ -199,6 +210,13 @@ Limit = Annotated[
     int | None,
     BeforeValidator(read_limit),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "none"}]}),
+]
+AtOnce = Annotated[
+    Literal["auto"] | int,
+    BeforeValidator(read_at_once),
+    WithJsonSchema(
+        {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": MOST_AT_ONCE}]}
+    ),
 ]
 SilverType = Annotated[
     str,

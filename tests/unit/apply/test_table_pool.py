@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -197,3 +197,45 @@ def test_a_busy_table_that_ends_the_process_ends_the_batch_that_finds_it(pool: T
     pool.wait()
     with pytest.raises(KeyboardInterrupt):
         pool.take_ended()
+
+
+def test_a_single_thread_makes_every_batch_whole(gate: Gate) -> None:
+    single: TablePool[str] = TablePool(1, PATIENCE)
+    with running(single, gate.job("big"), quick("small")) as result:
+        time.sleep(3 * PATIENCE)
+        assert not result
+        gate.open()
+    assert result == [{name(table): table for table in ("big", "small")}]
+    assert single.busy == set()
+
+
+def test_the_number_of_threads_changes_between_batches(pool: TablePool[str], gate: Gate) -> None:
+    for threads in (5, 2):
+        pool.threads, gates = threads, Gate()
+        with running(pool, *(gates.job(f"t{number}") for number in range(6)), is_whole=True):
+            time.sleep(5 * PATIENCE)
+            assert len(gates.begun) == threads
+            gates.open()
+
+
+def test_a_whole_batch_shows_what_is_written_while_it_waits(gate: Gate) -> None:
+    pool: TablePool[str] = TablePool(3, PATIENCE, whole_patience=2 * PATIENCE)
+    shown: list[set[TableName]] = []
+
+    def show(done: Mapping[TableName, str]) -> None:
+        shown.append(set(done))
+        if len(shown) == 2:
+            gate.open()
+
+    later = quick("later", is_large=True, work=lambda: time.sleep(5 * PATIENCE))
+    jobs = [gate.job("big"), later, quick("a"), quick("b")]
+    assert pool.run(jobs, is_whole=True, show=show).keys() == names("big", "later", "a", "b")
+    assert shown == [names("a", "b"), names("a", "b", "later")]
+
+
+def test_a_whole_batch_with_nothing_new_to_show_shows_nothing(gate: Gate) -> None:
+    pool: TablePool[str] = TablePool(3, PATIENCE, whole_patience=PATIENCE)
+    threading.Timer(5 * PATIENCE, gate.open).start()
+    shown: list[object] = []
+    assert pool.run([gate.job("big")], is_whole=True, show=shown.append).keys() == names("big")
+    assert not shown

@@ -177,7 +177,7 @@ tables:
         (
             "pipeline: s\nzzz: 1\n",
             "c.yaml:2: zzz: Unknown key. Known keys: pipeline, source, storage, silver, tables, maintenance, "
-            "ingest.",
+            "ingest, apply.",
         ),
         (
             "pipeline: s\nsource:\n  create: {slots: 1}\n",
@@ -248,6 +248,23 @@ def test_a_number_has_bounds(tmp_path: Path, text: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("auto", "auto"), ("1", 1), ("64", 64), ("${N}", 7), ('"8"', 8), ("${M:-auto}", "auto")],
+)
+def test_tables_at_once_are_a_number_or_auto(tmp_path: Path, text: str, number: object) -> None:
+    config = load(tmp_path, f"pipeline: s\napply:\n  tables_at_once: {text}\n", N="7")
+    assert config.apply.tables_at_once == number
+    assert load(tmp_path, "pipeline: s\n").apply.tables_at_once == "auto"
+
+
+@pytest.mark.parametrize("text", ["0", "65", "-1", "all", "2.0", "[4]", "''"])
+def test_tables_at_once_have_bounds(tmp_path: Path, text: str) -> None:
+    assert mistake(tmp_path, f"pipeline: s\napply:\n  tables_at_once: {text}\n") == (
+        "c.yaml:3: apply.tables_at_once: Expected a number from 1 to 64, or auto."
+    )
+
+
 @pytest.mark.parametrize("text", ["20mb", "-1", "1.5GB", "[1]", "", "1234567890123"])
 def test_bytes_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
     assert mistake(tmp_path, f"pipeline: s\nsource:\n  copying:\n    rate_limit: {text}\n") == (
@@ -260,7 +277,8 @@ def test_bytes_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
     [
         (
             "path: x",
-            "path: Unknown key. Known keys: pipeline, source, storage, silver, tables, maintenance, ingest.",
+            "path: Unknown key. Known keys: pipeline, source, storage, silver, tables, maintenance, ingest, "
+            "apply.",
         ),
         ("tables: [{source: a.b, misfit: text}]", "tables[0].misfit: Unknown key. Did you mean misfits?"),
         (
