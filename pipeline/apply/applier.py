@@ -210,8 +210,8 @@ class Applier:
         if is_whole:
             self._pool.wait()
         has_news = self._take_ended()
-        self._rows.begin_batch()
         manifest = self.manifest or Manifest(INVALID)
+        self._rows.begin_batch(manifest.lsn)
         plan = self._planner.plan(
             end, manifest, self._written_at, busy=self._pool.busy, is_whole=is_whole, has_news=has_news
         )

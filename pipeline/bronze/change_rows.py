@@ -1,15 +1,19 @@
 """Read rows of bronze for the native writer: into memory for few pending changes, else in chunks.
 
-Files are chosen by their statistics in the log, or are those that the last commits added. A file that is read
-into memory is read once for all tables: it is kept until the next batch begins, or until it is too much.
+Files are chosen by their statistics in the log, or are those that the last commits added. Those with the new
+changes, which all tables need, are read once in a batch and divided by table (`divided_rows`). What no longer
+fits into memory is kept on disk; older files, which only tables that lag behind need, are then read for each
+table.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.changes_scan import (
@@ -20,11 +24,12 @@ from pipeline.bronze.changes_scan import (
     may_have_table,
     missing_file,
 )
+from pipeline.bronze.divided_rows import DividedRows
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.delta.table_log import data_path, local_path
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -45,11 +50,28 @@ COLUMNS = (
     "unsent",
     "copy_id",
 )
-_KEPT_BYTES = 256 << 20  # of the rows that are kept, in memory
 _MOST_BYTES = 256 << 20  # of a table's rows that are read at once, in memory
+MOST_SHARED_BYTES = 2 << 30  # of files that are read once for all tables
 _MOST_BYTES_OF_FILE = 512 << 20  # of its values in memory
 CHUNK_ROWS = 262_144
 CHUNK_BYTES = 32 << 20  # in memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Files that may have rows of a table's input; `shared` are those that all tables of a batch need."""
+
+    sizes: Mapping[str, int]  # bytes, by path
+    shared: Set[str] = frozenset()
+    shared_rows: int = 0
+
+    def share(self, changes: int) -> int:
+        """Return the bytes that changes of one table take: the part of the shared files, and all others."""
+        shared = sum(self.sizes[path] for path in self.shared)
+        if shared > MOST_SHARED_BYTES:
+            return sum(self.sizes.values())
+        part = min(1.0, changes / max(self.shared_rows, 1))
+        return sum(self.sizes.values()) - shared + round(shared * part)
 
 
 class ChangeRows:
@@ -58,18 +80,22 @@ class ChangeRows:
     def __init__(self, bronze: Bronze) -> None:
         self._bronze = bronze
         self._lock = threading.RLock()
-        self._rows: dict[str, dict[TableName, pa.Table]] = {}  # by file
-        self._size = 0
+        self._divided = DividedRows()
+        self._shared_from = INVALID
 
-    def begin_batch(self) -> None:
-        """Forget the rows that are in memory."""
+    def begin_batch(self, shared_from: LSN = INVALID) -> None:
+        """Forget the rows that are kept; most tables need what ends after `shared_from`."""
         with self._lock:
-            self._rows, self._size = {}, 0
+            self._divided.clear()
+            self._shared_from = shared_from
 
-    def size(self, name: TableName, start: InputStart, end_lsn: LSN) -> int | None:
-        """Return the bytes of the files with a table's input up to an LSN, None if only Spark reads them."""
+    def size(self, name: TableName, start: InputStart, end_lsn: LSN, changes: int) -> int | None:
+        """Return the bytes of bronze that so many changes of a table take, None if only Spark reads them.
+
+        Files that all tables of a batch need are read once, and count in part.
+        """
         files = self._files(name, start, end_lsn)
-        return None if files is None else sum(files.values())
+        return None if files is None else files.share(changes)
 
     def read(self, name: TableName, start: InputStart, end_lsn: LSN) -> pa.Table:
         """Return rows of a table that include its input up to an LSN.
@@ -83,12 +109,12 @@ class ChangeRows:
         files = self._files(name, start, end_lsn)
         assert files is not None
         tables, size = [], 0
-        for path in files:
+        for path in files.sizes:
             with self._lock:
-                rows = self._file(path)
-            if name in rows:
-                tables.append(rows[name])
-                size += rows[name].nbytes
+                rows = self._part(path, name, is_shared=path in files.shared)
+            if rows is not None:
+                tables.append(rows)
+                size += rows.nbytes
                 if size > _MOST_BYTES:
                     raise TooLargeError(f"{name} has more than {_MOST_BYTES} bytes of changes")
         return pa.concat_tables(tables) if tables else _empty()
@@ -108,11 +134,11 @@ class ChangeRows:
         if start.copy is not None:  # whose rows may lie past that LSN
             begin, end = LSN(max(0, start.copy.lsn - 1)), MAX_LSN
         snapshot = self._bronze.changes.snapshot()
-        scan = ChangesScan(path, snapshot, tuple(ops), begin, end, name, tuple(files))
+        scan = ChangesScan(path, snapshot, tuple(ops), begin, end, name, tuple(files.sizes))
         return scan.chunks(COLUMNS, CHUNK_ROWS, CHUNK_BYTES)
 
-    def _files(self, name: TableName, start: InputStart, end_lsn: LSN) -> dict[str, int] | None:
-        """Return the files that may have rows of a table's input, with their sizes in bytes."""
+    def _files(self, name: TableName, start: InputStart, end_lsn: LSN) -> _Files | None:
+        """Return the files that may have rows of a table's input."""
         bronze = self._bronze
         if bronze.changes.local_path is None:
             return None
@@ -120,26 +146,27 @@ class ChangeRows:
         if start.copy is None and new is not None and new.covers(start.offset, end_lsn):
             paths = [local_path(path) for path in new.paths]
             with suppress(FileNotFoundError):  # compacted meanwhile: another file has its rows
-                return {path: os.path.getsize(path) for path in paths}
-        found = {}
+                return _Files({path: os.path.getsize(path) for path in paths}, frozenset(paths), new.rows)
+        sizes, shared, rows = {}, set(), 0
         first_lsn = bronze.start_of(name, start)
         for add in bronze.changes.snapshot().files.values():
             if add.get("deletionVector"):
                 return None
             if _may_have(add, name, start, first_lsn, end_lsn):
-                found[data_path(bronze.changes.local_path, add["path"])] = int(add["size"])
-        return found
+                found = data_path(bronze.changes.local_path, add["path"])
+                sizes[found] = int(add["size"])
+                if bounds_of(add)[1].get("end_lsn", INVALID) > self._shared_from:
+                    shared.add(found)
+                    rows += json.loads(add["stats"]).get("numRecords", 0)
+        return _Files(sizes, shared, rows)
 
-    def _file(self, path: str) -> dict[TableName, pa.Table]:
-        found = self._rows.get(path)
-        if found is None:
-            found = _split(_read(path))
-            size = sum(rows.nbytes for rows in found.values())
-            if self._size + size > _KEPT_BYTES:
-                self.begin_batch()
-            self._rows[path] = found
-            self._size += size
-        return found
+    def _part(self, path: str, name: TableName, *, is_shared: bool) -> pa.Table | None:
+        """Return the rows of a table in a file, None if it has none."""
+        if path in self._divided:
+            return self._divided.get(path, name)
+        parts = _split(_read(path))
+        self._divided.add(path, parts, is_shared=is_shared)
+        return parts.get(name)
 
 
 def _may_have(

@@ -49,11 +49,12 @@ class BronzeOffset:
 
 @dataclass(frozen=True, slots=True)
 class NewFiles:
-    """All files that hold rows whose end LSN lies in (start_lsn, end_lsn]."""
+    """All files that hold rows whose end LSN lies in (start_lsn, end_lsn], and how many rows they have."""
 
     start_lsn: LSN
     end_lsn: LSN
     paths: tuple[str, ...]
+    rows: int = 0
 
     def covers(self, start_lsn: LSN, end_lsn: LSN) -> bool:
         """Return whether these files hold all rows of (start_lsn, end_lsn]."""
@@ -77,6 +78,7 @@ def new_files_between(
     if not 0 < end.version - start.version <= MOST_COMMITS:
         return None
     paths: list[str] = []
+    rows = 0
     is_recorded = False
     try:
         for version, actions in changes.actions_after(start.version - 1):
@@ -93,11 +95,12 @@ def new_files_between(
                     if not added["dataChange"]:
                         return None
                     paths.append(f"{changes.path}/{unquote(added['path'])}")
+                    rows += json_object(added.get("stats") or "{}").get("numRecords", 0)
     except LakeError:  # the log is incomplete: reading the table raises a better error
         return None
     if not is_recorded or len(paths) > MOST_FILES:
         return None
-    return NewFiles(start.lsn, end.lsn, tuple(paths))
+    return NewFiles(start.lsn, end.lsn, tuple(paths), rows)
 
 
 class Bronze:

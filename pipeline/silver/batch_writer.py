@@ -201,9 +201,7 @@ class BatchWriter:
             fold = plan_fold(table, step, columns, self._rule)
             metadata = {"table": list(self._name), "after": str(start.offset)}
             commit = TableCommit(self._txn_of(step, end_lsn), step.end_lsn, metadata)
-            has_only_inserts = not any(
-                s.updates or s.deletes for s in plan.surveys if s.version in step.versions
-            )
+            surveys = [s for s in plan.surveys if s.version in step.versions]
             writes.append(
                 plan_write(
                     step,
@@ -212,7 +210,7 @@ class BatchWriter:
                     evolution.metadata,
                     self._table.identifier,
                     is_empty=is_empty,
-                    has_only_inserts=has_only_inserts,
+                    has_only_inserts=not any(s.updates or s.deletes for s in surveys),
                 )
             )
             is_empty = False
@@ -239,10 +237,8 @@ class BatchWriter:
         if after != before:
             self._records.tables.register(after)
         self.registered = after
-        changes = sum(s.inserts + s.updates + s.deletes for s in plan.surveys)
-        return WriteResult(
-            plan.end_lsn, held, misfits, stop.kind, changes, self._missing_values - lost_before
-        )
+        missing_values = self._missing_values - lost_before
+        return WriteResult(plan.end_lsn, held, misfits, stop.kind, _changes_of(plan.surveys), missing_values)
 
     def _registrations(
         self,
@@ -302,14 +298,14 @@ class BatchWriter:
         if not choose(facts).is_native:
             return choose(facts)
         snapshot = self._table.snapshot()
-        is_compared = write.kind is WriteKind.MERGE_ROWS
+        changes, is_compared = _count(write, plan), write.kind is WriteKind.MERGE_ROWS
         return choose(
             replace(
                 facts,
                 unsupported=unsupported_feature(snapshot),
                 only_adds=write.only_adds,
-                changes=_count(write, plan),
-                change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn),
+                changes=changes,
+                change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn, changes),
                 compared_bytes=sum(int(f["size"]) for f in snapshot.files.values()) if is_compared else 0,
             )
         )
@@ -340,8 +336,9 @@ class BatchWriter:
         assert self._native is not None
         if not write.only_adds:
             return False
-        size = self._native.rows.size(self._name, plan.start, plan.end_lsn) or 0
-        return size > MOST_BYTES_AT_ONCE or _count(write, plan) > MOST_ROWS_AT_ONCE
+        count = _count(write, plan)
+        size = self._native.rows.size(self._name, plan.start, plan.end_lsn, count) or 0
+        return size > MOST_BYTES_AT_ONCE or count > MOST_ROWS_AT_ONCE
 
     def _write_chunks(self, target: NativeTarget, write: Write, plan: RangePlan) -> int:
         assert self._native is not None
@@ -448,7 +445,7 @@ class BatchWriter:
             return False
         if not refuses_natively(surveys, relations, self._rule):
             return False
-        size = self._native.rows.size(self._name, start, end_lsn)
+        size = self._native.rows.size(self._name, start, end_lsn, _changes_of(surveys))
         return size is not None and size <= MOST_CHANGE_BYTES
 
     def _current(self, registered: RegisteredTable | None) -> RegisteredTable | None:
@@ -496,5 +493,8 @@ class BatchWriter:
 
 def _count(write: Write, plan: RangePlan) -> int:
     """Return how many changes a step has, or some more."""
-    surveys = (s for s in plan.surveys if s.version in write.step.versions)
+    return _changes_of([s for s in plan.surveys if s.version in write.step.versions])
+
+
+def _changes_of(surveys: Sequence[Survey]) -> int:
     return sum(s.inserts + s.updates + s.deletes for s in surveys)

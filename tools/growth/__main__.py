@@ -2,7 +2,8 @@
 
 `table`: the table that is changed, with a plot. `held`: what waits for tables that are held. `logs`: old
 logs, with maintenance and without. `year`: many commits with maintenance. `many`: the number of tables, with
-a real server. Each prints a table and a verdict on its law. Lakes are made below `--folder` and removed again.
+a real server. Each prints a table and a verdict on its law. Lakes are made below `--folder` and removed
+again.
 """
 
 from __future__ import annotations

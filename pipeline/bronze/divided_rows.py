@@ -1,0 +1,84 @@
+"""The rows of bronze files, divided by table: in memory up to a limit, and beyond it in a temporary file.
+
+The temporary file has no name, so nobody else opens it, and nothing remains of it however the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING
+
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_IN_MEMORY = 256 << 20  # bytes
+MOST_ON_DISK = 8 << 30  # bytes, compressed
+
+
+class DividedRows:
+    """Rows by file and table; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[TableName, pa.Table]] = {}
+        self._places: dict[str, dict[TableName, tuple[int, int]]] = {}  # offset and bytes on disk
+        self._in_memory = self._on_disk = 0
+        self._file: IO[bytes] | None = None
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._rows or path in self._places
+
+    def get(self, path: str, name: TableName) -> pa.Table | None:
+        """Return the rows of a table in a file that was added, None if it has none."""
+        if path in self._rows:
+            return self._rows[path].get(name)
+        place = self._places[path].get(name)
+        return None if place is None else self._read(*place)
+
+    def add(self, path: str, parts: Mapping[TableName, pa.Table], *, is_shared: bool) -> None:
+        """Keep the rows of a file if there is room for them: on disk only those that many tables need."""
+        size = sum(rows.nbytes for rows in parts.values())
+        if self._in_memory + size <= MOST_IN_MEMORY:
+            self._rows[path] = dict(parts)
+            self._in_memory += size
+        elif is_shared and self._on_disk < MOST_ON_DISK:
+            try:
+                self._places[path] = {name: self._write(rows) for name, rows in parts.items()}
+            except OSError:  # no room on disk: each table reads the file
+                self._places.pop(path, None)
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        if self._file is not None:
+            self._file.close()
+        self._rows, self._places, self._file = {}, {}, None
+        self._in_memory = self._on_disk = 0
+
+    def _write(self, rows: pa.Table) -> tuple[int, int]:
+        import pyarrow as pa
+
+        buffer = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(buffer, rows.schema, options=options) as writer:
+            writer.write_table(rows)
+        data = buffer.getvalue()
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="pgdelta-")  # noqa: SIM115 - closed by `clear`
+            weakref.finalize(self, self._file.close)
+        self._file.seek(self._on_disk)
+        self._file.write(data)
+        self._file.flush()
+        place = (self._on_disk, data.size)
+        self._on_disk += data.size
+        return place
+
+    def _read(self, offset: int, size: int) -> pa.Table:
+        import pyarrow as pa
+
+        assert self._file is not None
+        data = os.pread(self._file.fileno(), size, offset)
+        return pa.ipc.open_stream(data).read_all()

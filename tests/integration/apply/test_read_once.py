@@ -1,0 +1,110 @@
+"""The new files of bronze are read once for the rows of all tables of a batch, whatever their size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.bronze import divided_rows
+from pipeline.silver import writer_choice
+from tests.support.bronze_reads import bronze_reads
+from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+TABLES = [f"t{number}" for number in range(12)]
+CHANGES = 20
+
+
+@pytest.fixture
+def tables(make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline with tables with and without a key, which are in silver."""
+    pipeline = with_writer(make_pipeline(create_publication="all"), "auto")
+    for number, table in enumerate(TABLES):
+        key = "" if number % 4 == 3 else "PRIMARY KEY"
+        pipeline.run(f"CREATE TABLE {table} (id int {key}, v text)")
+        if not key:
+            pipeline.run(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+    pipeline.ingest()
+    change(pipeline, 0)
+    return pipeline
+
+
+def change(pipeline: Pipeline, first: int) -> None:
+    """Change all tables in two transactions, which land as files of their own."""
+    for start in (first, first + CHANGES):
+        statements = [
+            f"INSERT INTO {table} SELECT {start} + g, 'new' FROM generate_series(0, {CHANGES - 1}) g"
+            for table in TABLES
+        ]
+        statements += [f"UPDATE {table} SET v = 'other' WHERE id % 7 = 3" for table in TABLES]
+        statements += [f"DELETE FROM {table} WHERE id % 5 = 1" for table in TABLES[::2]]
+        pipeline.transact(*statements)
+        pipeline.ingest()
+
+
+def files(pipeline: Pipeline) -> set[str]:
+    return {path.name for path in pipeline.path("bronze", "changes").glob("*.parquet")}
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_rows_of_a_batch_are_read_once(
+    tables: Pipeline, monkeypatch: pytest.MonkeyPatch, place: str, is_known: bool
+) -> None:
+    """Also by a run that does not know which files are new, and finds them by their statistics."""
+    if place == "disk":
+        monkeypatch.setattr(divided_rows, "MOST_IN_MEMORY", 0)
+    applier = Applier(tables.spark, tables.config)
+    applier.apply_pending()
+    before = files(tables)
+    change(tables, 100)
+    new = files(tables) - before
+    assert len(new) >= 2
+    if not is_known:
+        applier = Applier(tables.spark, tables.config)
+    with bronze_reads() as reads:
+        summary = applier.apply_pending()
+    assert summary.exit_code(strict=True) == 0
+    opened = Counter(Path(path).name for path in reads.paths)
+    assert {name: opened[name] for name in new} == dict.fromkeys(new, 2)  # by the survey, and for the rows
+    assert opened.keys() == new
+    tables.assert_equal(*TABLES)
+
+
+def test_without_room_each_table_reads_for_itself(tables: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divided_rows, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(divided_rows, "MOST_ON_DISK", 0)
+    applier = Applier(tables.spark, tables.config)
+    change(tables, 100)
+    with bronze_reads() as reads:
+        summary = applier.apply_pending()
+    assert summary.exit_code(strict=True) == 0
+    assert len(reads.paths) > len(TABLES) * 2
+    tables.assert_equal(*TABLES)
+
+
+def test_files_of_all_tables_do_not_make_small_changes_large(
+    tables: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table's changes count by their share of the files: the native writer writes them."""
+    applier = Applier(tables.spark, tables.config)
+    applier.apply_pending()
+    before = files(tables)
+    change(tables, 100)
+    size = sum(tables.path("bronze", "changes", name).stat().st_size for name in files(tables) - before)
+    limit = size // 3
+    monkeypatch.setattr("pipeline.silver.writer_choice.MOST_CHANGE_BYTES", limit)
+    monkeypatch.setattr("pipeline.silver.batch_writer.MOST_CHANGE_BYTES", limit)
+    assert limit == writer_choice.MOST_CHANGE_BYTES
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("Spark was used")
+
+    monkeypatch.setattr("pipeline.silver.batch_writer.BatchWriter._write_by_spark", refuse)
+    summary = applier.apply_pending()
+    assert summary.exit_code(strict=True) == 0
+    tables.assert_equal(*TABLES)
