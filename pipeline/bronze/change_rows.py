@@ -97,6 +97,16 @@ class ChangeRows:
         files = self._files(name, start, end_lsn)
         return None if files is None else files.share(changes)
 
+    def fits(self, name: TableName, start: InputStart, end_lsn: LSN) -> bool:
+        """Return whether `read` needs no more memory than it may; the rows may be wider than most."""
+        from pipeline.delta.data_files import TooLargeError
+
+        try:
+            self.read(name, start, end_lsn)
+        except TooLargeError:
+            return False
+        return True
+
     def read(self, name: TableName, start: InputStart, end_lsn: LSN) -> pa.Table:
         """Return rows of a table that include its input up to an LSN.
 

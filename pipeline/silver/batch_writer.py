@@ -336,9 +336,9 @@ class BatchWriter:
         assert self._native is not None
         if not write.only_adds:
             return False
-        count = _count(write, plan)
-        size = self._native.rows.size(self._name, plan.start, plan.end_lsn, count) or 0
-        return size > MOST_BYTES_AT_ONCE or count > MOST_ROWS_AT_ONCE
+        count, rows, place = _count(write, plan), self._native.rows, (self._name, plan.start, plan.end_lsn)
+        size = rows.size(*place, count) or 0
+        return size > MOST_BYTES_AT_ONCE or count > MOST_ROWS_AT_ONCE or not rows.fits(*place)
 
     def _write_chunks(self, target: NativeTarget, write: Write, plan: RangePlan) -> int:
         assert self._native is not None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.apply.applier import Applier
 from pipeline.bronze import divided_rows
 from pipeline.silver import writer_choice
+from pipeline.silver.batch_writer import BatchWriter
 from tests.support.bronze_reads import bronze_reads
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
@@ -104,7 +106,33 @@ def test_files_of_all_tables_do_not_make_small_changes_large(
     def refuse(*arguments: object) -> None:
         raise AssertionError("Spark was used")
 
-    monkeypatch.setattr("pipeline.silver.batch_writer.BatchWriter._write_by_spark", refuse)
+    monkeypatch.setattr(BatchWriter, "_write_by_spark", refuse)
     summary = applier.apply_pending()
     assert summary.exit_code(strict=True) == 0
     tables.assert_equal(*TABLES)
+
+
+def test_rows_that_are_wider_than_their_share_are_written_in_chunks(
+    tables: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.run("CREATE TABLE wide (id int, v text)")
+    applier = Applier(tables.spark, tables.config)
+    applier.apply_pending()
+    tables.run("INSERT INTO wide SELECT g, repeat('wide', 5000) FROM generate_series(1, 20) g")
+    change(tables, 100)
+    monkeypatch.setattr("pipeline.bronze.change_rows._MOST_BYTES", 100_000)
+    written: list[str] = []
+    write_chunks = BatchWriter._write_chunks
+
+    def record(writer: BatchWriter, *arguments: Any) -> int:
+        written.append(writer._name.table)
+        return write_chunks(writer, *arguments)
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("Spark was used")
+
+    monkeypatch.setattr(BatchWriter, "_write_chunks", record)
+    monkeypatch.setattr(BatchWriter, "_write_by_spark", refuse)
+    assert applier.apply_pending().exit_code(strict=True) == 0
+    assert written == ["wide"]
+    tables.assert_equal("wide", *TABLES)

@@ -13,10 +13,12 @@ import pytest
 from pipeline.apply import applier as applying
 from pipeline.apply.applier import Applier
 from pipeline.apply.back_off import BackOff
+from pipeline.apply.planner import LARGE
 from pipeline.apply.table_pool import TablePool
 from pipeline.config.tables import TableRule
 from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest, Manifests
+from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.report.status_page import BEHIND, CURRENT
@@ -25,7 +27,7 @@ from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.decision import Step
 from pipeline.silver.write import Write
 from pipeline.table_name import TableName
-from tests.support.pipelines import Pipeline, with_rules, with_writer
+from tests.support.pipelines import Crash, Pipeline, with_rules, with_writer
 from tests.support.running import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -35,18 +37,20 @@ PATIENCE = 3.0  # seconds in which a busy machine writes the fast table, too
 
 
 class Gate:
-    """Lets writes of the slow table wait, before or after each of its commits, and fail if so asked."""
+    """Lets writes of one table wait, before or after each of its commits, and fail if so asked."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
         self.waiting = threading.Event()
         self.passing = 0  # commits that are let through first
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
+        self.commits_first = False  # the error follows the commit
         self.count = 0
+        self.table = SLOW
         write = BatchWriter._write
 
         def wait(writer: BatchWriter, each: Write, plan: Any) -> int:
-            if writer._name != SLOW:
+            if writer._name != self.table:
                 return write(writer, each, plan)
             if self.passing:
                 self.passing -= 1
@@ -54,6 +58,8 @@ class Gate:
             self.waiting.set()
             assert self.open.wait(120)
             self.count += 1
+            if self.commits_first:
+                write(writer, each, plan)
             if self.error is not None:
                 error, self.error = self.error, None
                 raise error
@@ -290,6 +296,106 @@ def test_a_run_that_applies_what_there_is_waits_for_all(tables: Pipeline, gate: 
     manifest = Manifests(Applier(tables.spark, tables.config).lake).last()
     assert manifest is not None
     assert not manifest.behind
+
+
+@pytest.mark.parametrize("ends", ["well", "in a crash"])
+def test_a_batch_that_must_be_whole_shows_the_others_while_it_waits(
+    tables: Pipeline, gate: Gate, ends: str
+) -> None:
+    applier = Applier(tables.spark, tables.config)
+    applier.apply_pending()
+    before = newest(applier)
+    change(tables)
+    gate.close()
+    applier._pool = TablePool(whole_patience=1.0)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(applier.apply_pending)
+        wait_until(lambda: Manifests(Lake(tables.root)).last() != before)
+        early = newest(applier)
+        assert early.behind == {SLOW: before.lsn}
+        assert early.by_name[SLOW].version == before.by_name[SLOW].version
+        assert counts(tables, early.lsn) == {"fast": 3}
+        assert states(tables) == {SLOW: BEHIND, FAST: CURRENT}
+        assert not run.done()
+        if ends == "in a crash":
+            gate.error = Crash()
+        gate.open.set()
+        if ends == "in a crash":
+            with pytest.raises(Crash):
+                run.result(60)
+            assert Manifests(Lake(tables.root)).last() == early
+            tables.catch_up()
+        else:
+            assert run.result(60).exit_code(strict=True) == 0
+            assert newest(applier).lsn == early.lsn
+    tables.assert_equal("slow", "fast")
+    assert counts(tables, early.lsn) == {"slow": 3, "fast": 3}
+    assert states(tables) == {SLOW: CURRENT, FAST: CURRENT}
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_crash_while_a_table_is_being_written_leaves_the_others_right(
+    tables: Pipeline, gate: Gate, is_committed: bool
+) -> None:
+    applier = while_slow_is_written(tables, gate)
+    change(tables)
+    applier.apply_pending()
+    before = newest(applier)
+    assert before.behind.keys() == {SLOW}
+    gate.commits_first, gate.error = is_committed, Crash()
+    gate.open.set()
+    wait_until(lambda: all(write.done() for write in applier._pool._busy.values()))
+    with pytest.raises(Crash):
+        applier.apply_pending()
+    gate.commits_first = False
+    assert Manifests(Lake(tables.root)).last() == before
+    assert counts(tables, before.lsn) == {"fast": 4}
+    tables.assert_equal("fast")
+    assert tables.frame("silver", "public", "slow").count() == 2 + is_committed
+    change(tables)
+    tables.catch_up()
+    tables.assert_equal("slow", "fast")
+    assert states(tables) == {SLOW: CURRENT, FAST: CURRENT}
+
+
+def test_a_resync_of_the_table_meanwhile_follows(tables: Pipeline, gate: Gate) -> None:
+    source = replace(tables.config.source, copy="initial")
+    tables = replace(tables, config=replace(tables.config, source=source))
+    tables.ingest()
+    applier = while_slow_is_written(tables, gate)
+    run_resync(tables.config, ["public.slow"])
+    change(tables)  # copies the table, too
+    applier.apply_pending()
+    tables.assert_equal("fast")
+    assert applier.decisions[SLOW].step is Step.WRITING
+    let_through(gate, applier)
+    tables.assert_equal("slow", "fast")
+    assert any("starts from a copy" in sentence for _, sentence in tables.events("slow"))
+
+
+def test_the_copy_of_a_large_table_does_not_delay_the_others(tables: Pipeline, gate: Gate) -> None:
+    source = replace(tables.config.source, copy="initial")
+    tables = replace(tables, config=replace(tables.config, source=source))
+    tables.ingest()
+    applier = continuous(tables)
+    gate.table = large = TableName("public", "large")
+    gate.close()
+    tables.run(
+        "CREATE TABLE large (id int PRIMARY KEY, v text)",
+        f"INSERT INTO large SELECT g, md5(g::text) FROM generate_series(1, {LARGE}) g",
+    )
+    for number in range(3):
+        change(tables, "fast")
+        applier.apply_pending()
+        assert applier.tables[large].is_large or applier.decisions[large].step is Step.WRITING
+        assert gate.waiting.is_set()
+        assert newest(applier).behind.keys() == {large}
+        assert counts(tables, newest(applier).lsn) == {"slow": 2, "fast": 3 + number}
+    tables.run("DELETE FROM large WHERE id % 1000 = 0", "UPDATE large SET v = 'new' WHERE id < 10")
+    change(tables)
+    applier.apply_pending()
+    let_through(gate, applier)
+    tables.assert_equal("large", "slow", "fast")
 
 
 def test_changes_of_the_table_in_the_meantime_follow(tables: Pipeline, gate: Gate) -> None:
