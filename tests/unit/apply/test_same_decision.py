@@ -232,7 +232,7 @@ def world(seed: int) -> World:
 
 @pytest.fixture(autouse=True)
 def no_activity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner_module, "newest_commits", lambda *arguments: {})
+    monkeypatch.setattr(planner_module, "newest_commit", lambda *arguments: None)
 
 
 @pytest.mark.parametrize("seeds", GROUPS, ids=str)
