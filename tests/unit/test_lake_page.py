@@ -10,6 +10,7 @@ from pipeline.bronze.copies import COPIES, REQUESTS
 from pipeline.bronze.erasures import ERASURES
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
 from pipeline.metadata.events import EVENTS
+from pipeline.metadata.maintenance import MAINTENANCE
 from pipeline.metadata.manifests import MANIFESTS
 from pipeline.metadata.misfits import MISFITS
 from pipeline.metadata.reconciliations import DIFFERENCES, RECONCILIATIONS
@@ -28,6 +29,7 @@ SCHEMAS = {
     "_pgdelta/misfits": MISFITS,
     "_pgdelta/status": STATUS,
     "_pgdelta/requests": REQUESTS,
+    "_pgdelta/maintenance": MAINTENANCE,
     "_pgdelta/reconciliations": RECONCILIATIONS,
     "_pgdelta/differences": DIFFERENCES,
     "_pgdelta/erasures": ERASURES,

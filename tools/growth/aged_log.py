@@ -18,6 +18,7 @@ from uuid import uuid4
 from pipeline.delta.checkpoint_files import commit_name
 from pipeline.delta.checkpoints import write_checkpoint
 from pipeline.delta.checksum import checksum_file
+from pipeline.delta.log_retention import KEPT_SECONDS
 from pipeline.delta.native_commit import Action, read_commit, remove_action
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import TableLog
@@ -153,7 +154,8 @@ def age_replacements(table: LakeTable, commits: int, *, is_kept: bool) -> None:
         is_last = writer.version + 1 >= commits
         writer.write([*others, *removed, *([] if is_last else [added])])
         live = added
-        if is_kept and (writer.version % 1000 == 0 or (commits - writer.version) % 100 == 0):
+        newer = commits - writer.version
+        if is_kept and (writer.version % 1000 == 0 or (newer % 100 == 0 and newer * PACE <= KEPT_SECONDS)):
             writer.checkpoint()
     writer.checkpoint()
     TableLog.forget(table.path)

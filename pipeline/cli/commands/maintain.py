@@ -16,7 +16,7 @@ from pipeline.cli.signals import Kind
     section="Repair",
     short_help="Merge small files, and remove old files and versions.",
     examples=[
-        ("every hour, while the jobs run", "pgdelta maintain --config conf/pipeline.yaml"),
+        ("all tables at once, while the jobs run", "pgdelta maintain --config conf/pipeline.yaml"),
         ("show what it would do", "pgdelta maintain --config conf/pipeline.yaml --dry-run"),
         ("some silver tables only", "pgdelta maintain --config conf/pipeline.yaml --table 'public.*'"),
     ],
@@ -47,6 +47,9 @@ def maintain(
     """Merge the small files of bronze, of the pipeline's own tables and of silver, remove the files that no
     version needs, and shorten the logs. `maintenance` in the configuration has the limits; what is below them
     costs little. No row changes, and ingest and apply may go on meanwhile.
+
+    Ingest and apply do the same by themselves on local and mounted folders, unless `maintenance.enabled` is
+    false.
     """
     loaded = load_config(config)
     use_lean_arrow()

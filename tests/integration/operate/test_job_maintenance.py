@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.delta.checkpoints import write_checkpoint
 from pipeline.delta.table import Lake
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.silver.writer_choice import WriterSetting
@@ -95,6 +96,22 @@ def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: p
     shop.catch_up()
     assert Lake(shop.root).table(*CHANGES).snapshot().file_count < 15
     assert_sound(shop)
+
+
+def test_apply_goes_on_when_the_version_of_its_query_has_left_the_log(shop: Pipeline) -> None:
+    for number in range(3):
+        change(shop, number)
+        shop.ingest()
+    changes = Lake(shop.root).table(*CHANGES)
+    write_checkpoint(changes.folder, changes.version())
+    for path in (changes.folder / "_delta_log").glob("*.json"):
+        if int(path.name[:20]) < changes.version():
+            path.unlink()
+    change(shop, 4)
+    assert shop.catch_up().exit_code(strict=True) == 0
+    change(shop, 5)
+    assert shop.catch_up().exit_code(strict=True) == 0
+    shop.assert_equal("t")
 
 
 def test_the_log_of_every_own_table_is_short_from_birth(shop: Pipeline) -> None:
