@@ -1,4 +1,4 @@
-"""A year of a pipeline that maintains itself: files, bytes and seconds a commit stay as they are.
+"""A year of a pipeline that maintains itself: files, logs and the cost of a commit stay as they are.
 
 The commits are made natively, without a server, with a batch after every tenth. No clock is moved, as file
 systems have their own: a day of the retentions lasts a second, so what expires after days goes meanwhile.
@@ -37,7 +37,10 @@ _SILVER = {LOG_RETENTION: f"interval {30 * _DAY} seconds", FILE_RETENTION: f"int
 
 @dataclass(frozen=True, slots=True)
 class Twelfth:
-    """What the lake has at the end of a twelfth, and what a commit cost in it, with its part of a batch."""
+    """What the lake has at the end of a twelfth, and what a commit cost in it, with its part of a batch.
+
+    `bytes` are those of the logs: bronze keeps all changes, so the data grows.
+    """
 
     commits: int
     data_files: int
@@ -108,9 +111,8 @@ class _Year:
     def twelfth(self, commits: int, count: int, seconds: float, cpu: float) -> Twelfth:
         """Return what the lake has now; `count` commits took so many seconds."""
         files = [path for path in self.lake.root.rglob("*") if path.is_file()]
-        logs = sum("_delta_log" in path.parts for path in files)
-        size = sum(path.stat().st_size for path in files)
-        return Twelfth(commits, len(files) - logs, logs, size, seconds / count, cpu / count)
+        logs = [path.stat().st_size for path in files if "_delta_log" in path.parts]
+        return Twelfth(commits, len(files) - len(logs), len(logs), sum(logs), seconds / count, cpu / count)
 
 
 def measure_year(commits: int, folder: Path) -> Iterator[Twelfth]:
@@ -144,7 +146,7 @@ def print_year(scale: float, folder: Path | None) -> bool:
     commits = max(TWELFTHS, round(COMMITS * scale))
     print(f"A year of {commits:,} commits that maintains itself; a day lasts {_DAY} s")
     print(
-        f"{'commits':>9}{'data files':>12}{'log files':>11}{'MB':>9}{'ms/commit':>12}{'CPU ms':>9}",
+        f"{'commits':>9}{'data files':>12}{'log files':>11}{'log MB':>9}{'ms/commit':>12}{'CPU ms':>9}",
         flush=True,
     )
     found = []
