@@ -209,25 +209,29 @@ def test_a_single_thread_makes_every_batch_whole(gate: Gate) -> None:
     assert single.busy == set()
 
 
-def test_the_number_of_threads_changes_between_batches(pool: TablePool[str], gate: Gate) -> None:
-    for threads in (5, 2):
-        pool.threads, gates = threads, Gate()
-        with running(pool, *(gates.job(f"t{number}") for number in range(6)), is_whole=True):
-            time.sleep(5 * PATIENCE)
-            assert len(gates.begun) == threads
-            gates.open()
+@pytest.mark.parametrize("threads", [5, 2])
+def test_the_number_of_threads_may_change(pool: TablePool[str], gate: Gate, threads: int) -> None:
+    assert pool.run([quick("a"), quick("b")], is_whole=True).keys() == names("a", "b")
+    pool.threads = threads
+    with running(pool, *(gate.job(f"t{number}") for number in range(6)), is_whole=True):
+        wait_until(lambda: len(gate.begun) >= threads)
+        time.sleep(2 * PATIENCE)
+        assert len(gate.begun) == threads
+        gate.open()
 
 
 def test_a_whole_batch_shows_what_is_written_while_it_waits(gate: Gate) -> None:
-    pool: TablePool[str] = TablePool(3, PATIENCE, whole_patience=2 * PATIENCE)
+    pool: TablePool[str] = TablePool(3, PATIENCE, whole_patience=PATIENCE)
     shown: list[set[TableName]] = []
+    has_shown = threading.Event()
 
     def show(done: Mapping[TableName, str]) -> None:
         shown.append(set(done))
-        if len(shown) == 2:
+        has_shown.set()
+        if name("later") in done:
             gate.open()
 
-    later = quick("later", is_large=True, work=lambda: time.sleep(5 * PATIENCE))
+    later = quick("later", is_large=True, work=lambda: has_shown.wait(30))
     jobs = [gate.job("big"), later, quick("a"), quick("b")]
     assert pool.run(jobs, is_whole=True, show=show).keys() == names("big", "later", "a", "b")
     assert shown == [names("a", "b"), names("a", "b", "later")]
