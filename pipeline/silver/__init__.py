@@ -11,6 +11,7 @@
   `data_layout` chooses the files that it reads and their size
 - one table: `batch_writer` plans a range completely, then carries it out; `table` applies ranges, starts from
   a copy, rebuilds; `swap` replaces all rows in one commit
+- bronze: `base_rows` chooses the rows that are left when older changes are compacted
 - limits: `policies` (guards, refused values) and `foreign_commits`
 - reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`, `row_hashes`
 """

@@ -48,12 +48,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class DuckSql(SqlSession):
-    """One connection to DuckDB."""
+    """One connection to DuckDB: to the database in memory, unless another is given, which `close` closes."""
 
     engine = DUCKDB
 
-    def __init__(self) -> None:
-        self._connection = _connect()
+    def __init__(self, connection: duckdb.DuckDBPyConnection | None = None) -> None:
+        self._connection = connection or _connect()
         self._tables: list[str] = []
         self._views: list[str] = []
         self._arrow: list[str] = []

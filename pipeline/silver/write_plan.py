@@ -225,7 +225,7 @@ def plan_fold(table: TableInput, step: WriteStep, silver: Mapping[str, SilverTyp
         source = texts.get(name, name)
         column = _fold_column(source, silver.get(source, kind), surveys, relations, rule)
         # The default of an ADD COLUMN after this step is also that of the step's rows.
-        column = replace(column, missing_value=_missing_value(source, table.in_order))
+        column = replace(column, missing_value=missing_value(source, table.in_order))
         if name in texts:
             column = replace(
                 column, name=name, type=column.type.text_of_misfit, missing_value=None, is_sidecar=True
@@ -267,7 +267,7 @@ def _fold_column(
     )
 
 
-def _missing_value(name: str, relations: Sequence[SourceRelation]) -> str | None:
+def missing_value(name: str, relations: Sequence[SourceRelation]) -> str | None:
     """Return the value of a column in rows that are older than the column."""
     columns = (c for relation in relations for c in relation.columns if c.name == name)
     return next((c.missing_value for c in columns if c.missing_value is not None), None)

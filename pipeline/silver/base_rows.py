@@ -1,0 +1,348 @@
+"""Choose the rows of bronze that make the base of a table: at most one for each row that the table has.
+
+The changes of a table up to an LSN are folded by their texts, by the SQL that folds them for silver too.
+What is left is, for each row that exists there, the change or copied row that wrote it last. An update is
+then an insert, and its unchanged TOAST gets the values of earlier changes. Each keeps its relation version
+and its place in the order of changes, so that readers of bronze need not know of bases. Rows are in a
+database of DuckDB in a folder, not in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.bronze.copy_states import CompleteCopy
+from pipeline.bronze.relations import SourceRelation
+from pipeline.engine import DUCKDB
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.column_mapping import align_versions
+from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.fold import VALUE, Fold, FoldColumn
+from pipeline.silver.fold_sql import FoldSql
+from pipeline.silver.sql_session import fold_by_key, follow_key_changes
+from pipeline.silver.text_parsers import STRING
+from pipeline.silver.write_plan import Identity, identity_of, missing_value
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+LOADED_COLUMNS = (
+    "commit_lsn",
+    "end_lsn",
+    "ordinal",
+    "commit_time",
+    "op",
+    "relation_version",
+    "old_kind",
+    "old",
+    "new",
+    "unsent",
+    "copy_id",
+)
+_SETTINGS: dict[str, Any] = {
+    "memory_limit": "1GB",
+    "threads": 2,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+}
+_LOADED = (
+    "commit_lsn BIGINT, end_lsn BIGINT, ordinal BIGINT, commit_time TIMESTAMPTZ, op VARCHAR, "
+    "relation_version BIGINT, old_kind VARCHAR, old VARCHAR[], new VARCHAR[], unsent INTEGER[], "
+    "copy_id BIGINT, table_number INTEGER, file INTEGER, place BIGINT, is_raw BOOLEAN"
+)
+_PLACE = "file INTEGER, place BIGINT"
+
+
+class NotCompacted(Exception):
+    """A table keeps all its changes; the text is the reason, a part of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseInput:
+    """The input of one table's base: its changes up to an LSN, from a copy on if there is one.
+
+    A table that `is_gone` needs none of its rows. `number` is its number among the tables of a run.
+    """
+
+    number: int
+    name: TableName
+    end_lsn: LSN
+    copy: CompleteCopy | None = None
+    is_gone: bool = False
+
+    @property
+    def condition(self) -> str:
+        """SQL that is true for the loaded rows that belong to the input."""
+        if self.copy is None:
+            return f"op <> 'R' AND end_lsn <= {int(self.end_lsn)}"
+        return f"(op = 'R' OR end_lsn <= {int(self.end_lsn)}) AND {self.copy.condition()}"
+
+    @property
+    def removable(self) -> str:
+        """SQL that is true for the loaded rows that go unless the base has them."""
+        if self.is_gone:
+            return f"op = 'R' OR end_lsn <= {int(self.end_lsn)}"
+        copied = f"copy_id <= {self.copy.id}" if self.copy else "false"
+        return f"CASE WHEN op = 'R' THEN {copied} ELSE end_lsn <= {int(self.end_lsn)} END"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseCounts:
+    """What becomes of a table's rows: how many are removed, and how many copied rows of each copy stay."""
+
+    removed: int
+    copied: Mapping[int, int]
+
+
+class BaseRows:
+    """The rows of all tables of one run, and which of them stay."""
+
+    def __init__(self, folder: Path, relations: Mapping[int, SourceRelation]) -> None:
+        import duckdb
+
+        settings = {**_SETTINGS, "temp_directory": str(folder)}
+        self._connection = duckdb.connect(str(folder / "rows.duckdb"), config=settings)
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._session = DuckSql(self._connection)
+        self._relations = relations
+        for table in (
+            f"loaded ({_LOADED})",
+            f"kept ({_PLACE})",
+            f"removed ({_PLACE})",
+            f"replaced ({_PLACE}, op VARCHAR, new VARCHAR[], unsent INTEGER[])",
+        ):
+            self._connection.execute(f"CREATE TABLE {table}")
+
+    def close(self) -> None:
+        """Close the database."""
+        self._session.close()
+
+    def load(self, rows: pa.Table) -> None:
+        """Add rows of `changes`: `LOADED_COLUMNS`, then table_number, file, place, is_raw."""
+        self._session.add("arrived", rows)
+        self._connection.execute("INSERT INTO loaded BY NAME SELECT * FROM arrived")
+
+    def compact(self, table: BaseInput) -> BaseCounts:
+        """Choose the rows of a table that stay; raise NotCompacted, and remove none, if all have to."""
+        run = self._connection.execute
+        run("BEGIN")
+        try:
+            if not table.is_gone:
+                self._choose(table)
+            counts = self._remove(table)
+            run("COMMIT" if counts.removed else "ROLLBACK")
+        except BaseException:
+            run("ROLLBACK")
+            raise
+        finally:
+            self._session.clear()
+        return counts
+
+    def removed_places(self, file: int) -> np.ndarray[Any, Any]:
+        """Return the places of a file's rows that go."""
+        query = f"SELECT place FROM removed WHERE file = {file} ORDER BY place"
+        places: np.ndarray[Any, Any] = self._session.table(query).column("place").to_numpy()
+        return places
+
+    def replaced_rows(self, file: int) -> pa.Table:
+        """Return the rows of a file that are written with other values: place, op, new, unsent."""
+        query = f"SELECT place, op, new, unsent FROM replaced WHERE file = {file} ORDER BY place"
+        return self._session.table(query)
+
+    def changed_files(self) -> list[int]:
+        """Return the numbers of the files with rows that go or change."""
+        query = "SELECT file FROM removed UNION SELECT file FROM replaced ORDER BY file"
+        return [row[0] for row in self._connection.execute(query).fetchall()]
+
+    def _remove(self, table: BaseInput) -> BaseCounts:
+        run = self._connection.execute
+        mine = f"SELECT * FROM loaded WHERE table_number = {table.number} AND ({table.removable})"
+        before = self._count("removed")
+        run(
+            f"INSERT INTO removed SELECT file, place FROM ({mine}) AS m "
+            "WHERE NOT EXISTS (SELECT 1 FROM kept AS k WHERE k.file = m.file AND k.place = m.place)"
+        )
+        copied = run(
+            f"SELECT copy_id, count(k.place) FROM ({mine}) AS m LEFT JOIN kept AS k USING (file, place) "
+            "WHERE op = 'R' GROUP BY copy_id"
+        ).fetchall()
+        return BaseCounts(self._count("removed") - before, dict(copied))
+
+    def _count(self, table: str) -> int:
+        return int(self._session.row(f"SELECT count(*) AS rows FROM {table}").rows)
+
+    def _choose(self, table: BaseInput) -> None:
+        """Add to `kept` and `replaced` the rows of a table that stay."""
+        lsn = table.copy.commit_lsn() if table.copy else "commit_lsn"
+        self._session.compute(
+            "input",
+            f"SELECT * REPLACE ({lsn} AS commit_lsn), row_number() OVER (ORDER BY {lsn}, ordinal) AS number "
+            f"FROM loaded WHERE table_number = {table.number} AND {table.condition}",
+        )
+        truncated = "SELECT coalesce(max(number), 0) FROM input WHERE op = 'T'"
+        self._session.compute("changed", f"SELECT * FROM input WHERE op <> 'T' AND number > ({truncated})")
+        relations = self._versions()
+        self._session.compute("survivors", self._survivors(relations) if relations else _ALL)
+        self._keep_newest_version(table, relations)
+        self._connection.execute(
+            "INSERT INTO kept SELECT file, place FROM input JOIN survivors USING (number)"
+        )
+        if relations:
+            self._replace_updates(relations)
+
+    def _versions(self) -> list[SourceRelation]:
+        """Return the relation versions of the changes, in order, under the names of the newest.
+
+        Raises NotCompacted unless all find their rows in the same way.
+        """
+        if not self._session.is_empty("SELECT 1 FROM changed WHERE is_raw"):
+            raise NotCompacted("it has values that are not UTF-8")
+        rows = self._connection.execute(
+            "SELECT relation_version FROM changed GROUP BY 1 ORDER BY min(number)"
+        ).fetchall()
+        newest = self._connection.execute(
+            "SELECT relation_version FROM changed ORDER BY number DESC LIMIT 1"
+        ).fetchall()
+        versions = [row[0] for row in rows if row not in newest] + [row[0] for row in newest]
+        if not versions:
+            return []
+        if len({self._relations[version].oid for version in versions}) > 1:
+            raise NotCompacted("it was created again under its name")
+        aligned = list(align_versions(None, [self._relations[version] for version in versions]).relations)
+        if len({(identity_of(each), each.key, each.key_types) for each in aligned}) > 1:
+            raise NotCompacted("its replica identity or the columns of its key have changed")
+        return aligned
+
+    def _survivors(self, relations: Sequence[SourceRelation]) -> str:
+        """Return the query for the numbers of the changes that wrote the rows which exist."""
+        match identity_of(relations[0]):
+            case Identity.NONE:
+                return _ALL
+            case Identity.WHOLE_ROW:
+                return self._by_row(relations)
+        self._define_changes()
+        sql = FoldSql(self._fold(relations, relations[-1]), DUCKDB)
+        self._session.define("steps", sql.steps("changes"))
+        keys = ", ".join(sql.fold.key_names)
+        self._session.compute(
+            "last_steps",
+            f"SELECT {keys}, arg_max(step, sequence_key) AS step, max(sequence_key).ordinal AS number "
+            f"FROM steps GROUP BY {keys}",
+        )
+        missing = " OR ".join(f"{name} IS NULL" for name in sql.fold.key_names)
+        if not self._session.is_empty(f"SELECT 1 FROM last_steps WHERE {missing}"):
+            raise NotCompacted("it has changes without a key")
+        return "SELECT number FROM last_steps WHERE step <> 'D'"
+
+    def _by_row(self, relations: Sequence[SourceRelation]) -> str:
+        """Return the query for tables whose rows are found by all their values."""
+        self._define_changes()
+        sql = FoldSql(self._fold(relations, relations[-1]), DUCKDB)
+        parts = (
+            sql.signed_rows(f"(SELECT * FROM changes WHERE relation_version = {each.version})", each.version)
+            for each in relations
+        )
+        self._session.compute("signed", " UNION ALL ".join(parts))
+        self._session.compute("net", sql.net_counts("signed"))
+        if not self._session.is_empty("SELECT 1 FROM net WHERE lowest < 0"):
+            raise NotCompacted("bronze lacks rows that its updates or deletes refer to")
+        rank = "row_number() OVER (PARTITION BY image ORDER BY sequence_key DESC) AS rank"
+        added = f"SELECT image, sequence_key.ordinal AS number, {rank} FROM signed WHERE sign = 1"
+        return f"SELECT number FROM ({added}) AS a JOIN net USING (image) WHERE rank <= net"
+
+    def _define_changes(self) -> None:
+        self._session.define(
+            "changes",
+            "SELECT commit_lsn, number AS ordinal, commit_time, CASE op WHEN 'R' THEN 'I' ELSE op END AS op, "
+            "relation_version, old_kind, old, new, unsent FROM changed",
+        )
+
+    def _fold(self, relations: Sequence[SourceRelation], target: SourceRelation) -> Fold:
+        """Return the fold of the changes onto the columns of one of their relation versions."""
+        unsent = self._connection.execute(
+            "SELECT DISTINCT relation_version, unnest(unsent) FROM changed WHERE unsent IS NOT NULL"
+        ).fetchall()
+        has_key_changes = not self._session.is_empty(
+            "SELECT 1 FROM changed WHERE op = 'U' AND old_kind IS NOT NULL"
+        )
+        columns = tuple(_fold_column(each.name, relations, set(unsent)) for each in target.columns)
+        names = [column.name for column in columns]
+        key = tuple(names.index(name) for name in target.key)
+        return Fold(columns, key, tuple(each.version for each in relations), has_key_changes)
+
+    def _keep_newest_version(self, table: BaseInput, relations: Sequence[SourceRelation]) -> None:
+        """Let the last change stay if no other row has its relation version: readers need its columns."""
+        last = self._connection.execute(
+            "SELECT number, op, relation_version FROM input ORDER BY number DESC LIMIT 1"
+        ).fetchall()
+        if not last:
+            return
+        number, op, version = last[0]
+        if table.copy and table.copy.version == version:
+            return
+        found = "SELECT 1 FROM input JOIN survivors USING (number) WHERE relation_version = "
+        if not self._session.is_empty(f"{found}{version}"):
+            return
+        if relations and identity_of(relations[-1]) is not Identity.KEY and op != "T":
+            raise NotCompacted("its newest columns are those of a row that was deleted")
+        self._connection.execute(f"INSERT INTO survivors VALUES ({number})")
+
+    def _replace_updates(self, relations: Sequence[SourceRelation]) -> None:
+        """Add to `replaced` the updates that stay, as inserts of complete rows."""
+        updates = "SELECT * FROM changed JOIN survivors USING (number) WHERE op = 'U'"
+        self._session.compute("updates", updates)
+        whole_row = identity_of(relations[0]) is Identity.WHOLE_ROW
+        positions = "list_transform(generate_series(1, len(new)), lambda i: {})"
+        filled = positions.format("CASE WHEN list_contains(unsent, i - 1) THEN old[i] ELSE new[i] END")
+        new = f"CASE WHEN unsent IS NULL THEN new ELSE {filled} END" if whole_row else "new"
+        condition = "true" if whole_row else "coalesce(len(unsent), 0) = 0"
+        self._connection.execute(
+            f"INSERT INTO replaced SELECT file, place, 'I', {new}, NULL FROM updates WHERE {condition}"
+        )
+        if whole_row:
+            return
+        rows = self._connection.execute(
+            "SELECT DISTINCT relation_version FROM updates WHERE len(unsent) > 0"
+        ).fetchall()
+        for target in relations:
+            if (target.version,) in rows:
+                self._fill(relations, target)
+
+    def _fill(self, relations: Sequence[SourceRelation], target: SourceRelation) -> None:
+        """Add updates of one relation version whose unchanged TOAST earlier changes have."""
+        fold = self._fold(relations, target)
+        sql = FoldSql(fold, DUCKDB)
+        fold_by_key(self._session, sql)
+        folded = "by_key"
+        if fold.has_key_changes and fold.partial:
+            follow_key_changes(self._session, sql)
+            folded = "inherited"
+        texts = ", ".join(f"f.x{i}" for i in range(len(fold.columns)))
+        # no change has these values, as silver finds too
+        unknown = ", ".join(f"CASE WHEN f.s{i} IS DISTINCT FROM {VALUE} THEN {i} END" for i in fold.partial)
+        unsent = f"list_filter([{unknown}]::INTEGER[], lambda i: i IS NOT NULL)"
+        keys = " AND ".join(f"f.{name} = l.{name}" for name in fold.key_names)
+        self._connection.execute(
+            "INSERT INTO replaced SELECT file, place, CASE WHEN len(unsent) > 0 THEN 'U' ELSE 'I' END, new, "
+            "CASE WHEN len(unsent) > 0 THEN unsent END "
+            f"FROM (SELECT u.file, u.place, [{texts}] AS new, {unsent} AS unsent "
+            f"FROM {folded} AS f JOIN last_steps AS l ON {keys} JOIN updates AS u ON u.number = l.number "
+            f"WHERE l.step <> 'D' AND u.relation_version = {target.version} AND len(u.unsent) > 0) AS r"
+        )
+
+
+_ALL = "SELECT number FROM changed"
+
+
+def _fold_column(
+    name: str, relations: Sequence[SourceRelation], unsent: Iterable[tuple[int, int]]
+) -> FoldColumn:
+    indexes = {each.version: index for each in relations if (index := each.index_of(name)) is not None}
+    is_partial = len(indexes) < len(relations) or any(item in unsent for item in indexes.items())
+    return FoldColumn(name, STRING, indexes, is_partial, missing_value(name, relations))
