@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory, CopyRequest
+from pipeline.bronze.erasures import ErasureLog, Erasures
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey, survey_of
@@ -300,6 +301,9 @@ class SilverTable:
         """Return why the table is not built if bronze has lost rows of its copy, None if it has all."""
         count = self.bronze.copied_rows(self.name, copy.id, copy.lsns)
         if count >= copy.row_count:
+            return None
+        erased = ErasureLog(self.bronze.lake).add_to(Erasures()).copies[copy.id]
+        if count + erased >= copy.row_count:  # pgdelta forget erased the others
             return None
         sentence = (
             f"Table {self.name} is not built: bronze has only {count} of the {copy.row_count} rows of the "
