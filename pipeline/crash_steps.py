@@ -42,6 +42,14 @@ class ForgetStep(Step):
     REMOVE_INTENT = "the keys to erase are removed"
 
 
+class RetentionStep(Step):
+    """Every step by which `pgdelta maintain` compacts bronze, in order."""
+
+    RECORD_BASES = "bases are recorded"
+    RECORD_COPIES = "what is left of copies is recorded"
+    COMPACT_CHANGES = "changes are compacted"
+
+
 def _ignore(step: Step, moment: str) -> None:
     del step, moment
 

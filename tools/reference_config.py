@@ -93,6 +93,8 @@ def _values(field: dict[str, Any]) -> str:
         elif isinstance(kind.get("type"), list):
             is_time = "min" in kind["pattern"]
             words.append("time: `30s`, `5min`, `1h`" if is_time else "bytes: `500kB`, `20MB`, `1GB`")
+        elif "forever" in kind.get("pattern", ""):
+            words.append("`forever`, time: `12h`, `30d`")
         elif kind.get("type") in _KINDS:
             words.append(_KINDS[kind["type"]])
     if field.get("additionalProperties"):

@@ -16,6 +16,7 @@ from pipeline.apply.expected_versions import ExpectedVersions, TableChange, desc
 from pipeline.apply.running_surveys import RunningSurveys
 from pipeline.apply.table_renames import names_by_table, replaced_tables, why_folder_is_taken
 from pipeline.bronze.activity import newest_commit
+from pipeline.bronze.bases import BaseHistory
 from pipeline.bronze.copy_states import CompleteCopy, CopyHistory
 from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
@@ -233,6 +234,7 @@ class Planner:
             self._folders.read_at = time.monotonic()
         entries, behind = known.manifest.by_name, known.manifest.behind
         self._folders.found = {}
+        bases: BaseHistory | None = None
         for name in known.captured:
             if name in busy:
                 self._folders.found[name] = TableLog(behind.get(name, INVALID))
@@ -240,9 +242,10 @@ class Planner:
             is_current = name in known.registered and name in entries and name not in behind
             if name in known.waiting or (is_current and name in self.expected_versions and not is_due):
                 continue
-            self._folders.found[name] = self._read_folder(name, known)
+            bases = bases or self.bronze.bases.read()
+            self._folders.found[name] = self._read_folder(name, known, bases)
 
-    def _read_folder(self, name: TableName, known: LakeFacts) -> TableLog:
+    def _read_folder(self, name: TableName, known: LakeFacts, bases: BaseHistory) -> TableLog:
         entry = known.manifest.by_name.get(name) if name in known.registered else None
         try:
             version, change = self.expected_versions.check(name, entry)
@@ -256,6 +259,13 @@ class Planner:
                 folder.taken = sentence
             else:
                 folder.offset, folder.lost = INVALID, sentence
+        base = bases.lsn_of(name)
+        if INVALID < folder.offset < base and folder.taken is None:
+            folder.lost = (
+                f"Table {name} shows {folder.offset}, and bronze has every change from {base} on only. "
+                "It is rebuilt from bronze."
+            )
+            folder.offset = INVALID
         if folder.offset > INVALID and folder.taken is None:
             folder.taken = why_folder_is_taken(name, self.path(name), known.registered, self.bronze.lake.root)
         if folder.taken:

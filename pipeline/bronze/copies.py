@@ -2,8 +2,8 @@
 
 A copy begins with the snapshot that it is read under and the chunks to read, in order. How many of these are
 in bronze is recorded with their rows, as an offset of the copy's own in the log of `changes`. A run that
-finds an incomplete copy resumes it under another snapshot; a copy of some keys begins again. Only ingest
-writes `copies`.
+finds an incomplete copy resumes it under another snapshot; a copy of some keys begins again. Ingest writes
+`copies`; and a complete copy is recorded again, with fewer rows, before `pgdelta maintain` removes some.
 """
 
 import threading

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pipeline.bronze import surveys
+from pipeline.bronze.bases import Bases
 from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.relations import FirstLSNs, SourceRelation, source_relation
@@ -104,7 +105,7 @@ def new_files_between(
 
 
 class Bronze:
-    """`{root}/bronze`: changes, relations, prepared transactions and copies."""
+    """`{root}/bronze`: changes, relations, prepared transactions and copies; and their bases."""
 
     def __init__(self, lake: Lake, pipeline: str) -> None:
         self.lake = lake
@@ -114,6 +115,7 @@ class Bronze:
         self.relations = lake.table("bronze", "relations")
         self.prepared = lake.table("bronze", "prepared")
         self.copies = Copies(lake)
+        self.bases = Bases(lake)
         self._first_lsns = FirstLSNs(self.relations)
         self._relation_rows = NewRows(self.relations)
         self._sources: dict[int, SourceRelation] = {}

@@ -36,7 +36,7 @@ from pipeline.errors import LakeError, SpoolError
 from pipeline.private_files import make_private_folder
 from pipeline.protocol.lsn import LSN
 
-FOLDERS = STREAM, COPIES = "staging", "copies"
+FOLDERS = STREAM, COPIES, RETENTION_FOLDER = "staging", "copies", "retention"
 """Where runs have their staged files, below `_pgdelta`."""
 
 _BLOCK = 1 << 20  # bytes

@@ -21,6 +21,7 @@ from pipeline.config.scalars import (
     Mode,
     Number,
     Publication,
+    Retention,
     Root,
     Seconds,
     Text,
@@ -355,6 +356,23 @@ class Silver:
 
 
 @dataclass(frozen=True, slots=True)
+class BronzeLog:
+    """How long bronze keeps all changes."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    retention: Annotated[
+        Retention,
+        Field(
+            description="How long bronze keeps every change, such as `30d`. `pgdelta maintain` then compacts"
+            " older ones to the rows that each table had, from which `pgdelta rebuild` works on.",
+            examples=["30d", "forever"],
+            json_schema_extra={"x-default": "`forever`"},
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """How apply works."""
 
@@ -501,6 +519,7 @@ class Config:
         ),
     ] = (TableRule("public.*"),)
     path: Internal[str] = ""
+    bronze: Annotated[BronzeLog, Field(description="How long bronze keeps changes.")] = BronzeLog()
     maintenance: Annotated[
         Maintenance,
         Field(description="What `pgdelta maintain` merges and removes."),

@@ -29,6 +29,8 @@ _BYTES = re.compile(r"([0-9]{1,12})\s*(B|kB|MB|GB)?")
 _BYTES_SCHEMA = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^[0-9]{1,12}\s*(B|kB|MB|GB)?$"}
 _TIME_UNITS = {"s": 1, "min": 60, "h": 3600}
 _SECONDS = re.compile(r"([0-9]{1,9})\s*(s|min|h)?")
+_RETENTION_UNITS = {**_TIME_UNITS, "d": 86_400}
+_RETENTION = re.compile(r"([0-9]{1,9})\s*(s|min|h|d)")
 _SECONDS_SCHEMA = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^[0-9]{1,9}\s*(s|min|h)?$"}
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SILVER_TYPE = re.compile(
@@ -104,6 +106,15 @@ def read_seconds(node: Node) -> int:
     if match is None:
         raise ValueError("Expected a time in whole units, such as 30s, 5min or 1h.")
     return int(match[1]) * _TIME_UNITS[match[2] or "s"]
+
+
+def read_retention(node: Node) -> int | None:
+    """Return seconds, at least one, also written with the unit d; None for the word `forever`."""
+    text = node.expand() if isinstance(node, Scalar) else ""
+    match = _RETENTION.fullmatch(text)
+    if text != "forever" and (match is None or int(match[1]) == 0):
+        raise ValueError("Expected forever, or a time in whole units, such as 30d or 12h.")
+    return None if match is None else int(match[1]) * _RETENTION_UNITS[match[2]]
 
 
 def read_limit(node: Node) -> int | None:
@@ -205,6 +216,11 @@ Seconds = Annotated[
     int,
     BeforeValidator(read_seconds),
     WithJsonSchema(_SECONDS_SCHEMA),
+]
+Retention = Annotated[
+    int | None,
+    BeforeValidator(read_retention),
+    WithJsonSchema({"type": "string", "pattern": r"^(forever|0*[1-9][0-9]*\s*(s|min|h|d))$"}),
 ]
 Limit = Annotated[
     int | None,

@@ -13,6 +13,7 @@ OWN_TABLES = (
     ("bronze", "changes"),
     ("bronze", "relations"),
     ("bronze", "copies"),
+    ("bronze", "bases"),
     ("bronze", "prepared"),
     ("_pgdelta", "tables"),
     ("_pgdelta", "manifests"),

@@ -100,6 +100,10 @@ class Manifests:
         """Return the newest manifest, None if there is none."""
         return self._newest(self._marks())
 
+    def written(self) -> list[tuple[LSN, datetime]]:
+        """Return the LSN of each manifest, and when it was written."""
+        return [(LSN(lsn), from_microseconds(written_at)) for lsn, written_at, _ in self._marks()]
+
     def last_before(self, lsn: LSN) -> LSN:
         """Return the LSN of the newest manifest below an LSN, INVALID if there is none."""
         return LSN(max((mark[0] for mark in self._marks() if mark[0] < lsn), default=INVALID))

@@ -1,5 +1,7 @@
 """Keep the tables of a lake in order: merge small files, remove what no version needs, shorten logs.
 
+Changes older than `bronze.retention` are compacted first (`retention`).
+
 On a file system of this machine this needs no Spark, and jobs may run meanwhile: no row changes, and a
 commit that conflicts is made again from the table's new state. A failure of one table does not stop the
 others.
@@ -10,17 +12,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, report_error
 from pipeline.maintenance.lake_tables import own_tables, silver_tables
 from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
 from pipeline.maintenance.silver_keys import SilverKeys
+from pipeline.operate.retention import Compaction, compact_bronze, utc
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
 if TYPE_CHECKING:
@@ -34,11 +38,14 @@ class MaintenanceSummary:
     pipeline: str
     tables: tuple[MaintainedTable, ...]
     dry_run: bool = False
+    compaction: Compaction = field(default_factory=Compaction)
+    compaction_failure: str | None = None
 
     @property
     def failure_count(self) -> int:
-        """How many tables failed."""
-        return sum(table.failure is not None for table in self.tables)
+        """How many tables failed; bronze counts once more if its older changes could not be compacted."""
+        failed = sum(table.failure is not None for table in self.tables)
+        return failed + (self.compaction_failure is not None)
 
     def print(self, console: Console) -> None:
         """Print failures and what needs Spark first, then one line a table; unchanged ones are counted."""
@@ -48,6 +55,8 @@ class MaintenanceSummary:
         failed = f", {self.failure_count} failed" if self.failure_count else ""
         dry = " (dry run)" if self.dry_run else ""
         print_paragraph(console, f"maintain {self.pipeline}{dry}: {title}{failed}")
+        if self.compaction_failure:
+            print_lines(console, [f"  bronze.retention: {self.compaction_failure}"])
         print_lines(console, (f"  {each.table}: {each.failure}" for each in shown if each.failure))
         print_lines(
             console,
@@ -65,11 +74,16 @@ class MaintenanceSummary:
                 console, ("table", *heads), [(each.table, *_counts(each)) for each in done], right=heads
             )
 
+        if lines := list(self.compaction.lines()):
+            console.print()
+            print_lines(console, lines)
+
     def as_json(self) -> dict[str, Any]:
         """Return the same as data."""
         return {
             "pipeline": self.pipeline,
             "dry_run": self.dry_run,
+            "retention": {**self.compaction.as_json(), "failure": self.compaction_failure},
             "tables": [asdict(table) for table in self.tables],
         }
 
@@ -114,6 +128,12 @@ def run_maintenance(
             f"The lake {lake.root} is not on a file system of this machine, so only Spark can maintain it. "
             "Run pgdelta maintain --spark, without --dry-run."
         )
+    compaction, failure = Compaction(), None
+    if not globs and config.bronze.retention is not None and not stop.is_set():
+        try:
+            compaction = _compact(config, lake, config.bronze.retention, clock(), dry_run=dry_run)
+        except Exception as error:
+            failure = report_error(error)
     keys = SilverKeys(lake)
     maintainer = Maintainer(config.maintenance, dry_run, by_spark, stop.is_set, clock, key_of=keys.of)
     tables = [(name, table, True) for name, table in own_tables(lake)] if not globs else []
@@ -129,4 +149,11 @@ def run_maintenance(
             done.append(found)
             if progress is not None:
                 progress(found)
-    return MaintenanceSummary(config.pipeline, tuple(done), dry_run)
+    return MaintenanceSummary(config.pipeline, tuple(done), dry_run, compaction, failure)
+
+
+def _compact(config: Config, lake: Lake, retention: int, now: float, *, dry_run: bool) -> Compaction:
+    bronze = Bronze(lake, config.pipeline)
+    if not bronze.changes.exists() or bronze.captured_offset() is None:
+        return Compaction()
+    return compact_bronze(bronze, retention, utc(now), dry_run=dry_run)

@@ -101,7 +101,8 @@ class Audit:
 
     `counted` is how many changes were compared, None if the chain does not record how many there should be;
     `prepared_rows` are changes that no commit counts, `copies` the complete table copies that were compared.
-    `erased` are changes and copied rows that `pgdelta forget` erased.
+    `erased` are changes and copied rows that `pgdelta forget` erased. Up to `base_lsn` they were compacted
+    and cannot be counted.
     """
 
     pipeline: str
@@ -111,6 +112,7 @@ class Audit:
     prepared_rows: int = 0
     copies: int = 0
     erased: int = 0
+    base_lsn: LSN = INVALID
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -154,6 +156,7 @@ class Audit:
                 "of_prepared_transactions": self.prepared_rows,
                 "complete_copies": self.copies,
                 "erased": self.erased,
+                "counted_from_lsn": str(max(self.base_lsn, segments[0].start)),
             },
         }
 
@@ -204,6 +207,10 @@ class Audit:
         agree = "differ, see above" if self.differences else "agree with what the commits recorded"
         copies = f"{self.copies:,} complete table {'copy' if self.copies == 1 else 'copies'}"
         lines.append(f"rows {agree}: {self.counted:,} changes and {copies} were compared")
+        if self.base_lsn > INVALID:
+            lines.append(
+                f"changes up to {self.base_lsn} were compacted by bronze.retention, and are not compared"
+            )
         if self.erased:
             lines.append(f"erased by pgdelta forget, and counted: {self.erased:,} changes and copied rows")
         if self.prepared_rows:
@@ -238,16 +245,23 @@ def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
             f"Versions {chain.oldest} to {chain.newest} of {bronze.changes.path}, which is what Delta's log "
             "still has, record no offset. The next ingest records one."
         )
+    bases = bronze.bases.read()
     intervals = intervals_of(chain)
-    recorded = {
-        state.id: (str(state.name), state.row_count)
+    if intervals is not None:
+        intervals = tuple(interval for interval in intervals if interval.start >= bases.lsn)
+    complete = [
+        state
         for states in bronze.copies.read().states.values()
         for state in states
         if state.state == COMPLETE
-    }
+    ]
+    recorded = {state.id: (str(state.name), state.row_count) for state in complete}
+    compacted = {state.id for state in complete if bases.may_lack_rows(state.name, state.id)}
     differences = row_findings(compare_counts(intervals, changes.count)) if intervals else []
-    differences += copy_findings(recorded, changes.copied_rows()) if recorded else []
+    differences += copy_findings(recorded, changes.copied_rows(), compacted) if recorded else []
     counted = None if intervals is None else sum(interval.changes for interval in intervals)
     erased = sum(changes.erasures.changes.values()) + sum(changes.erasures.copies.values())
     prepared = changes.prepared_rows()
-    return Audit(config.pipeline, chain, tuple(differences), counted, prepared, len(recorded), erased)
+    return Audit(
+        config.pipeline, chain, tuple(differences), counted, prepared, len(recorded), erased, bases.lsn
+    )

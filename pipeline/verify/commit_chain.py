@@ -11,7 +11,7 @@ and only those that differ are counted commit by commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -380,10 +380,15 @@ def row_findings(differences: Iterable[CountDifference]) -> list[Finding]:
     return found
 
 
-def copy_findings(recorded: Mapping[int, tuple[str, int]], rows: Mapping[int, int]) -> list[Finding]:
-    """Return the findings for complete copies, by id as (table, rows), whose rows are not as many."""
+def copy_findings(
+    recorded: Mapping[int, tuple[str, int]], rows: Mapping[int, int], compacted: Collection[int] = ()
+) -> list[Finding]:
+    """Return the findings for complete copies, by id as (table, rows), whose rows are not as many.
+
+    Those that are `compacted` may still have rows that are to be removed.
+    """
     return [
         Finding(COPY, f"Bronze has {rows.get(id_, 0)} rows of a copy of {table}, which had {count}.")
         for id_, (table, count) in recorded.items()
-        if rows.get(id_, 0) != count
+        if (rows.get(id_, 0) < count if id_ in compacted else rows.get(id_, 0) != count)
     ]

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from pipeline.bronze.bases import BASES
 from pipeline.bronze.copies import COPIES, REQUESTS
 from pipeline.bronze.erasures import ERASURES
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
@@ -33,6 +34,7 @@ SCHEMAS = {
     "_pgdelta/reconciliations": RECONCILIATIONS,
     "_pgdelta/differences": DIFFERENCES,
     "_pgdelta/erasures": ERASURES,
+    "bronze/bases": BASES,
 }
 
 

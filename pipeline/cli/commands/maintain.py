@@ -46,10 +46,11 @@ def maintain(
 ) -> int:
     """Merge the small files of bronze, of the pipeline's own tables and of silver, remove the files that no
     version needs, and shorten the logs. `maintenance` in the configuration has the limits; what is below them
-    costs little. No row changes, and ingest and apply may go on meanwhile.
+    costs little. No row changes, but for changes in bronze older than `bronze.retention`; ingest and apply
+    may go on meanwhile.
 
     Ingest and apply do the same by themselves on local and mounted folders, unless `maintenance.enabled` is
-    false.
+    false, but for `bronze.retention`.
     """
     loaded = load_config(config)
     use_lean_arrow()

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pipeline.apply import planner as planner_module
 from pipeline.apply.expected_versions import TableChange
 from pipeline.apply.planner import Planner
+from pipeline.bronze.bases import BaseHistory
 from pipeline.bronze.copy_states import (
     ABANDONED,
     COMPLETE,
@@ -80,6 +81,7 @@ class World:
             source_relations=lambda: self.relations,
             table_names=lambda: {relation.name for relation in self.relations.values()},
             copies=SimpleNamespace(read=lambda: self.history, request=self.request),
+            bases=SimpleNamespace(read=lambda: BaseHistory({})),
             changes=SimpleNamespace(exists=lambda: True),
             captured_offset=lambda: self.end,
             read_new_files=lambda since, end: None,

@@ -176,8 +176,8 @@ tables:
         ("pipeline: s\nsource:\n  rout: sql\n", "c.yaml:3: source.rout: Unknown key. Did you mean route?"),
         (
             "pipeline: s\nzzz: 1\n",
-            "c.yaml:2: zzz: Unknown key. Known keys: pipeline, source, storage, silver, tables, maintenance, "
-            "ingest, apply.",
+            "c.yaml:2: zzz: Unknown key. Known keys: pipeline, source, storage, silver, tables, bronze, "
+            "maintenance, ingest, apply.",
         ),
         (
             "pipeline: s\nsource:\n  create: {slots: 1}\n",
@@ -277,8 +277,8 @@ def test_bytes_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
     [
         (
             "path: x",
-            "path: Unknown key. Known keys: pipeline, source, storage, silver, tables, maintenance, ingest, "
-            "apply.",
+            "path: Unknown key. Known keys: pipeline, source, storage, silver, tables, bronze, maintenance, "
+            "ingest, apply.",
         ),
         ("tables: [{source: a.b, misfit: text}]", "tables[0].misfit: Unknown key. Did you mean misfits?"),
         (

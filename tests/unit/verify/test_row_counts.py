@@ -140,5 +140,9 @@ def test_differences_are_named_with_their_versions() -> None:
 def test_copies_have_the_rows_that_they_had() -> None:
     recorded = {1: ("public.t", 10), 2: ("public.u", 0), 3: ("public.v", 5)}
     assert copy_findings(recorded, {1: 10, 3: 5, 4: 9}) == []
+    # a copy that is compacted may still have the rows that are to be removed
+    assert copy_findings(recorded, {1: 12, 3: 5, 4: 9}, {1}) == []
+    assert len(copy_findings(recorded, {1: 9, 3: 5, 4: 9}, {1})) == 1
+    assert len(copy_findings(recorded, {1: 12, 3: 5, 4: 9})) == 1
     [finding] = copy_findings(recorded, {1: 10})
     assert finding.sentence == "Bronze has 0 rows of a copy of public.v, which had 5."

@@ -1,0 +1,103 @@
+"""Plan up to which LSN the changes of each table may be compacted. Pure.
+
+Bronze keeps what is younger than the retention, and what a silver table, a copy or a rebuild still needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pipeline.bronze.copy_states import DROPPED, CopyHistory
+from pipeline.bronze.relations import SourceRelation
+from pipeline.metadata.manifests import Manifest
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.base_rows import BaseInput
+from pipeline.table_name import TableName
+
+_RUNS = 10  # within a retention: each run reads all that is left of the older changes
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What to compact: the tables, and for each other one the reason why it keeps all its changes.
+
+    Logical messages go up to `end_lsn`.
+    """
+
+    end_lsn: LSN
+    tables: tuple[BaseInput, ...] = ()
+    kept: Mapping[TableName, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRecords:
+    """What the lake records of its tables, as of one read."""
+
+    manifest: Manifest
+    history: CopyHistory
+    registered: Collection[TableName]
+    relations: Iterable[SourceRelation]
+    bases: Mapping[TableName, LSN]
+
+
+def is_due(retention: timedelta, last: datetime | None, now: datetime) -> bool:
+    """Return whether a tenth of the retention has passed since the last run."""
+    return last is None or now - last >= retention / _RUNS
+
+
+def last_expired(manifests: Iterable[tuple[LSN, datetime]], retention: timedelta, now: datetime) -> LSN:
+    """Return the LSN up to which silver was complete a retention ago, INVALID if that is not known.
+
+    `manifests` are the LSNs of manifests with the times at which they were written.
+    """
+    return LSN(max((lsn for lsn, written_at in manifests if written_at <= now - retention), default=INVALID))
+
+
+def plan_retention(end_lsn: LSN, records: LakeRecords) -> RetentionPlan:
+    """Return the tables to compact up to an LSN, or up to what silver has of them if that is less."""
+    relations = list(records.relations)
+    names: dict[int, set[TableName]] = {}
+    for relation in relations:
+        names.setdefault(relation.oid, set()).add(relation.name)
+    renamed = {name for found in names.values() if len(found) > 1 for name in found}
+    tables: list[BaseInput] = []
+    kept: dict[TableName, str] = {}
+    for name in sorted({relation.name for relation in relations if relation.lsn <= end_lsn}):
+        found = _plan_table(len(tables), name, end_lsn, records, is_renamed=name in renamed)
+        if isinstance(found, str):
+            kept[name] = found
+        elif found.end_lsn >= records.bases.get(name, INVALID):
+            tables.append(found)
+    return RetentionPlan(end_lsn, tuple(tables), kept)
+
+
+def _plan_table(
+    number: int, name: TableName, end_lsn: LSN, records: LakeRecords, *, is_renamed: bool
+) -> BaseInput | str:
+    """Return the input of a table's base, or why it has none."""
+    history, manifest = records.history, records.manifest
+    last = history.last(name)
+    if last is not None and last.state == DROPPED:
+        if name in records.registered:
+            return "it is not published any more, and silver still has it"
+        if last.dropped_at > end_lsn:
+            return "it was published until lately"
+        return BaseInput(number, name, end_lsn, is_gone=True)
+    if history.unfinished(name):
+        return "a copy of it is not complete"
+    if is_renamed:
+        return "it was renamed"
+    entry = manifest.by_name.get(name)
+    if name in records.registered:
+        if entry is None:
+            return "silver does not show it"
+        end_lsn = min(end_lsn, entry.applied_lsn if entry.is_behind else manifest.lsn)
+    newest = history.newest(end_lsn)
+    copy = newest.get(name)
+    if name in history.returning(newest, end_lsn) or (copy is None and history.gaps):
+        return "it waits for a copy"
+    if history.partial_copies(name, copy):
+        return "some of its keys were copied again"
+    return BaseInput(number, name, end_lsn, copy)

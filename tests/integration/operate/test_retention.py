@@ -1,0 +1,264 @@
+"""`bronze.retention`: older changes become a base, from which everything that reads bronze works on."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config.config import BronzeLog
+from pipeline.crash_steps import RetentionStep
+from pipeline.operate.forget import run_forget
+from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.operate.resync import run_resync
+from pipeline.operate.retention import TableBase
+from pipeline.table_name import TableName
+from pipeline.verify.audit import run_audit
+from pipeline.verify.reconcile import run_reconcile
+from tests.support import oracle
+from tests.support.fault_points import crash_at
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+RETENTION = 3600
+TABLES = ("keyed", "moved", "listed", "entire", "emptied", "cut", "parted", "untouched")
+BIG = "repeat(md5(({})::text), 300)"
+SCHEMA = (
+    "CREATE TABLE keyed (id int PRIMARY KEY, n int, gone text, big text)",
+    "ALTER TABLE keyed ALTER big SET STORAGE EXTERNAL",
+    "CREATE TABLE moved (id int PRIMARY KEY, n int, big text)",
+    "ALTER TABLE moved ALTER big SET STORAGE EXTERNAL",
+    "CREATE TABLE listed (n int, word text)",
+    "CREATE TABLE entire (n int, word text, big text)",
+    "ALTER TABLE entire ALTER big SET STORAGE EXTERNAL",
+    "ALTER TABLE entire REPLICA IDENTITY FULL",
+    "CREATE TABLE emptied (id int PRIMARY KEY)",
+    "CREATE TABLE cut (id int PRIMARY KEY, v text)",
+    "CREATE TABLE parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+    "CREATE TABLE parted_low PARTITION OF parted FOR VALUES FROM (0) TO (100)",
+    "CREATE TABLE parted_high PARTITION OF parted FOR VALUES FROM (100) TO (200)",
+    "CREATE TABLE untouched (id int PRIMARY KEY, v text)",
+)
+ROWS = (
+    f"INSERT INTO keyed SELECT i, i, 'gone', {BIG.format('i')} FROM generate_series(1, 20) AS i",
+    f"INSERT INTO moved SELECT i, i, {BIG.format('i')} FROM generate_series(1, 9) AS i",
+    "INSERT INTO listed SELECT i % 3, 'x' FROM generate_series(1, 9) AS i",
+    f"INSERT INTO entire SELECT i % 3, 'x', {BIG.format('i % 2')} FROM generate_series(1, 12) AS i",
+    "INSERT INTO emptied SELECT generate_series(1, 5)",
+    "INSERT INTO cut SELECT i, 'old' FROM generate_series(1, 5) AS i",
+    "INSERT INTO parted SELECT i * 20, 'x' FROM generate_series(0, 9) AS i",
+    "INSERT INTO untouched VALUES (1, 'x'), (2, NULL)",
+)
+CHANGES = (
+    "UPDATE keyed SET n = n + 100 WHERE id < 8",  # big is unchanged TOAST from here on
+    "UPDATE keyed SET n = n + 100 WHERE id < 4",
+    "UPDATE keyed SET big = 'short' WHERE id = 3",
+    "DELETE FROM keyed WHERE id IN (5, 12)",
+    "INSERT INTO keyed VALUES (5, 55, NULL, NULL)",
+    "UPDATE moved SET id = id + 100 WHERE id < 4",
+    "UPDATE moved SET id = id + 100, n = 0 WHERE id > 100",
+    "UPDATE moved SET id = 1 WHERE id = 201",
+    "INSERT INTO listed VALUES (7, NULL)",
+    "UPDATE entire SET word = 'y' WHERE n = 1",
+    "DELETE FROM entire WHERE n = 2 AND ctid IN (SELECT ctid FROM entire WHERE n = 2 LIMIT 2)",
+    "DELETE FROM emptied",
+    "TRUNCATE cut",
+    "INSERT INTO cut VALUES (1, 'new'), (2, 'new')",
+    "UPDATE cut SET v = 'newer' WHERE id = 2",
+    "UPDATE parted SET v = 'y' WHERE id < 50",
+    "UPDATE parted SET id = id + 101 WHERE id = 40",  # to another partition
+)
+DDL = (
+    "ALTER TABLE keyed DROP COLUMN gone, ADD COLUMN added int DEFAULT 7, ADD COLUMN other text",
+    "UPDATE keyed SET other = 'o' WHERE id IN (2, 9)",
+    "ALTER TABLE entire ADD COLUMN added int DEFAULT 7",
+    "UPDATE entire SET added = 8 WHERE n = 1",
+    "DELETE FROM entire WHERE n = 0 AND ctid IN (SELECT ctid FROM entire WHERE n = 0 LIMIT 1)",
+    "ALTER TABLE moved RENAME n TO renamed",
+    "UPDATE moved SET renamed = 5 WHERE id = 9",
+    "ALTER TABLE untouched ADD COLUMN added int DEFAULT 7",
+    "INSERT INTO untouched VALUES (3, 'z')",
+    "DELETE FROM untouched WHERE id = 3",  # only a deleted row had the new column
+)
+
+
+def maintain(pipeline: Pipeline, later: float = 2 * RETENTION, **options: Any) -> MaintenanceSummary:
+    """Maintain as of so many seconds from now."""
+    made = run_maintenance(pipeline.config, clock=lambda: time.time() + later, **options)
+    assert made.exit_code(strict=True) == 0, made.as_json()
+    return made
+
+
+def bases(summary: MaintenanceSummary) -> dict[str, TableBase]:
+    return {table.table.removeprefix("public."): table for table in summary.compaction.tables}
+
+
+def retaining(pipeline: Pipeline, seconds: int = RETENTION) -> Pipeline:
+    return replace(pipeline, config=replace(pipeline.config, bronze=BronzeLog(seconds)))
+
+
+def assert_equal(pipeline: Pipeline, *tables: str) -> None:
+    """Assert that silver equals the source; bronze lacks the ordinals of removed changes."""
+    names = [TableName("public", table) for table in tables]
+    oracle.assert_silver_equals_source(
+        pipeline.source, pipeline.spark, pipeline.root, names, ignore_left_columns=True
+    )
+
+
+def assert_whole(pipeline: Pipeline, *tables: str) -> None:
+    """Assert that silver is right, also rebuilt from bronze, and that audit and reconcile agree."""
+    pipeline.catch_up()
+    assert_equal(pipeline, *tables)
+    rebuilt = run_rebuild(pipeline.config, spark=pipeline.spark)
+    assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
+    assert sorted(name.table for name in rebuilt.rebuilt or ()) == sorted(tables)
+    assert_equal(pipeline, *tables)
+    assert run_audit(pipeline.config, spark=pipeline.spark).findings == ()
+    assert run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).exit_code(strict=True) == 0
+
+
+def rows_of(pipeline: Pipeline, table: str) -> int:
+    return sum(row["table_name"] == table and row["op"] != "M" for row in pipeline.changes())
+
+
+def silver(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a silver table, with the commits that wrote them, but for a dropped column."""
+    rows = pipeline.frame("silver", "public", table).drop("gone").orderBy("id").collect()
+    return [row.asDict() for row in rows]
+
+
+@pytest.fixture(params=["copied", "streamed"])
+def lived(request: pytest.FixtureRequest, make_pipeline: MakePipeline) -> Pipeline:
+    """Give a pipeline whose tables have changed in all ways, after a copy or without one."""
+    copies = request.param == "copied"
+    made = make_pipeline(create_publication="all", copy="initial" if copies else "never")
+    pipeline = retaining(with_writer(made, "native"))
+    publication = pipeline.config.source.publication
+    pipeline.run(f"CREATE PUBLICATION {publication} FOR ALL TABLES WITH (publish_via_partition_root)")
+    if not copies:
+        pipeline.ingest()
+    pipeline.run(*SCHEMA, *ROWS)
+    pipeline.catch_up()
+    pipeline.run(*CHANGES)
+    pipeline.catch_up()
+    pipeline.run(*DDL)
+    pipeline.catch_up()
+    return pipeline
+
+
+def test_everything_works_on_from_a_base(lived: Pipeline) -> None:
+    before = len(lived.changes())
+    assert maintain(lived, later=RETENTION / 2).compaction.removed_rows == 0
+    planned = maintain(lived, dry_run=True).compaction
+    assert len(lived.changes()) == before
+    done = maintain(lived)
+    found = bases(done)
+    assert replace(planned, added_files=done.compaction.added_files) == done.compaction
+    assert not any(table.kept for table in found.values()), found
+    assert {*found} >= {"keyed", "moved", "entire", "emptied", "cut"}
+    assert len(lived.changes()) == before - done.compaction.removed_rows
+    count = lived.source.execute("SELECT count(*) FROM keyed").fetchone()
+    assert count is not None
+    assert rows_of(lived, "keyed") == count[0]
+    assert rows_of(lived, "cut") == 2
+    before_rebuild = silver(lived, "keyed"), silver(lived, "moved")
+    assert_whole(lived, *TABLES)
+    assert (silver(lived, "keyed"), silver(lived, "moved")) == before_rebuild
+
+    lived.run(
+        "UPDATE keyed SET n = n + 1",
+        "UPDATE moved SET id = id + 1000",
+        "DELETE FROM entire WHERE n = 1",
+        "INSERT INTO listed VALUES (8, 'later')",
+        "INSERT INTO emptied VALUES (1)",
+        "UPDATE untouched SET v = 'w'",
+        "TRUNCATE parted",
+    )
+    assert_whole(lived, *TABLES)
+    again = bases(maintain(lived, later=10 * RETENTION))
+    assert again["keyed"].removed_rows > 0
+    assert_whole(lived, *TABLES)
+    assert not maintain(lived, later=20 * RETENTION).compaction.removed_rows
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", list(RetentionStep))
+def test_a_run_that_crashes_is_ended_by_the_next(
+    make_pipeline: MakePipeline, step: RetentionStep, when: str
+) -> None:
+    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET n = 10 WHERE id < 3", "DELETE FROM t WHERE id = 1", "UPDATE t SET n = 11")
+    pipeline.catch_up()
+    with crash_at(step, when), pytest.raises(Crash):
+        maintain(pipeline)
+    assert_whole(pipeline, "t")
+    maintain(pipeline, later=10 * RETENTION)
+    assert rows_of(pipeline, "t") == 2
+    assert_whole(pipeline, "t")
+
+
+def test_what_is_still_needed_stays(make_pipeline: MakePipeline) -> None:
+    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    pipeline.run("CREATE TABLE u (id int PRIMARY KEY, n int)", "INSERT INTO u VALUES (1, 1), (2, 2)")
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET n = n + 1", "UPDATE t SET n = n + 1", "UPDATE u SET n = n + 1")
+    pipeline.ingest()  # and silver does not have these
+    assert rows_of(pipeline, "t") == 6
+    maintain(pipeline)
+    assert rows_of(pipeline, "t") == 6
+    pipeline.catch_up()
+    run_resync(pipeline.config, ["public.u"], spark=pipeline.spark)
+    pipeline.catch_up()
+    maintain(pipeline, later=10 * RETENTION)
+    assert rows_of(pipeline, "t") == rows_of(pipeline, "u") == 2
+    assert_whole(pipeline, "t", "u")
+
+
+def test_silver_that_is_set_back_before_the_base_is_rebuilt(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline = retaining(with_writer(pipeline, "native"))
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    pipeline.catch_up()
+    for folder in ("silver", "_pgdelta"):
+        shutil.copytree(pipeline.path(folder), tmp_path / "backup" / folder)
+    pipeline.run("DELETE FROM t WHERE id = 1", "UPDATE t SET n = 3")
+    pipeline.catch_up()
+    maintain(pipeline)
+    for folder in ("silver", "_pgdelta"):
+        shutil.rmtree(pipeline.path(folder))
+        shutil.copytree(tmp_path / "backup" / folder, pipeline.path(folder))
+    pipeline.run("INSERT INTO t VALUES (4, 4)")
+    pipeline.catch_up()
+    assert_equal(pipeline, "t")
+    assert any("bronze has every change from" in sentence for _, sentence in pipeline.events("t"))
+
+
+def test_forget_and_retention_go_together(make_pipeline: MakePipeline) -> None:
+    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 9) AS i",
+    )
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET n = 0 WHERE id > 4", "DELETE FROM t WHERE id IN (1, 9)")
+    pipeline.catch_up()
+    run_forget(pipeline.config, "public.t", [("1",)], spark=pipeline.spark)
+    maintain(pipeline)
+    assert rows_of(pipeline, "t") == 7
+    assert_whole(pipeline, "t")
+    pipeline.run("UPDATE t SET n = 5 WHERE id = 2", "DELETE FROM t WHERE id = 2")
+    pipeline.catch_up()
+    run_forget(pipeline.config, "public.t", [("2",)], spark=pipeline.spark)
+    assert rows_of(pipeline, "t") == 6
+    assert_whole(pipeline, "t")
+    maintain(pipeline, later=10 * RETENTION)
+    assert_whole(pipeline, "t")

@@ -1,0 +1,145 @@
+"""What `bronze.retention` may compact: never what a silver table, a copy or a rebuild still needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from pipeline.bronze.bases import Base, BaseHistory
+from pipeline.bronze.copy_states import (
+    COMPLETE,
+    DROPPED,
+    READING,
+    CopyHistory,
+    CopyState,
+    Gap,
+    SnapshotChunks,
+)
+from pipeline.bronze.relations import SourceRelation
+from pipeline.key_ranges import KeyRange
+from pipeline.metadata.manifests import Manifest, ManifestEntry
+from pipeline.operate.retention_plan import LakeRecords, is_due, last_expired, plan_retention
+from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.base_rows import BaseInput
+from pipeline.table_name import TableName
+
+NAME = TableName("public", "t")
+NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
+MONTH = timedelta(days=30)
+END = LSN(100)
+
+
+def entry(*, applied: int = 200, is_behind: bool = False) -> ManifestEntry:
+    return ManifestEntry("public", "t", "/lake/silver/public/t", 3, LSN(applied), is_behind, "id", None)
+
+
+def copy(state: str, id_: int, lsn: int, *, ranges: tuple[KeyRange, ...] = ()) -> CopyState:
+    snapshots = [SnapshotChunks(LSN(lsn), (), 0, ())]
+    dropped_at = LSN(lsn) if state == DROPPED else INVALID
+    return CopyState(id_, NAME, state, 1, 1, 7, snapshots, key_ranges=ranges, dropped_at=dropped_at)
+
+
+def history(*states: CopyState, gaps: tuple[Gap, ...] = ()) -> CopyHistory:
+    return CopyHistory({NAME: list(states)} if states else {}, gaps)
+
+
+def relation(name: str = "t", oid: int = 1, lsn: int = 1) -> SourceRelation:
+    return SourceRelation(7, oid, "public", name, "d", (), lsn)
+
+
+RECORDS = LakeRecords(
+    Manifest(LSN(200), None, (entry(),)), history(copy(COMPLETE, 5, 10)), {NAME}, [relation()], {}
+)
+
+
+def planned(**changed: object) -> BaseInput | str | None:
+    """Return what is planned for the table: its input, why it keeps everything, or None if nothing is new."""
+    plan = plan_retention(END, replace(RECORDS, **changed))  # type: ignore[arg-type]
+    assert plan.kept is not None
+    assert len(plan.tables) + len(plan.kept) <= 1
+    found: list[BaseInput | str] = [*plan.tables, *plan.kept.values()]
+    return found[0] if found else None
+
+
+def test_a_table_is_compacted_from_its_newest_copy_on() -> None:
+    found = planned(history=history(copy(COMPLETE, 4, 5), copy(COMPLETE, 5, 10), copy(COMPLETE, 6, 150)))
+    assert isinstance(found, BaseInput)
+    assert (found.end_lsn, found.copy and found.copy.id, found.is_gone) == (END, 5, False)
+    assert planned(bases={NAME: LSN(101)}) is None
+    assert planned(relations=[relation(lsn=101)]) is None
+    without = planned(history=history())
+    assert isinstance(without, BaseInput)
+    assert without.copy is None
+
+
+def test_a_table_that_is_behind_keeps_what_it_lacks() -> None:
+    behind = replace(RECORDS.manifest, entries=(entry(applied=50, is_behind=True),))
+    found = planned(manifest=behind)
+    assert isinstance(found, BaseInput)
+    assert found.end_lsn == LSN(50)
+    assert planned(manifest=replace(RECORDS.manifest, entries=())) == "silver does not show it"
+
+
+@pytest.mark.parametrize(
+    ("states", "gaps", "reason"),
+    [
+        ((copy(COMPLETE, 5, 10), copy(READING, 6, 20)), (), "a copy of it is not complete"),
+        (
+            (copy(COMPLETE, 5, 10), copy(COMPLETE, 6, 20, ranges=(KeyRange(("1",), ("1",)),))),
+            (),
+            "some of its keys were copied again",
+        ),
+        ((copy(DROPPED, 5, 10),), (), "it is not published any more, and silver still has it"),
+        ((copy(COMPLETE, 5, 10),), (Gap(LSN(20), LSN(30), ""),), "it waits for a copy"),
+        (
+            (copy(COMPLETE, 4, 5), copy(DROPPED, 5, 8), copy(READING, 6, 9)),
+            (),
+            "a copy of it is not complete",
+        ),
+    ],
+)
+def test_what_is_still_needed_is_kept(
+    states: tuple[CopyState, ...], gaps: tuple[Gap, ...], reason: str
+) -> None:
+    assert planned(history=history(*states, gaps=gaps)) == reason
+
+
+def test_a_renamed_table_is_kept() -> None:
+    plan = plan_retention(END, replace(RECORDS, relations=[relation(), relation("u")]))
+    assert plan.tables == ()
+    assert set((plan.kept or {}).values()) == {"it was renamed"}
+
+
+def test_a_table_that_is_gone_from_source_and_silver_goes() -> None:
+    found = planned(history=history(copy(COMPLETE, 5, 10), copy(DROPPED, 6, 20)), registered=())
+    assert isinstance(found, BaseInput)
+    assert found.is_gone
+    lately = planned(history=history(copy(DROPPED, 6, 150)), registered=())
+    assert lately == "it was published until lately"
+
+
+def test_the_lsn_is_that_of_the_newest_manifest_that_is_old_enough() -> None:
+    manifests = [(LSN(10 * n), NOW - timedelta(days=40 - n)) for n in range(1, 30)]
+    assert last_expired(manifests, MONTH, NOW) == LSN(100)
+    assert last_expired(manifests[20:], MONTH, NOW) == INVALID
+
+
+def test_runs_are_a_tenth_of_the_retention_apart() -> None:
+    assert is_due(MONTH, None, NOW)
+    assert is_due(MONTH, NOW - timedelta(days=3), NOW)
+    assert not is_due(MONTH, NOW - timedelta(days=2), NOW)
+
+
+def test_bases_say_from_where_on_bronze_is_complete() -> None:
+    other = TableName("public", "u")
+    bases = BaseHistory({NAME: Base(NAME, LSN(10), 5), other: Base(other, LSN(30))})
+    assert (bases.lsn, bases.lsn_of(NAME), bases.lsn_of(TableName("public", "v"))) == (
+        LSN(30),
+        LSN(10),
+        INVALID,
+    )
+    assert [bases.may_lack_rows(NAME, copy_id) for copy_id in (4, 5, 6)] == [True, True, False]
+    assert bases.may_lack_rows(other, 9)
+    assert BaseHistory({}).lsn == INVALID
