@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipeline.config.config import Maintenance
+from pipeline.config.jobs import Maintenance
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.maintenance import Maintained
 

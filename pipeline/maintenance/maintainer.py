@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pipeline.bronze.merge import changes_layout, plan_changes
-from pipeline.config.config import Maintenance
+from pipeline.config.jobs import Maintenance
 from pipeline.delta import native_write
 from pipeline.delta.checkpoints import cleans_up, expired_files, superseded_checkpoints, superseded_checksums
 from pipeline.delta.log_retention import (

@@ -8,7 +8,7 @@
   `key_bounds` (by which it skips files) and `writer_choice` (Spark or not) are pure
 - writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and
   `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes, and
-  `data_layout` chooses the files that it reads and their size
+  `data_layout` chooses the files that it reads and their size; `clustering`, those to sort by key
 - one table: `batch_writer` plans a range completely, then carries it out; `table` applies ranges, starts from
   a copy, rebuilds; `swap` replaces all rows in one commit
 - bronze: `base_rows` chooses the rows that are left when older changes are compacted

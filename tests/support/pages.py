@@ -183,7 +183,7 @@ MAINTAINED = MaintenanceSummary(
         MaintainedTable("bronze/relations"),
         MaintainedTable(str(HOSTILE), failure="The file part-1 is missing. Restore the file."),
         MaintainedTable(str(WIDE_LETTERS), needs_spark="widened columns"),
-        MaintainedTable(str(LONG), merged=20, merged_into=1),
+        MaintainedTable(str(LONG), merged=20, merged_into=1, sorted=1_112),
     ),
     dry_run=True,
 )

@@ -6,14 +6,18 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pipeline.bronze import spool as spool_module
+from pipeline.bronze import writer
 from pipeline.bronze.staged_files import FOLDERS
-from pipeline.bronze.writer import BronzeWriter
-from pipeline.config.config import Copying, Ingest
+from pipeline.config.config import Copying
+from pipeline.config.jobs import Ingest
+from pipeline.delta.commit_files import commit_files
 from pipeline.delta.data_files import DataFile
+from pipeline.delta.table import LakeTable
 from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.ingest import capture as capture_module
 from pipeline.postgres.replication import walsender as walsender_module
@@ -36,15 +40,14 @@ class HeldCommits:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: TxnKind) -> None:
         self.is_waiting, self._free = threading.Event(), threading.Event()
-        commit = BronzeWriter.commit
 
-        def hold(writer: BronzeWriter, files: list[DataFile], *commits: TableCommit) -> None:
+        def hold(table: LakeTable, files: list[DataFile], *commits: TableCommit, **options: Any) -> None:
             if files and commits[0].txn.kind is kind:
                 self.is_waiting.set()
                 self._free.wait(120)
-            commit(writer, files, *commits)
+            commit_files(table, files, *commits, **options)
 
-        monkeypatch.setattr(BronzeWriter, "commit", hold)
+        monkeypatch.setattr(writer, "commit_files", hold)
 
     def let_go(self) -> None:
         self._free.set()

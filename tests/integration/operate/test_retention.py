@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.config import BronzeLog
+from pipeline.config.jobs import BronzeLog
 from pipeline.crash_steps import RetentionStep
 from pipeline.operate.forget import run_forget
 from pipeline.operate.maintain import MaintenanceSummary, run_maintenance

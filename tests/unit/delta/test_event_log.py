@@ -45,7 +45,7 @@ def test_an_event_that_another_process_recorded_is_not_recorded_again(lake: Lake
 
 
 def test_only_files_that_are_new_are_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = log_of(lake)
+    log, other = log_of(lake), log_of(lake)
     for number in range(5):
         log.record([event(number)])
     read: list[int] = []
@@ -59,7 +59,11 @@ def test_only_files_that_are_new_are_read(lake: Lake, monkeypatch: pytest.Monkey
     monkeypatch.setattr(LakeTable, "rows", counted)
     log.record([event(5)])
     log.record([event(6)])
-    assert read == [1, 1]  # the row before
+    assert sum(read) == 0  # it knows its own
+    other.record([event(7)])
+    read.clear()
+    log.record([event(8)])
+    assert read == [1]  # the other's
 
 
 def test_a_table_that_was_removed_is_read_again(lake: Lake) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.config import Maintenance
+from pipeline.config.jobs import Maintenance
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.due import Candidate, due_tables

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pipeline.apply.applier import Applier
-from pipeline.config.config import Maintenance
+from pipeline.config.jobs import Maintenance
 from pipeline.delta import native_write
 from pipeline.delta.log_retention import FILE_RETENTION, LOG_RETENTION
 from pipeline.delta.native_commit import SYNC_VARIABLE
