@@ -35,7 +35,7 @@ from pipeline.delta.vacuum import find_unneeded, remove_files
 from pipeline.errors import report_error
 from pipeline.maintenance.write_gate import BusyError
 from pipeline.silver.clustering import clustered_layout, may_be_clustered, plan_clustering
-from pipeline.silver.data_layout import file_size
+from pipeline.silver.data_layout import file_size, small_size
 from pipeline.silver.writer_choice import unsupported_feature
 
 _CHANGES = "bronze/changes"
@@ -191,7 +191,7 @@ class Maintainer:
         if silver_bytes is None:
             return MergeLimits(few, small, _MERGED_FILE * small)
         size = file_size(silver_bytes)
-        return MergeLimits(few, min(small, size // _MERGED_FILE), min(_MERGED_FILE * small, size))
+        return MergeLimits(few, min(small, small_size(silver_bytes)), min(_MERGED_FILE * small, size))
 
     def _set_retention(self, table: LakeTable) -> None:
         """Set how long an own table keeps old versions, unless its owner has set that."""

@@ -37,9 +37,9 @@ def file_size(table_bytes: int) -> int:
     return max(_LEAST_FILE_SIZE, min(FILE_SIZE, table_bytes // _FILES))
 
 
-def is_small(size: int, table_bytes: int) -> bool:
-    """Return whether a file is so small that it should be compacted with others."""
-    return size < file_size(table_bytes) // 4
+def small_size(table_bytes: int) -> int:
+    """Return below how many bytes a file should be compacted with others."""
+    return file_size(table_bytes) // 4
 
 
 class FileChoice:

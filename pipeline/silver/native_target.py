@@ -18,12 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.delta.data_files import DataFile, DataFiles, arrow_columns, read_data_file, write_data_file
+from pipeline.delta.merge import merge_groups, plain_layout, plan_table
+from pipeline.delta.merge_plan import MergeLimits
 from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, remove_uncommitted
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError, report_error
-from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, is_small
+from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, small_size
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql
@@ -411,46 +413,11 @@ def _merge_parameters(write: Write, fold: Fold) -> dict[str, str]:
 
 
 def compact_small_files(table: LakeTable) -> None:
-    """Compact the small files of a table if there are many, in a commit that changes no row."""
+    """Compact the small files of a table if there are many, in commits that change no row."""
     snapshot = table.snapshot()
-    assert table.local_path is not None
     table_bytes = sum(int(add["size"]) for add in snapshot.files.values())
-    small = [add for add in snapshot.files.values() if is_small(int(add["size"]), table_bytes)]
-    if len(small) < _MOST_SMALL_FILES:
-        return
-    arrow = arrow_columns(TableSchema.of_json(snapshot.schema_string))
-    added: list[DataFile] = []
-    removed: list[Mapping[str, Any]] = []
+    limits = MergeLimits(_MOST_SMALL_FILES, small_size(table_bytes), file_size(table_bytes))
     try:
-        for group in _groups(small, file_size(table_bytes)):
-            rows = pa.concat_tables(
-                _read_file(data_path(table.local_path, add["path"]), arrow) for add in group
-            )
-            added += [write_data_file(table.folder, part) for part in _split(rows)]
-            removed += group
-        metrics = {
-            "numAddedFiles": len(added),
-            "numRemovedFiles": len(removed),
-            "numAddedBytes": sum(file.size for file in added),
-            "numRemovedBytes": sum(int(add["size"]) for add in removed),
-        }
-        parameters = {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": "true"}
-        actions = [remove_action(add, data_change=False) for add in removed]
-        actions += [file.action(data_change=False) for file in added]
-        table.commit(snapshot, actions, {}, Operation("OPTIMIZE", parameters, _texts(metrics)))
+        merge_groups(table, snapshot, plan_table(snapshot, limits), plain_layout(snapshot))
     except Exception as error:  # the rows are committed: the next write tries again
-        remove_uncommitted(table.folder, snapshot.version, [file.name for file in added], error)
         report_error(error)
-
-
-def _groups(files: Sequence[Mapping[str, Any]], most: int) -> list[list[Mapping[str, Any]]]:
-    """Return the files in groups that become one file of at most so many bytes each."""
-    groups: list[list[Mapping[str, Any]]] = [[]]
-    size = 0
-    for add in files:
-        if groups[-1] and size + int(add["size"]) > most:
-            groups.append([])
-            size = 0
-        groups[-1].append(add)
-        size += int(add["size"])
-    return groups

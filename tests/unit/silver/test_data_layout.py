@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.delta.data_files import arrow_columns, statistics_of
 from pipeline.delta.schema import TableSchema
-from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, is_small, may_have
+from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, may_have, small_size
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.key_bounds import changed_values
@@ -137,5 +137,4 @@ def test_without_sure_statistics_every_file_is_read(session: DuckSql) -> None:
 )
 def test_files_grow_only_with_tables_that_would_have_many(table: int, size: int) -> None:
     assert file_size(table) == size
-    assert is_small(size // 4 - 1, table)
-    assert not is_small(size // 4, table)
+    assert small_size(table) == size // 4
