@@ -17,7 +17,7 @@ from typing import Any
 
 from pipeline.delta.sql import to_microseconds
 from pipeline.silver.duckdb_sql import DuckSql
-from pipeline.silver.fold import Fold
+from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.write import FOLDED
 
 FILE_SIZE = 128 << 20  # bytes of a file at most
@@ -29,6 +29,7 @@ _TIMES = frozenset({"TIMESTAMP", "TIMESTAMP_NTZ"})
 # other writers round the statistics of wider ones
 _DECIMAL = re.compile(r"DECIMAL\((\d|1[0-5]),\d+\)")
 _MILLISECOND = 1000  # microseconds, by which Spark may cut off the bounds of times
+_COMPARED_COLUMNS = 16  # whose statistics choose files if whole rows are compared
 _CACHED_FILES = 1 << 15
 
 
@@ -43,18 +44,43 @@ def small_size(table_bytes: int) -> int:
 
 
 class FileChoice:
-    """Chooses the files that may have rows with the keys of `folded`, by their statistics."""
+    """Chooses files by their statistics: those that may have one of some values in every column.
 
-    def __init__(self, session: DuckSql, fold: Fold) -> None:
-        self._values: list[list[Any]] = []  # sorted distinct values by column
-        columns = []
-        for name, i in zip(fold.key_names, fold.key, strict=True):
-            ddl = fold.columns[i].type.ddl
-            if (value := _value(name, ddl)) is not None:
-                query = f"SELECT DISTINCT {value} AS v FROM {FOLDED} WHERE {name} IS NOT NULL"
-                self._values.append(sorted(session.table(query).column(0).to_pylist()))
-                columns.append((fold.columns[i].name, ddl in _TIMES))
-        self._columns = tuple(columns)
+    `values` are sorted distinct values by column, as `file_bounds` sorts them; `types` are their types.
+    """
+
+    def __init__(self, values: Mapping[str, Sequence[Any]], types: Mapping[str, str]) -> None:
+        self._values = list(values.values())
+        self._columns = tuple((name, types[name] in _TIMES) for name in values)
+
+    @staticmethod
+    def of_keys(session: DuckSql, fold: Fold) -> FileChoice:
+        """Return what chooses the files that may have rows with the keys of `folded`."""
+        types = {fold.columns[i].name: fold.columns[i].type.ddl for i in fold.key}
+        values = {
+            column: _distinct(session, value, f"{FOLDED} WHERE {name} IS NOT NULL")
+            for name, (column, ddl) in zip(fold.key_names, types.items(), strict=True)
+            if (value := _value(name, ddl)) is not None
+        }
+        return FileChoice(values, types)
+
+    @staticmethod
+    def of_rows(session: DuckSql, fold: Fold, rows: str) -> FileChoice:
+        """Return what chooses the files that may have rows equal to those of a query, texts x0….
+
+        A column counts if none of its values is NULL, and all fit.
+        """
+        found = _typed_texts(session, fold)
+        if not found:
+            return FileChoice({}, {})
+        tests = ", ".join(f"coalesce(bool_and({typed} IS NOT NULL), true)" for _, typed in found)
+        are_sure = session.table(f"SELECT list_value({tests}) AS sure FROM ({rows}) AS r").column(0)[0]
+        values = {
+            column.name: _distinct(session, _value(typed, column.type.ddl), f"({rows}) AS r")
+            for (column, typed), is_sure in zip(found, are_sure.as_py(), strict=True)
+            if is_sure
+        }
+        return FileChoice(values, {column.name: column.type.ddl for column, _ in found})
 
     def candidates(self, files: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the numbers of the files."""
@@ -65,9 +91,29 @@ class FileChoice:
         return all(any_between(values, *each) for values, each in zip(self._values, bounds, strict=True))
 
 
+def _typed_texts(session: DuckSql, fold: Fold) -> list[tuple[FoldColumn, str]]:
+    """Return columns by whose statistics rows can be found, with SQL for the values of their texts."""
+    found = [
+        (column, f"({column.type.value(f'x{i}', session.engine)})")
+        for i, column in enumerate(fold.columns)
+        if column.indexes and has_sure_bounds(column.type.ddl)
+    ]
+    return found[:_COMPARED_COLUMNS]
+
+
+def _distinct(session: DuckSql, value: str | None, source: str) -> list[Any]:
+    found = session.table(f"SELECT DISTINCT {value} AS v FROM {source}")
+    return sorted(found.column(0).to_pylist())
+
+
 def has_sure_bounds(ddl: str) -> bool:
     """Return whether the statistics of a column of this type show where a value is."""
     return _value("", ddl) is not None
+
+
+def has_sure_column(fold: Fold) -> bool:
+    """Return whether the statistics of a column show which files may have a row."""
+    return any(column.indexes and has_sure_bounds(column.type.ddl) for column in fold.columns)
 
 
 def file_bounds(file: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[tuple[Any, Any], ...]:

@@ -405,7 +405,7 @@ class FoldSql:
             # Silver is read only for images whose rows are removed; the others grow by `net`.
             image = image_of_row(self.fold.columns, "t", self.engine)
             images = f"SELECT {image} AS image FROM {silver} AS t"
-            reduced = f"SELECT image FROM {net} WHERE lowest < 0"
+            reduced = f"SELECT image FROM ({reduced_images(net)}) AS r"
             counts = (
                 f"SELECT i.image AS image, count(*) AS silver_count FROM ({images}) AS i "
                 f"JOIN ({reduced}) AS d ON i.image = d.image GROUP BY i.image"
@@ -442,6 +442,11 @@ class FoldSql:
     def silver_values(self) -> list[str]:
         """Return the source's columns of silver's rows `t` as c0…"""
         return [f"t.{self.engine.quoted(c.name)} AS c{i}" for i, c in enumerate(self.fold.columns)]
+
+
+def reduced_images(net: str) -> str:
+    """Return the images of which rows of silver may be removed, with their texts x0…"""
+    return f"SELECT * FROM {net} WHERE lowest < 0"
 
 
 def _select(*columns: str, source: str) -> str:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,10 @@ from pipeline.errors import LakeError, report_error
 from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, small_size
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold
-from pipeline.silver.fold_sql import FoldSql
+from pipeline.silver.fold_sql import FoldSql, reduced_images
 from pipeline.silver.step_writer import Target
 from pipeline.silver.write import FOLDED, Write, WriteKind, same_keys
+from pipeline.silver.writer_choice import MOST_COMPARED_BYTES
 
 ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
 _MOST_BYTES_IN_MEMORY = 512 << 20  # of the values of a file, or of all that are compared
@@ -91,18 +93,22 @@ class NativeTarget(Target):
         if self._has_silver:
             return
         self._has_silver = True
-        chosen = FileChoice(self.session, fold).candidates(self._files)
+        chosen = FileChoice.of_keys(self.session, fold).candidates(self._files)
         self._require_few([self._files[number] for number in chosen])
         names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
         self._add_silver(chosen, names)
 
     def define_silver_rows(self, fold: Fold) -> None:
-        self._require_few(self._files)
-        self._add_silver(range(len(self._files)), self._schema.names)
+        chosen: Sequence[int] = range(len(self._files))
+        if len(chosen) > 1:
+            choice = FileChoice.of_rows(self.session, fold, reduced_images("net"))
+            chosen = choice.candidates(self._files)
+        self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
+        self._add_silver(chosen, self._schema.names)
 
-    def _require_few(self, files: Sequence[Mapping[str, Any]]) -> None:
+    def _require_few(self, files: Sequence[Mapping[str, Any]], most_bytes: float = inf) -> None:
         size = sum(int(file["size"]) for file in files)
-        if self._most_bytes is not None and size > self._most_bytes:
+        if self._most_bytes is not None and size > min(self._most_bytes, most_bytes):
             raise NotNative(f"{size} bytes of files may have changed rows")
 
     def _add_silver(self, numbers: Sequence[int], names: Sequence[str]) -> None:

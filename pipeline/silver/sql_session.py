@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from pipeline.engine import Engine
+from pipeline.engine import SPARK, Engine
 from pipeline.silver.fold_sql import FoldSql
 
 
@@ -66,9 +66,15 @@ def follow_key_changes(session: SqlSession, sql: FoldSql) -> None:
     session.define("moved", sql.typed("inherited", has_base_keys=True))
 
 
-def count_images(session: SqlSession, sql: FoldSql, silver: str | None) -> None:
-    """Fold `changes` as a multiset: define `signed`, and `counted`, the number of each image's rows."""
+def net_images(session: SqlSession, sql: FoldSql) -> None:
+    """Fold `changes` as a multiset: define `signed`, and `net`, how many rows of each image they leave."""
     (version,) = sql.fold.versions
     session.define("signed", sql.signed_rows("changes", version))
-    session.define("net", sql.net_counts("signed"))
+    # Spark reads it once
+    name = session.define if session.engine is SPARK else session.compute
+    name("net", sql.net_counts("signed"))
+
+
+def count_images(session: SqlSession, sql: FoldSql, silver: str | None) -> None:
+    """Define `counted`: `net` with the number of each image's rows in silver, and their number afterwards."""
     session.compute("counted", sql.with_silver_counts("net", silver))

@@ -22,7 +22,13 @@ from pipeline.metadata.registry import Records
 from pipeline.silver import write as write_module
 from pipeline.silver.fold import INHERITED, UNKNOWN, Fold
 from pipeline.silver.fold_sql import ABSENT, FoldSql
-from pipeline.silver.sql_session import SqlSession, count_images, fold_by_key, follow_key_changes
+from pipeline.silver.sql_session import (
+    SqlSession,
+    count_images,
+    fold_by_key,
+    follow_key_changes,
+    net_images,
+)
 from pipeline.silver.write import (
     FOLDED,
     KeyRangesUnusable,
@@ -59,7 +65,7 @@ class Target(ABC):
 
     @abstractmethod
     def define_silver_rows(self, fold: Fold) -> None:
-        """Define `silver` with all rows."""
+        """Define `silver`: its rows, or at least those that equal images of `net` which are reduced."""
 
     @abstractmethod
     def commit_rows(self, write: Write, fold: Fold) -> None:
@@ -126,9 +132,10 @@ class StepWriter:
     def _write_multiset(self, write: Write) -> int:
         session, plain = self._session, keyless(write.fold)
         merges = write.kind is WriteKind.MERGE_ROWS
+        sql = self._sql(write.fold)
+        net_images(session, sql)
         if merges:
             self._target.define_silver_rows(write.fold)
-        sql = self._sql(write.fold)
         count_images(session, sql, "silver" if merges else None)
         self._record_absent(write.commit)
         session.define("added", sql.added_rows("counted"))

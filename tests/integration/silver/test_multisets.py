@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.support.pipelines import Pipeline
+from tests.support.files import unreadable
+from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -37,3 +40,33 @@ def test_rows_leave_a_wide_table(pipeline: Pipeline) -> None:
     pipeline.run("DELETE FROM wide WHERE c0 = 1", "UPDATE wide SET c59 = 1 WHERE ctid = '(0,2)'")
     pipeline.catch_up()
     pipeline.assert_equal("wide")
+
+
+def test_only_files_that_may_have_an_equal_row_are_read(make_pipeline: MakePipeline) -> None:
+    pipeline = with_writer(make_pipeline(create_publication="all"), "native")
+    pipeline.ingest()
+    pipeline.run(
+        "CREATE TABLE t (id int, at timestamptz, big text, flag boolean)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+    )
+    folder = pipeline.path("silver", "public", "t")
+    files: list[set[Path]] = []
+    for number in range(3):
+        known = {path for each in files for path in each}
+        pipeline.run(
+            f"INSERT INTO t SELECT g, '2024-01-0{number + 1}Z', nullif(g % 2, 0) || 'big', NULL "
+            f"FROM generate_series({100 * number + 1}, {100 * number + 100}) AS g"
+        )
+        pipeline.run(f"INSERT INTO t VALUES ({100 * number + 1}, '2024-01-0{number + 1}Z', '1big')")
+        pipeline.catch_up()
+        files.append(set(folder.glob("*.parquet")) - known)
+    with unreadable(files[0] | files[2]):
+        pipeline.run(
+            "UPDATE t SET flag = true WHERE id IN (110, 111)",  # a NULL, and a value
+            "DELETE FROM t WHERE ctid = (SELECT ctid FROM t WHERE id = 101 LIMIT 1)",  # one of two equal rows
+        )
+        assert pipeline.catch_up().exit_code(strict=True) == 0
+    pipeline.assert_equal("t")
+    pipeline.run("UPDATE t SET id = id + 1000 WHERE id % 50 = 0", "DELETE FROM t WHERE id = 1")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")

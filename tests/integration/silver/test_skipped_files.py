@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from pipeline.delta.table import LakeTable
 from pipeline.silver import key_bounds
+from tests.support.files import unreadable
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -29,23 +28,6 @@ KEYS = {
         *("2022-01-01 12:00:00.0005", "2022-01-01"),
     ),
 }
-
-
-@contextmanager
-def unreadable(paths: set[Path]) -> Iterator[None]:
-    """Let files have the same size and no content for a block."""
-    contents = {path: path.read_bytes() for path in paths}
-    checksums = {path: path.with_name(f".{path.name}.crc") for path in paths}
-    texts = {path: path.read_bytes() for path in checksums.values() if path.exists()}
-    for path in texts:
-        path.unlink()
-    for path, content in contents.items():
-        path.write_bytes(bytes(len(content)))
-    try:
-        yield
-    finally:
-        for path, content in (contents | texts).items():
-            path.write_bytes(content)
 
 
 def files(pipeline: Pipeline, table: str) -> set[Path]:

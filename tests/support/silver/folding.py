@@ -25,7 +25,7 @@ from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import INHERITED, Fold
 from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.spark_sql import SparkSql
-from pipeline.silver.sql_session import SqlSession, count_images, fold_by_key, follow_key_changes
+from pipeline.silver.sql_session import SqlSession, count_images, fold_by_key, follow_key_changes, net_images
 from pipeline.silver.types import stored
 from pipeline.silver.write import MetadataNames, image_of_row
 from pipeline.silver.write_plan import Identity, TableInput, WriteStep, fold_signature, identity_of, plan_fold
@@ -221,6 +221,7 @@ class Folding:
     def bag(self, fold: Fold) -> Iterator[dict[str, Any]]:
         """Move copies as `StepWriter` does."""
         session, sql, columns = self.session, FoldSql(fold, self.session.engine), fold.columns
+        net_images(session, sql)
         count_images(session, sql, "silver")
         plain = Fold(tuple(replace(c, is_partial=False) for c in columns), (), fold.versions)
         session.define("added", sql.added_rows("counted"))

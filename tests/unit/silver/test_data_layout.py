@@ -41,7 +41,7 @@ def choose(session: DuckSql, kind: SilverType, keys: list[str], files: list[str]
     fold = Fold((FoldColumn("k", kind, {1: 0}),), (0,), (1,))
     values = ", ".join(f"({kind.value(session.engine.literal(key), session.engine)})" for key in keys)
     session.compute("folded", f"SELECT * FROM (VALUES {values}) AS v(k0)")
-    return FileChoice(session, fold).candidates([{"stats": stats} for stats in files])
+    return FileChoice.of_keys(session, fold).candidates([{"stats": stats} for stats in files])
 
 
 def stats(least: Any, greatest: Any) -> str:
@@ -129,6 +129,39 @@ def test_values_without_sure_statistics_are_left_out() -> None:
 def test_without_sure_statistics_every_file_is_read(session: DuckSql) -> None:
     assert choose(session, BOOLEAN, ["t"], [stats(False, False)]) == [0]
     assert choose(session, INT, ["1"], ["{}", '{"minValues": null}', stats(None, 0)]) == [0, 1]
+
+
+def test_equal_rows_are_found_by_every_column_without_null_and_misfit(session: DuckSql) -> None:
+    names = ("k", "n", "day", "flag")
+    columns = (INT, INT, DATE, BOOLEAN)
+    fold = Fold(
+        tuple(FoldColumn(n, t, {1: i}) for i, (n, t) in enumerate(zip(names, columns, strict=True))), (), (1,)
+    )
+    files = [
+        json.dumps({"minValues": {"k": k, "n": n, "day": day}, "maxValues": {"k": k + 9, "n": n, "day": day}})
+        for k, n, day in [
+            (0, 1, "2020-01-01"),
+            (10, 1, "2020-01-02"),
+            (20, 2, "2020-01-03"),
+            (10, 2, "2020-01-02"),
+        ]
+    ]
+
+    def chosen(*rows: tuple[str | None, ...]) -> list[int]:
+        texts = ", ".join(
+            "(" + ", ".join("NULL" if x is None else f"'{x}'" for x in row) + ")" for row in rows
+        )
+        query = f"SELECT * FROM (VALUES {texts}) AS v(x0, x1, x2, x3)"
+        return FileChoice.of_rows(session, fold, query).candidates([{"stats": each} for each in files])
+
+    assert chosen(("11", "1", "2020-01-02", "t")) == [1]
+    assert chosen(("11", None, "2020-01-02", "t")) == [1, 3]
+    assert chosen(("11", None, "infinity", "t"), ("12", "1", "2020-01-02", None)) == [1, 3]
+    assert chosen(("11", None, None, "t"), ("25", None, None, "t")) == [1, 2, 3]
+    assert chosen((None, None, None, "t")) == [0, 1, 2, 3]
+    assert chosen(("99", "1", "2020-01-02", "t")) == []
+    session.define("nothing", "SELECT NULL AS x0, NULL AS x1, NULL AS x2, NULL AS x3 WHERE false")
+    assert FileChoice.of_rows(session, fold, "SELECT * FROM nothing").candidates([{"stats": files[0]}]) == []
 
 
 @pytest.mark.parametrize(
