@@ -92,7 +92,7 @@ class MaintenanceProgress:
     """What a run maintained so far; `failures` are sentences by table, until a table is maintained again."""
 
     tables: int = 0
-    merged: int = 0  # files that are fewer now
+    merged: int = 0  # files that the tables have fewer now
     removed_files: int = 0
     removed_log_files: int = 0
     failures: dict[str, str] = field(default_factory=dict)
@@ -113,8 +113,8 @@ class MaintenanceProgress:
         lines = [f"maintenance of {name} failed: {text}" for name, text in sorted(self.failures.items())]
         if self.merged or self.removed_files or self.removed_log_files:
             lines.append(
-                f"maintained {format_count(self.tables, 'table')}: {format_count(self.merged, 'file')} less "
-                f"by merging, {format_count(self.removed_files, 'file')} and "
+                f"maintained {format_count(self.tables, 'table')}: {format_count(self.merged, 'file')} fewer "
+                f"after merging, {format_count(self.removed_files, 'file')} and "
                 f"{format_count(self.removed_log_files, 'log file')} removed"
             )
         return lines

@@ -4,7 +4,7 @@ A batch hands in one job for each table. Small tables come first, and among tabl
 oldest change has waited longest. Unless a batch must be whole, it ends `PATIENCE_SECONDS` after the last
 small table. A large table that is being written then stays busy: it keeps its thread, and a later batch takes
 its result. A large table that found no thread is left to the next batch. One thread is never given to a large
-table, so small ones always get on. If there is only one, every batch is whole.
+table, so small ones never wait for it. If there is only one, every batch is whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pipeline.config.scalars import MOST_AT_ONCE
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
-TABLES_AT_ONCE = 3
 PATIENCE_SECONDS = 1.0
 """How long a batch waits for slow tables: as long as a micro-batch waits for the next one at least."""
 WHOLE_PATIENCE_SECONDS = 10.0
@@ -55,7 +54,7 @@ class TablePool(Generic[Result]):
 
     def __init__(
         self,
-        threads: int = TABLES_AT_ONCE,
+        threads: int = 1,
         patience: float = PATIENCE_SECONDS,
         whole_patience: float = WHOLE_PATIENCE_SECONDS,
     ) -> None:

@@ -41,7 +41,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class BaseHistory:
-    """The newest base of each table, and when a run ended last."""
+    """The newest base of each table, and when a run recorded bases last."""
 
     tables: Mapping[TableName, Base]
     recorded_at: datetime | None = None

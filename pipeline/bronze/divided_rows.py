@@ -1,6 +1,6 @@
 """The rows of bronze files, divided by table: in memory up to a limit, and beyond it in a temporary file.
 
-The temporary file has no name, so nobody else opens it, and nothing remains of it however the process ends.
+The temporary file has no name: no other process opens it, and nothing remains of it however this one ends.
 """
 
 from __future__ import annotations

@@ -21,7 +21,15 @@ KEPT_SECONDS = 3600.0
 DAY = 86_400
 COMMITS = 2000
 _DEFAULT_SECONDS = 30.0 * DAY
-_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "week": 604_800.0}
+_UNITS = {
+    "microsecond": 1e-6,
+    "millisecond": 1e-3,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86_400.0,
+    "week": 604_800.0,
+}
 _DURATION = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?=\s|$)")
 
 
@@ -36,7 +44,7 @@ class LogRetention:
     def of(cls, configuration: Mapping[str, str]) -> LogRetention:
         """Return the retention that a table's properties set.
 
-        The number does not count once somebody else has set the duration.
+        The number does not count if the table's owner has set the duration.
         """
         seconds = seconds_of(configuration.get(LOG_RETENTION), _DEFAULT_SECONDS)
         is_ours = configuration.get(LOG_RETENTION) == configuration.get(SET_BY_US)
@@ -44,7 +52,7 @@ class LogRetention:
         return cls(seconds, int(text) if text.isascii() and text.isdigit() else 0)
 
     def is_expired(self, age: float, newer: int) -> bool:
-        """Return whether a version goes that is so many seconds old, with so many newer ones."""
+        """Return whether a version expires that is `age` seconds old, with so many newer ones."""
         if age > self.seconds:
             return True
         return 0 < self.commits <= newer and age > KEPT_SECONDS
@@ -53,7 +61,7 @@ class LogRetention:
 def short_log(seconds: int = DAY, commits: int = COMMITS) -> dict[str, str]:
     """Return the properties of a table of the pipeline's own: its readers need few old versions.
 
-    `seconds` is also how long files stay on disk that left the table. 0 sets no durations, or no number.
+    `seconds` is also how long files that left the table stay on disk. 0 sets no durations, or no number.
     """
     text = f"interval {seconds} seconds"
     durations = {LOG_RETENTION: text, FILE_RETENTION: text, SET_BY_US: text} if seconds else {}

@@ -16,6 +16,11 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+def from_seconds(seconds: float) -> datetime:
+    """Return a time, given in seconds since 1970, in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
 def from_microseconds(microseconds: int) -> datetime:
     """Return a result of `unix_micros` as a time in UTC."""
     return EPOCH + microseconds * _MICROSECOND

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from urllib.parse import unquote
 
 from pipeline.delta.checkpoint_files import Checkpoint, LogFiles, commit_name, list_log
 from pipeline.delta.file_list import Add, Files, FileStore
+from pipeline.delta.log_retention import seconds_of
 from pipeline.errors import LakeError
 
 _ATTEMPTS = 5  # to read a log whose files are removed meanwhile
@@ -29,16 +29,6 @@ _IDLE_COMMITS = 256  # after so many, an unused list of files is dropped
 # With these a log is not all there is to a table's versions.
 _UNREADABLE_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
 _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
-_MILLISECONDS = {
-    "microsecond": 0.001,
-    "millisecond": 1,
-    "second": 1000,
-    "minute": 60_000,
-    "hour": 3_600_000,
-    "day": 86_400_000,
-    "week": 7 * 86_400_000,
-}
-_INTERVAL = re.compile(r"([0-9]+)\s+([a-z]+?)s?(?=\s|$)")
 
 
 def local_path(url: str) -> str:
@@ -147,18 +137,12 @@ class _State:
         text = (self.metadata.get("configuration") or {}).get("delta.setTransactionRetentionDuration")
         if text is None:
             return {app_id: version for app_id, (version, _) in self.txns.items()}
-        oldest = time.time() * 1000 - _milliseconds(text)
+        oldest = (time.time() - seconds_of(text, 0.0)) * 1000
         return {
             app_id: version
             for app_id, (version, updated) in self.txns.items()
             if updated is not None and updated > oldest
         }
-
-
-def _milliseconds(text: str) -> float:
-    """Return how long an interval like `interval 30 days` is."""
-    found = _INTERVAL.findall(text.lower().replace("interval", " "))
-    return sum(int(number) * _MILLISECONDS.get(unit, 0) for number, unit in found)
 
 
 class _IncompleteLog(LakeError):

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from pipeline.config.config import Config
+from pipeline.delta.sql import from_seconds
 from pipeline.delta.table import Lake
 from pipeline.errors import report_error
 from pipeline.maintenance.due import Candidate, due_tables
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BUDGET_SECONDS = 5.0
 """How long a scheduled run maintains tables at its end; a merge that has begun ends first."""
-_LOOK_SECONDS = 60.0  # between two looks of a continuous run
+_CHECK_SECONDS = 60.0  # how often a continuous run checks what is due
 _MOST_REST = 5.0  # seconds between two tables of a continuous run
 
 
@@ -97,7 +97,7 @@ class JobMaintenance:
             thread.join()
 
     def _follow(self) -> None:
-        pause = min(_LOOK_SECONDS, float(max(self._rules.every, 1)))
+        pause = min(_CHECK_SECONDS, float(max(self._rules.every, 1)))
         while not self._ending.wait(pause) and not self._stop.is_set():
             self.run(None)
 
@@ -105,7 +105,7 @@ class JobMaintenance:
         return self._stop.is_set() or self._ending.is_set()
 
     def _run(self, is_over: Callable[[], bool], *, is_gentle: bool) -> None:
-        now = datetime.fromtimestamp(self._clock(), timezone.utc)
+        now = from_seconds(self._clock())
         due = due_tables(self._candidates(), self._records.read(), now, self._rules)
         if not due:
             return
@@ -115,10 +115,8 @@ class JobMaintenance:
         keys = SilverKeys(self._lake)
         maintainer = Maintainer(
             self._rules,
-            False,
-            False,
-            is_over,
-            self._clock,
+            should_stop=is_over,
+            clock=self._clock,
             key_of=keys.of,
             committing=self._gate.exchanging,
         )
@@ -155,7 +153,7 @@ class JobMaintenance:
         spark = f"{found.table} has {found.needs_spark}. Run pgdelta maintain --spark."
         return Maintained(
             found.table,
-            datetime.fromtimestamp(self._clock(), timezone.utc),
+            from_seconds(self._clock()),
             found.version,
             found.files_before,
             found.files_after,

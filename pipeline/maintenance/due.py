@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pipeline.config.jobs import Maintenance
+from pipeline.delta.log_retention import DAY
 from pipeline.delta.table import LakeTable
 from pipeline.metadata.maintenance import Maintained
-
-DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A table that a job may maintain; `version` returns its newest one, -1 if there is no table.
 
-    `is_own` is false for silver. `event_name` is its schema and table, or the folder and name of an own one.
+    `is_own` is false for silver. `event_name` is its schema and table; of a table of the pipeline's own, the
+    folder and name.
     """
 
     name: str

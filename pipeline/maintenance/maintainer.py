@@ -67,7 +67,7 @@ class MaintainedTable:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether nothing was done, and nothing is to be said."""
+        """Whether nothing was done, and there is nothing to report."""
         counts = self.merged, self.sorted, self.removed_files, self.removed_log_files
         return not any(counts) and self.needs_spark is None and self.failure is None
 
@@ -91,10 +91,10 @@ class Maintainer:
     """
 
     rules: Maintenance
-    dry_run: bool
-    by_spark: bool
     should_stop: Callable[[], bool]
     clock: Callable[[], float]
+    dry_run: bool = False
+    by_spark: bool = False
     key_of: Callable[[str], Sequence[str]] = _no_key
     committing: Callable[[str], AbstractContextManager[None]] = _always
 

@@ -10,7 +10,7 @@ from pipeline.metadata.registry import Records
 
 
 class SilverKeys:
-    """Reads the keys of all tables when the first one is asked for."""
+    """The keys of all tables, read when the first one is needed."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake

@@ -19,12 +19,13 @@ from rich.console import Console
 
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
+from pipeline.delta.sql import from_seconds
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, report_error
 from pipeline.maintenance.lake_tables import own_tables, silver_tables
 from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
 from pipeline.maintenance.silver_keys import SilverKeys
-from pipeline.operate.retention import Compaction, compact_bronze, utc
+from pipeline.operate.retention import Compaction, compact_bronze
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
 if TYPE_CHECKING:
@@ -135,7 +136,14 @@ def run_maintenance(
         except Exception as error:
             failure = report_error(error)
     keys = SilverKeys(lake)
-    maintainer = Maintainer(config.maintenance, dry_run, by_spark, stop.is_set, clock, key_of=keys.of)
+    maintainer = Maintainer(
+        config.maintenance,
+        should_stop=stop.is_set,
+        clock=clock,
+        dry_run=dry_run,
+        by_spark=by_spark,
+        key_of=keys.of,
+    )
     tables = [(name, table, True) for name, table in own_tables(lake)] if not globs else []
     tables += [(name, table, False) for name, table in silver_tables(lake, globs)]
     if globs and not tables:
@@ -156,4 +164,4 @@ def _compact(config: Config, lake: Lake, retention: int, now: float, *, dry_run:
     bronze = Bronze(lake, config.pipeline)
     if not bronze.changes.exists() or bronze.captured_offset() is None:
         return Compaction()
-    return compact_bronze(bronze, retention, utc(now), dry_run=dry_run)
+    return compact_bronze(bronze, retention, from_seconds(now), dry_run=dry_run)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _RAW = ("raw_old", "raw_new")
+_READ = (*LOADED_COLUMNS, "schema_name", "table_name", *_RAW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,6 @@ def _choose(bronze: Bronze, plan: RetentionPlan, snapshot: Snapshot, rows: BaseR
     return chosen
 
 
-_READ = (*LOADED_COLUMNS, "schema_name", "table_name", *_RAW)
-
-
 def _load(
     found: pa.Table,
     number: int,
@@ -195,7 +193,7 @@ def _load(
     rows: BaseRows,
     chosen: _Chosen,
 ) -> None:
-    """Load what a row group has of the tables up to an LSN, and note the messages that go."""
+    """Load what a row group has of the tables up to an LSN, and record the messages that go."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -266,7 +264,7 @@ def _commit(
     found: Compaction,
 ) -> int:
     """Replace the files that change by new ones in one commit, and return how many there are."""
-    place = bronze.changes
+    table = bronze.changes
     files: list[DataFile] = []
     removes: list[Action] = []
     try:
@@ -278,9 +276,9 @@ def _commit(
         metrics = {"numDeletedRows": str(found.removed_rows), "numRemovedFiles": str(len(removes))}
         operation = Operation("DELETE", {"predicate": "[]"}, metrics, json.dumps(metadata))
         adds = [file.action(data_change=False) for file in files]
-        place.commit(snapshot, [*removes, *adds], {}, operation)
+        table.commit(snapshot, [*removes, *adds], {}, operation)
     except BaseException as error:
-        remove_uncommitted(place.folder, snapshot.version, [file.name for file in files], error)
+        remove_uncommitted(table.folder, snapshot.version, [file.name for file in files], error)
         raise
     return len(files)
 
@@ -336,8 +334,3 @@ def _replace(group: pa.Table, values: pa.Table) -> pa.Table:
             column = pa.nulls(group.num_rows, kind)
         group = group.set_column(CHANGES.get_field_index(name), CHANGES.field(name), column)
     return group
-
-
-def utc(seconds: float) -> datetime:
-    """Return a time, given in seconds since 1970."""
-    return datetime.fromtimestamp(seconds, timezone.utc)

@@ -71,7 +71,7 @@ def test_scheduled_runs_keep_few_files(shop: Pipeline, writer: WriterSetting) ->
 
 
 def test_continuous_runs_maintain_what_they_write(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.maintenance.background._LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("pipeline.maintenance.background._CHECK_SECONDS", 0.2)
     stop = threading.Event()
     with ThreadPoolExecutor(2) as pool:
         capturing = pool.submit(shop.ingest, trigger="continuous", stop=stop)

@@ -128,8 +128,8 @@ def test_due_tables_are_maintained_once_in_an_interval(grown: NativeLake) -> Non
     maintenance.run()
     assert (progress.tables, reports) == (1, [1])
     assert progress.lines() == [
-        f"maintained 1 table: {before - changes_count(grown)} files less by merging, 0 files and 0 log files "
-        "removed"
+        f"maintained 1 table: {before - changes_count(grown)} files fewer after merging, "
+        "0 files and 0 log files removed"
     ]
     assert changes_count(grown) <= 2
     assert grown.lake.table("bronze", "changes").row_count() == rows
@@ -232,7 +232,7 @@ def test_a_failure_is_recorded_once_and_fails_nothing(grown: NativeLake) -> None
 def test_a_thread_maintains_while_a_run_goes_on_and_ends_with_it(
     grown: NativeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.maintenance.background._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("pipeline.maintenance.background._CHECK_SECONDS", 0.01)
     maintenance, progress = job(grown)
     with maintenance.in_background():
         wait_for(lambda: progress.tables == 1 and bool(recorded(grown)))

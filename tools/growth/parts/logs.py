@@ -75,7 +75,7 @@ def make_lake(folder: Path, scale: float, *, is_aged: bool, is_kept: bool) -> Na
     lake.manifests.record(replace(manifest, entries=entries))
     if is_kept:
         rules = replace(lake.config.maintenance, vacuum=False, small_file_size=0)
-        maintainer = Maintainer(rules, False, False, threading.Event().is_set, time.time)
+        maintainer = Maintainer(rules, threading.Event().is_set, time.time)
         for own, tables in ((True, own_tables), (False, silver_tables)):
             for name, table in tables(lake.lake):
                 done = maintainer.maintain(name, table, is_own=own)
