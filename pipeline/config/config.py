@@ -402,7 +402,7 @@ class Config:
     bronze: Annotated[BronzeLog, Field(description="How long bronze keeps changes.")] = DEFAULT_BRONZE
     maintenance: Annotated[
         Maintenance,
-        Field(description="What `pgdelta maintain` merges and removes."),
+        Field(description="What the jobs and `pgdelta maintain` merge and remove, and when."),
     ] = DEFAULT_MAINTENANCE
     ingest: Annotated[Ingest, Field(description="What ingest may use of this machine.")] = DEFAULT_INGEST
     apply: Annotated[Apply, Field(description="How apply works.")] = DEFAULT_APPLY

@@ -20,8 +20,8 @@ class BronzeLog:
     retention: Annotated[
         Retention,
         Field(
-            description="How long bronze keeps every change, such as `30d`. `pgdelta maintain` then compacts"
-            " older ones to the rows that each table had, from which `pgdelta rebuild` works on.",
+            description="How long bronze keeps every change, such as `30d`. `pgdelta maintain` compacts older"
+            " ones to the rows that each table had; the jobs do not. `pgdelta rebuild` works as before.",
             examples=["30d", "forever"],
             json_schema_extra={"x-default": "`forever`"},
         ),
@@ -37,9 +37,9 @@ class Apply:
     tables_at_once: Annotated[
         AtOnce,
         Field(
-            description="How many silver tables are written at once: a number, or `auto`, one more than the"
-            " cores that this process or, if Spark writes all tables, Spark has. `auto` is at least 2 and at"
-            " most 8, with Spark 16. With `1`, batches wait for slow tables."
+            description="How many silver tables are written at once. `auto` is one more than the cores of"
+            " this process, from 2 to 8 and fewer if memory is short; if Spark writes all tables, one more"
+            " than Spark's cores, from 2 to 16. With `1`, batches wait for slow tables."
         ),
     ] = "auto"
 
@@ -61,8 +61,9 @@ class Maintenance:
     every: Annotated[
         Seconds,
         Field(
-            description="How often the jobs maintain one table at most, such as `15min`.",
+            description="Least time before a job maintains the same table again, such as `15min`.",
             examples=["15min", "1h"],
+            json_schema_extra={"default": "15min"},
         ),
     ] = 900
     small_files: Annotated[
@@ -79,6 +80,7 @@ class Maintenance:
             " as much at most. In silver a file is small below 2 MB, of tables above 8 GB below a 4,000th of"
             " the table. `0` merges none.",
             examples=["16MB"],
+            json_schema_extra={"default": "16MB"},
         ),
     ] = 16 << 20
     vacuum: Annotated[
@@ -96,6 +98,7 @@ class Maintenance:
             " the commits that `pgdelta audit` can walk, and time travel by version. `0` leaves these tables'"
             " properties as they are. Silver is not affected.",
             examples=["24h", "168h"],
+            json_schema_extra={"default": "24h"},
         ),
     ] = 86_400
     log_commits: Annotated[
@@ -103,8 +106,9 @@ class Maintenance:
         Field(
             ge=0,
             le=10_000_000,
-            description="Number of newest commits that the logs of bronze and of the tables under `_pgdelta`"
-            " keep. Older ones go after an hour, before `log_retention` has passed. `0` sets no number.",
+            description="How many of the newest commits the logs of bronze and of the tables under `_pgdelta`"
+            " keep. Older commits go after an hour, even if `log_retention` has not passed. `0` sets no"
+            " number.",
         ),
         Number,
     ] = 2000
@@ -113,9 +117,9 @@ class Maintenance:
         Field(
             ge=0,
             le=10_000_000,
-            description="The same for silver tables: `as_of` cannot read versions whose commits have gone."
-            " `0` sets no number, and old versions go after 30 days or"
-            " `delta.logRetentionDuration` of a table.",
+            description="How many of the newest commits the logs of silver tables keep: `as_of` cannot read"
+            " older versions. `0` sets no number: old versions go after the table's"
+            " `delta.logRetentionDuration`, 30 days by default.",
         ),
         Number,
     ] = 0
@@ -130,9 +134,9 @@ class Ingest:
     spool_limit: Annotated[
         ByteCount,
         Field(
-            description="Size of the staged files from which on ingest reads nothing more while a commit to"
-            " bronze is under way, of the stream and of table copies each. It goes on once that commit is"
-            " done, so a transaction may be larger; 0 is no limit.",
+            description="Size of the staged files at which ingest stops reading while a commit to bronze is"
+            " under way, for the stream and for table copies each. It continues after that commit. A"
+            " transaction may be larger. `0` sets no limit.",
             examples=["20GB"],
             json_schema_extra={"default": "4GB"},
         ),

@@ -83,7 +83,7 @@ def _plan_table(
         if name in records.registered:
             return "it is not published any more, and silver still has it"
         if last.dropped_at > end_lsn:
-            return "it was published until lately"
+            return "it left the publication within the retention"
         return BaseInput(number, name, end_lsn, is_gone=True)
     if history.unfinished(name):
         return "a copy of it is not complete"

@@ -344,19 +344,19 @@ METRICS = {
         Metric(
             "maintained_tables_total",
             "counter",
-            "Tables that this run maintained, each time counted.",
+            "How often this run maintained a table, for all tables.",
             _maintenance(lambda m: m.tables),
         ),
         Metric(
             "maintenance_merged_files_total",
             "counter",
-            "Data files by which tables became fewer by merging.",
+            "Data files that tables have fewer after merging.",
             _maintenance(lambda m: m.merged),
         ),
         Metric(
             "maintenance_removed_files_total",
             "counter",
-            "Files that maintenance removed from the folders of tables and of their logs.",
+            "Files that maintenance removed from the folders of tables and from their logs.",
             _maintenance(lambda m: m.removed_files + m.removed_log_files),
         ),
         Metric(

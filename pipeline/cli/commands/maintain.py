@@ -1,4 +1,4 @@
-"""`pgdelta maintain`: small files merged, and what no version needs removed, without Spark."""
+"""`pgdelta maintain`: merge small files, remove what no version needs, and compact bronze."""
 
 import contextlib
 import sys
@@ -16,11 +16,11 @@ from pipeline.cli.signals import Kind
     section="Repair",
     short_help="Merge small files, and remove old files and versions.",
     examples=[
-        ("all tables at once, while the jobs run", "pgdelta maintain --config conf/pipeline.yaml"),
+        ("all tables now, while the jobs run", "pgdelta maintain --config conf/pipeline.yaml"),
         ("show what it would do", "pgdelta maintain --config conf/pipeline.yaml --dry-run"),
         ("some silver tables only", "pgdelta maintain --config conf/pipeline.yaml --table 'public.*'"),
     ],
-    exit_codes={1: "failed, or a table could not be maintained; the others are"},
+    exit_codes={1: "failed, or a table could not be maintained; the others were"},
     kind=Kind.ONCE,
 )
 @config_option
@@ -46,11 +46,11 @@ def maintain(
 ) -> int:
     """Merge the small files of bronze, of the pipeline's own tables and of silver, remove the files that no
     version needs, and shorten the logs. `maintenance` in the configuration has the limits; what is below them
-    costs little. No row changes, but for changes in bronze older than `bronze.retention`; ingest and apply
-    may go on meanwhile.
+    costs little. Ingest and apply may run meanwhile. No row changes, except that changes in bronze older than
+    `bronze.retention` are compacted.
 
-    Ingest and apply do the same by themselves on local and mounted folders, unless `maintenance.enabled` is
-    false, but for `bronze.retention`.
+    On local and mounted folders, ingest and apply do the same by themselves unless `maintenance.enabled` is
+    false. They do not compact bronze.
     """
     loaded = load_config(config)
     use_lean_arrow()

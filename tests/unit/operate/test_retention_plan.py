@@ -117,7 +117,7 @@ def test_a_table_that_is_gone_from_source_and_silver_goes() -> None:
     assert isinstance(found, BaseInput)
     assert found.is_gone
     lately = planned(history=history(copy(DROPPED, 6, 150)), registered=())
-    assert lately == "it was published until lately"
+    assert lately == "it left the publication within the retention"
 
 
 def test_the_lsn_is_that_of_the_newest_manifest_that_is_old_enough() -> None:
