@@ -64,8 +64,8 @@ def apply(
     With --table the tables that match have to exist, and the command ends when all that bronze holds is
     applied. Other tables are applied along with them, because all tables of silver show one LSN.
 
-    On local and mounted folders, silver and the tables under `_pgdelta` are maintained meanwhile,
-    unless `maintenance.enabled` is false.
+    On local and mounted folders, silver and {root}/_pgdelta are maintained meanwhile, unless
+    `maintenance.enabled` is false.
     """
     if (tables or confirm) and trigger == "continuous":
         raise ConfigError("--table and --confirm apply once. Leave out --trigger continuous.")
