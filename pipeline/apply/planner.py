@@ -260,9 +260,11 @@ class Planner:
             else:
                 folder.offset, folder.lost = INVALID, sentence
         base = bases.lsn_of(name)
-        if INVALID < folder.offset < base and folder.taken is None:
+        # without newer changes a table shows what the manifest says
+        shown = max(folder.offset, _recorded_offset(name, known)) if entry else folder.offset
+        if folder.offset > INVALID and shown < base and folder.taken is None:
             folder.lost = (
-                f"Table {name} shows {folder.offset}, and bronze has every change from {base} on only. "
+                f"Table {name} shows {shown}, and bronze has every change from {base} on only. "
                 "It is rebuilt from bronze."
             )
             folder.offset = INVALID
@@ -335,6 +337,12 @@ def _has_news(
         if decision.row in ("folder taken", "log unreadable") and name in shown:
             return True  # the manifest must record that the table is behind
     return False
+
+
+def _recorded_offset(name: TableName, known: LakeFacts) -> LSN:
+    """Return the LSN that a table shows by the manifest, INVALID if it is not in it."""
+    manifest = known.manifest
+    return manifest.behind.get(name, manifest.lsn if name in manifest.by_name else INVALID)
 
 
 def _start(facts: TableFacts) -> LSN:

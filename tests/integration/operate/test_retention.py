@@ -242,6 +242,25 @@ def test_silver_that_is_set_back_before_the_base_is_rebuilt(pipeline: Pipeline, 
     assert any("bronze has every change from" in sentence for _, sentence in pipeline.events("t"))
 
 
+def test_a_table_without_newer_changes_is_not_rebuilt(make_pipeline: MakePipeline) -> None:
+    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    pipeline.run("CREATE TABLE u (id int PRIMARY KEY)")
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET n = 3", "DELETE FROM t WHERE id = 1")
+    pipeline.catch_up()
+    pipeline.run("INSERT INTO u VALUES (1)")
+    pipeline.catch_up()
+    before = pipeline.version("t")
+    assert bases(maintain(pipeline))["t"].removed_rows > 0
+    pipeline.run("INSERT INTO u VALUES (2)")
+    pipeline.catch_up()
+    assert not any("It is rebuilt" in sentence for _, sentence in pipeline.events("t"))
+    assert pipeline.version("t") == before
+    pipeline.run("UPDATE t SET n = 4")
+    assert_whole(pipeline, "t", "u")
+
+
 def test_forget_and_retention_go_together(make_pipeline: MakePipeline) -> None:
     pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
     pipeline.run(
