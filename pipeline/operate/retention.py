@@ -103,7 +103,10 @@ def compact_bronze(bronze: Bronze, retention: int, now: datetime, *, dry_run: bo
     With `dry_run` nothing is written to the lake's tables. Raises LakeError if the lake is not on a file
     system of this machine, or a forget has not ended.
     """
-    return retry_conflicts(lambda: _compact(bronze, timedelta(seconds=retention), now, dry_run=dry_run))
+    age = timedelta(seconds=retention)
+    if not is_due(age, bronze.bases.read().recorded_at, now):
+        return Compaction()
+    return retry_conflicts(lambda: _compact(bronze, age, now, dry_run=dry_run))
 
 
 def _compact(bronze: Bronze, retention: timedelta, now: datetime, *, dry_run: bool) -> Compaction:
@@ -143,10 +146,7 @@ def _compact(bronze: Bronze, retention: timedelta, now: datetime, *, dry_run: bo
 
 
 def _plan(bronze: Bronze, retention: timedelta, now: datetime) -> RetentionPlan | None:
-    """Return what to compact, None if it is too early."""
-    bases = bronze.bases.read()
-    if not is_due(retention, bases.recorded_at, now):
-        return None
+    """Return what to compact, None if silver showed nothing a retention ago."""
     manifests = Manifests(bronze.lake)
     end_lsn = last_expired(manifests.written(), retention, now)
     manifest = manifests.last()
@@ -157,7 +157,7 @@ def _plan(bronze: Bronze, retention: timedelta, now: datetime) -> RetentionPlan 
         bronze.copies.read(),
         Records(bronze.lake).tables.read(),
         bronze.source_relations().values(),
-        {name: base.lsn for name, base in bases.tables.items()},
+        {name: base.lsn for name, base in bronze.bases.read().tables.items()},
     )
     return plan_retention(end_lsn, records)
 

@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from pipeline.bronze.log import Bronze
+from pipeline.bronze.merge import changes_layout
 from pipeline.config.jobs import BronzeLog
 from pipeline.crash_steps import RetentionStep
+from pipeline.delta.merge import merge_groups
+from pipeline.operate import retention
 from pipeline.operate.forget import run_forget
 from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
 from pipeline.operate.rebuild import run_rebuild
@@ -201,6 +205,34 @@ def test_a_run_that_crashes_is_ended_by_the_next(
         maintain(pipeline)
     assert_whole(pipeline, "t")
     maintain(pipeline, later=10 * RETENTION)
+    assert rows_of(pipeline, "t") == 2
+    assert_whole(pipeline, "t")
+
+
+def test_files_that_are_merged_meanwhile_are_compacted(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_pipeline(create_publication="all", copy="initial")
+    pipeline = retaining(with_writer(made, "native"), seconds=1)
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    for _ in range(3):
+        pipeline.catch_up()
+        pipeline.run("UPDATE t SET n = n + 1")
+    pipeline.catch_up()
+    commit, calls = retention._commit, []
+
+    def commit_after_merge(bronze: Bronze, *arguments: Any) -> int:
+        calls.append(bronze)
+        if len(calls) == 1:
+            snapshot = bronze.changes.snapshot()
+            groups = [list(snapshot.files.values())]
+            merge_groups(bronze.changes, snapshot, groups, changes_layout())
+        return commit(bronze, *arguments)
+
+    monkeypatch.setattr(retention, "_commit", commit_after_merge)
+    time.sleep(1)
+    assert bases(maintain(pipeline, later=0))["t"].removed_rows > 0
+    assert len(calls) == 2
     assert rows_of(pipeline, "t") == 2
     assert_whole(pipeline, "t")
 
