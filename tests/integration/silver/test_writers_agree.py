@@ -242,6 +242,8 @@ def differing(filters: list[Filter], found: list[int], expected: list[int]) -> l
 def is_scalar(value: Any) -> bool:
     if isinstance(value, date) and GAP[0] <= date(value.year, value.month, value.day) <= GAP[1]:
         return False
+    if isinstance(value, float) and value == 0.0:
+        return False  # Spark finds 0.0 by -0.0, and -0.0 by 0.0, only in some Parquet files, whoever wrote them
     return isinstance(value, (bool, int, float, str, Decimal, date, datetime))
 
 
