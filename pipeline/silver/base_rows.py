@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.copy_states import CompleteCopy
-from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.relations import PostgresType, SourceRelation
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.column_mapping import align_versions
@@ -215,7 +215,7 @@ class BaseRows:
         if len({self._relations[version].oid for version in versions}) > 1:
             raise NotCompacted("it was created again under its name")
         aligned = list(align_versions(None, [self._relations[version] for version in versions]).relations)
-        if len({(identity_of(each), each.key, each.key_types) for each in aligned}) > 1:
+        if len({(identity_of(each), each.key, _key_texts(each)) for each in aligned}) > 1:
             raise NotCompacted("its replica identity or the columns of its key have changed")
         return aligned
 
@@ -338,6 +338,13 @@ class BaseRows:
 
 
 _ALL = "SELECT number FROM changed"
+_NUMERIC = 1700
+
+
+def _key_texts(relation: SourceRelation) -> tuple[PostgresType, ...]:
+    """Return the types that decide by which text a key is found: of another scale, 1.0 becomes 1.00."""
+    types = (column.type for column in relation.columns if column.name in relation.key)
+    return tuple((oid, modifier if oid == _NUMERIC else -1) for oid, modifier in types)
 
 
 def _fold_column(

@@ -293,6 +293,24 @@ def test_a_table_without_newer_changes_is_not_rebuilt(make_pipeline: MakePipelin
     assert_whole(pipeline, "t", "u")
 
 
+def test_a_key_whose_texts_have_changed(make_pipeline: MakePipeline) -> None:
+    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline.run(
+        "CREATE TABLE t (id numeric(10, 1) PRIMARY KEY, v text)",
+        "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+    )
+    pipeline.catch_up()
+    pipeline.run(
+        "ALTER TABLE t ALTER id TYPE numeric(11, 2)",
+        "DELETE FROM t WHERE id = 1",
+        "UPDATE t SET v = 'd' WHERE id = 2",
+    )
+    pipeline.catch_up()
+    assert_equal(pipeline, "t")
+    assert "key have changed" in str(bases(maintain(pipeline))["t"].kept)
+    assert_whole(pipeline, "t")
+
+
 def test_forget_and_retention_go_together(make_pipeline: MakePipeline) -> None:
     pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
     pipeline.run(
