@@ -279,6 +279,8 @@ class SilverTable:
         written = writer.apply_partial_copies(partial, relations, None, start, end_lsn)
         if written.held or records.tables.registered is None:
             return replace(written, applied=self.offset, misfits=0)
+        if self._was_compacted(start, end_lsn, surveys):
+            return self._rebuild(relations, registered, end_lsn, need, copy)
         self._records.events.record(records.events.resyncs_after(self.offset))
         if need is not None:
             lsn, operation = need
@@ -297,6 +299,15 @@ class SilverTable:
         self._writer.registered = self._records.tables.read()[self.name]
         return replace(written, applied=end_lsn)
 
+    def _was_compacted(self, start: InputStart, end_lsn: LSN, surveys: Sequence[Survey]) -> bool:
+        """Return whether bronze.retention changed the input of a rebuild since it was surveyed.
+
+        Then later steps did not find the deletes of rows that an earlier step had read.
+        """
+        if not self.bronze.bases.table.exists():
+            return False
+        return set(self.bronze.survey_table(self.name, start, end_lsn)) != set(surveys)
+
     def _incomplete(self, copy: CompleteCopy) -> WriteResult | None:
         """Return why the table is not built if bronze has lost rows of its copy, None if it has all."""
         count = self.bronze.copied_rows(self.name, copy.id, copy.lsns)
@@ -305,6 +316,9 @@ class SilverTable:
         erased = ErasureLog(self.bronze.lake).add_to(Erasures()).copies[copy.id]
         if count + erased >= copy.row_count:  # pgdelta forget erased the others
             return None
+        states = self.bronze.copies.read().states.get(self.name, ())
+        if any(state.id == copy.id and count + erased >= state.row_count for state in states):
+            return None  # bronze.retention removed the others meanwhile
         sentence = (
             f"Table {self.name} is not built: bronze has only {count} of the {copy.row_count} rows of the "
             f"copy. Run {self.name.command('resync')} to copy the table again."

@@ -20,7 +20,8 @@ from pipeline.operate.forget import run_forget
 from pipeline.operate.maintain import MaintenanceSummary, run_maintenance
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.operate.resync import run_resync
-from pipeline.operate.retention import TableBase
+from pipeline.operate.retention import Compaction, TableBase
+from pipeline.silver.batch_writer import BatchWriter
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile
@@ -291,6 +292,30 @@ def test_a_table_without_newer_changes_is_not_rebuilt(make_pipeline: MakePipelin
     assert pipeline.version("t") == before
     pipeline.run("UPDATE t SET n = 4")
     assert_whole(pipeline, "t", "u")
+
+
+def test_a_table_that_is_rebuilt_meanwhile(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    pipeline.catch_up()
+    pipeline.run("DELETE FROM t WHERE id = 1", "UPDATE t SET n = 4 WHERE id = 2")
+    pipeline.catch_up()
+    write = BatchWriter._write
+    compacted: list[Compaction] = []
+
+    def write_before_maintenance(writer: BatchWriter, *arguments: Any) -> int:
+        done = write(writer, *arguments)
+        if not compacted:
+            compacted.append(maintain(pipeline).compaction)
+        return done
+
+    monkeypatch.setattr(BatchWriter, "_write", write_before_maintenance)
+    rebuilt = run_rebuild(pipeline.config, spark=pipeline.spark)
+    assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
+    assert compacted[0].removed_rows > 0
+    assert_equal(pipeline, "t")
 
 
 def test_a_key_whose_texts_have_changed(make_pipeline: MakePipeline) -> None:
