@@ -90,9 +90,9 @@ def _plan_table(
     if is_renamed:
         return "it was renamed"
     entry = manifest.by_name.get(name)
-    if name in records.registered:
-        if entry is None:
-            return "silver does not show it"
+    if entry is None and name in records.registered:
+        return "silver does not show it"
+    if entry is not None:  # also of a table that silver is about to begin
         end_lsn = min(end_lsn, entry.applied_lsn if entry.is_behind else manifest.lsn)
     newest = history.newest(end_lsn)
     copy = newest.get(name)

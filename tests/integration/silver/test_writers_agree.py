@@ -243,7 +243,7 @@ def is_scalar(value: Any) -> bool:
     if isinstance(value, date) and GAP[0] <= date(value.year, value.month, value.day) <= GAP[1]:
         return False
     if isinstance(value, float) and value == 0.0:
-        return False  # Spark finds 0.0 by -0.0, and -0.0 by 0.0, only in some Parquet files, whoever wrote them
+        return False  # Spark finds zeros of the other sign in some Parquet files only, whoever wrote them
     return isinstance(value, (bool, int, float, str, Decimal, date, datetime))
 
 

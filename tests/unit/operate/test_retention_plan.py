@@ -79,6 +79,7 @@ def test_a_table_that_is_behind_keeps_what_it_lacks() -> None:
     found = planned(manifest=behind)
     assert isinstance(found, BaseInput)
     assert found.end_lsn == LSN(50)
+    assert planned(manifest=behind, registered=()) == found  # its first batch is not complete
     assert planned(manifest=replace(RECORDS.manifest, entries=())) == "silver does not show it"
 
 
