@@ -31,18 +31,12 @@ from pipeline.silver.native_session import (
     is_left_to_spark,
     session_of_rows,
 )
-from pipeline.silver.policies import (
-    Refusal,
-    refusal_of,
-    refused_value,
-    refuses_natively,
-    update_without_row,
-)
+from pipeline.silver.policies import Refusal, refusal_of, refused_value, refuses_natively, update_without_row
 from pipeline.silver.schema_operations import Hold, NeedsRebuild
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.step_writer import StepWriter, Target
 from pipeline.silver.types import stored
-from pipeline.silver.write import Write, WriteKind, plan_write
+from pipeline.silver.write import Write, plan_write
 from pipeline.silver.write_plan import (
     Run,
     TableInput,
@@ -61,6 +55,7 @@ from pipeline.silver.writer_choice import (
     WriteFacts,
     Writer,
     choose,
+    compared_bytes,
     is_small_write,
     other_types,
     unsupported_feature,
@@ -298,7 +293,7 @@ class BatchWriter:
         if not choose(facts).is_native:
             return choose(facts)
         snapshot = self._table.snapshot()
-        changes, is_compared = _count(write, plan), write.kind is WriteKind.MERGE_ROWS
+        changes = _count(write, plan)
         return choose(
             replace(
                 facts,
@@ -306,7 +301,7 @@ class BatchWriter:
                 only_adds=write.only_adds,
                 changes=changes,
                 change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn, changes),
-                compared_bytes=sum(int(f["size"]) for f in snapshot.files.values()) if is_compared else 0,
+                compared_bytes=compared_bytes(write.kind, write.fold, snapshot),
             )
         )
 

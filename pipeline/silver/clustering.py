@@ -23,7 +23,8 @@ from pipeline.delta.merge import FileLayout
 from pipeline.delta.merge_plan import Groups
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table_log import Snapshot
-from pipeline.silver.data_layout import file_bounds, has_sure_bounds
+from pipeline.silver.data_layout import file_bounds
+from pipeline.silver.file_statistics import has_sure_bounds
 
 MOST_DEPTH = 8  # files in which a key may be on average: reading their keys costs about one rewritten file
 _LEAST_FILES = 16

@@ -7,7 +7,6 @@ is. A reader opens at most about `_FILES` files of a table until they are as lar
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
@@ -17,6 +16,7 @@ from typing import Any
 
 from pipeline.delta.sql import to_microseconds
 from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.file_statistics import TIMES, has_sure_bounds
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.write import FOLDED
 
@@ -24,10 +24,6 @@ FILE_SIZE = 128 << 20  # bytes of a file at most
 _LEAST_FILE_SIZE = 8 << 20  # a changed row costs some 0.2 s of a processor
 _FILES = 1000  # of a table, from where its files become larger
 
-_INTEGERS = frozenset({"SMALLINT", "INT", "BIGINT"})
-_TIMES = frozenset({"TIMESTAMP", "TIMESTAMP_NTZ"})
-# other writers round the statistics of wider ones
-_DECIMAL = re.compile(r"DECIMAL\((\d|1[0-5]),\d+\)")
 _MILLISECOND = 1000  # microseconds, by which Spark may cut off the bounds of times
 _COMPARED_COLUMNS = 16  # whose statistics choose files if whole rows are compared
 _CACHED_FILES = 1 << 15
@@ -51,7 +47,7 @@ class FileChoice:
 
     def __init__(self, values: Mapping[str, Sequence[Any]], types: Mapping[str, str]) -> None:
         self._values = list(values.values())
-        self._columns = tuple((name, types[name] in _TIMES) for name in values)
+        self._columns = tuple((name, types[name] in TIMES) for name in values)
 
     @staticmethod
     def of_keys(session: DuckSql, fold: Fold) -> FileChoice:
@@ -106,32 +102,22 @@ def _distinct(session: DuckSql, value: str | None, source: str) -> list[Any]:
     return sorted(found.column(0).to_pylist())
 
 
-def has_sure_bounds(ddl: str) -> bool:
-    """Return whether the statistics of a column of this type show where a value is."""
-    return _value("", ddl) is not None
-
-
-def has_sure_column(fold: Fold) -> bool:
-    """Return whether the statistics of a column show which files may have a row."""
-    return any(column.indexes and has_sure_bounds(column.type.ddl) for column in fold.columns)
-
-
 def file_bounds(file: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[tuple[Any, Any], ...]:
     """Return the least and greatest value of columns, given with their types; None if it is not known.
 
     Values are as they sort: times are microseconds since 1970, dates texts.
     """
-    is_time = tuple((name, ddl in _TIMES) for name, ddl in columns.items())
+    is_time = tuple((name, ddl in TIMES) for name, ddl in columns.items())
     return _bounds(file.get("stats") or "{}", is_time)
 
 
 def _value(name: str, ddl: str) -> str | None:
     """Return DuckDB's SQL for a value that sorts as the statistics do, None if these are not sure."""
-    if ddl in _TIMES:
+    if ddl in TIMES:
         return f"epoch_us({name})"
     if ddl == "DATE":
         return f"CAST({name} AS VARCHAR)"
-    return name if ddl in _INTEGERS or ddl == "STRING" or _DECIMAL.fullmatch(ddl) else None
+    return name if has_sure_bounds(ddl) else None
 
 
 @lru_cache(_CACHED_FILES)

@@ -8,7 +8,6 @@ arrays and maps.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,15 +17,13 @@ from itertools import pairwise
 from typing import Any
 
 from pipeline.delta.sql import from_microseconds, literal, quoted
+from pipeline.silver.file_statistics import has_sure_bounds
 from pipeline.silver.fold import Fold
 
 MOST_KEYS = 1000  # of changes whose keys are all looked at; of more, the least and the greatest one
 _MOST_RANGES = 32
 _MOST_TEXT = 200  # characters of a bound
 
-_INTEGERS = frozenset({"SMALLINT", "INT", "BIGINT"})
-# other writers round the statistics of wider ones
-_DECIMAL = re.compile(r"DECIMAL\((\d|1[0-5]),\d+\)")
 _EPOCH = date(1970, 1, 1)
 
 Ranges = Sequence[tuple[Any, Any]]  # the first and the last value of each
@@ -125,7 +122,7 @@ def key_bounds(fold: Fold, aggregates: Mapping[str, Sequence[Any]]) -> str | Non
 def changed_values(fold: Fold, aggregates: Mapping[str, Sequence[Any]]) -> dict[str, Ranges]:
     """Return ranges that have all changed values of each column of the key, as the statistics of files sort.
 
-    Columns are left out of which nothing is known, or whose statistics have another form.
+    A column is left out if nothing is known of it, or if its statistics have another form.
     """
     found = {}
     for each in _bounded(fold):
@@ -138,10 +135,8 @@ def changed_values(fold: Fold, aggregates: Mapping[str, Sequence[Any]]) -> dict[
 def _bounded(fold: Fold) -> Iterator[_BoundedColumn]:
     for key, i in zip(fold.key_names, fold.key, strict=True):
         column = fold.columns[i]
-        ddl = column.type.ddl
-        is_dated = ddl in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
-        if is_dated or ddl in _INTEGERS or ddl == "STRING" or _DECIMAL.fullmatch(ddl):
-            yield _BoundedColumn(key, column.name, ddl)
+        if has_sure_bounds(column.type.ddl):
+            yield _BoundedColumn(key, column.name, column.type.ddl)
 
 
 def _ranges(values: Sequence[Any]) -> Ranges:

@@ -15,6 +15,7 @@ from typing import Literal
 from pipeline.delta.native_write import is_supported
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table_log import Snapshot
+from pipeline.silver.file_statistics import has_sure_column
 from pipeline.silver.fold import Fold
 from pipeline.silver.write import WriteKind
 from pipeline.units import format_count, format_size
@@ -52,7 +53,7 @@ class WriteFacts:
     only_adds: bool = False  # no other change of the step updates or deletes its rows
     changes: int = 0
     change_bytes: int | None = 0  # of the files that have them; None if only Spark can read these
-    compared_bytes: int = 0  # of the table, if all rows are compared
+    compared_bytes: int = 0  # of the table, if all its files are read to compare rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,13 @@ def other_types(fold: Fold) -> tuple[str, ...]:
     keys = (fold.columns[i].type.ddl for i in fold.key)
     found += [f"{ddl} key" for ddl in keys if ddl in ("FLOAT", "DOUBLE") or ddl.startswith("ARRAY<")]
     return tuple(dict.fromkeys(found))
+
+
+def compared_bytes(kind: WriteKind, fold: Fold, snapshot: Snapshot) -> int:
+    """Return the bytes of a table whose rows are all compared, 0 if statistics show which files to read."""
+    if kind is not WriteKind.MERGE_ROWS or has_sure_column(fold):
+        return 0
+    return sum(int(file["size"]) for file in snapshot.files.values())
 
 
 def unsupported_feature(snapshot: Snapshot) -> str | None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.delta.table import LakeTable
+from pipeline.silver import native_target, writer_choice
 from tests.support.files import unreadable
 from tests.support.pipelines import MakePipeline, Pipeline, with_writer
 
@@ -70,3 +72,26 @@ def test_only_files_that_may_have_an_equal_row_are_read(make_pipeline: MakePipel
     pipeline.run("UPDATE t SET id = id + 1000 WHERE id % 50 = 0", "DELETE FROM t WHERE id = 1")
     pipeline.catch_up()
     pipeline.assert_equal("t")
+
+
+def test_a_large_table_is_written_natively_if_few_files_may_have_an_equal_row(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = with_writer(make_pipeline(create_publication="all"), "auto")
+    pipeline.ingest()
+    pipeline.run("CREATE TABLE t (id int, v text)", "ALTER TABLE t REPLICA IDENTITY FULL")
+    for first in (1, 1001):
+        pipeline.run(f"INSERT INTO t SELECT g, 'v' FROM generate_series({first}, {first + 999}) AS g")
+        pipeline.catch_up()
+    table = LakeTable(str(pipeline.path("silver", "public", "t")))
+    largest = max(int(file["size"]) for file in table.snapshot().files.values())
+    for limit, writer in ((largest, "pgdelta"), (largest // 2, "Apache-Spark")):
+        monkeypatch.setattr(writer_choice, "MOST_COMPARED_BYTES", limit)
+        monkeypatch.setattr(native_target, "MOST_COMPARED_BYTES", limit)
+        pipeline.run(
+            "UPDATE t SET v = v || 'w' WHERE id = 7",
+            "DELETE FROM t WHERE id = (SELECT max(id) FROM t WHERE id < 900)",
+        )
+        pipeline.catch_up()
+        pipeline.assert_equal("t")
+        assert str(next(table.newest_commits())["engineInfo"]).split("/")[0] == writer
