@@ -106,8 +106,8 @@ def plan_clusters(files: Sequence[KeyedFile], most_depth: int) -> Groups:
     columns = [_ranks(column) for column in zip(*(file.bounds for file in files), strict=True)]
     order = np.lexsort([ranks for column in reversed(columns) for ranks in reversed(column)])
     ordered = [files[n] for n in order]
-    overlaps = _overlaps([(least[order], greatest[order]) for least, greatest in columns])
-    depths = [len(each) for each in overlaps]
+    bounds = [(least[order], greatest[order]) for least, greatest in columns]
+    depths = [len(_overlapping(bounds, n)) for n in range(len(files))]
     if sum(depths) <= most_depth * len(files):
         return []
     most_level = math.ceil(math.log(len(files), _FEW_FILES))
@@ -119,7 +119,7 @@ def plan_clusters(files: Sequence[KeyedFile], most_depth: int) -> Groups:
             continue
         near = [
             n
-            for n in overlaps[pivot]
+            for n in _overlapping(bounds, pivot)
             # a file of few keys gains nothing if it is sorted with files of all keys
             if n not in used and ordered[n].level == level and 2 * depths[n] >= depths[pivot]
         ]
@@ -139,12 +139,10 @@ def _ranks(bounds: Sequence[tuple[Any, Any]]) -> tuple[Ranks, Ranks]:
     return np.array(least), np.array(greatest)
 
 
-def _overlaps(columns: Sequence[tuple[Ranks, Ranks]]) -> list[list[int]]:
-    """Return, for each file, the numbers of those that may have a key in common with it, itself too."""
-    overlaps = []
-    for n in range(len(columns[0][0])):
-        found = np.ones(len(columns[0][0]), bool)
-        for least, greatest in columns:
-            found &= (least <= greatest[n]) & (greatest >= least[n])
-        overlaps.append(np.flatnonzero(found).tolist())
-    return overlaps
+def _overlapping(bounds: Sequence[tuple[Ranks, Ranks]], number: int) -> list[int]:
+    """Return the numbers of the files that may have a key in common with one, and its own."""
+    found = np.ones(len(bounds[0][0]), bool)
+    for least, greatest in bounds:
+        found &= (least <= greatest[number]) & (greatest >= least[number])
+    numbers: list[int] = np.flatnonzero(found).tolist()
+    return numbers
