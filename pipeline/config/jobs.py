@@ -143,9 +143,7 @@ class Ingest:
     ] = 4 << 30
 
 
-DEFAULT_BRONZE, DEFAULT_APPLY, DEFAULT_MAINTENANCE, DEFAULT_INGEST = (
-    BronzeLog(),
-    Apply(),
-    Maintenance(),
-    Ingest(),
-)
+DEFAULT_BRONZE = BronzeLog()
+DEFAULT_APPLY = Apply()
+DEFAULT_MAINTENANCE = Maintenance()
+DEFAULT_INGEST = Ingest()

@@ -445,7 +445,7 @@ class FoldSql:
 
 
 def reduced_images(net: str) -> str:
-    """Return the images of which rows of silver may be removed, with their texts x0…"""
+    """Return the images whose rows in silver may be removed, with their texts x0…"""
     return f"SELECT * FROM {net} WHERE lowest < 0"
 
 
