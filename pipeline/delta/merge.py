@@ -25,7 +25,7 @@ from pipeline.delta.data_files import (
     write_whole,
 )
 from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order
-from pipeline.delta.native_commit import Operation, remove_action, remove_uncommitted
+from pipeline.delta.native_commit import Operation, remove_action, removing_uncommitted
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
@@ -131,7 +131,7 @@ def _merge(
 ) -> None:
     added: list[DataFile] = []
     removed: list[Add] = []
-    try:
+    with removing_uncommitted(table.folder, snapshot.version, added):
         for part in _parts(table, group, layout.schema):
             if len(part.adds) < 2:
                 continue
@@ -152,9 +152,6 @@ def _merge(
         operation = Operation("OPTIMIZE", _PARAMETERS, texts, user_metadata)
         with committing():
             table.commit(snapshot, actions, {}, operation)
-    except BaseException as error:
-        remove_uncommitted(table.folder, snapshot.version, [file.name for file in added], error)
-        raise
     count.removed += len(removed)
     count.added += len(added)
 

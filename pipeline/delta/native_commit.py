@@ -15,11 +15,11 @@ import errno
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 from uuid import UUID, uuid4
 
@@ -29,6 +29,9 @@ from pipeline.delta.checksum import write_checksum
 from pipeline.delta.retry import ConflictError, SameWriteError
 from pipeline.delta.sync import sync_file, sync_folder, sync_names
 from pipeline.errors import LakeError
+
+if TYPE_CHECKING:
+    from pipeline.delta.data_files import DataFile
 
 Action = dict[str, Any]
 """One action of Delta's log protocol as JSON: an object with one key."""
@@ -129,6 +132,16 @@ def remove_uncommitted(table: Path, read_version: int, names: Iterable[str], err
         for name in names:
             if name not in committed:
                 (table / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def removing_uncommitted(table: Path, read_version: int, files: Collection[DataFile]) -> Iterator[None]:
+    """Remove the files of a collection, which the block fills and commits, if the block fails."""
+    try:
+        yield
+    except BaseException as error:
+        remove_uncommitted(table, read_version, [file.name for file in files], error)
+        raise
 
 
 def read_commit(log: Path, version: int) -> list[Action] | None:

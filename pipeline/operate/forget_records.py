@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.copy_states import ABANDONED, COMPLETE, CopyHistory
 from pipeline.bronze.erasures import FORGET
-from pipeline.delta.native_commit import Action, Operation, remove_action, remove_uncommitted
+from pipeline.delta.native_commit import Action, Operation, remove_action, removing_uncommitted
 from pipeline.delta.native_write import rows_file
 from pipeline.delta.rows import read_rows
 from pipeline.delta.table import Lake, LakeTable
@@ -189,7 +189,7 @@ def erase_records(place: RecordPlace, forget_id: str) -> tuple[int, int, int]:
     actions: list[Action] = []
     files: list[DataFile] = []
     total = size = 0
-    try:
+    with removing_uncommitted(folder, snapshot.version, files):
         for key, add in snapshot.files.items():
             count, kept = place.transform(read_rows(str(folder), snapshot.with_files({key: add})))
             if count:
@@ -202,7 +202,4 @@ def erase_records(place: RecordPlace, forget_id: str) -> tuple[int, int, int]:
             operation = Operation("DELETE", {"predicate": "[]"}, {"numDeletedRows": str(total)}, metadata)
             added = [file.action() for file in files]
             place.table.commit(snapshot, [*actions, *added], {}, operation)
-    except BaseException as error:
-        remove_uncommitted(folder, snapshot.version, [file.name for file in files], error)
-        raise
     return total, len(actions), size

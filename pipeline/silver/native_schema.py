@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, remove_uncommitted
+from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, removing_uncommitted
 from pipeline.delta.native_write import is_supported
 from pipeline.delta.schema import SchemaField, TableSchema
 from pipeline.delta.sql import quoted
@@ -133,7 +133,7 @@ def set_default(
     removed = list(snapshot.files.values())
     added: list[DataFile] = []
     most = file_size(sum(int(file["size"]) for file in removed)) * 3 // 2  # as rewritten files are split
-    try:
+    with removing_uncommitted(table.folder, snapshot.version, added):
         for file in removed:
             files = DataFiles(table.folder, arrow, lambda _: most, ADDED_FILE_IN_MEMORY)
             try:
@@ -147,9 +147,6 @@ def set_default(
         versions = {str(commit.txn): int(commit.lsn)}
         update = update_operation(removed, added, commit.user_metadata)
         table.commit(snapshot, actions, versions, update, Reads(whole_table=True))
-    except BaseException as error:
-        remove_uncommitted(table.folder, snapshot.version, [file.name for file in added], error)
-        raise
 
 
 def _default_of(operation: AddColumn, kind: pa.DataType) -> pa.ChunkedArray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -21,7 +21,7 @@ import pyarrow as pa
 from pipeline.delta.data_files import DataFile, DataFiles, arrow_columns, read_data_file, write_data_file
 from pipeline.delta.merge import merge_groups, plain_layout, plan_table
 from pipeline.delta.merge_plan import MergeLimits
-from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, remove_uncommitted
+from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, removing_uncommitted
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
@@ -159,9 +159,8 @@ class NativeTarget(Target):
         }
         parameters = {"mode": "Overwrite" if replaces else "Append", "partitionBy": "[]"}
         operation = Operation("WRITE", parameters, _texts(metrics), is_blind_append=not replaces)
-        self._discarding(
-            changes, lambda: self._commit(write, changes, operation, Reads(whole_table=replaces))
-        )
+        with self._removing(changes):
+            self._commit(write, changes, operation, Reads(whole_table=replaces))
 
     def commit_merge(self, write: Write, fold: Fold, aggregates: Mapping[str, Any]) -> None:
         self.define_silver(fold)
@@ -204,7 +203,7 @@ class NativeTarget(Target):
         inserts = np.flatnonzero(~matched & ~is_deleted)
         changes = _Changes()
 
-        def commit() -> None:
+        with self._removing(changes):
             self._rewrite(rewrites, values, states, values.take(pa.array(inserts)), changes)
             updated = sum(len(each.rows) for each in rewrites.values())
             deleted = sum(len(each.deleted) for each in rewrites.values())
@@ -227,8 +226,6 @@ class NativeTarget(Target):
             }
             operation = Operation("MERGE", _merge_parameters(write, fold), _texts(metrics))
             self._commit(write, changes, operation, Reads(whole_table=True))
-
-        self._discarding(changes, commit)
 
     def _values(self, write: Write, fold: Fold, source: str) -> pa.Table:
         """Return the rows of the source with the table's columns and types."""
@@ -283,14 +280,9 @@ class NativeTarget(Target):
         versions = {str(write.commit.txn): int(write.commit.lsn)}
         self._table.commit(self._snapshot, changes.actions, versions, operation, reads)
 
-    def _discarding(self, changes: _Changes, commit: Callable[[], None]) -> None:
-        """Make a commit; remove the files that it wrote if it fails."""
-        try:
-            commit()
-        except BaseException as error:
-            names = [file.name for file in changes.added]
-            remove_uncommitted(self._table.folder, self._snapshot.version, names, error)
-            raise
+    def _removing(self, changes: _Changes) -> AbstractContextManager[None]:
+        """Remove the files that a block writes if its commit fails."""
+        return removing_uncommitted(self._table.folder, self._snapshot.version, changes.added)
 
 
 def _rewrites(matches: pa.Table) -> dict[int, _Rewrite]:
