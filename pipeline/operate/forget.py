@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.bronze.erasures import FORGET, ErasureLog, erasures_in
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.rewritten_files import read_changes
 from pipeline.bronze.staged_files import remove_dead_runs
 from pipeline.config.config import Config
 from pipeline.crash_steps import ForgetStep, crash_step
@@ -29,13 +30,7 @@ from pipeline.delta.table import Lake, LakeTable, path_segment
 from pipeline.errors import ConfigError, LakeError, SlotBusyError
 from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.metadata.registry import Records
-from pipeline.operate.forget_bronze import (
-    ErasedRows,
-    count_rows,
-    erase_rows,
-    find_keys,
-    read_changes,
-)
+from pipeline.operate.forget_bronze import ErasedRows, count_rows, erase_rows, find_keys
 from pipeline.operate.forget_intent import Intent, Intents
 from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, plan_table
 from pipeline.operate.forget_plan import (

@@ -7,7 +7,6 @@ and how many copied rows by copy, so that `pgdelta audit` still knows how many r
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.erasures import ERASED, ERASED_COPIES, FORGET, FORGET_ID
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.rewritten_files import read_changes, replace_files, write_changes
 from pipeline.bronze.schema import CHANGES
-from pipeline.bronze.staged_files import StagedFileWriter
 from pipeline.delta.data_files import DataFile
-from pipeline.delta.native_commit import Action, Operation, remove_action, remove_uncommitted
-from pipeline.delta.rows import named_if_damaged
+from pipeline.delta.native_commit import removing_uncommitted
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import data_path
-from pipeline.delta.txn import OURS
 from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys
 
 if TYPE_CHECKING:
@@ -85,12 +82,14 @@ def count_rows(place: LakeTable, subject: SubjectRows) -> ErasedRows:
 
 def erase_rows(bronze: Bronze, subject: SubjectRows, forget_id: str) -> ErasedRows:
     """Erase the rows from `changes` in one commit, and return what was erased."""
+    import pyarrow.compute as pc
+
     place = bronze.changes
     snapshot = place.snapshot()
     found = ErasedRows()
-    removes: list[Action] = []
+    replaced: list[dict[str, Any]] = []
     files: list[DataFile] = []
-    try:
+    with removing_uncommitted(place.folder, snapshot.version, files):
         for _, add in _files(place):
             before = found.rows
             count_file(place, add, subject, found)
@@ -98,23 +97,18 @@ def erase_rows(bronze: Bronze, subject: SubjectRows, forget_id: str) -> ErasedRo
                 continue
             found.files += 1
             found.byte_count += add["size"]
-            removes.append(remove_action(add, data_change=False))
-            files += _rewrite(place, add, subject)
-        if removes:
+            replaced.append(add)
+            groups = _row_groups(place, add, CHANGES.names)
+            kept = (rows.filter(pc.invert(subject.mask(rows))) for rows in groups)
+            files += write_changes(place.folder, kept)
+        if replaced:
             metadata = {
-                OURS: 1,
                 "operation": FORGET,
                 FORGET_ID: forget_id,
                 ERASED: sorted(found.changes.items()),
                 ERASED_COPIES: sorted(found.copies.items()),
             }
-            metrics = {"numDeletedRows": str(found.rows), "numRemovedFiles": str(len(removes))}
-            operation = Operation("DELETE", {"predicate": "[]"}, metrics, json.dumps(metadata))
-            adds = [file.action(data_change=False) for file in files]
-            place.commit(snapshot, [*removes, *adds], {}, operation)
-    except BaseException as error:
-        remove_uncommitted(place.folder, snapshot.version, [file.name for file in files], error)
-        raise
+            replace_files(place, snapshot, replaced, files, found.rows, metadata)
     return found
 
 
@@ -122,25 +116,6 @@ def count_file(place: LakeTable, add: dict[str, Any], subject: SubjectRows, foun
     """Add what a file has of the subject."""
     for rows in _row_groups(place, add, (*SubjectRows.COLUMNS, *_FACTS)):
         found.add(rows.filter(subject.mask(rows)))
-
-
-def _rewrite(place: LakeTable, add: dict[str, Any], subject: SubjectRows) -> list[DataFile]:
-    """Write the other rows of a file to a new one; return none if there are none."""
-    import pyarrow.compute as pc
-
-    writer = StagedFileWriter(place.folder)
-    try:
-        for rows in _row_groups(place, add, CHANGES.names):
-            kept = rows.filter(pc.invert(subject.mask(rows)))
-            if kept.num_rows:
-                writer.write(kept)
-        if writer.row_count:
-            return [writer.close().data]
-    except BaseException:
-        writer.discard()
-        raise
-    writer.discard()
-    return []
 
 
 def _scan(place: LakeTable, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -157,21 +132,3 @@ def _row_groups(place: LakeTable, add: dict[str, Any], columns: Sequence[str]) -
     """Yield the rows of a file, a row group at a time; columns that it does not have are NULL."""
     assert place.local_path is not None
     yield from read_changes(data_path(place.local_path, add["path"]), columns)
-
-
-def read_changes(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of a file of `changes` or `prepared`, a row group at a time."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema([CHANGES.field(name) for name in columns])
-    with named_if_damaged(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        present = set(file.schema_arrow.names)
-        for group in range(file.num_row_groups):
-            read = file.read_row_group(group, columns=[name for name in columns if name in present])
-            count = file.metadata.row_group(group).num_rows
-            arrays = [
-                read.column(each.name).cast(each.type) if each.name in present else pa.nulls(count, each.type)
-                for each in schema
-            ]
-            yield pa.Table.from_arrays(arrays, schema=schema)

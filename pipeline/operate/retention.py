@@ -21,18 +21,17 @@ from pipeline.bronze.copies import CopyRow, complete_row
 from pipeline.bronze.copy_states import COMPLETE, CopyHistory
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.merge import sort_changes
+from pipeline.bronze.rewritten_files import read_changes, replace_files, write_changes
 from pipeline.bronze.schema import CHANGES
-from pipeline.bronze.staged_files import RETENTION_FOLDER, StagedFileWriter, StagingFolder
+from pipeline.bronze.staged_files import RETENTION_FOLDER, StagingFolder
 from pipeline.crash_steps import RetentionStep, crash_step
 from pipeline.delta.data_files import DataFile
-from pipeline.delta.native_commit import Action, Operation, remove_action, remove_uncommitted
+from pipeline.delta.native_commit import removing_uncommitted
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table_log import Snapshot, data_path
-from pipeline.delta.txn import OURS
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import Records
-from pipeline.operate.forget_bronze import read_changes
 from pipeline.operate.retention_plan import LakeRecords, RetentionPlan, is_due, last_expired, plan_retention
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.base_rows import LOADED_COLUMNS, BaseCounts, BaseInput, BaseRows, NotCompacted
@@ -266,27 +265,17 @@ def _commit(
     """Replace the files that change by new ones in one commit, and return how many there are."""
     table = bronze.changes
     files: list[DataFile] = []
-    removes: list[Action] = []
-    try:
+    with removing_uncommitted(table.folder, snapshot.version, files):
         for number in changed:
-            add = chosen.adds[number]
-            removes.append(remove_action(add, data_change=False))
-            files += _rewrite(bronze, add, number, chosen, rows)
-        metadata = {OURS: 1, "operation": RETENTION, "removed": found.removed_rows}
-        metrics = {"numDeletedRows": str(found.removed_rows), "numRemovedFiles": str(len(removes))}
-        operation = Operation("DELETE", {"predicate": "[]"}, metrics, json.dumps(metadata))
-        adds = [file.action(data_change=False) for file in files]
-        table.commit(snapshot, [*removes, *adds], {}, operation)
-    except BaseException as error:
-        remove_uncommitted(table.folder, snapshot.version, [file.name for file in files], error)
-        raise
+            files += write_changes(table.folder, _remaining(bronze, number, chosen, rows))
+        replaced = [chosen.adds[number] for number in changed]
+        metadata = {"operation": RETENTION, "removed": found.removed_rows}
+        replace_files(table, snapshot, replaced, files, found.removed_rows, metadata)
     return len(files)
 
 
-def _rewrite(
-    bronze: Bronze, add: Mapping[str, Any], number: int, chosen: _Chosen, rows: BaseRows
-) -> list[DataFile]:
-    """Write what stays of a file to a new one; return none if nothing does."""
+def _remaining(bronze: Bronze, number: int, chosen: _Chosen, rows: BaseRows) -> Iterator[pa.Table]:
+    """Yield what stays of a file, a row group at a time."""
     import numpy as np
     import pyarrow as pa
 
@@ -294,29 +283,21 @@ def _rewrite(
     gone = np.concatenate([rows.removed_places(number), np.array(chosen.messages.get(number, []), np.int64)])
     replaced = rows.replaced_rows(number)
     replaced_places = replaced.column("place").to_numpy()
-    writer = StagedFileWriter(bronze.changes.folder)
     first = 0
-    try:
-        for group in read_changes(data_path(bronze.changes.local_path, add["path"]), CHANGES.names):
-            end = first + group.num_rows
-            stays = np.ones(group.num_rows, bool)
-            stays[_within(gone, first, end)] = False
-            here = (replaced_places >= first) & (replaced_places < end)
-            stays[replaced_places[here] - first] = False
-            written = group.filter(pa.array(stays))
-            if here.any():
-                changed = group.take(pa.array(replaced_places[here] - first))
-                written = pa.concat_tables([written, _replace(changed, replaced.filter(pa.array(here)))])
-            if written.num_rows:
-                writer.write(sort_changes(written))
-            first = end
-        if writer.row_count:
-            return [writer.close().data]
-    except BaseException:
-        writer.discard()
-        raise
-    writer.discard()
-    return []
+    for group in read_changes(
+        data_path(bronze.changes.local_path, chosen.adds[number]["path"]), CHANGES.names
+    ):
+        end = first + group.num_rows
+        stays = np.ones(group.num_rows, bool)
+        stays[_within(gone, first, end)] = False
+        here = (replaced_places >= first) & (replaced_places < end)
+        stays[replaced_places[here] - first] = False
+        written = group.filter(pa.array(stays))
+        if here.any():
+            changed = group.take(pa.array(replaced_places[here] - first))
+            written = pa.concat_tables([written, _replace(changed, replaced.filter(pa.array(here)))])
+        yield sort_changes(written)
+        first = end
 
 
 def _within(places: Any, first: int, end: int) -> Any:
