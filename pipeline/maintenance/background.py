@@ -109,10 +109,10 @@ class JobMaintenance:
         due = due_tables(self._candidates(), self._records.read(), now, self._rules)
         if not due:
             return
+        from pipeline.maintenance.key_columns import KeyColumns
         from pipeline.maintenance.maintainer import Maintainer
-        from pipeline.maintenance.silver_keys import SilverKeys
 
-        keys = SilverKeys(self._lake)
+        keys = KeyColumns(self._lake)
         maintainer = Maintainer(
             self._rules,
             should_stop=is_over,

@@ -22,9 +22,9 @@ from pipeline.config.config import Config
 from pipeline.delta.sql import from_seconds
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, report_error
+from pipeline.maintenance.key_columns import KeyColumns
 from pipeline.maintenance.lake_tables import own_tables, silver_tables
 from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
-from pipeline.maintenance.silver_keys import SilverKeys
 from pipeline.operate.retention import Compaction, compact_bronze
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
@@ -135,7 +135,7 @@ def run_maintenance(
             compaction = _compact(config, lake, config.bronze.retention, clock(), dry_run=dry_run)
         except Exception as error:
             failure = report_error(error)
-    keys = SilverKeys(lake)
+    keys = KeyColumns(lake)
     maintainer = Maintainer(
         config.maintenance,
         should_stop=stop.is_set,

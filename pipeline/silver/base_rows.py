@@ -19,7 +19,7 @@ from pipeline.bronze.relations import PostgresType, SourceRelation
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.column_mapping import align_versions
-from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.duckdb_sql import SETTINGS, DuckSql
 from pipeline.silver.fold import VALUE, Fold, FoldColumn
 from pipeline.silver.fold_sql import FoldSql
 from pipeline.silver.sql_session import fold_by_key, follow_key_changes
@@ -44,13 +44,6 @@ LOADED_COLUMNS = (
     "unsent",
     "copy_id",
 )
-_SETTINGS: dict[str, Any] = {
-    "memory_limit": "1GB",
-    "threads": 2,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    "python_enable_replacements": False,
-}
 _LOADED = (
     "commit_lsn BIGINT, end_lsn BIGINT, ordinal BIGINT, commit_time TIMESTAMPTZ, op VARCHAR, "
     "relation_version BIGINT, old_kind VARCHAR, old VARCHAR[], new VARCHAR[], unsent INTEGER[], "
@@ -106,7 +99,7 @@ class BaseRows:
     def __init__(self, folder: Path, relations: Mapping[int, SourceRelation]) -> None:
         import duckdb
 
-        settings = {**_SETTINGS, "temp_directory": str(folder)}
+        settings = {**SETTINGS, "temp_directory": str(folder)}
         self._connection = duckdb.connect(str(folder / "rows.duckdb"), config=settings)
         self._connection.execute("SET TimeZone = 'UTC'")
         self._session = DuckSql(self._connection)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-_SETTINGS: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "memory_limit": "1GB",
     "threads": 2,
     "temp_directory": "",  # rows are not written to disk: what needs more memory is left to Spark
@@ -34,7 +34,7 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
     with _lock:
         if not _databases:
-            _databases.append(duckdb.connect(":memory:", config=_SETTINGS))
+            _databases.append(duckdb.connect(":memory:", config=SETTINGS))
         connection = _databases[0].cursor()
     connection.execute("SET TimeZone = 'UTC'")
     return connection

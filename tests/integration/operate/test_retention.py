@@ -108,6 +108,11 @@ def retaining(pipeline: Pipeline, seconds: int = RETENTION) -> Pipeline:
     return replace(pipeline, config=replace(pipeline.config, bronze=BronzeLog(seconds)))
 
 
+def copied(make_pipeline: MakePipeline) -> Pipeline:
+    """Return a pipeline that copies its tables and is written natively."""
+    return retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+
+
 def assert_equal(pipeline: Pipeline, *tables: str) -> None:
     """Assert that silver equals the source; bronze lacks the ordinals of removed changes."""
     names = [TableName("public", table) for table in tables]
@@ -197,7 +202,7 @@ def test_everything_works_on_from_a_base(lived: Pipeline) -> None:
 def test_a_run_that_crashes_is_ended_by_the_next(
     make_pipeline: MakePipeline, step: RetentionStep, when: str
 ) -> None:
-    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
     pipeline.catch_up()
     pipeline.run("UPDATE t SET n = 10 WHERE id < 3", "DELETE FROM t WHERE id = 1", "UPDATE t SET n = 11")
@@ -239,7 +244,7 @@ def test_files_that_are_merged_meanwhile_are_compacted(
 
 
 def test_what_is_still_needed_stays(make_pipeline: MakePipeline) -> None:
-    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
     pipeline.run("CREATE TABLE u (id int PRIMARY KEY, n int)", "INSERT INTO u VALUES (1, 1), (2, 2)")
     pipeline.catch_up()
@@ -276,7 +281,7 @@ def test_silver_that_is_set_back_before_the_base_is_rebuilt(pipeline: Pipeline, 
 
 
 def test_a_table_without_newer_changes_is_not_rebuilt(make_pipeline: MakePipeline) -> None:
-    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
     pipeline.run("CREATE TABLE u (id int PRIMARY KEY)")
     pipeline.catch_up()
@@ -297,7 +302,7 @@ def test_a_table_without_newer_changes_is_not_rebuilt(make_pipeline: MakePipelin
 def test_a_table_that_is_rebuilt_meanwhile(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline = copied(make_pipeline)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
     pipeline.catch_up()
     pipeline.run("DELETE FROM t WHERE id = 1", "UPDATE t SET n = 4 WHERE id = 2")
@@ -319,7 +324,7 @@ def test_a_table_that_is_rebuilt_meanwhile(
 
 
 def test_a_key_whose_texts_have_changed(make_pipeline: MakePipeline) -> None:
-    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline = copied(make_pipeline)
     pipeline.run(
         "CREATE TABLE t (id numeric(10, 1) PRIMARY KEY, v text)",
         "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')",
@@ -337,7 +342,7 @@ def test_a_key_whose_texts_have_changed(make_pipeline: MakePipeline) -> None:
 
 
 def test_forget_and_retention_go_together(make_pipeline: MakePipeline) -> None:
-    pipeline = retaining(with_writer(make_pipeline(create_publication="all", copy="initial"), "native"))
+    pipeline = copied(make_pipeline)
     pipeline.run(
         "CREATE TABLE t (id int PRIMARY KEY, n int)",
         "INSERT INTO t SELECT i, i FROM generate_series(1, 9) AS i",

@@ -9,7 +9,7 @@ from pipeline.delta.table import Lake
 from pipeline.metadata.registry import Records
 
 
-class SilverKeys:
+class KeyColumns:
     """The keys of all tables, read when the first one is needed."""
 
     def __init__(self, lake: Lake) -> None:
