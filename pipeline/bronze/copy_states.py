@@ -35,8 +35,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunks:
-    """What a copy reads under one snapshot; `chunks_before` were read under earlier ones.
+    """What a copy reads under one snapshot.
 
+    `chunks_before` is how many chunks of the table bronze held before, of earlier copies too.
     `running` are the xids of transactions that the snapshot does not see though they began before it.
     """
 
@@ -44,11 +45,6 @@ class SnapshotChunks:
     running: tuple[int, ...]
     chunks_before: int
     chunks: tuple[Chunk, ...]
-
-    @property
-    def chunk_count(self) -> int:
-        """Return how many chunks there are up to this snapshot's last."""
-        return self.chunks_before + len(self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +113,12 @@ class CopyState:
     sentence: str | None = None
     dropped_at: LSN = INVALID
     key_ranges: tuple[KeyRange, ...] = ()
+
+    @property
+    def chunk_count(self) -> int:
+        """Return how many chunks the copy has."""
+        last = self.snapshots[-1]
+        return last.chunks_before + len(last.chunks) - self.snapshots[0].chunks_before
 
     @property
     def copy(self) -> CompleteCopy | None:

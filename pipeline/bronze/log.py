@@ -172,9 +172,17 @@ class Bronze:
                 return json_object(text)
         return {}
 
-    def copy_txn(self, copy_id: int) -> TxnId:
-        """Return the transaction id that counts the chunks of a copy."""
-        return self.txn.of(TxnKind.CHUNKS, copy_id)
+    def copy_txn(self, name: TableName) -> TxnId:
+        """Return the transaction id that counts the chunks of all copies of a table."""
+        return self.txn.of(TxnKind.CHUNKS, table=name)
+
+    def chunk_count(self, name: TableName) -> int:
+        """Return how many chunks bronze holds, of all copies of a table."""
+        return int(self.changes.offset(self.copy_txn(name)) or 0)
+
+    def counts_apart(self, copy_id: int) -> bool:
+        """Return whether an earlier version of pgdelta counted the chunks of this copy alone."""
+        return self.changes.offset(self.txn.of(TxnKind.COPY_CHUNKS, copy_id)) is not None
 
     def relation_version_ids(self, end_lsn: LSN) -> set[int]:
         """Return the ids of the relation versions that are recorded up to an LSN.

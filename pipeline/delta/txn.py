@@ -12,7 +12,8 @@ counted separately, because Delta skips a write whose id and version the table h
     KEY_RANGES  #keys               id of the partial copy whose rows were written
     REBUILD     /rebuild            time in nanoseconds of a rebuild up to an LSN below the table's offset
     BACKFILL    +<oid>.<number>     LSN of the ALTER TABLE that added the column with this attribute number
-    CHUNKS      #copy/<copy id>     number of chunks of a table copy that bronze holds
+    CHUNKS      #copy/<table>       number of chunks that bronze holds, of all copies of a table
+    COPY_CHUNKS #copy/<copy id>     the same, of one copy; earlier versions of pgdelta recorded it
     PREPARED    #prepared           LSN up to which prepared transactions are recorded
     EPOCH       #epoch              number of starts of ingest
 """
@@ -27,8 +28,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +44,7 @@ _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class TxnKind(enum.Enum):
-    """What a transaction id counts; the value is its suffix, with `{}` for each number."""
+    """What a transaction id counts; the value is its suffix, `{}` a number in it, `{table}` a name."""
 
     OFFSET = ""
     PART = "#{}"
@@ -49,7 +52,8 @@ class TxnKind(enum.Enum):
     KEY_RANGES = "#keys"
     REBUILD = "/rebuild"
     BACKFILL = "+{}.{}"
-    CHUNKS = "#copy/{}"
+    CHUNKS = "#copy/{table}"
+    COPY_CHUNKS = "#copy/{}"
     PREPARED = "#prepared"
     EPOCH = "#epoch"
 
@@ -59,8 +63,10 @@ class TxnKind(enum.Enum):
         return self in (TxnKind.PART, TxnKind.COPIED)
 
 
+_NUMBER, _TABLE = re.escape("{}"), re.escape("{table}")
+_TABLE_PATTERN = r"(?P<schema>[\w~%-]+)\.(?P<table>[\w~%-]+)"
 _SUFFIXES = "|".join(
-    f"(?P<{kind.name}>{re.escape(kind.value).replace(re.escape('{}'), '[0-9]+')})"
+    f"(?P<{kind.name}>{re.escape(kind.value).replace(_NUMBER, '[0-9]+').replace(_TABLE, _TABLE_PATTERN)})"
     for kind in TxnKind
     if kind.value
 )
@@ -69,19 +75,22 @@ _GRAMMAR = re.compile(rf"pgdelta:(?P<pipeline>.*):(?P<generation>[0-9]+)(?:{_SUF
 
 @dataclass(frozen=True, slots=True)
 class TxnId:
-    """An application id of pgdelta; `numbers` are those in its suffix."""
+    """An application id of pgdelta; `numbers` are those in its suffix, `table` is the name."""
 
     pipeline: str
     generation: int = 1
     kind: TxnKind = TxnKind.OFFSET
     numbers: tuple[int, ...] = ()
+    table: TableName | None = None
 
     def __str__(self) -> str:
-        return f"pgdelta:{self.pipeline}:{self.generation}{self.kind.value.format(*self.numbers)}"
+        table = ".".join(map(_quoted, self.table or ()))
+        suffix = self.kind.value.format(*self.numbers, table=table)
+        return f"pgdelta:{self.pipeline}:{self.generation}{suffix}"
 
-    def of(self, kind: TxnKind, *numbers: int) -> TxnId:
+    def of(self, kind: TxnKind, *numbers: int, table: TableName | None = None) -> TxnId:
         """Return the id of another kind, for the same pipeline and generation."""
-        return replace(self, kind=kind, numbers=numbers)
+        return replace(self, kind=kind, numbers=numbers, table=table)
 
     @property
     def advances(self) -> bool:
@@ -101,6 +110,9 @@ class TxnId:
         if match is None:
             return None
         kind = TxnKind.__members__.get(match.lastgroup or "", TxnKind.OFFSET)
+        if match["table"] is not None:
+            table = TableName(unquote(match["schema"]), unquote(match["table"]))
+            return TxnId(match["pipeline"], int(match["generation"]), kind, table=table)
         suffix = text[match.end("generation") :]
         numbers = tuple(int(digits) for digits in re.findall("[0-9]+", suffix))
         return TxnId(match["pipeline"], int(match["generation"]), kind, numbers)
@@ -110,6 +122,10 @@ class TxnId:
         """Return pgdelta's ids and their versions among all that a log records."""
         found = ((TxnId.parse(text), version) for text, version in recorded.items())
         return {txn: version for txn, version in found if txn is not None}
+
+
+def _quoted(part: str) -> str:
+    return quote(part, safe="").replace(".", "%2E")
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ def read_tables(
     lake = LakeFacts.of(config, end, manifest, registered, history, relations.values(), path)
 
     def chunks(copy: CopyState) -> int:
-        return int(bronze.changes.offset(bronze.copy_txn(copy.id)) or 0)
+        return max(bronze.chunk_count(copy.name) - copy.snapshots[0].chunks_before, 0)
 
     found = describe_tables(lake, records.events.newest(), records.misfits.counts(), chunks)
     verified = Reconciliations(bronze.lake).verified()
@@ -212,7 +212,7 @@ def _copying(
         reason = why_detached(lake.config, lake.history, name, lake.end)
         return replace(shown, state=DETACHED, sentence=reason) if shown and reason else None
     if last is not None and last.state == READING:
-        done, count = chunks(last), last.snapshots[-1].chunk_count
+        done, count = chunks(last), last.chunk_count
         if held is not None and done == 0:
             return held
         state = shown.state if shown and shown.state in HOLDING else COPYING

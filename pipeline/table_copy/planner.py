@@ -74,7 +74,8 @@ class CopyPlanner:
                 key_ranges=candidate.key_ranges if keys else (),
             )
             self._next_id += 1
-            planned = state, SnapshotChunks(self._snapshot.lsn, self._snapshot.running, 0, chunks)
+            before = self._bronze.chunk_count(name)
+            planned = state, SnapshotChunks(self._snapshot.lsn, self._snapshot.running, before, chunks)
         state, snapshot = planned
         state.requests = tuple(request.id for request in candidate.requests) or state.requests
         progress.chunks = len(snapshot.chunks)
@@ -93,10 +94,12 @@ class CopyPlanner:
     ) -> tuple[CopyState, SnapshotChunks] | None:
         """Return what an interrupted copy has still to read, if it may be resumed."""
         requests, gaps = [request.id for request in candidate.requests], self._history.gaps
-        for state in self._history.unfinished(name):
-            done = int(self._bronze.changes.offset(self._bronze.copy_txn(state.id)) or 0)
+        unfinished, done = self._history.unfinished(name), self._bronze.chunk_count(name)
+        for state in unfinished:
             rest = plan_rest(state, table, version.id, done, self._chunk_bytes)
-            if rest is not None and not is_outdated(state, membership, requests, gaps):
+            # the chunks that are counted now are of the newest one
+            is_counted = state is unfinished[-1] and not self._bronze.counts_apart(state.id)
+            if rest is not None and is_counted and not is_outdated(state, membership, requests, gaps):
                 lsns = [snapshot.lsn for snapshot in state.snapshots]
                 state.row_count = self._bronze.copied_rows(name, state.id, lsns)
                 return state, SnapshotChunks(self._snapshot.lsn, self._snapshot.running, done, rest)

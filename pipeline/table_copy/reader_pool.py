@@ -185,7 +185,7 @@ class ReaderPool:
                 before = table.snapshot.chunks_before
                 commits.append(
                     TableCommit(
-                        bronze.copy_txn(table.state.id),
+                        bronze.copy_txn(table.state.name),
                         LSN(before + count),
                         {"operation": "copy"},
                         expected_offset=LSN(before + table.landed),

@@ -176,7 +176,7 @@ class _ChainReader:
         elif txn is not None and txn.advances:
             self._add_link(commit)
         elif txn is not None:
-            self.copy_commits += txn.kind is TxnKind.CHUNKS
+            self.copy_commits += txn.kind in (TxnKind.CHUNKS, TxnKind.COPY_CHUNKS)
             self.prepared_commits += txn.kind is TxnKind.PREPARED
 
     def _add_foreign(self, commit: LoggedCommit, app_id: str) -> None:

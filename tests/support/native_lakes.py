@@ -119,7 +119,7 @@ class NativeLake:
                 for ordinal in range(count)
             ]
         changes.append(write_file(self.bronze.changes.folder, rows))
-        commits = [TableCommit(self.bronze.copy_txn(number + 1), LSN(1)) for number in range(len(self.names))]
+        commits = [TableCommit(self.bronze.copy_txn(name), LSN(1)) for name in self.names]
         self.writer.commit(changes, *commits)
         self.writer.record_copies(copies)
         self.writer.bronze.copies.read()

@@ -19,6 +19,7 @@ from pipeline.delta.txn import TableCommit
 from pipeline.errors import FencedError, LakeError
 from pipeline.protocol.events import CommittedPrepared
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.table_name import TableName
 from tests.support.commits import commit_by_spark, do_before_commit, do_before_reading_back
 
 pytestmark = pytest.mark.spark
@@ -59,7 +60,7 @@ def test_an_ingest_that_was_held_up_is_refused_whatever_it_writes(
 ) -> None:
     first = opened(spark, tmp_path)
     move(first, 0, 100)
-    copy = first.bronze.copy_txn(7)
+    copy = first.bronze.copy_txn(TableName("public", "orders"))
     first.commit([], TableCommit(copy, LSN(1), expected_offset=INVALID))
     second = opened(spark, tmp_path)
     second.claim()
@@ -137,7 +138,7 @@ def test_a_range_that_does_not_go_on_from_what_is_recorded_is_refused(
 
 def test_a_copy_goes_on_from_the_range_that_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
     writer = opened(spark, tmp_path)
-    copy = writer.bronze.copy_txn(7)
+    copy = writer.bronze.copy_txn(TableName("public", "orders"))
     writer.commit([], TableCommit(copy, LSN(3), expected_offset=INVALID))
     for count, after in ((4, 2), (5, 4), (1, 0)):
         with pytest.raises(FencedError, match="but this ingest continues from"):

@@ -73,7 +73,7 @@ def test_writers_under_other_ids_do_not_hinder_each_other(
 
 def test_spark_has_the_positions_of_many_copies(spark: SparkSession, table: LakeTable) -> None:
     commit_files(
-        table, [], *(TableCommit(ONE.of(TxnKind.CHUNKS, number), LSN(number)) for number in range(150))
+        table, [], *(TableCommit(ONE.of(TxnKind.COPY_CHUNKS, number), LSN(number)) for number in range(150))
     )
     assert len(table.offsets()) == 150
     assert offsets_in(spark, newest_snapshot(spark, table.path)) == table.offsets()
@@ -82,7 +82,7 @@ def test_spark_has_the_positions_of_many_copies(spark: SparkSession, table: Lake
 @pytest.mark.parametrize("table", ["spark"], indirect=True)
 def test_positions_of_many_copies_are_in_sparks_checksum_file(spark: SparkSession, table: LakeTable) -> None:
     commit_files(
-        table, [], *(TableCommit(ONE.of(TxnKind.CHUNKS, number), LSN(number)) for number in range(150))
+        table, [], *(TableCommit(ONE.of(TxnKind.COPY_CHUNKS, number), LSN(number)) for number in range(150))
     )
     snapshot = newest_snapshot(spark, table.path)
     assert len(offsets_in(spark, snapshot)) == 150

@@ -66,7 +66,8 @@ def test_a_copy_that_is_killed_twenty_times(make_pipeline: MakePipeline, tmp_pat
     copied = pipeline.frame("bronze", "changes").where("op = 'R'")
     complete = {row.copy_id for row in rows if row.state == "complete"}
     used = copied.where(copied.copy_id.isin(*complete)).count()
-    resumed = sum(row.state == "reading" and row.chunks_before > 0 for row in rows)
+    begun = [row.copy_id for row in rows if row.state == "reading"]
+    resumed = len(begun) - len(set(begun))
     print(
         f"PGDELTA_SEED={seed}: {kills} kills, {done} rows were in bronze at the last; {copied.count()} rows "
         f"landed, {used} of complete copies; {resumed} times a copy went on where it was"

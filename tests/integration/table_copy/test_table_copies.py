@@ -11,12 +11,18 @@ import pytest
 
 from pipeline.apply.applier import Applier
 from pipeline.bronze.copy_states import Chunk
+from pipeline.bronze.log import Bronze
 from pipeline.bronze.staged_files import StagedFile
+from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Copying
+from pipeline.delta.table import Lake
+from pipeline.delta.txn import TableCommit, TxnKind
+from pipeline.operate.resync import run_resync
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.snapshot.export import COPY_SESSIONS, Snapshot, begin_under
 from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.progress import IngestSummary
+from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.table_copy import attempts as attempts_module
 from pipeline.table_copy import coordinator as copying_module
@@ -145,6 +151,44 @@ def test_a_copy_that_was_cut_off_goes_on(copying: Pipeline, monkeypatch: pytest.
     copying.catch_up()  # where a row moved, one more copy
     copying.catch_up()
     copying.assert_equal("orders", "bag")
+
+
+def test_copies_of_a_table_share_one_transaction_id(
+    copying: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying.run(*ORDERS, FILL.format(4000))
+    copying.catch_up()
+    changes = Lake(copying.config.storage.root).table("bronze", "changes")
+    recorded = set(changes.offsets())
+    for number in range(3):
+        run_resync(copying.config, ["public.orders"], spark=copying.spark)
+        copying.run(f"UPDATE orders SET n = n + 1 WHERE id % 7 = {number}")
+        with monkeypatch.context() as patch:
+            stop_after(patch, 2 + number)
+            copying.ingest()
+        copying.catch_up()
+        copying.assert_equal("orders")
+    states = copies(copying, "orders")
+    assert [state for state, _ in states] == ["reading", "complete", *["reading", "reading", "complete"] * 3]
+    counts = [count or 0 for state, count in states if state == "reading"]
+    assert [end - begin for begin, end in zip(counts[1::2], counts[2::2], strict=True)] == [2, 3, 4]
+    assert set(changes.offsets()) == recorded
+
+
+def test_a_copy_whose_chunks_an_earlier_version_counted_begins_again(
+    copying: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying.run(*ORDERS, FILL.format(4000))
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        copying.ingest()
+    [copy_id] = {row.copy_id for row in copying.frame("bronze", "copies").collect()}
+    bronze = Bronze(Lake(copying.config.storage.root), copying.config.pipeline)
+    BronzeWriter(bronze, {}).commit([], TableCommit(bronze.txn.of(TxnKind.COPY_CHUNKS, copy_id), LSN(4)))
+    copying.catch_up()
+    states = [state for state, _ in copies(copying, "orders")]
+    assert states == ["reading", "abandoned", "reading", "complete"]
+    copying.assert_equal("orders")
 
 
 @pytest.mark.slow

@@ -79,22 +79,21 @@ def test_a_version_that_a_copy_recorded_first_is_recorded_where_the_stream_has_i
     assert later.id in fresh(lake).relation_version_ids(LSN(5000))
 
 
-def land_copy(
-    lake: NativeLake, name: TableName, counts: list[int], lsn: LSN, copy_id: int, before: int = 0
-) -> None:
+def land_copy(lake: NativeLake, name: TableName, counts: list[int], lsn: LSN, copy_id: int) -> None:
     """Land copied rows, one file for each count."""
+    before = lake.bronze.chunk_count(name)
     common = {"commit_lsn": int(lsn), "end_lsn": int(lsn), "copy_id": copy_id, "xid": None}
     for number, count in enumerate(counts):
         rows = [change(name, lake.versions[name].id, n, int(lsn), "R") | common for n in range(count)]
         data = write_file(lake.bronze.changes.folder, rows)
-        lake.writer.commit([data], TableCommit(lake.bronze.copy_txn(copy_id), LSN(before + number + 1)))
+        lake.writer.commit([data], TableCommit(lake.bronze.copy_txn(name), LSN(before + number + 1)))
 
 
 def test_the_rows_of_a_copy_are_counted_without_reading_them(lake: NativeLake) -> None:
     name = lake.names[1]
     land_copy(lake, name, [40, 2], SECOND_SNAPSHOT, SECOND_COPY)
     land_copy(lake, lake.names[2], [7], SECOND_SNAPSHOT, SECOND_COPY + 1)
-    land_copy(lake, name, [5], LSN(9500), SECOND_COPY, before=2)
+    land_copy(lake, name, [5], LSN(9500), SECOND_COPY)
     bronze = fresh(lake)
     with bronze_reads() as reads:
         assert bronze.copied_rows(name, SECOND_COPY, [SECOND_SNAPSHOT]) == 42

@@ -7,15 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.delta.txn import TxnId, TxnKind
+from pipeline.table_name import TableName
 
 ids = st.builds(
-    lambda pipeline, generation, kind, numbers: TxnId(
-        pipeline, generation, kind, tuple(numbers[: kind.value.count("{}")])
+    lambda pipeline, generation, kind, numbers, table: TxnId(
+        pipeline,
+        generation,
+        kind,
+        tuple(numbers[: kind.value.count("{}")]),
+        table if "{table}" in kind.value else None,
     ),
     st.text(min_size=1, max_size=20),
     st.integers(1, 2**31),
     st.sampled_from(TxnKind),
     st.lists(st.integers(0, 2**62), min_size=2, max_size=2),
+    st.builds(TableName, st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9)),
 )
 
 
@@ -34,7 +40,12 @@ def test_an_id_is_read_as_it_is_written(txn: TxnId) -> None:
         (TxnId("shop").of(TxnKind.KEY_RANGES), "pgdelta:shop:1#keys"),
         (TxnId("shop").of(TxnKind.REBUILD), "pgdelta:shop:1/rebuild"),
         (TxnId("shop").of(TxnKind.BACKFILL, 16385, 4), "pgdelta:shop:1+16385.4"),
-        (TxnId("shop").of(TxnKind.CHUNKS, 17), "pgdelta:shop:1#copy/17"),
+        (TxnId("shop").of(TxnKind.COPY_CHUNKS, 17), "pgdelta:shop:1#copy/17"),
+        (TxnId("shop").of(TxnKind.CHUNKS, table=TableName("public", "7")), "pgdelta:shop:1#copy/public.7"),
+        (
+            TxnId("shop").of(TxnKind.CHUNKS, table=TableName("a.b", "c#/é")),
+            "pgdelta:shop:1#copy/a%2Eb.c%23%2F%C3%A9",
+        ),
         (TxnId("shop").of(TxnKind.PREPARED), "pgdelta:shop:1#prepared"),
         (TxnId("shop").of(TxnKind.EPOCH), "pgdelta:shop:1#epoch"),
     ],
