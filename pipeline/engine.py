@@ -105,6 +105,14 @@ class Engine(enum.Enum):
         other = f"coalesce({finite}, CASE WHEN {is_nan} THEN {nan} WHEN {is_infinite} THEN {infinite} END)"
         return self._checked(text, ddl, r"^-?[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?\z", other)
 
+    def widened(self, text: str) -> str:
+        """Return SQL for a text of the DOUBLE that equals the FLOAT which a text shows, else NULL.
+
+        PostgreSQL casts real to double precision in the same way: 0.1 becomes 0.10000000149011612. Engines
+        may spell the number differently.
+        """
+        return self.cast(self.cast(self.floating(text, "FLOAT"), "DOUBLE"), "STRING")
+
     def _checked(self, text: str, ddl: str, usual: str, other: str) -> str:
         """Return SQL for the cast of texts of the usual form, and another value for all others.
 

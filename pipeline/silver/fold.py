@@ -31,6 +31,11 @@ class FoldColumn:
     misfit: str = "null"  # the policy for texts that do not fit
     is_sidecar: bool = False  # it has the misfits of another column as text
     has_many_spellings: bool = False  # one value has several texts, as `1.0` and `1.00` of a DECIMAL
+    widened: frozenset[int] = frozenset()  # the relation versions in which a DOUBLE has texts of a real
+
+    def text(self, version: int, text: str, engine: Engine) -> str:
+        """Return SQL for the text that silver's type reads, of one in a tuple of a relation version."""
+        return engine.widened(text) if version in self.widened else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,14 @@ def pick(
     engine: Engine = SPARK,
 ) -> str:
     """Return SQL for the text of column i in a tuple of any of the fold's relation versions."""
-    indexes = fold.columns[i].indexes
-    distinct = set(indexes.values())
-    if len(distinct) == 1 and len(indexes) == len(fold.versions):
-        return engine.get(values, distinct.pop())
+    column = fold.columns[i]
+    indexes = column.indexes
+    texts = {version: column.text(version, engine.get(values, at), engine) for version, at in indexes.items()}
+    if len(set(texts.values())) == 1 and len(indexes) == len(fold.versions):
+        return texts.popitem()[1]
     if not indexes:
         return "CAST(NULL AS STRING)"
-    cases = " ".join(f"WHEN {version} THEN {engine.get(values, index)}" for version, index in indexes.items())
+    cases = " ".join(f"WHEN {version} THEN {text}" for version, text in texts.items())
     return f"CASE {version_column} {cases} END"
 
 

@@ -365,6 +365,7 @@ class FoldSql:
             if side == "new" and index is not None:
                 is_unsent = engine.contains("unsent", str(index))
                 text = f"CASE WHEN {is_unsent} THEN {engine.get('old', index)} ELSE {text} END"
+            text = column.text(version, text, engine) if index is not None else text
             fields[f"x{i}"] = text
         return engine.struct(fields)
 

@@ -26,7 +26,7 @@ from pipeline.silver.schema_operations import (
     WidenColumn,
 )
 from pipeline.silver.text_parsers import STRING
-from pipeline.silver.types import holds, keeps_values, silver_type, wide_enough
+from pipeline.silver.types import holds, keeps_values, reader_of, silver_type, wide_enough
 
 
 def schema_note(recorded: SilverColumns, column: SourceColumn) -> SchemaNote | None:
@@ -130,7 +130,8 @@ def plan_evolution(
                 operations.append(AddColumn(column.name, target))
         elif column.name not in before.numbers:
             number = column.attribute_number
-            operations.append(AddColumn(column.name, target, column.missing_value, number))
+            reader = reader_of(column, target)  # of its default
+            operations.append(AddColumn(column.name, reader, column.missing_value, number))
             if number is not None and number < max(n or 0 for n in before.numbers.values()):
                 operations.append(was_unpublished(column.name))
             elif column.missing_value is None and column.has_default:

@@ -117,8 +117,12 @@ class SilverType:
         """Return SQL for the one text of a key's value, of those that PostgreSQL prints for equal values.
 
         With `has_many_spellings`, the column had other types before: `1.0` and `1.00` of a DECIMAL, a date
-        without time of a TIMESTAMP_NTZ.
+        without time of a TIMESTAMP_NTZ, a widened FLOAT. Of a DOUBLE, engines may spell it differently.
         """
+        if has_many_spellings and self.ddl == "DOUBLE":
+            value = engine.floating(text, "DOUBLE")
+            spelled = f"CASE WHEN {value} = 0 THEN '0' ELSE {engine.cast(value, 'STRING')} END"
+            return f"coalesce({spelled}, {text})"
         if has_many_spellings and self.ddl == "TIMESTAMP_NTZ":
             text = engine.replace_all(text, r" 00:00:00\z", "")
         elif has_many_spellings:
@@ -228,6 +232,8 @@ BOOLEAN = SilverType("BOOLEAN", _boolean)
 BINARY = SilverType("BINARY", _binary)
 SMALLINT, INT, BIGINT = _integer("SMALLINT", 16), _integer("INT", 32), _integer("BIGINT", 64)
 FLOAT, DOUBLE = _floating("FLOAT"), _floating("DOUBLE")
+WIDENED_FLOAT = SilverType("DOUBLE", lambda engine, text: engine.floating(engine.widened(text), "DOUBLE"))
+"""The DOUBLE that equals the FLOAT which a text shows."""
 DATE = _dated("DATE", rf"^{_YMD}\z", "9999-12-31")
 TIMESTAMP_NTZ = _dated("TIMESTAMP_NTZ", _MOMENT, "9999-12-31 23:59:59.999999")
 TIMESTAMP = _dated("TIMESTAMP", _MOMENT, "9999-12-31 23:59:59.999999+00")

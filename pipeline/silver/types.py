@@ -5,6 +5,8 @@ Types that are not in the tables below are STRING, in PostgreSQL's text form.
 
 import re
 
+import pyarrow as pa
+
 from pipeline.bronze.relations import PostgresType, SourceColumn
 from pipeline.silver.text_parsers import (
     BIGINT,
@@ -21,6 +23,7 @@ from pipeline.silver.text_parsers import (
     TIMESTAMP_NTZ,
     VARIANT,
     VECTOR,
+    WIDENED_FLOAT,
     SilverType,
     array_of,
     decimal,
@@ -41,7 +44,7 @@ _BUILT_IN = {
     1114: TIMESTAMP_NTZ,
     1184: TIMESTAMP,
 }
-_NUMERIC, _BOX = 1700, 603
+_NUMERIC, _BOX, _REAL = 1700, 603, 700
 # Types of extensions by their output function; pgvector's are STRING unless overridden.
 _BY_OUTPUT = {"hstore_out": HSTORE}
 _VECTORS = frozenset({"vector_out", "halfvec_out"})
@@ -91,6 +94,21 @@ def silver_type(column: SourceColumn, override: str | None = None, present: str 
     return _scalar(column.base_oid, column)
 
 
+def is_widened_real(column: SourceColumn, ddl: str) -> bool:
+    """Return whether the texts of a source column are those of a real, and silver has it as DOUBLE."""
+    return column.base_oid == _REAL and ddl == "DOUBLE"
+
+
+def widened_text(text: str) -> str:
+    """Return the text of the double precision to which PostgreSQL casts a real with a text."""
+    return repr(pa.scalar(text).cast(pa.float32()).as_py())
+
+
+def reader_of(column: SourceColumn, kind: SilverType) -> SilverType:
+    """Return the type that reads the texts of a source column into a type of silver."""
+    return WIDENED_FLOAT if is_widened_real(column, kind.ddl) else kind
+
+
 def _scalar(oid: int, column: SourceColumn) -> SilverType:
     if oid == _NUMERIC:
         return numeric(column.base_modifier)
@@ -102,16 +120,16 @@ _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
 def holds(wide: str, narrow: str) -> bool:
-    """Return whether the type `wide` holds all values of `narrow` as PostgreSQL casts them, read as text.
+    """Return whether the type `wide` holds all values of `narrow` as PostgreSQL casts them.
 
-    DOUBLE does not hold FLOAT: the text of a float4 is not that of its float8.
+    The text of a real is not that of the double precision that it is cast to: see `is_widened_real`.
     """
     if wide == narrow:
         return True
     integers = list(_DIGITS)
     if narrow in _DIGITS and wide in _DIGITS:
         return integers.index(narrow) < integers.index(wide)
-    if narrow in {"SMALLINT", "INT"} and wide == "DOUBLE":
+    if narrow in {"SMALLINT", "INT", "FLOAT"} and wide == "DOUBLE":
         return True
     if not _DECIMAL.fullmatch(wide):
         return (narrow, wide) == ("DATE", "TIMESTAMP_NTZ")
@@ -135,8 +153,9 @@ def _digits(ddl: str) -> tuple[int, int]:
 
 
 _INTEGERS = frozenset({20, 21, 23})
-# any integer to any other; int2 and int4 to float8; date to timestamp
-_EXACT = {(a, b) for a in _INTEGERS for b in _INTEGERS} | {(21, 701), (23, 701), (1082, 1114)}
+# any integer to any other; int2, int4 and float4 to float8; date to timestamp
+_EXACT = {(a, b) for a in _INTEGERS for b in _INTEGERS}
+_EXACT |= {(21, 701), (23, 701), (_REAL, 701), (1082, 1114)}
 _TEXTS = frozenset({25, 1043})  # text, varchar
 # varchar, varbit, time, timetz, timestamp, timestamptz: a modifier limits a length or fraction
 _LIMITED = frozenset({1043, 1562, 1083, 1266, 1114, 1184})

@@ -20,7 +20,7 @@ from pipeline.protocol.lsn import LSN
 from pipeline.silver.column_mapping import sidecars
 from pipeline.silver.fold import Fold, FoldColumn
 from pipeline.silver.text_parsers import SilverType
-from pipeline.silver.types import silver_type
+from pipeline.silver.types import is_widened_real, silver_type, widened_text
 
 # int8, int2, int4, date, timestamp, numeric: several of their texts may be one value of silver's type
 _COMPARED_BY_VALUE = {20, 21, 23, 1082, 1114, 1700}
@@ -225,7 +225,8 @@ def plan_fold(table: TableInput, step: WriteStep, silver: Mapping[str, SilverTyp
         source = texts.get(name, name)
         column = _fold_column(source, silver.get(source, kind), surveys, relations, rule)
         # The default of an ADD COLUMN after this step is also that of the step's rows.
-        column = replace(column, missing_value=missing_value(source, table.in_order))
+        missing = missing_value(source, table.in_order, column.type.ddl)
+        column = replace(column, missing_value=missing)
         if name in texts:
             column = replace(
                 column, name=name, type=column.type.text_of_misfit, missing_value=None, is_sidecar=True
@@ -250,6 +251,7 @@ def _fold_column(
     rule: TableRule,
 ) -> FoldColumn:
     indexes: dict[int, int] = {}
+    widened: set[int] = set()
     may_be_unsent = has_many_spellings = False
     for survey, relation in zip(surveys, relations, strict=True):
         index = relation.index_of(name)
@@ -260,14 +262,25 @@ def _fold_column(
             sent = silver_type(column, rule.types.get(name), kind.ddl)
             differs = name in rule.types or sent.ddl != kind.ddl
             has_many_spellings |= differs and column.base_oid in _COMPARED_BY_VALUE
+            if is_widened_real(column, kind.ddl):
+                widened.add(relation.version)
             kind = sent if sent.ddl == kind.ddl else kind  # silver may have a wider type
     is_partial = may_be_unsent or len(indexes) < len(relations)
     return FoldColumn(
-        name, kind, indexes, is_partial, misfit=rule.misfit_of(name), has_many_spellings=has_many_spellings
+        name,
+        kind,
+        indexes,
+        is_partial,
+        misfit=rule.misfit_of(name),
+        has_many_spellings=has_many_spellings or bool(widened),
+        widened=frozenset(widened),
     )
 
 
-def missing_value(name: str, relations: Sequence[SourceRelation]) -> str | None:
-    """Return the value of a column in rows that are older than the column."""
+def missing_value(name: str, relations: Sequence[SourceRelation], ddl: str = "STRING") -> str | None:
+    """Return the text of a column, which silver has with a type, in rows that are older than the column."""
     columns = (c for relation in relations for c in relation.columns if c.name == name)
-    return next((c.missing_value for c in columns if c.missing_value is not None), None)
+    column = next((column for column in columns if column.missing_value is not None), None)
+    if column is None or column.missing_value is None:
+        return None
+    return widened_text(column.missing_value) if is_widened_real(column, ddl) else column.missing_value

@@ -116,6 +116,7 @@ WIDER = {
     "SMALLINT to INT": ("SMALLINT", column("v", 2, INT4), "INT"),
     "INT to BIGINT": ("INT", column("v", 2, INT8), "BIGINT"),
     "INT to DOUBLE": ("INT", column("v", 2, FLOAT8), "DOUBLE"),
+    "FLOAT to DOUBLE": ("FLOAT", column("v", 2, FLOAT8), "DOUBLE"),
     "INT to DECIMAL": ("INT", column("v", 2, NUMERIC, modifier=NUMERIC_12_4 + (2 << 16)), "DECIMAL(14,4)"),
     "DECIMAL": ("DECIMAL(10,2)", column("v", 2, NUMERIC, modifier=NUMERIC_12_4), "DECIMAL(12,4)"),
     "INT to DECIMAL that holds both": (
@@ -150,7 +151,6 @@ def test_type_that_holds_every_value_of_the_one_before_is_widened_and_stays_wide
 @pytest.mark.parametrize(
     ("before", "to"),
     [
-        ("FLOAT", column("name", 2, FLOAT8)),  # the text of a float4 is not that of its float8
         ("BIGINT", column("name", 2, FLOAT8)),
         ("DECIMAL(38,2)", column("name", 2, NUMERIC, modifier=NUMERIC_12_4)),
         ("DATE", column("name", 2, 1184)),

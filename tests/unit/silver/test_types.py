@@ -25,7 +25,7 @@ from pipeline.silver.text_parsers import (
     array_of,
     decimal,
 )
-from pipeline.silver.types import numeric, overridden, silver_type, stored
+from pipeline.silver.types import numeric, overridden, reader_of, silver_type, stored, widened_text
 from tests.support.silver.relations import INT4, NUMERIC, column
 from tests.support.silver.texts import TEXTS
 from tests.support.silver.two_engines import connect
@@ -275,3 +275,19 @@ def test_types_that_only_spark_reads_are_few() -> None:
     }  # fmt: skip
     assert not stored("STRUCT<A:INT>").is_native
     assert not stored("ARRAY<VARIANT>").is_native
+
+
+def test_a_real_in_a_double_has_the_value_of_its_cast(sql: Sql) -> None:
+    reader = reader_of(column("v", 1, 700), DOUBLE)
+    cast = {
+        "0.1": 0.10000000149011612,
+        "1e-45": 1.401298464324817e-45,
+        "3.4028235e+38": 3.4028234663852886e38,
+        "-0": -0.0,
+        "Infinity": float("inf"),
+        "16777217": 16777216.0,
+    }
+    row = sql.row(f"SELECT {', '.join(reader.value(sql.engine.literal(text), sql.engine) for text in cast)}")
+    assert [repr(value) for value in row] == [repr(value) for value in cast.values()]
+    assert [repr(float(widened_text(text))) for text in cast] == [repr(value) for value in cast.values()]
+    assert reader_of(column("v", 1, 701), DOUBLE) is DOUBLE
