@@ -145,11 +145,13 @@ class IngestSummary:
     copy_failure: str | None = None  # why none of the tables can be copied
     commit_time: datetime | None = None  # of the newest captured transaction
     maintenance: MaintenanceProgress = field(default_factory=MaintenanceProgress)
+    published: list[TableName] = field(default_factory=list)  # tables that this run added to the publication
+    unpublished: Mapping[TableName, str] | None = None  # matching ones that it lacks, and why; None: unknown
 
     @property
     def has_copies(self) -> bool:
-        """Whether there is anything to report about table copies."""
-        return bool(self.copies or self.copy_failure)
+        """Whether there is anything to report about table copies or the publication."""
+        return bool(self.copies or self.copy_failure or self.published or self.unpublished)
 
     def lines(self) -> list[str]:
         """Return the closing lines for people."""
@@ -170,11 +172,25 @@ class IngestSummary:
             copied.append(f"copy failed: {self.copy_failure}")
         return [
             *copied,
+            *self.publication_lines(),
             *self.maintenance.lines(),
             f"ingest {self.pipeline}: {format_count(self.changes, 'change')} of "
             f"{format_count(self.transactions, 'transaction')} in {format_count(self.commits, 'commit')}, "
             f"{format_duration(self.seconds)}{speed}",
             f"bronze is complete up to {self.captured_offset}, acknowledged to slot {self.slot}",
+        ]
+
+    def publication_lines(self) -> list[str]:
+        """Return the lines about tables that this run published, and that are not published, by reason."""
+        lines = []
+        if self.published:
+            lines.append(f"added to the publication: {_name_tables(sorted(self.published))}")
+        reasons: dict[str, list[TableName]] = {}
+        for name, reason in sorted((self.unpublished or {}).items()):
+            reasons.setdefault(reason, []).append(name)
+        return [
+            *lines,
+            *(f"not published: {_name_tables(names)}. {reason}" for reason, names in reasons.items()),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -200,13 +216,27 @@ class IngestSummary:
                 for name, copy in sorted(self.copies.items())
             ],
             "copy_failure": self.copy_failure,
+            "published": [{"schema": name[0], "table": name[1]} for name in sorted(self.published)],
+            "unpublished": [
+                {"schema": name[0], "table": name[1], "sentence": reason}
+                for name, reason in sorted((self.unpublished or {}).items())
+            ],
             "maintenance": self.maintenance.as_json(),
         }
 
     def exit_code(self, strict: bool) -> int:
-        """Return 1 if a table could not be copied; a capture that fails raises instead."""
-        del strict
-        return int(bool(self.copy_failure) or any(copy.failure for copy in self.copies.values()))
+        """Return 1 if a table could not be copied, or under `strict` if a matching one is not published.
+
+        A capture that fails raises instead.
+        """
+        has_failed = bool(self.copy_failure) or any(copy.failure for copy in self.copies.values())
+        return int(has_failed or (strict and bool(self.unpublished)))
+
+
+def _name_tables(names: Sequence[TableName]) -> str:
+    """Return the names of the tables, of many only the first ones."""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(map(str, names[:_FEW])) + more
 
 
 @dataclass(slots=True)

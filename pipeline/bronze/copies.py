@@ -84,15 +84,15 @@ def abandoned_row(state: CopyState, sentence: str) -> CopyRow:
     return {**_copy_key(state, ABANDONED), "requests": list(state.requests), "sentence": sentence}
 
 
-def dropped_row(history: CopyHistory, name: TableName, lsn: LSN) -> CopyRow:
-    """Return the row of a table that is not published any more; its requests end with it."""
+def dropped_row(history: CopyHistory, name: TableName, lsn: LSN, sentence: str) -> CopyRow:
+    """Return the row of a table that is not published any more, and why; its requests end with it."""
     last = history.last(name)
     state = last if last is not None and last.state == READING else None
     return {
         **_copy_key(state or CopyState(history.next_id(), name, DROPPED), DROPPED),
         "lsn": lsn,
         "requests": [request.id for request in history.open_requests().get(name, [])],
-        "sentence": f"{name} is not published (any more).",
+        "sentence": sentence,
     }
 
 

@@ -74,7 +74,8 @@ def strict_option(function: Function) -> Function:
         "--strict",
         group="Run",
         is_flag=True,
-        help="Exit with 1 also if a recorded policy held or refused a table.",
+        help="Exit with 1 also if a recorded policy held or refused a table, or one that matches the "
+        "configuration is not published.",
     )(function)
 
 

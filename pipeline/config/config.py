@@ -164,7 +164,8 @@ class Create:
         Word,
         Field(
             description="What a missing publication is created for: the tables that `tables` matches"
-            " (`configured`) or `all` tables (`FOR ALL TABLES`); `never` creates none."
+            " (`configured`) or `all` tables (`FOR ALL TABLES`); `never` creates none. With `configured`,"
+            " ingest also adds tables that match later to the publication that the pipeline created."
         ),
     ] = "configured"
     slot: Annotated[
@@ -205,7 +206,7 @@ class Source:
         str,
         Publication,
         Field(
-            description="Publication to read; an existing one is used as it is.",
+            description="Publication to read; one that the pipeline did not create is used as it is.",
             json_schema_extra={"maxLength": 63, "x-default": "the pipeline's name"},
         ),
     ] = ""

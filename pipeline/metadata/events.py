@@ -22,13 +22,19 @@ NEEDS_RESYNC = ("resync", "diverged")
 """Kinds of events after which only a resync makes silver equal to the source."""
 MAINTENANCE_FAILED = "maintenance"
 """The kind of the events that say nothing of a table's rows."""
+PUBLISHED, UNPUBLISHED, DETACHED = "published", "unpublished", "detached"
+"""Kinds of events about a table's membership in the publication, which say nothing of its rows either."""
+_MEMBERSHIP = (PUBLISHED, UNPUBLISHED, DETACHED)
 
 _IDENTITY = ["schema_name", "table_name", "lsn", "kind", "sentence"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a table; `kind` is evolved, refused, held, resync, diverged or maintenance."""
+    """One event of a table.
+
+    `kind` is evolved, refused, held, resync, diverged, published, unpublished, detached or maintenance.
+    """
 
     schema_name: str
     table_name: str
@@ -113,12 +119,20 @@ class EventLog:
 
     def newest(self) -> dict[TableName, Event]:
         """Return the newest event of each table's rows or columns."""
+        left_out = (MAINTENANCE_FAILED, *_MEMBERSHIP)
+        return {event.name: event for event in self._in_order() if event.kind not in left_out}
+
+    def unpublished(self) -> dict[TableName, str]:
+        """Return the tables that were not published when ingest last polled, each with the reason."""
+        newest = {event.name: event for event in self._in_order() if event.kind in _MEMBERSHIP}
+        return {name: event.sentence for name, event in newest.items() if event.kind == UNPUBLISHED}
+
+    def _in_order(self) -> list[Event]:
         if not self._table.exists():
-            return {}
+            return []
         rows = self._table.rows().to_pylist()
         rows.sort(key=lambda row: (row["recorded_at"], row["lsn"]))
-        events = (_event(row) for row in rows if row["kind"] != MAINTENANCE_FAILED)
-        return {event.name: event for event in events}
+        return [_event(row) for row in rows]
 
     def _read(self) -> None:
         """Read the events that are recorded, on this machine only from files that were not read yet."""

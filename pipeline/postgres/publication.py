@@ -1,7 +1,7 @@
 """Read the publication, with its tables, columns and row filters, or create it.
 
-An existing publication is used as it is and never altered. A table that is added to it is published from that
-moment on only, and its owner decides whether the earlier rows matter. `checks` reports missing tables.
+An existing publication is used as it is. One that the pipeline creates has a comment by which later runs know
+it as theirs: `unpublished_tables` adds tables to it, and reports which ones another publication lacks.
 
 A published table is described as pgoutput describes it in the stream, so that copied and streamed rows have
 the same relation version: its columns, its row filter, and the leaves that contain the rows if a partitioned
@@ -10,6 +10,7 @@ table is published by its root.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,20 @@ IS_PUBLISHED = {
     12: "a.attgenerated = ''",
     10: "true",
 }
+_IS_USERS = (
+    "c.relpersistence = 'p' AND c.oid >= 16384"
+    " AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'"
+)
+#: Whether the table `c` of the schema `n` can be published: temporary, unlogged and foreign tables, views and
+#: sequences have no changes in the WAL.
+IS_PUBLISHABLE = {13: f"c.relkind IN ('r', 'p') AND {_IS_USERS}", 10: f"c.relkind = 'r' AND {_IS_USERS}"}
+#: Whether the table `c` has no replica identity, so that UPDATE and DELETE fail on it once it is published.
+LACKS_IDENTITY = (
+    "(c.relreplident = 'n' OR c.relreplident IN ('d', 'i') AND NOT EXISTS ("
+    "SELECT 1 FROM pg_catalog.pg_index i"
+    " WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid"
+    " AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END))"
+)
 _TABLE = """
 SELECT c.oid::bigint, c.relreplident::text, {row_filter}
 FROM pg_catalog.pg_publication_tables p
@@ -189,7 +204,10 @@ def list_published(connection: Connection, publication: str) -> dict[TableName, 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One row of pg_publication, and the tables that it publishes now."""
+    """One row of pg_publication, and the tables that it publishes now.
+
+    `is_owned` is whether the session's role may alter it.
+    """
 
     name: str
     all_tables: bool
@@ -197,6 +215,13 @@ class Publication:
     via_root: bool
     generated_columns: bool  # stored ones, on 18 and newer
     tables: frozenset[TableName]
+    comment: str | None = None
+    is_owned: bool = False
+
+
+def managed_comment(pipeline: str) -> str:
+    """Return the comment of a publication that the pipeline created and may alter."""
+    return f"managed by pgdelta, pipeline {pipeline}"
 
 
 def read_publication(connection: Connection, name: str) -> Publication | None:
@@ -207,13 +232,14 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
     generated = "pubgencols <> 'n'" if major >= 18 else "false"
     row = _fetch(
         connection,
-        f"SELECT puballtables, pubinsert, pubupdate, pubdelete, {truncate}, {via_root}, {generated}"
+        f"SELECT puballtables, pubinsert, pubupdate, pubdelete, {truncate}, {via_root}, {generated},"
+        " pg_catalog.obj_description(oid, 'pg_publication'), pg_catalog.pg_has_role(pubowner, 'USAGE')"
         " FROM pg_catalog.pg_publication WHERE pubname = %s",
         name,
     )
     if not row:
         return None
-    all_tables, *operations, publishes_root, publishes_generated = row[0]
+    all_tables, *operations, publishes_root, publishes_generated, comment, is_owned = row[0]
     tables = _fetch(
         connection,
         "SELECT schemaname::text, tablename::text FROM pg_catalog.pg_publication_tables WHERE pubname = %s",
@@ -227,29 +253,41 @@ def read_publication(connection: Connection, name: str) -> Publication | None:
         via_root=publishes_root,
         generated_columns=publishes_generated,
         tables=frozenset(TableName(schema, table) for schema, table in tables),
+        comment=comment,
+        is_owned=is_owned,
     )
 
 
 def list_configured(connection: Connection, config: Config) -> list[TableName]:
     """Return the tables that can be published and that a rule of the configuration matches, sorted.
 
-    Temporary, unlogged and foreign tables, views and sequences have no changes in the WAL; partitioned tables
-    can be published from 13 on.
+    Partitioned tables can be published from 13 on.
     """
-    kinds = "'r', 'p'" if connection.info.server_version >= 130000 else "'r'"
     rows = _fetch(
         connection,
         "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        f" WHERE c.relkind IN ({kinds}) AND c.relpersistence = 'p' AND c.oid >= 16384"
-        " AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'"
-        " ORDER BY 1, 2",
+        f" WHERE {for_server(connection, IS_PUBLISHABLE)} ORDER BY 1, 2",
     )
     return [
         TableName(schema, table)
         for schema, table in rows
         if config.rule_for(TableName(schema, table)) is not None
     ]
+
+
+def list_existing(connection: Connection, names: Collection[TableName]) -> set[TableName]:
+    """Return those of the tables that exist."""
+    if not names:
+        return set()
+    rows = _fetch(
+        connection,
+        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.relkind IN ('r', 'p') AND n.nspname = ANY (%s::text[]) AND c.relname = ANY (%s::text[])",
+        *(list(each) for each in zip(*names, strict=True)),
+    )
+    return {TableName(schema, table) for schema, table in rows} & set(names)
 
 
 def ensure_publication(connection: Connection, config: Config) -> tuple[Publication, bool]:
@@ -282,7 +320,7 @@ def ensure_publication(connection: Connection, config: Config) -> tuple[Publicat
             f" matches tables in {config.path}. Create the tables, correct their names, or set"
             " source.create.publication to all."
         )
-    _create_publication(connection, name, None if plan == "all" else tables)
+    _create_publication(connection, config, None if plan == "all" else tables)
     publication = read_publication(connection, name)
     if publication is None:
         raise SourceError(f"The publication {name} was dropped just after its creation. Run again.")
@@ -297,41 +335,13 @@ def plan_publication(name: str, tables: list[TableName] | None) -> sql.Composed:
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(name), targets)
 
 
-def is_covered(connection: Connection, publication: Publication, table: TableName) -> bool:
-    """Return whether a table is published itself, by its partitioned table, or by all of its partitions."""
-    if table in publication.tables:
-        return True
-    if connection.info.server_version < 130000:
-        return False
-    rows = _fetch(
-        connection,
-        "SELECT n.nspname::text, f.relname::text, family.is_leaf FROM pg_catalog.pg_class c"
-        " JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace AND s.nspname = %s AND c.relname = %s"
-        " CROSS JOIN LATERAL (SELECT relid::oid, true AS is_leaf FROM pg_catalog.pg_partition_tree(c.oid)"
-        "  WHERE isleaf AND relid <> c.oid"
-        "  UNION ALL SELECT relid::oid, false FROM pg_catalog.pg_partition_ancestors(c.oid)) AS family"
-        " JOIN pg_catalog.pg_class f ON f.oid = family.relid"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = f.relnamespace",
-        *table,
-    )
-    leaves = [(schema, name) for schema, name, is_leaf in rows if is_leaf]
-    ancestors = [(schema, name) for schema, name, is_leaf in rows if not is_leaf]
-    if any(ancestor in publication.tables for ancestor in ancestors):
-        return True
-    return bool(leaves) and all(leaf in publication.tables for leaf in leaves)
-
-
 def list_without_identity(connection: Connection) -> list[TableName]:
     """Return the tables without a replica identity, on which UPDATE and DELETE fail if published."""
     rows = _fetch(
         connection,
         "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE c.relkind IN ('r', 'p')"
-        " AND (c.relreplident = 'n' OR c.relreplident IN ('d', 'i') AND NOT EXISTS ("
-        "  SELECT 1 FROM pg_catalog.pg_index i"
-        "  WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid"
-        "  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END))",
+        f" WHERE c.relkind IN ('r', 'p') AND {LACKS_IDENTITY}",
     )
     return [TableName(schema, table) for schema, table in rows]
 
@@ -388,9 +398,16 @@ def list_unpublished_generated(connection: Connection, publishes_stored: bool) -
     return [TableName(schema, table) for schema, table in rows]
 
 
-def _create_publication(connection: Connection, name: str, tables: list[TableName] | None) -> None:
+def _create_publication(connection: Connection, config: Config, tables: list[TableName] | None) -> None:
+    name = config.source.publication
     try:
-        connection.execute(plan_publication(name, tables))
+        with connection.transaction():
+            connection.execute(plan_publication(name, tables))
+            connection.execute(
+                sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
+                    sql.Identifier(name), sql.Literal(managed_comment(config.pipeline))
+                )
+            )
     except sqlstate.DuplicateObject:
         return  # Another run created it at the same time.
     except sqlstate.InsufficientPrivilege as error:

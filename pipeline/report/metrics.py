@@ -251,10 +251,13 @@ METRICS = {
             _ingest(lambda i: i.changes),
         ),
         Metric(
-            "bronze_commits_total",
-            "counter",
-            "Commits of this run to bronze.",
-            _ingest(lambda i: i.commits),
+            "bronze_commits_total", "counter", "Commits of this run to bronze.", _ingest(lambda i: i.commits)
+        ),
+        Metric(
+            "unpublished_tables",
+            "gauge",
+            "Tables that match the configuration and are not published.",
+            _ingest(lambda i: None if i.unpublished is None else len(i.unpublished)),
         ),
     ),
     "table copies": (

@@ -201,6 +201,7 @@ class CopyBoard:
         self._summary: IngestSummary | None = None
         self._printed: dict[TableName, CopyProgress | str] = {}
         self._printed_failure: str | None = None
+        self._publication: list[str] = []  # its lines as they were last printed
         self._line_at: float | None = None
         self._counts: deque[tuple[float, int]] = deque()
 
@@ -221,6 +222,7 @@ class CopyBoard:
         if self._is_silent:
             return
         with contextlib.suppress(OSError, ValueError):
+            self._show_publication(summary.publication_lines())
             self._show(dict(summary.copies), summary.copy_failure)
 
     def print(self, line: str) -> None:
@@ -228,6 +230,12 @@ class CopyBoard:
         if not self._is_silent:
             with contextlib.suppress(OSError, ValueError):
                 self._print(line)
+
+    def _show_publication(self, lines: list[str]) -> None:
+        for line in lines:
+            if line not in self._publication:
+                self._print(one_line(line))
+        self._publication = lines
 
     def _show(self, copies: dict[TableName, CopyProgress], failure: str | None) -> None:
         for line in ended_lines(self._ended(copies), _MOST_ENDED if self._is_live else None):

@@ -62,6 +62,8 @@ class RunLog:
         self._applied: dict[TableName, int] = {}
         self._copies: dict[TableName, str | None] = {}
         self._copy_failure: str | None = None  # of all tables
+        self._published = 0
+        self._unpublished: Mapping[TableName, str] = {}
         self._alerts = Alerts()
         self._maintained_by: dict[int, MaintenanceProgress] = {}  # by the id of what a job counts
         self._maintenance_failures: dict[str, set[str]] = {}
@@ -74,6 +76,7 @@ class RunLog:
     def on_ingest(self, summary: IngestSummary) -> None:
         """Log what bronze gained since the last call: a commit, and copies that ended."""
         with self._lock:
+            self._log_publication(summary)
             self._log_copies(summary)
             self._log_maintenance(summary.maintenance)
             if summary.commits == self._commits:
@@ -123,6 +126,19 @@ class RunLog:
             seconds = round(time.monotonic() - self._began, 3)
             level = logging.ERROR if exit_code else logging.INFO
             self._log("end", level, exit_code=exit_code, seconds=seconds, sentence=sentence)
+
+    def _log_publication(self, summary: IngestSummary) -> None:
+        """Log tables that were published since the last call, and that are not published, once a reason."""
+        published, unpublished = summary.published[self._published :], summary.unpublished or {}
+        for name in published:
+            self._log("published", schema=name.schema, table=name.table)
+        for name, sentence in sorted(unpublished.items()):
+            if self._unpublished.get(name) != sentence:
+                self._log(
+                    "unpublished", logging.WARNING, schema=name.schema, table=name.table, sentence=sentence
+                )
+        self._published += len(published)
+        self._unpublished = unpublished
 
     def _log_copies(self, summary: IngestSummary) -> None:
         if summary.copy_failure not in (None, self._copy_failure):

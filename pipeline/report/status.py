@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.activity import Activity, read_activity
@@ -33,6 +34,7 @@ from pipeline.report.status_page import (
     CURRENT,
     DETACHED,
     HOLDING,
+    UNPUBLISHED,
     Status,
     TableStatus,
     lag_bytes,
@@ -93,7 +95,9 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     failures = StatusTable(bronze.lake).failures()
     tables = [
         _with_failure(table, failures.get(table.name))
-        for table in read_tables(config, bronze, records, manifest, point)
+        for table in read_tables(
+            config, bronze, records, manifest, point, unpublished=source.unpublished if source else None
+        )
     ]
     captured = point.lsn if point else INVALID
     now = source.now if source else datetime.now(timezone.utc)
@@ -141,10 +145,12 @@ def read_tables(
     manifest: Manifest,
     point: BronzeOffset | None,
     relations: Mapping[int, SourceRelation] | None = None,
+    unpublished: Mapping[TableName, str] | None = None,
 ) -> tuple[TableStatus, ...]:
-    """Read the status of every table that the manifest has, that waits for a copy, or that is detached.
+    """Read the status of every table that silver has, that waits for a copy, or that is not published.
 
-    `point` is the offset of bronze, None if there is none; `relations` are read unless they are given.
+    `point` is the offset of bronze, None if there is none. `relations` are read unless they are given, and of
+    `unpublished` tables what the last ingest recorded.
     """
     registered, history = records.tables.read(), bronze.copies.read()
     if relations is None:
@@ -156,7 +162,9 @@ def read_tables(
     def chunks(copy: CopyState) -> int:
         return max(bronze.chunk_count(copy.name) - copy.snapshots[0].chunks_before, 0)
 
-    found = describe_tables(lake, records.events.newest(), records.misfits.counts(), chunks)
+    if unpublished is None:
+        unpublished = records.events.unpublished()
+    found = describe_tables(lake, records.events.newest(), records.misfits.counts(), chunks, unpublished)
     verified = Reconciliations(bronze.lake).verified()
     return tuple(replace(table, verified=verified.get(table.name)) for table in found)
 
@@ -166,10 +174,12 @@ def describe_tables(
     events: Mapping[TableName, Event],
     misfits: Mapping[TableName, dict[str, int]],
     chunks: Callable[[CopyState], int],
+    unpublished: Mapping[TableName, str] = MappingProxyType({}),
 ) -> list[TableStatus]:
     """Return the status of each table, by name, without failures of the last batch; reads nothing.
 
-    `events` are the newest of each table; `chunks` gives how many chunks of a running copy bronze has.
+    `events` are the newest of each table; `chunks` gives how many chunks of a running copy bronze has. Tables
+    that are `unpublished` match the configuration, and have a sentence.
     """
     found = {e.name: _table(e, misfits, events.get(e.name)) for e in lake.manifest.entries}
     history, captured = lake.history, set(lake.captured)
@@ -185,10 +195,17 @@ def describe_tables(
     for name, table in lake.registered.items():
         if name not in found:
             event = events.get(name)
+            reason = why_detached(lake.config, history, name, lake.end)
             sentence = event.sentence if event else f"Silver keeps it in {table.path}."
+            if reason is not None:
+                sentence = f"{reason} Silver keeps its rows in {table.path}."
             found[name] = TableStatus(
                 name, DETACHED, INVALID, -1, misfits.get(name, {}), sentence, event=event
             )
+    for name, sentence in unpublished.items():
+        before = found.get(name, TableStatus(name, DETACHED, INVALID, -1, {}))
+        if lake.config.rule_for(name) is not None and before.state not in (*HOLDING, FAILED):
+            found[name] = replace(before, state=UNPUBLISHED, sentence=sentence)
     return [found[name] for name in sorted(found)]
 
 

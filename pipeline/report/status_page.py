@@ -38,12 +38,14 @@ def escape(text: str) -> str:
 
 
 BEHIND, COPYING, CURRENT, DETACHED = "behind", "copying", "current", "detached"
+UNPUBLISHED = "unpublished"
 HOLDING = ("held", "refused")
 OPERATIONS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
 _STYLES = {
     FAILED: "red",
     "held": "red",
     "refused": "red",
+    UNPUBLISHED: "red",
     BEHIND: "yellow",
     COPYING: "cyan",
     DETACHED: "dim",
@@ -59,7 +61,9 @@ _SHORTEST_EVENT = 30  # cells of an event that are worth a column
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table: `state` is failed, held, refused, behind, copying, detached or current, `sentence` why.
+    """One table: `sentence` says why it is in its state.
+
+    `state` is failed, held, refused, unpublished, behind, copying, detached or current.
 
     `version` is -1 before the first copy is in silver. `commit_time` is that of the last transaction up to
     `applied`. `operations` counts what committed within the last day, by the operation's letter. `verified`
@@ -95,7 +99,7 @@ class TableStatus:
     @property
     def notice(self) -> str | None:
         """The sentence of a table that needs a person or a copy, None if there is nothing to do."""
-        needs_person = self.state in (FAILED, *HOLDING, DETACHED)
+        needs_person = self.state in (FAILED, *HOLDING, UNPUBLISHED, DETACHED)
         needs_copy = self.state == BEHIND and self.event is not None and self.event.kind in NEEDS_RESYNC
         return self.sentence if needs_person or needs_copy or self.awaits_copy else None
 
@@ -141,8 +145,8 @@ class Status:
 
     @property
     def is_held(self) -> bool:
-        """Whether a table is held, refused or failed."""
-        return any(table.state in (*HOLDING, FAILED) for table in self.tables)
+        """Whether a table is held, refused, unpublished or failed."""
+        return any(table.state in (*HOLDING, UNPUBLISHED, FAILED) for table in self.tables)
 
     def as_json(self) -> dict[str, Any]:
         """Return the status as data."""

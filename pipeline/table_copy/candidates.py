@@ -1,16 +1,17 @@
 """Find the tables that need a copy: tables that joined the publication, and requested ones.
 
-Each poll also records which tables are no longer published. What a transaction wrote to a table before the
-table joined is not in the stream, and a snapshot does not see it while the transaction is open. The copy of a
-new table therefore starts once all transactions have ended that were writing to it when it was first
-published. A table that the stream has under an old name waits for the rename. An event is recorded once for a
-table that left the publication and returned, and for one that cannot be copied.
+Each poll first keeps the pipeline's own publication in line, and records which tables are no longer
+published. What a transaction wrote to a table before the table joined is not in the stream, and a snapshot
+does not see it while the transaction is open. The copy of a new table therefore starts once all transactions
+have ended that were writing to it when it was first published. A table that the stream has under an old name
+waits for the rename. An event is recorded once for a table that left the publication and returned, and for
+one that cannot be copied.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.bronze.copies import dropped_row
@@ -27,12 +28,13 @@ from pipeline.postgres.open_transactions import (
     read_writers,
     write_wal_past_now,
 )
-from pipeline.postgres.publication import Membership, list_published
+from pipeline.postgres.publication import Membership, list_existing, list_published
 from pipeline.postgres.snapshot.export import COPY_SESSIONS
 from pipeline.progress import CopyProgress, IngestSummary
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.attempts import CopyAttempts
 from pipeline.table_copy.capture_state import CaptureState
+from pipeline.table_copy.publication_upkeep import PublicationUpkeep
 from pipeline.table_name import TableName
 
 PATIENCE = 600.0  # seconds until a table that waits counts as one that cannot be copied
@@ -83,6 +85,7 @@ class CopyCandidates:
         self._state = state
         self._is_continuous = is_continuous
         self._connection: Connection | None = None
+        self._upkeep = PublicationUpkeep(config, writer.bronze.lake, summary)
         self._new_tables = NewTables()
         self._republished: set[TableName] = set()  # an event is recorded for them
         self._failures: Mapping[TableName, str] = {}  # events are recorded for them
@@ -107,6 +110,7 @@ class CopyCandidates:
         names = self._bronze.table_names() | copies.read().states.keys()
         if self._connection is None or self._connection.closed:
             self._connection = connect(config.source.conninfo, application_name=COPY_SESSIONS)
+        self._upkeep.poll(self._connection)
         published = list_published(self._connection, config.source.publication)
         polled_lsn = read_flush_lsn(self._connection)
         under_old_name = self._renew_names(published, polled_lsn)
@@ -128,7 +132,13 @@ class CopyCandidates:
             self._state.require(polled_lsn)
             for name in missing:
                 self._summary.copies.pop(name, None)
-            self._writer.record_copies([dropped_row(history, name, polled_lsn) for name in sorted(missing)])
+            existing = list_existing(self._connection, missing)
+            self._writer.record_copies(
+                [
+                    dropped_row(history, name, polled_lsn, self._why_missing(name, polled_lsn, existing))
+                    for name in sorted(missing)
+                ]
+            )
         failed = {name for name, copy in self._summary.copies.items() if copy.failure}
         skipped = set() if self._is_continuous else failed
         candidates = {
@@ -160,6 +170,12 @@ class CopyCandidates:
                 [e for e in events if recorded.get(TableName(e.schema_name, e.table_name)) != e.sentence]
             )
         return bool(failures)
+
+    def _why_missing(self, name: TableName, lsn: LSN, existing: Collection[TableName]) -> str:
+        """Return why a table is not published, as of a poll."""
+        if name in existing:
+            return f"{name} is not published by {self._config.source.publication} (found at {lsn})."
+        return f"{name} does not exist at the source any more (found at {lsn})."
 
     def _record_republished(self, name: TableName, now: Membership, history: CopyHistory) -> None:
         """Record an event if silver shows a table that has another entry in the publication now."""

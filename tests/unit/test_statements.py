@@ -53,7 +53,8 @@ SAFE = {
         "table.row_filter"
     },  # what pg_get_expr writes; see test_injection
     "pipeline/postgres/publication.py": {
-        *("truncate", "via_root", "generated", "kinds"),
+        *("truncate", "via_root", "generated", "LACKS_IDENTITY"),
+        "for_server(connection, IS_PUBLISHABLE)",
         "_PUBLISHED.format(entries=entries)",
         "_TABLE.format(row_filter=row_filter)",
         "_COLUMNS.format(is_published=is_published, key=key, not_null=not_null)",

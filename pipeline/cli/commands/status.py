@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ),
         ("fail a scheduled check if a table is held", "pgdelta status --config conf/pipeline.yaml --strict"),
     ],
-    exit_codes={1: "failed; with --strict also if a table is held, refused or failed"},
+    exit_codes={1: "failed; with --strict also if a table is held, refused, unpublished or failed"},
 )
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @config_option
@@ -37,7 +37,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Do not connect to the source: lags are relative to bronze, and the slot is not shown.",
 )
-@option("--strict", group="Run", is_flag=True, help="Exit with 1 if a table is held, refused or failed.")
+@option(
+    "--strict",
+    group="Run",
+    is_flag=True,
+    help="Exit with 1 if a table is held, refused, unpublished or failed.",
+)
 @output_options
 def status(
     tables: tuple[str, ...],

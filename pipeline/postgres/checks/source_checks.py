@@ -17,7 +17,6 @@ from pipeline.postgres.checks.table_checks import Check, check_tables, decide, l
 from pipeline.postgres.connection import Connection, connect, connect_replication, describe
 from pipeline.postgres.publication import (
     Publication,
-    is_covered,
     list_configured,
     read_publication,
 )
@@ -31,6 +30,7 @@ from pipeline.postgres.replication.slot import (
     read_slot,
 )
 from pipeline.postgres.sql_text import quote_identifier
+from pipeline.postgres.unpublished_tables import find_unpublished, group_by_reason
 from pipeline.table_name import TableName
 
 __all__ = ["Check", "run_checks"]
@@ -160,17 +160,35 @@ def _check_publication(
         f" {effects}.",
         fix=f"Run ALTER PUBLICATION {quote_identifier(name)} SET (publish = '{', '.join(required)}').",
     )
-    missing = [table for table in tables if not is_covered(connection, publication, table)]
-    targets = ", ".join(quote_identifier(*table) for table in missing)
-    yield decide(
-        "published tables",
-        not missing,
-        passed=f"The publication {name} has all {len(tables)} tables that the configuration matches.",
-        failed=f"The publication {name} does not have {len(missing)} of the {len(tables)} tables that the"
-        f" configuration matches: {list_tables(missing)}.",
-        fix=f"Run ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {targets}"
-        f" ({_EARLIER_ROWS[config.source.copy]}), or remove them from tables.",
-    )
+    yield from _check_published(connection, config, publication, len(tables))
+
+
+def _check_published(
+    connection: Connection, config: Config, publication: Publication, table_count: int
+) -> Iterator[Check]:
+    """Yield whether every matching table is published; a check for each reason why one is not."""
+    name = publication.name
+    reasons = group_by_reason(find_unpublished(connection, config, publication))
+    added = reasons.pop("", [])
+    if added:
+        yield Check(
+            "published tables",
+            True,
+            f"The next ingest adds {len(added)} tables to the publication {name}: {list_tables(added)}.",
+        )
+    for reason, missing in reasons.items():
+        targets = ", ".join(quote_identifier(*table) for table in missing)
+        yield Check(
+            "published tables",
+            False,
+            f"The publication {name} does not have {len(missing)} of the {table_count} tables that the"
+            f" configuration matches: {list_tables(missing)}. {reason}",
+            f"Run ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {targets}"
+            f" ({_EARLIER_ROWS[config.source.copy]}), or remove them from tables.",
+        )
+    if not added and not reasons:
+        sentence = f"The publication {name} has all {table_count} tables that the configuration matches."
+        yield Check("published tables", True, sentence)
 
 
 def _check_missing_publication(connection: Connection, config: Config, tables: list[TableName]) -> Check:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import psycopg
@@ -28,7 +29,9 @@ from pipeline.postgres.connection import (
     shut_down_sessions,
 )
 from pipeline.postgres.replication.slot import Slot, read_slot
+from pipeline.postgres.unpublished_tables import find_unpublished, unpublished_sentence
 from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 QUERY_SECONDS = 5.0
 
@@ -37,13 +40,15 @@ QUERY_SECONDS = 5.0
 class SourceStatus:
     """The server at `now`, by its own clock.
 
-    `keep_size` is max_slot_wal_keep_size in bytes, None for no limit.
+    `keep_size` is max_slot_wal_keep_size in bytes, None for no limit. `unpublished` are the tables that match
+    the configuration and are not published, each with a sentence.
     """
 
     now: datetime
     wal_lsn: LSN
     keep_size: int | None
     slot: Slot | None
+    unpublished: Mapping[TableName, str] = field(default_factory=dict)
 
     @property
     def retained_size(self) -> int | None:
@@ -67,7 +72,7 @@ def read_source_status(config: Config, seconds: float = QUERY_SECONDS) -> Source
         try:
             conninfo = limit_connect_time(config.source.conninfo, seconds)
             with connect(conninfo) as connection:
-                results.append(_read_status(connection, config.source.slot, seconds))
+                results.append(_read_status(connection, config, seconds))
         except BaseException as error:
             failures.append(error)
 
@@ -84,7 +89,7 @@ def read_source_status(config: Config, seconds: float = QUERY_SECONDS) -> Source
     return results[0]
 
 
-def _read_status(connection: Connection, slot_name: str, seconds: float) -> SourceStatus:
+def _read_status(connection: Connection, config: Config, seconds: float) -> SourceStatus:
     try:
         limit_statement_time(connection, seconds)
         [(now, megabytes)] = connection.execute(
@@ -94,8 +99,11 @@ def _read_status(connection: Connection, slot_name: str, seconds: float) -> Sour
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the settings of the server: {describe(error)}.") from None
     keep_size = None if megabytes is None or int(megabytes) < 0 else int(megabytes) << 20
-    slot = read_slot(connection, slot_name)
-    return SourceStatus(now, read_flush_lsn(connection), keep_size, slot)
+    slot = read_slot(connection, config.source.slot)
+    unpublished = {
+        name: unpublished_sentence(reason) for name, reason in find_unpublished(connection, config).items()
+    }
+    return SourceStatus(now, read_flush_lsn(connection), keep_size, slot, unpublished)
 
 
 POLL_INTERVAL = 10.0  # seconds

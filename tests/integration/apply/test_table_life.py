@@ -46,9 +46,9 @@ def test_a_table_joins_leaves_and_comes_back(life: Pipeline) -> None:
     life.assert_equal("a", "b")
     publish(life, "DROP TABLE b")
     life.run("DELETE FROM b WHERE id > 60", "DELETE FROM a WHERE id > 45")
-    life.catch_up()
+    life.catch_up(unpublished=["b"])
     life.assert_equal("a")
-    assert states(life) == {"a": "current", "b": "detached"}
+    assert states(life) == {"a": "current", "b": "unpublished"}
     assert life.frame("silver", "public", "b").count() == 70
     publish(life, "ADD TABLE b")
     life.run("INSERT INTO b VALUES (1000, 'back')")
@@ -117,7 +117,7 @@ def test_a_table_that_came_back_waits_for_its_new_copy(
     kept.catch_up()
     publish(life, "DROP TABLE b")
     life.run("UPDATE b SET v = 'unseen' WHERE id < 10")
-    kept.catch_up()
+    kept.catch_up(unpublished=["b"])
     publish(life, "ADD TABLE b")
     life.run("UPDATE b SET v = 'seen' WHERE id = 20")
     with monkeypatch.context() as patch:

@@ -62,6 +62,7 @@ def test_the_metrics_of_ingest_follow_its_summary() -> None:
     summary.captured_offset, summary.commit_time, summary.transactions = LSN(0x200000001), NOON, 7
     summary.changes, summary.commits = 21, 2
     summary.copies[TableName("sales", 'o"1')] = CopyProgress(chunks=4, chunks_landed=1, failure="no right")
+    summary.unpublished = {TableName("sales", "new"): "The role does not own it."}
     found = scraped(metrics)
     assert {name: value for name, value in found.items() if "info" not in name and "start" not in name} == {
         'pgdelta_captured_lsn{pipeline="shop"}': 8589934593,
@@ -69,6 +70,7 @@ def test_the_metrics_of_ingest_follow_its_summary() -> None:
         'pgdelta_captured_transactions_total{pipeline="shop"}': 7,
         'pgdelta_captured_changes_total{pipeline="shop"}': 21,
         'pgdelta_bronze_commits_total{pipeline="shop"}': 2,
+        'pgdelta_unpublished_tables{pipeline="shop"}': 1,
         'pgdelta_copy_share{pipeline="shop",schema="sales",table="o\\"1"}': 0.25,
         'pgdelta_copies_failed{pipeline="shop"}': 0,
         'pgdelta_copy_failed{pipeline="shop",schema="sales",table="o\\"1"}': 1,
@@ -172,7 +174,7 @@ def registry_of(*collectors: Collector) -> CollectorRegistry:
 def full_run() -> RunMetrics:
     """Return metrics in which every metric has a sample."""
     metrics = RunMetrics("shop")
-    ingest = IngestSummary("shop", "slot", LSN(5), commit_time=NOON)
+    ingest = IngestSummary("shop", "slot", LSN(5), commit_time=NOON, unpublished={})
     ingest.copies[TableName("sales", 'o"1')] = CopyProgress(chunks=4)
     apply = ApplySummary("shop", LSN(5), commit_time=NOON)
     apply.tables[TableName("public", "b")] = TableState(LSN(40), 1)

@@ -1,0 +1,209 @@
+"""Find the tables that match the configuration and are not published, and add those that ingest may add.
+
+`checks`, `status` and ingest use the same function, so that they say the same. Only a publication that the
+pipeline created is altered, and only by `add_tables`; no table is ever removed from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import errors as sqlstate
+from psycopg import sql
+
+from pipeline.config.config import Config
+from pipeline.errors import SourceError
+from pipeline.postgres.connection import Connection, describe, for_server
+from pipeline.postgres.publication import (
+    IS_PUBLISHABLE,
+    LACKS_IDENTITY,
+    Publication,
+    list_unpublished_generated,
+    managed_comment,
+    read_publication,
+)
+from pipeline.postgres.sql_text import quote_identifier
+from pipeline.table_name import TableName
+
+LOCK_TIMEOUT = "2s"
+_MEANWHILE = (sqlstate.UndefinedTable, sqlstate.InvalidSchemaName, sqlstate.DuplicateObject)
+
+# A table is published itself, with its partitioned table or schema, or by all of its partitions.
+_UNPUBLISHED = """
+WITH RECURSIVE covered (oid) AS (
+    ({entries})
+    UNION
+    SELECT i.inhrelid FROM covered f
+    JOIN pg_catalog.pg_class c ON c.oid = f.oid AND c.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
+)
+SELECT n.nspname::text, c.relname::text, pg_catalog.pg_has_role(c.relowner, 'USAGE'), {lacks_identity}
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE {is_publishable} AND NOT EXISTS (SELECT 1 FROM covered WHERE covered.oid = c.oid) AND NOT {by_leaves}
+ORDER BY 1, 2
+"""
+_ENTRIES = (
+    "SELECT r.prrelid FROM pg_catalog.pg_publication p"
+    " JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = %(publication)s"
+)
+_ENTRIES_BY_SCHEMA = (
+    f"{_ENTRIES} UNION SELECT t.oid FROM pg_catalog.pg_publication p"
+    " JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid"
+    " JOIN pg_catalog.pg_class t ON t.relnamespace = s.pnnspid AND t.relkind IN ('r', 'p')"
+    " WHERE p.pubname = %(publication)s"
+)
+_BY_LEAVES = (
+    "(c.relkind = 'p' AND (SELECT pg_catalog.bool_and(covered.oid IS NOT NULL)"
+    " FROM pg_catalog.pg_partition_tree(c.oid) leaf LEFT JOIN covered ON covered.oid = leaf.relid"
+    " WHERE leaf.isleaf AND leaf.relid <> c.oid) IS TRUE)"
+)
+_LACKS_IDENTITY_WITH_LEAVES = (
+    f"({LACKS_IDENTITY} OR EXISTS (SELECT 1"
+    " FROM (SELECT leaf.relid FROM pg_catalog.pg_partition_tree(c.oid) leaf) family"
+    f" JOIN pg_catalog.pg_class c ON c.oid = family.relid AND c.relkind IN ('r', 'p') AND {LACKS_IDENTITY}))"
+)
+_PARTS = {
+    15: {
+        "entries": _ENTRIES_BY_SCHEMA,
+        "by_leaves": _BY_LEAVES,
+        "lacks_identity": _LACKS_IDENTITY_WITH_LEAVES,
+    },
+    13: {"entries": _ENTRIES, "by_leaves": _BY_LEAVES, "lacks_identity": _LACKS_IDENTITY_WITH_LEAVES},
+    10: {"entries": _ENTRIES, "by_leaves": "false", "lacks_identity": LACKS_IDENTITY},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    name: TableName
+    is_owned: bool
+    lacks_identity: bool
+
+
+def find_unpublished(
+    connection: Connection, config: Config, publication: Publication | None = None
+) -> dict[TableName, str]:
+    """Return the tables that match the configuration and are not published, each with why it is not added.
+
+    The reason is empty if ingest adds the table. A publication that does not exist lacks no table: ingest
+    creates it, or ends with an error.
+    """
+    publication = publication or read_publication(connection, config.source.publication)
+    if publication is None or publication.all_tables:
+        return {}
+    tables = [table for table in _list(connection, publication) if config.rule_for(table.name) is not None]
+    if not tables:
+        return {}
+    refusal = _refusal(connection, config, publication)
+    generated: set[TableName] = set()
+    changes_rows = bool(publication.operations & {"update", "delete"})
+    if connection.info.server_version >= 180000 and changes_rows and not refusal:
+        generated = set(list_unpublished_generated(connection, publication.generated_columns))
+    reasons = {}
+    for table in tables:
+        reason = refusal
+        if not reason and not table.is_owned:
+            reason = (
+                f"The role {connection.info.user} does not own it. Grant the owner's role to"
+                f" {connection.info.user}, or run {_addition(publication.name)} as a superuser."
+            )
+        elif not reason and changes_rows and table.lacks_identity:
+            reason = (
+                "It has no replica identity, so UPDATE and DELETE would fail on it at the source. Add a"
+                f" primary key, run ALTER TABLE … REPLICA IDENTITY FULL, or run {_addition(publication.name)}"
+                " if it is only inserted into."
+            )
+        elif not reason and table.name in generated:
+            reason = (
+                "Its REPLICA IDENTITY FULL has generated columns that are not published, so UPDATE and"
+                " DELETE would fail on it at the source. Set another replica identity, or run ALTER"
+                f" PUBLICATION {quote_identifier(publication.name)} SET (publish_generated_columns = stored)."
+            )
+        reasons[table.name] = reason
+    return reasons
+
+
+def unpublished_sentence(reason: str) -> str:
+    """Return the sentence about one table, given the reason of `find_unpublished`."""
+    return f"It matches the configuration and is not published. {reason or 'The next ingest adds it.'}"
+
+
+def add_tables(
+    connection: Connection, publication: str, tables: Sequence[TableName]
+) -> tuple[list[TableName], dict[TableName, str]]:
+    """Add tables to a publication; return those that were added, and why others were not.
+
+    A table that was dropped meanwhile, or that another session added, is left out of both.
+    """
+    if not tables:
+        return [], {}
+    error = _add(connection, publication, tables)
+    if error is None:
+        return list(tables), {}
+    if len(tables) > 1:  # one of them is the reason
+        added: list[TableName] = []
+        failed: dict[TableName, str] = {}
+        for table in tables:
+            more, why = add_tables(connection, publication, [table])
+            added += more
+            failed |= why
+        return added, failed
+    if isinstance(error, _MEANWHILE):
+        return [], {}
+    if isinstance(error, sqlstate.LockNotAvailable):
+        return [], {tables[0]: "Another session has it locked. Ingest tries again."}
+    return [], {tables[0]: f"The source refused it: {describe(error)}. Run {_addition(publication)}."}
+
+
+def group_by_reason(unpublished: Mapping[TableName, str]) -> dict[str, list[TableName]]:
+    """Return the tables of each reason, sorted."""
+    grouped: dict[str, list[TableName]] = {}
+    for name in sorted(unpublished):
+        grouped.setdefault(unpublished[name], []).append(name)
+    return grouped
+
+
+def _refusal(connection: Connection, config: Config, publication: Publication) -> str:
+    """Return why ingest does not alter the publication, an empty text if it does."""
+    name, fix = publication.name, f"Run {_addition(publication.name)}, or leave them out of tables."
+    if publication.comment != managed_comment(config.pipeline):
+        return f"The publication {name} was not created by this pipeline, which does not alter it. {fix}"
+    if config.source.create.publication != "configured":
+        setting = config.source.create.publication
+        return f"source.create.publication is {setting}, so the publication {name} is not altered. {fix}"
+    if not publication.is_owned:
+        return f"The role {connection.info.user} does not own the publication {name}. {fix}"
+    return ""
+
+
+def _addition(publication: str) -> str:
+    return f"ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE …"
+
+
+def _list(connection: Connection, publication: Publication) -> list[_Table]:
+    major = connection.info.server_version // 10000
+    parts = next(parts for first, parts in _PARTS.items() if major >= first)
+    query = _UNPUBLISHED.format(is_publishable=for_server(connection, IS_PUBLISHABLE), **parts)
+    try:
+        rows = connection.execute(query, {"publication": publication.name}).fetchall()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
+    return [_Table(TableName(schema, table), *facts) for schema, table, *facts in rows]
+
+
+def _add(connection: Connection, publication: str, tables: Sequence[TableName]) -> psycopg.Error | None:
+    """Add tables in one transaction; return why that failed, None if it did not."""
+    targets = sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(publication), targets)
+    try:
+        with connection.transaction():
+            connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+            connection.execute(statement)
+    except psycopg.Error as error:
+        if connection.closed:
+            raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None
+        return error
+    return None

@@ -1,0 +1,88 @@
+"""Keep the pipeline's own publication in line with the configuration, and report tables that it lacks.
+
+Each poll adds the tables that match and are not published, if ingest may add them. The others are in the
+summary of the run, and an event is recorded once for each change: `published`, `unpublished`, or `detached`
+for an unpublished table that is gone. A run that dies between the addition and its event records none; the
+table is copied all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from pipeline.config.config import Config
+from pipeline.delta.table import Lake
+from pipeline.metadata.events import DETACHED, PUBLISHED, UNPUBLISHED, Event
+from pipeline.metadata.registry import Records
+from pipeline.postgres.connection import Connection, read_flush_lsn
+from pipeline.postgres.publication import list_existing
+from pipeline.postgres.unpublished_tables import add_tables, find_unpublished, unpublished_sentence
+from pipeline.progress import IngestSummary
+from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
+
+# source.copy → what becomes of the rows of a table that joins
+EARLIER_ROWS = {
+    "initial": "Its existing rows are copied.",
+    "never": "Its existing rows are not copied (source.copy is never).",
+}
+
+
+class PublicationUpkeep:
+    """Adds tables to the publication, for one run of ingest."""
+
+    def __init__(self, config: Config, lake: Lake, summary: IngestSummary) -> None:
+        self._config = config
+        self._records = Records(lake)
+        self._summary = summary
+        self._sentences: Mapping[TableName, str] | None = None  # that events have
+
+    def poll(self, connection: Connection) -> None:
+        """Add what is to be added, and record what changed since the last poll."""
+        name = self._config.source.publication
+        found = find_unpublished(connection, self._config)
+        added, failed = add_tables(connection, name, [table for table, reason in found.items() if not reason])
+        unpublished = {table: reason for table, reason in found.items() if reason} | failed
+        self._summary.published += [table for table in added if table not in self._summary.published]
+        self._summary.unpublished = unpublished
+        sentences = {table: unpublished_sentence(reason) for table, reason in unpublished.items()}
+        before = self._records.events.unpublished() if self._sentences is None else self._sentences
+        if added or sentences != before:
+            gone = before.keys() - sentences.keys() - set(added)
+            events = self._events(
+                read_flush_lsn(connection),
+                added,
+                {table: text for table, text in sentences.items() if before.get(table) != text},
+                gone,
+                list_existing(connection, gone),
+            )
+            self._records.ensure()
+            self._records.events.record(list(events))
+        self._sentences = sentences
+
+    def _events(
+        self,
+        lsn: LSN,
+        added: Collection[TableName],
+        unpublished: Mapping[TableName, str],
+        gone: Collection[TableName],
+        existing: Collection[TableName],
+    ) -> Iterator[Event]:
+        """Yield the events; `gone` were unpublished before, and those of them that exist are `existing`."""
+        publication = self._config.source.publication
+        rows = EARLIER_ROWS[self._config.source.copy]
+        for table in added:
+            sentence = f"Ingest added the table to the publication {publication}. {rows}"
+            yield Event(*table, lsn, PUBLISHED, sentence)
+        for table, sentence in unpublished.items():
+            yield Event(*table, lsn, UNPUBLISHED, sentence)
+        for table in sorted(gone):
+            if table not in existing:
+                yield Event(*table, lsn, DETACHED, "The table does not exist at the source any more.")
+            elif self._config.rule_for(table) is None:
+                sentence = "No rule of the configuration matches the table any more."
+                yield Event(*table, lsn, DETACHED, sentence)
+            else:
+                yield Event(
+                    *table, lsn, PUBLISHED, f"The publication {publication} has the table now. {rows}"
+                )
