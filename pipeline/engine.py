@@ -194,6 +194,11 @@ class Engine(enum.Enum):
             return f"unhex({text})"
         return f"CASE WHEN {self.matches(text, _HEXADECIMAL)} THEN unhex({text}) END"
 
+    def timestamp(self, micros: int) -> str:
+        """Return SQL for the TIMESTAMP that many microseconds after 1970."""
+        function = "timestamp_micros" if self is Engine.SPARK else "make_timestamptz"
+        return f"{function}({micros})"
+
     # Arrays and structs
 
     def get(self, values: str, index: int) -> str:

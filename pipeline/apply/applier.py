@@ -37,9 +37,9 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.batch_writer import WriteResult
-from pipeline.silver.decision import Decision, Step
+from pipeline.silver.decision import STOPPED_BY_RECORD, Decision, Step
 from pipeline.silver.native_session import NativeWriting
+from pipeline.silver.range_plan import WriteResult
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName
 
@@ -483,7 +483,7 @@ class Applier:
         for name, decision in self._planner.decisions.items():
             if decision.row == "log unreadable":
                 state = TableState(behind.get(name, INVALID), failure=decision.sentence)
-            elif decision.row == "folder taken" and decision.sentence:
+            elif decision.row in STOPPED_BY_RECORD and decision.sentence:
                 state = TableState(behind.get(name, manifest.lsn), held=decision.sentence)
                 lsn = entries[name].applied_lsn if name in entries else INVALID
                 events.append(Event(*name, lsn, "held", decision.sentence))

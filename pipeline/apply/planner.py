@@ -26,7 +26,7 @@ from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts, decide
+from pipeline.silver.decision import STOPPED, STOPPED_BY_RECORD, Decision, Step, TableFacts, decide
 from pipeline.silver.lake_facts import LakeFacts, TableLog, silver_path
 from pipeline.table_name import TableName
 
@@ -334,7 +334,7 @@ def _has_news(
             return True
         if decision.step is Step.SKIP and tables[name].is_behind:
             return True  # a run that ended before its manifest has applied it
-        if decision.row in ("folder taken", "log unreadable") and name in shown:
+        if decision.row in ("log unreadable", *STOPPED_BY_RECORD) and name in shown:
             return True  # the manifest must record that the table is behind
     return False
 

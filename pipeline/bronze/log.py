@@ -18,7 +18,7 @@ from pipeline.bronze.changes_scan import MAX_LSN, ROW_OPS, ChangesScan
 from pipeline.bronze.copies import Copies
 from pipeline.bronze.relations import FirstLSNs, SourceRelation, source_relation
 from pipeline.bronze.schema import CHANGES, RELATIONS, STATISTICS_PROPERTY, spark_ddl
-from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, survey_of
+from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, TableSurvey, Truncate, survey_of
 from pipeline.delta.log import json_object
 from pipeline.delta.log_retention import short_log
 from pipeline.delta.new_rows import NewRows
@@ -271,6 +271,16 @@ class Bronze:
         rows = self.select(surveys.survey_sql(condition), columns, begin, end_lsn, name=name)
         found = [table.survey for table in surveys.surveys_of(rows).get(name, [])]
         return [survey_of(copy), *found] if copy else found
+
+    def truncates_of(self, name: TableName, start: InputStart, end_lsn: LSN) -> list[Truncate]:
+        """Return every TRUNCATE in one table's input up to an LSN, in order."""
+        condition = self._input_condition(name, start, end_lsn)
+        sql = "SELECT commit_lsn, ordinal, unix_micros(commit_time) FROM {changes} "
+        sql += f"WHERE op = 'T' AND {condition} ORDER BY commit_lsn, ordinal"
+        columns = (*surveys.SURVEY_COLUMNS, *_INPUT_COLUMNS)
+        copy = start.copy
+        begin = self.start_of(name, start) if copy is None else LSN(max(0, copy.lsn - 1))
+        return [Truncate(*row) for row in self.select(sql, columns, begin, end_lsn, ops=("T",), name=name)]
 
     def count_of(self, name: TableName, end_lsn: LSN) -> int:
         """Return how many changes of a table bronze holds up to an LSN."""

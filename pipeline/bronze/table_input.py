@@ -69,6 +69,20 @@ class TableSurvey:
         return TableSurvey(self.survey.merged(other.survey), dict(counts), max(times))
 
 
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """A TRUNCATE of a table in its input; `micros` is its commit time, in microseconds since 1970."""
+
+    commit_lsn: int
+    ordinal: int
+    micros: int
+
+    @property
+    def key(self) -> SequenceKey:
+        """Its place in the order of changes."""
+        return self.commit_lsn, self.ordinal
+
+
 def merged(surveys: Iterable[TableSurvey]) -> list[TableSurvey]:
     """Return one survey for each relation version of one table, in the order of their first changes.
 

@@ -27,7 +27,6 @@ from pipeline.config.scalars import (
     Conninfo,
     Flag,
     Internal,
-    Mode,
     Number,
     Publication,
     Root,
@@ -43,6 +42,8 @@ from pipeline.config.tables import (
     DroppedColumns,
     Guards,
     Misfits,
+    OnChange,
+    SilverMode,
     TableRule,
     TypeChanges,
 )
@@ -292,8 +293,26 @@ class Silver:
     __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
 
     mode: Annotated[
-        Literal["mirror"], Mode, Field(description="How rows are kept: `mirror` has one row per source row.")
+        SilverMode,
+        Field(
+            description="How rows are kept: `mirror` has one row per source row; `soft_delete` marks a row"
+            " that the source deletes, and keeps its last values."
+        ),
     ] = "mirror"
+    on_delete: Annotated[
+        OnChange,
+        Field(
+            description="What a DELETE does in the mode `mirror`: silver deletes the row (`apply`) or keeps"
+            " it (`ignore`)."
+        ),
+    ] = "apply"
+    on_truncate: Annotated[
+        OnChange,
+        Field(
+            description="What a TRUNCATE does in the mode `mirror`: silver deletes all rows (`apply`) or"
+            " keeps them (`ignore`)."
+        ),
+    ] = "apply"
     metadata_columns: Annotated[
         bool,
         Flag,

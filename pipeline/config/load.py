@@ -82,10 +82,22 @@ def _resolve(config: Config, document: Document) -> Config:
         guards = document.get("tables", index, "guards")
         left_out = {key: value for key, value in inherited.items() if key not in _keys(keys)}
         limits = {key: getattr(each.guards, key) for key in _keys(guards)}
-        rules.append(
-            replace(each, misfit=silver.misfits, guards=replace(silver.guards, **limits), **left_out)
-        )
+        guarded = replace(silver.guards, **limits)
+        rules.append(replace(each, misfit=silver.misfits, guards=guarded, **left_out))
+        _check_mode(rules[-1], index, document)
     return replace(config, source=source, tables=tuple(rules), path=document.file)
+
+
+def _check_mode(rule: TableRule, index: int, document: Document) -> None:
+    """Raise ConfigError for a key that a rule writes and its mode does not have."""
+    written = _keys(document.get("tables", index))
+    for key in ("on_delete", "on_truncate"):
+        if rule.mode != "mirror" and key in written and getattr(rule, key) == "ignore":
+            raise document.error(
+                f"Mode {rule.mode} never removes rows, so there is nothing to ignore. Leave the key out, or"
+                " write mode: mirror.",
+                *("tables", index, key),
+            )
 
 
 def _keys(value: object) -> Iterable[str]:

@@ -21,9 +21,20 @@ Misfits = Annotated[Literal["null", "text", "clamp", "error"], Word]
 DroppedColumns = Annotated[Literal["keep", "drop"], Word]
 TypeChanges = Annotated[Literal["hold", "rebuild"], Word]
 DetachedTables = Annotated[Literal["keep", "archive"], Word]
+RowMode = Literal["mirror", "soft_delete"]
+SilverMode = Annotated[RowMode, Mode]
+OnChange = Annotated[Literal["apply", "ignore"], Word]
 
 #: Keys of a rule that default to the key of the same name in `silver`.
-INHERITED = ("mode", "dropped_columns", "type_changes", "detached_tables", "min_interval")
+INHERITED = (
+    "mode",
+    "on_delete",
+    "on_truncate",
+    "dropped_columns",
+    "type_changes",
+    "detached_tables",
+    "min_interval",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +79,26 @@ class TableRule:
         ),
     ] = None
     mode: Annotated[
-        Literal["mirror"],
-        Mode,
+        SilverMode,
         Field(
             description="How rows are kept in these tables.",
             json_schema_extra={"x-default": "`silver.mode`"},
         ),
     ] = "mirror"
+    on_delete: Annotated[
+        OnChange,
+        Field(
+            description="What a DELETE does to these tables, in the mode `mirror`.",
+            json_schema_extra={"x-default": "`silver.on_delete`"},
+        ),
+    ] = "apply"
+    on_truncate: Annotated[
+        OnChange,
+        Field(
+            description="What a TRUNCATE does to these tables, in the mode `mirror`.",
+            json_schema_extra={"x-default": "`silver.on_truncate`"},
+        ),
+    ] = "apply"
     types: Annotated[
         Mapping[str, SilverType],
         Field(
@@ -129,6 +153,34 @@ class TableRule:
             json_schema_extra={"x-default": "`silver.guards`"},
         ),
     ] = NO_LIMITS
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether rows are kept in a mode that finds them by a key."""
+        return self.mode in ("soft_delete", "history")
+
+    @property
+    def ignores_deletes(self) -> bool:
+        """Whether rows that the source deletes stay as they are."""
+        return self.mode == "mirror" and self.on_delete == "ignore"
+
+    @property
+    def is_cut_by_truncates(self) -> bool:
+        """Whether a TRUNCATE removes all rows, so that what came before it does not matter."""
+        return self.mode == "mirror" and self.on_truncate == "apply"
+
+    @property
+    def keeps_past(self) -> bool:
+        """Whether silver has rows that the source no longer has."""
+        return self.mode != "mirror" or "ignore" in (self.on_delete, self.on_truncate)
+
+    @property
+    def applied_guards(self) -> Guards:
+        """The guards against what these tables do not ignore."""
+        return Guards(
+            deletes=None if self.ignores_deletes else self.guards.deletes,
+            truncates=self.guards.truncates if self.is_cut_by_truncates or self.needs_key else None,
+        )
 
     def misfit_of(self, column: str) -> Misfits:
         """Return the policy for misfits of a column."""

@@ -36,8 +36,8 @@ _COLUMNS = (
 TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
     f"columns {_COLUMNS}, updated_at TIMESTAMP, "
-    f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT>, "
-    "copy_id BIGINT, metadata_columns ARRAY<STRING>"
+    f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT, "
+    "mode: STRING>, copy_id BIGINT, metadata_columns ARRAY<STRING>, mode STRING"
 )
 
 
@@ -66,6 +66,7 @@ class Successor:
     columns: tuple[RegisteredColumn, ...]
     txn: TxnId
     lsn: LSN
+    mode: str = "mirror"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class RegisteredTable:
     """A silver table as it is registered.
 
     `relation_id` is the oid of the source table whose rows it shows, `copy_id` the table copy that it started
-    from. `metadata_columns` are the physical names of `_commit_lsn` and `_commit_time`, empty if it has none.
+    from. `metadata_columns` are the physical names of pgdelta's own columns, in the order of its `mode`.
     """
 
     schema_name: str
@@ -84,6 +85,7 @@ class RegisteredTable:
     successor: Successor | None = None
     copy_id: int | None = None
     metadata_columns: tuple[str, ...] = ()
+    mode: str = "mirror"
 
     @property
     def name(self) -> TableName:
@@ -176,13 +178,15 @@ def _registered_table(row: Mapping[str, Any]) -> RegisteredTable:
         successor and _successor(successor),
         row["copy_id"],
         tuple(row["metadata_columns"]),
+        row.get("mode") or "mirror",
     )
 
 
 def _successor(row: Mapping[str, Any]) -> Successor:
     txn = TxnId.parse(row["app_id"])
     assert txn is not None, row["app_id"]
-    return Successor(row["relation_id"], _columns(row["columns"]), txn, LSN(row["lsn"]))
+    mode = row.get("mode") or "mirror"
+    return Successor(row["relation_id"], _columns(row["columns"]), txn, LSN(row["lsn"]), mode)
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:

@@ -141,6 +141,12 @@ def check_tables(bronze: Bronze, silver: Sequence[SilverKeys], own: Sequence[Lak
 def check_rows(silver: Sequence[SilverKeys], keys: AbstractSet[str], given: AbstractSet[str]) -> None:
     """Raise LakeError if a silver table still has a row with one of the keys."""
     for table in silver:
+        mode = table.registered.mode
+        if mode != "mirror" and (table.count(given) or table.count(keys)):
+            raise LakeError(
+                f"Silver table {table.name} keeps rows that are gone, in mode {mode}, and has one of these "
+                "keys. Set its mode to mirror and run pgdelta rebuild, then pgdelta forget again."
+            )
         if table.count(given):
             raise LakeError(
                 f"Silver table {table.name} still has a row with one of the keys. Delete the row at the "

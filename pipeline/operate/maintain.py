@@ -26,6 +26,7 @@ from pipeline.maintenance.key_columns import KeyColumns
 from pipeline.maintenance.lake_tables import own_tables, silver_tables
 from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
 from pipeline.operate.retention import Compaction, compact_bronze
+from pipeline.table_name import TableName
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
 if TYPE_CHECKING:
@@ -164,4 +165,9 @@ def _compact(config: Config, lake: Lake, retention: int, now: float, *, dry_run:
     bronze = Bronze(lake, config.pipeline)
     if not bronze.changes.exists() or bronze.captured_offset() is None:
         return Compaction()
-    return compact_bronze(bronze, retention, from_seconds(now), dry_run=dry_run)
+
+    def keeps_past(name: TableName) -> bool:
+        rule = config.rule_for(name)
+        return rule is not None and rule.keeps_past
+
+    return compact_bronze(bronze, retention, from_seconds(now), dry_run=dry_run, keeps_past=keeps_past)

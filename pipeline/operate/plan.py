@@ -17,8 +17,8 @@ from pipeline.config.config import Config
 from pipeline.errors import report_error
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.batch_writer import RangePlan
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
+from pipeline.silver.range_plan import RangePlan
 from pipeline.silver.schema_operations import CreateTable, NeedsRebuild, Operation, RenameColumn
 from pipeline.silver.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables

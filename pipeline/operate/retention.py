@@ -9,7 +9,7 @@ well, so that a run may end at any step, and the next one goes on. Jobs go on me
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -96,25 +96,40 @@ class _Chosen:
     messages: dict[int, list[int]] = field(default_factory=dict)  # places of a file's messages that go
 
 
-def compact_bronze(bronze: Bronze, retention: int, now: datetime, *, dry_run: bool = False) -> Compaction:
+def compact_bronze(
+    bronze: Bronze,
+    retention: int,
+    now: datetime,
+    *,
+    dry_run: bool = False,
+    keeps_past: Callable[[TableName], bool] = lambda name: False,
+) -> Compaction:
     """Compact the changes older than `retention`, in seconds, unless a run did so recently.
 
+    Tables for which `keeps_past` is true keep all their changes: silver is built from every one of them.
     With `dry_run` nothing is written to the lake's tables. Raises LakeError if the lake is not on a file
     system of this machine, or a forget has not ended.
     """
     age = timedelta(seconds=retention)
     if not is_due(age, bronze.bases.read().recorded_at, now):
         return Compaction()
-    return retry_conflicts(lambda: _compact(bronze, age, now, dry_run=dry_run))
+    return retry_conflicts(lambda: _compact(bronze, age, now, keeps_past, dry_run=dry_run))
 
 
-def _compact(bronze: Bronze, retention: timedelta, now: datetime, *, dry_run: bool) -> Compaction:
+def _compact(
+    bronze: Bronze,
+    retention: timedelta,
+    now: datetime,
+    keeps_past: Callable[[TableName], bool],
+    *,
+    dry_run: bool,
+) -> Compaction:
     if bronze.lake.local_root is None:
         raise LakeError(
             f"bronze.retention needs a lake on a file system of this machine, and {bronze.lake.root} is on "
             "other storage. Set bronze.retention to forever."
         )
-    plan = _plan(bronze, retention, now)
+    plan = _plan(bronze, retention, now, keeps_past)
     if plan is None:
         return Compaction()
     if any(Path(bronze.lake.local_root, "_pgdelta", "forget").glob("*")):
@@ -144,19 +159,23 @@ def _compact(bronze: Bronze, retention: timedelta, now: datetime, *, dry_run: bo
     return replace(found, added_files=added)
 
 
-def _plan(bronze: Bronze, retention: timedelta, now: datetime) -> RetentionPlan | None:
+def _plan(
+    bronze: Bronze, retention: timedelta, now: datetime, keeps_past: Callable[[TableName], bool]
+) -> RetentionPlan | None:
     """Return what to compact, None if silver showed nothing a retention ago."""
     manifests = Manifests(bronze.lake)
     end_lsn = last_expired(manifests.written(), retention, now)
     manifest = manifests.last()
     if manifest is None or end_lsn == INVALID:
         return None
+    relations = bronze.source_relations().values()
     records = LakeRecords(
         manifest,
         bronze.copies.read(),
         Records(bronze.lake).tables.read(),
-        bronze.source_relations().values(),
+        relations,
         {name: base.lsn for name, base in bronze.bases.read().tables.items()},
+        {relation.name for relation in relations if keeps_past(relation.name)},
     )
     return plan_retention(end_lsn, records)
 

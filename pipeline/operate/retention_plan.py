@@ -40,6 +40,7 @@ class LakeRecords:
     registered: Collection[TableName]
     relations: Iterable[SourceRelation]
     bases: Mapping[TableName, LSN]
+    with_past: Collection[TableName] = ()  # tables that silver builds from every change
 
 
 def is_due(retention: timedelta, last: datetime | None, now: datetime) -> bool:
@@ -85,6 +86,8 @@ def _plan_table(
         if last.dropped_at > end_lsn:
             return "it left the publication within the retention"
         return BaseInput(number, name, end_lsn, is_gone=True)
+    if name in records.with_past:
+        return "its mode or rule keeps rows that are gone"
     if history.unfinished(name):
         return "a copy of it is not complete"
     if is_renamed:

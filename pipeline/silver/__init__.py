@@ -5,12 +5,13 @@
 - columns: `column_mapping`, `schema_evolution` and `schema_operations` are pure; `schema_writer` plans with
   them for one table, and changes it, by Spark or by `native_schema`
 - rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE),
-  `key_bounds` (by which it skips files), `file_statistics` and `writer_choice` (Spark or not) are pure
+  `key_bounds` (by which it skips files), `file_statistics` and `writer_choice` (Spark or not) are pure; so
+  are `modes` (what else than a mirror a table may be) and `mode_sql` (their fold)
 - writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and
   `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes, and
   `data_layout` chooses the files that it reads and their size; `clustering`, those to sort by key
-- one table: `batch_writer` plans a range completely, then carries it out; `table` applies ranges, starts from
-  a copy, rebuilds; `swap` replaces all rows in one commit
+- one table: `batch_writer` plans a range (`range_plan`) and carries it out; `table` applies ranges, starts
+  from a copy, rebuilds; `swap` replaces all rows in one commit
 - bronze: `base_rows` chooses the rows that are left when older changes are compacted
 - limits: `policies` (guards, refused values) and `foreign_commits`
 - reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`, `row_hashes`

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.bronze.log import Bronze, between
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.table_input import InputStart, SequenceKey, Survey
+from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, Truncate
 from pipeline.config.tables import TableRule
 from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.table import LakeTable
@@ -25,6 +25,7 @@ from pipeline.engine import DUCKDB, SPARK, Engine
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.modes import MARKINGS, mode_changed
 from pipeline.silver.native_session import (
     NativeWriting,
     define_chunks,
@@ -32,6 +33,7 @@ from pipeline.silver.native_session import (
     session_of_rows,
 )
 from pipeline.silver.policies import Refusal, refusal_of, refused_value, refuses_natively, update_without_row
+from pipeline.silver.range_plan import RangePlan, Stop, WriteResult
 from pipeline.silver.schema_operations import Hold, NeedsRebuild
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.step_writer import StepWriter, Target
@@ -65,58 +67,6 @@ from pipeline.table_name import TableName
 if TYPE_CHECKING:
     from pipeline.silver.native_target import NativeTarget
     from pipeline.silver.spark_sql import SparkSql
-
-
-@dataclass(frozen=True, slots=True)
-class WriteResult:
-    """The result of a range: the LSN up to which it is applied, and why the table is held there."""
-
-    applied: LSN
-    held: str | None = None
-    misfits: int = 0
-    kind: str = "held"  # or refused, resync: of the event that says why
-    changes: int = 0
-    missing_values: int = 0  # that neither the stream nor silver has
-
-    def then(self, other: WriteResult) -> WriteResult:
-        """Return the result of this range and of the one that follows it."""
-        return replace(
-            other,
-            misfits=self.misfits + other.misfits,
-            changes=self.changes + other.changes,
-            missing_values=self.missing_values + other.missing_values,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Why a table is applied up to an LSN and no further; `kind` is the event's."""
-
-    sentence: str
-    kind: str = "held"
-
-
-@dataclass(frozen=True, slots=True)
-class RangePlan:
-    """What one range does to a table, from `start` (exclusive) to `end_lsn` (inclusive).
-
-    Without an evolution there is nothing to write. With `rebuild` the table is rebuilt from bronze instead.
-    """
-
-    start: InputStart
-    end_lsn: LSN
-    registered: RegisteredTable | None
-    stop: Stop | None = None
-    surveys: tuple[Survey, ...] = ()
-    relations: Mapping[int, SourceRelation] = field(default_factory=dict)
-    evolution: Evolution | None = None
-    rebuild: tuple[LSN, NeedsRebuild] | None = None
-    writes: tuple[Write, ...] = ()
-
-    @property
-    def statements(self) -> list[str]:
-        """The SQL of every write, in order."""
-        return [write.sql for write in self.writes]
 
 
 Rebuild = Callable[[RangePlan], WriteResult]
@@ -167,6 +117,11 @@ class BatchWriter:
     ) -> RangePlan:
         """Plan the range from a start up to an LSN, or up to the change before which the table is held."""
         registered = self._current(registered)
+        if registered is not None and registered.mode != self._rule.mode:
+            sentence = mode_changed(self._name, registered.mode, self._rule.mode)
+            return RangePlan(start, start.offset, registered, Stop(sentence))
+        truncates = self._truncates(surveys, start, end_lsn)
+        surveys = self._without_cuts(surveys)
         stop: Stop | None = None
         if refusal := self._find_refusal(surveys, relations, start, end_lsn):
             end_lsn, stop = refusal.commit_lsn, Stop(refusal.sentence, refusal.kind)
@@ -183,16 +138,31 @@ class BatchWriter:
             return plan
         if evolution.stop and isinstance(evolution.stop[1], NeedsRebuild):
             return replace(plan, rebuild=(evolution.stop[0], evolution.stop[1]))
-        return replace(plan, writes=self._plan_writes(plan, evolution))
+        return replace(plan, writes=self._plan_writes(plan, evolution, truncates))
 
-    def _plan_writes(self, plan: RangePlan, evolution: Evolution) -> tuple[Write, ...]:
+    def _truncates(self, surveys: Sequence[Survey], start: InputStart, end_lsn: LSN) -> list[Truncate]:
+        """Return the truncates that mark rows, in a mode that keeps those."""
+        if self._rule.mode not in MARKINGS or not any(survey.last_truncate for survey in surveys):
+            return []
+        return self._bronze.truncates_of(self._name, start, end_lsn)
+
+    def _without_cuts(self, surveys: Sequence[Survey]) -> Sequence[Survey]:
+        """Return surveys without the truncates, if these do not make what is before them irrelevant."""
+        if self._rule.is_cut_by_truncates:
+            return surveys
+        return [replace(survey, last_truncate=None) for survey in surveys]
+
+    def _plan_writes(
+        self, plan: RangePlan, evolution: Evolution, truncates: Sequence[Truncate]
+    ) -> tuple[Write, ...]:
         start, end_lsn, relations = plan.start, plan.end_lsn, evolution.relations
         runs = self._runs(plan.surveys, relations, start, end_lsn)
         table = TableInput(plan.surveys, relations, end_lsn, runs, start.copy)
         columns = {name: stored(ddl) for name, ddl in evolution.columns.items()}
         is_empty = self._table.is_empty() if self._table.exists() else True
         writes = []
-        for step in plan_write_steps(table, plan.registered.relation_id if plan.registered else None):
+        shown_oid = plan.registered.relation_id if plan.registered else None
+        for step in plan_write_steps(table, shown_oid, truncates):
             fold = plan_fold(table, step, columns, self._rule)
             metadata = {"table": list(self._name), "after": str(start.offset)}
             commit = TableCommit(self._txn_of(step, end_lsn), step.end_lsn, metadata)
@@ -258,6 +228,7 @@ class BatchWriter:
             columns,
             copy_id=copy.id if copy else copy_before,
             metadata_columns=metadata_columns,
+            mode=self._rule.mode,
         )
         names = {c.physical_name: c.name for c in registered.columns} if registered else {}
         before = replace(
@@ -267,7 +238,7 @@ class BatchWriter:
             before = replace(before, copy_id=copy_before)
         if registered and registered.relation_id != oid:
             first = plan.writes[0]
-            successor = Successor(oid, after.columns, first.commit.txn, first.commit.lsn)
+            successor = Successor(oid, after.columns, first.commit.txn, first.commit.lsn, after.mode)
             before = replace(registered, successor=successor, metadata_columns=after.metadata_columns)
         return before, after
 
@@ -382,11 +353,11 @@ class BatchWriter:
         finally:
             session.clear()
 
-    def _survey_before(self, start: InputStart, end_lsn: LSN) -> list[Survey]:
+    def _survey_before(self, start: InputStart, end_lsn: LSN) -> Sequence[Survey]:
         """Survey the changes before the one that holds the table; copied rows are applied all or none."""
         if start.copy and end_lsn <= start.copy.end_lsn:
             return []
-        return self._bronze.survey_table(self._name, start, end_lsn)
+        return self._without_cuts(self._bronze.survey_table(self._name, start, end_lsn))
 
     def _find_refusal(
         self,
@@ -457,6 +428,7 @@ class BatchWriter:
             relation_id=successor.relation_id,
             columns=successor.columns,
             successor=None,
+            mode=successor.mode,
             # A rebuild that ended early could not register the physical names.
             metadata_columns=registered.metadata_columns if has_physical_names else (),
         )

@@ -33,6 +33,7 @@ from pipeline.metadata.manifests import ManifestEntry
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.modes import current_rows
 from pipeline.silver.swap import BufferedRecords
 from pipeline.silver.table import SilverTable
 from pipeline.table_copy.invisible_commits import find_invisible_commits, was_running
@@ -189,11 +190,12 @@ class SnapshotCloner:
             fields = fields_by_physical_name(table)
             if table.version() == pinned.version:  # and so were the fields
                 rows = self._spark.read.format("delta").option("versionAsOf", pinned.version)
-                return TableAtSnapshot(rows.load(table.path), pinned.registered.columns, fields, 0)
+                frame = without_gone(rows.load(table.path), pinned.registered, fields)
+                return TableAtSnapshot(frame, pinned.registered.columns, fields, 0)
         clone = self.clone_of(pinned.name)
         clone.remove()
         _clone(table, pinned.version, clone)
-        columns, pending = pinned.registered.columns, 0
+        registered, pending = pinned.registered, 0
         if surveys:
             records = BufferedRecords(Records(self._bronze.lake), discards_misfits=True)
             writer = SilverTable(
@@ -209,9 +211,11 @@ class SnapshotCloner:
             written = writer.apply(surveys, self._relations, pinned.registered, start, self.end_lsn)
             if written.held:
                 raise NoStableVersion(written.held)
-            columns = records.tables.registered.columns if records.tables.registered else columns
+            registered = records.tables.registered or registered
             pending = written.changes
-        return TableAtSnapshot(clone.frame(), columns, fields_by_physical_name(clone), pending)
+        fields = fields_by_physical_name(clone)
+        frame = without_gone(clone.frame(), registered, fields)
+        return TableAtSnapshot(frame, registered.columns, fields, pending)
 
     def clone_of(self, name: TableName) -> LakeTable:
         """Return the clone of a table, which need not exist; remove it afterwards."""
@@ -221,6 +225,14 @@ class SnapshotCloner:
 def _clone(table: LakeTable, version: int, to: LakeTable) -> None:
     """Create a shallow clone of a version, which shares its data files."""
     table.spark.sql(f"CREATE TABLE {to.identifier} SHALLOW CLONE {table.identifier} VERSION AS OF {version}")
+
+
+def without_gone(
+    rows: DataFrame, registered: RegisteredTable, fields: Mapping[str, tuple[str, str]]
+) -> DataFrame:
+    """Return the rows of a silver table without those that the source does not have any more."""
+    condition = current_rows(registered, {physical: name for physical, (name, _) in fields.items()})
+    return rows if condition is None else rows.where(condition)
 
 
 def fields_by_physical_name(table: LakeTable) -> dict[str, tuple[str, str]]:

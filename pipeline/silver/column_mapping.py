@@ -5,8 +5,8 @@ column, and a column that was dropped and added again is another one. If the cat
 of a column, the column is the one with its name in the previous version, because the stream itself contains
 only names.
 
-If a column of the source has the name of one of pgdelta's own, `_commit_lsn` or `_commit_time`, trailing
-underscores are added to the latter. With the policy `text`, a column has a sidecar `<name>__text` for texts
+If a column of the source has the name of one of pgdelta's own, such as `_commit_lsn`, trailing underscores
+are added to the latter. With the policy `text`, a column has a sidecar `<name>__text` for texts
 that its silver type cannot hold; it is NULL if the value fits.
 """
 
@@ -22,7 +22,7 @@ from pipeline.config.tables import TableRule
 from pipeline.silver.schema_operations import RenameColumn
 from pipeline.silver.types import silver_type
 
-COMMIT_LSN, COMMIT_TIME = "_commit_lsn", "_commit_time"
+COMMIT_NAMES = ("_commit_lsn", "_commit_time")
 
 
 _Column: TypeAlias = tuple[str, PostgresType, int | None]  # name, type, attribute number
@@ -276,21 +276,24 @@ def _in_order(renames: dict[str, RenameColumn], present: set[str]) -> list[Renam
     return operations
 
 
-def free_names(used: Iterable[str]) -> list[str]:
-    """Return names for the two columns that no other column has; Delta ignores case in names."""
+def free_names(used: Iterable[str], own: Sequence[str] = COMMIT_NAMES) -> list[str]:
+    """Return names for pgdelta's own columns that no other column has; Delta ignores case in names."""
     names = {name.lower() for name in used}
-    return [_free(base, names) for base in (COMMIT_LSN, COMMIT_TIME)]
+    return [_free(base, names) for base in own]
 
 
 def find_metadata_columns(
-    columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]
+    columns: Sequence[str],
+    recorded: Collection[str],
+    source_names: Collection[str],
+    own: Sequence[str] = COMMIT_NAMES,
 ) -> list[str]:
-    """Find the two columns among a table's columns if a crash prevented their registration.
+    """Find pgdelta's own columns among a table's columns if a crash prevented their registration.
 
     `recorded` are the columns that are registered as the source's; `source_names` are the names of the
     source's relation versions, which the run that ended early may have added.
     """
-    return [_find(base, columns, recorded, source_names) for base in (COMMIT_LSN, COMMIT_TIME)]
+    return [_find(base, columns, recorded, source_names) for base in own]
 
 
 def _find(base: str, columns: Sequence[str], recorded: Collection[str], source_names: Collection[str]) -> str:
@@ -300,16 +303,19 @@ def _find(base: str, columns: Sequence[str], recorded: Collection[str], source_n
 
 
 def plan_metadata_renames(
-    metadata_columns: Sequence[str], silver: Iterable[str], targets: Iterable[str]
+    metadata_columns: Sequence[str],
+    silver: Iterable[str],
+    targets: Iterable[str],
+    own: Sequence[str] = COMMIT_NAMES,
 ) -> list[RenameColumn]:
-    """Plan the renames of the two columns that free the names which the source's columns will have.
+    """Plan the renames of pgdelta's own columns that free the names which the source's columns will have.
 
     `silver` are the current names of the table's other columns, `targets` their future names.
     """
     targets = {name.lower() for name in targets}
     used = {*targets, *(name.lower() for name in (*silver, *metadata_columns))}
     renames = []
-    for name, base in zip(metadata_columns, (COMMIT_LSN, COMMIT_TIME), strict=False):
+    for name, base in zip(metadata_columns, own, strict=False):
         if name.lower() in targets:
             to = _free(base, used)
             sentence = (

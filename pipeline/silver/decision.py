@@ -44,6 +44,8 @@ class Step(enum.Enum):
 
 
 STOPPED = (Step.WAIT, Step.HOLD, Step.FAIL, Step.POSTPONE, Step.BACK_OFF, Step.WRITING)
+STOPPED_BY_RECORD = ("folder taken", "keeps past", "other mode")
+"""The rows that stop a table without an attempt to write it, for a reason that a person removes."""
 _WRITING = frozenset({Step.START_FROM_COPY, Step.APPLY, Step.PARTIAL_RESYNC, Step.REBUILD})
 
 
@@ -73,6 +75,8 @@ class TableFacts:
     folder: str | None = None  # its folder belongs to another table, or another table was put there
     lost: str | None = None  # its folder lacks rows that were written
     copy: CompleteCopy | None = None  # the newest complete copy, if the table has not started from it yet
+    past: str | None = None  # it has rows that a copy would remove
+    other_mode: str | None = None  # its rows are kept in another mode than the configuration's
     gap: Gap | None = None  # the stream lacks changes, and no copy covers them
     has_key_requests: bool = False  # some of its keys wait for a copy
     partial_copies: tuple[CompleteCopy, ...] = ()  # complete copies of keys that are not applied yet
@@ -139,7 +143,9 @@ TABLE = (
     Row("folder taken", lambda t: t.folder, Step.HOLD, lambda t: t.folder, True),
     Row("table replaced", lambda t: t.is_replaced, Step.WAIT, lambda t: awaits_copy(t.name), True),
     Row("backs off", lambda t: t.backs_off, Step.BACK_OFF, lambda t: _awaits_attempt(t)),
+    Row("keeps past", lambda t: t.copy and t.past, Step.HOLD, lambda t: t.past),
     Row("copy complete", lambda t: t.copy, Step.START_FROM_COPY),
+    Row("other mode", lambda t: t.other_mode, Step.HOLD, lambda t: t.other_mode),
     Row("gap", lambda t: t.gap, Step.HOLD, lambda t: t.gap.table_sentence if t.gap else None, True),
     Row("keys awaited", lambda t: t.has_key_requests, Step.WAIT, lambda t: _awaits_keys(t.name)),
     Row("guards", lambda t: t.excess, Step.HOLD, lambda t: t.excess),

@@ -13,6 +13,8 @@ Steps are in the order of their sequence key `(commit_lsn, ordinal)`; within a k
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pipeline.bronze.table_input import Truncate
+from pipeline.config.tables import RowMode
 from pipeline.engine import SPARK, Engine
 from pipeline.silver.text_parsers import SilverType
 
@@ -46,6 +48,10 @@ class Fold:
     key: tuple[int, ...]  # indexes into columns
     versions: tuple[int, ...]
     has_key_changes: bool = True
+    mode: RowMode = "mirror"
+    ignores_deletes: bool = False
+    truncates: tuple[Truncate, ...] = ()  # in order; in modes that keep the rows that are gone
+    current_column: str | None = None  # that shows which rows of silver are not gone, in such modes
 
     @property
     def partial(self) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ from pipeline.silver.fold import (
     pick,
     pick_or_missing,
 )
+from pipeline.silver.modes import inserted_values, own_columns
 from pipeline.silver.write import MetadataNames, image_of_row, image_of_texts
 
 ABSENT = "greatest(0, -(silver_count + lowest))"
@@ -58,9 +59,16 @@ class FoldSql:
     def _texts(self) -> list[str]:
         return [f"x{i}" for i in range(len(self.fold.columns))]
 
+    @property
+    def _own(self) -> tuple[str, ...]:
+        """The columns of pgdelta that only the fold's mode has."""
+        return own_columns(self.fold.mode)
+
     def steps(self, changes: str) -> str:
         """Return one row per step; `is_key_change` is true for both steps of a key change."""
         fold, engine = self.fold, self.engine
+        if fold.ignores_deletes:
+            changes = f"(SELECT * FROM {changes} WHERE op <> 'D') AS d"
         rows = f"SELECT *, {self._is_key_change()} AS is_key_change FROM {changes}"
         both, one = engine.array("'D'", "'K'"), engine.array("op")
         step = engine.explode(f"CASE WHEN is_key_change THEN {both} ELSE {one} END")
@@ -72,7 +80,7 @@ class FoldSql:
             for name, i in zip(fold.key_names, fold.key, strict=True)
         )
         part = {"commit_lsn": "commit_lsn", "ordinal": "ordinal", "part": "CAST(step = 'K' AS INT)"}
-        return _select(
+        return select(
             *keys,
             f"{engine.struct(part)} AS sequence_key",
             "is_key_change",
@@ -103,18 +111,19 @@ class FoldSql:
             f"FILTER (WHERE step <> 'U' OR {is_sent(fold, i, engine)}) AS p{i}"
             for i in fold.partial
         )
-        grouped = _select(*fold.key_names, last, *partial, source=steps) + _group_by(fold.key_names)
-        return _select(
+        grouped = select(*fold.key_names, last, *partial, source=steps) + group_by(fold.key_names)
+        return select(
             *fold.key_names,
             "CASE WHEN newest.step = 'D' THEN 'D' ELSE 'U' END AS op",
             "newest.commit_lsn AS commit_lsn",
             "newest.commit_time AS commit_time",
-            *(f"{self._text(i)} AS x{i}" for i in range(len(fold.columns))),
+            *(f"{self.text(i)} AS x{i}" for i in range(len(fold.columns))),
             *(f"p{i}.value.state AS s{i}" for i in fold.partial),
             source=f"({grouped}) AS g",
         )
 
-    def _text(self, i: int) -> str:
+    def text(self, i: int) -> str:
+        """Return SQL for the text of column i, given the aggregates `newest` and p0… of a key's steps."""
         fold = self.fold
         if i in fold.partial:
             return f"p{i}.value.text"
@@ -127,8 +136,9 @@ class FoldSql:
         fold = self.fold
         picked = [*zip(fold.key_names, fold.key, strict=True), *((f"x{i}", i) for i in self._numbers)]
         texts = (f"{pick_or_missing(fold, i, 'new', self.engine)} AS {name}" for name, i in picked)
-        columns = ("'I' AS op", "commit_lsn", "commit_time", *texts)
-        return f"{_select(*columns, source=changes)} WHERE op = 'I'"
+        own = (f"{sql} AS {name}" for name, sql in inserted_values(fold.mode, self.engine).items())
+        columns = ("'I' AS op", "commit_lsn", "commit_time", *texts, *own)
+        return f"{select(*columns, source=changes)} WHERE op = 'I'"
 
     @property
     def _numbers(self) -> range:
@@ -140,7 +150,7 @@ class FoldSql:
         The texts of types that may not hold them are kept, and so are the base keys of `with_key_changes`.
         """
         fold, engine = self.fold, self.engine
-        return _select(
+        return select(
             "op",
             "commit_lsn",
             "commit_time",
@@ -151,6 +161,7 @@ class FoldSql:
             *(f"{c.type.value(f'f.x{i}', engine)} AS c{i}" for i, c in enumerate(fold.columns)),
             *(f"s{i}" for i in fold.partial),
             *(f"x{i}" for i in self._kept_texts),
+            *self._own,
             *(self.base_keys if has_base_keys else []),
             source=f"{folded} AS f",
         )
@@ -163,7 +174,7 @@ class FoldSql:
         """Replace inherited columns of folded rows by those of `followed`, and add their base keys."""
         fold = self.fold
         on = " AND ".join(f"f.{k} IS NOT DISTINCT FROM l.{k}" for k in fold.key_names)
-        return _select(
+        return select(
             *(f"f.{k} AS {k}" for k in fold.key_names),
             "f.op AS op",
             "f.commit_lsn AS commit_lsn",
@@ -178,6 +189,7 @@ class FoldSql:
                 f"CASE WHEN f.s{i} = {INHERITED} THEN coalesce(l.s{i}, {UNKNOWN}) ELSE f.s{i} END AS s{i}"
                 for i in fold.partial
             ),
+            *(f"f.{name} AS {name}" for name in self._own),
             *(f"l.{b} AS {b}" for b in self.base_keys),
             source=f"{folded} AS f LEFT JOIN {followed} AS l ON {on}",
         )
@@ -186,7 +198,7 @@ class FoldSql:
         """Fill the columns in state FROM_SILVER from the silver row with the base key."""
         fold, engine = self.fold, self.engine
         keys = [fold.columns[i] for i in fold.key]
-        rows = _select(
+        rows = select(
             *(f"{engine.quoted(column.name)} AS t{i}" for i, column in enumerate(keys)),
             *(f"{engine.quoted(fold.columns[i].name)} AS v{i}" for i in fold.partial),
             "true AS found",
@@ -197,7 +209,7 @@ class FoldSql:
             f"{column.type.comparable(f'r.t{i}', engine)} AND s.b{i} IS NOT NULL"
             for i, column in enumerate(keys)
         )
-        return _select(
+        return select(
             "s.op AS op",
             "s.commit_lsn AS commit_lsn",
             "s.commit_time AS commit_time",
@@ -213,6 +225,7 @@ class FoldSql:
                 for i in fold.partial
             ),
             *(f"s.x{i} AS x{i}" for i in self._kept_texts),
+            *(f"s.{name} AS {name}" for name in self._own),
             source=f"{source} AS s LEFT JOIN ({rows}) AS r ON {on}",
         )
 
@@ -229,12 +242,12 @@ class FoldSql:
         columns = [f"c{i} AS {self.engine.quoted(column.name)}" for i, column in enumerate(self.fold.columns)]
         columns += [f"{source_name} AS {self.engine.quoted(name)}" for name, source_name in metadata.pairs()]
         columns += [f"{sql} AS {self.engine.quoted(name)}" for name, sql in (others or {}).items()]
-        return f"{_select(*columns, source=source)} WHERE op <> 'D'"
+        return f"{select(*columns, source=source)} WHERE op <> 'D'"
 
     def with_unknown(self, rows: str) -> str:
         """Return rows of `source` in which the values that silver would keep are not known."""
         fold = self.fold
-        return _select(
+        return select(
             "op",
             "commit_lsn",
             "commit_time",
@@ -251,33 +264,32 @@ class FoldSql:
         """Return the segments of rows that begin or end with a key change: `moved_in` and `moved_out`."""
         fold, engine = self.fold, self.engine
         keys = ", ".join(fold.key_names)
-        in_order = f"OVER (PARTITION BY {keys} ORDER BY sequence_key)"
-        after_delete = f"coalesce(lag(step) {in_order} = 'D', false)"
-        begun = f"SELECT *, (step IN ('I', 'K') OR {after_delete}) AS begins FROM {steps}"
-        numbered = f"SELECT *, sum(CAST(begins AS INT)) {in_order} AS segment FROM ({begun}) AS b"
+        numbered = self.with_segments(steps)
         bounded = f"SELECT *, max(segment) OVER (PARTITION BY {keys}) AS last_segment FROM ({numbered}) AS n"
         change = engine.struct({"lsn": "sequence_key.commit_lsn", "ordinal": "sequence_key.ordinal"})
-        grouped = _select(
+        grouped = select(
             *fold.key_names,
             "segment",
             f"max(CASE WHEN step = 'K' THEN {change} END) AS moved_in",
             f"max(CASE WHEN step = 'D' AND is_key_change THEN {change} END) AS moved_out",
             # A row may end without a delete: an insert or upsert at its key replaces it.
             "bool_or(step = 'D' OR segment < last_segment) AS ended",
+            "bool_or(segment = last_segment) AS is_last",
             *(
                 f"max_by({column_state(fold, i, engine)}, sequence_key) "
                 f"FILTER (WHERE {self._determines(i)}) AS p{i}"
                 for i in fold.partial
             ),
             source=f"({bounded}) AS w",
-        ) + _group_by([*fold.key_names, "segment"])
+        ) + group_by([*fold.key_names, "segment"])
         # Only the first segment at a key can be silver's row.
         from_silver = "segment = 0"
         default_state = f"CASE WHEN {from_silver} THEN {FROM_SILVER} ELSE {UNKNOWN} END"
-        segments = _select(
+        segments = select(
             *fold.key_names,
             "moved_in",
             "moved_out",
+            "is_last",
             *(
                 f"CASE WHEN {from_silver} THEN {k} END AS {b}"
                 for k, b in zip(fold.key_names, self.base_keys, strict=True)
@@ -286,7 +298,20 @@ class FoldSql:
             *(f"p{i}.text AS x{i}" for i in fold.partial),
             source=f"({grouped}) AS g",
         )
-        return f"{segments} WHERE moved_out IS NOT NULL OR (moved_in IS NOT NULL AND NOT ended)"
+        is_shown = "is_last" if fold.mode == "soft_delete" else "NOT ended"
+        return f"{segments} WHERE moved_out IS NOT NULL OR (moved_in IS NOT NULL AND {is_shown})"
+
+    def with_segments(self, steps: str) -> str:
+        """Number the segments of each key's steps; a segment has the steps of one row at the key.
+
+        Segment 0 continues silver's row.
+        """
+        in_order = f"OVER (PARTITION BY {', '.join(self.fold.key_names)} ORDER BY sequence_key)"
+        after_delete = f"coalesce(lag(step) {in_order} = 'D', false)"
+        if self.fold.mode != "mirror":  # the row that is gone is also that of another delete
+            after_delete = f"({after_delete} AND step <> 'D')"
+        begun = f"SELECT *, (step IN ('I', 'K') OR {after_delete}) AS begins FROM {steps}"
+        return f"SELECT *, sum(CAST(begins AS INT)) {in_order} AS segment FROM ({begun}) AS b"
 
     def _determines(self, i: int) -> str:
         """Return SQL that is true for the steps that determine column i of a segment."""
@@ -300,7 +325,7 @@ class FoldSql:
     def inherit(self, segments: str) -> str:
         """Replace inherited columns by the predecessor's, and point to the predecessor's own predecessor."""
         fold = self.fold
-        predecessors = _select(
+        predecessors = select(
             "moved_out AS change",
             "moved_in AS earlier",
             *(f"{b} AS o{b}" for b in self.base_keys),
@@ -316,10 +341,11 @@ class FoldSql:
                 f"CASE WHEN {inherits} THEN coalesce(os{i}, {UNKNOWN}) ELSE s{i} END AS s{i}",
                 f"CASE WHEN {inherits} THEN ox{i} ELSE x{i} END AS x{i}",
             ]
-        return _select(
+        return select(
             *fold.key_names,
             "p.earlier AS moved_in",
             "moved_out",
+            "is_last",
             *(f"coalesce({b}, o{b}) AS {b}" for b in self.base_keys),
             *inherited,
             source=f"{segments} AS s LEFT JOIN ({predecessors} WHERE moved_out IS NOT NULL) AS p "
@@ -327,16 +353,18 @@ class FoldSql:
         )
 
     def followed(self, segments: str) -> str:
-        """Return the rows that exist at a new key, given segments of which none inherits."""
+        """Return the rows that silver shows at a new key, given segments of which none inherits."""
         columns = (c for i in self.fold.partial for c in (f"s{i}", f"x{i}"))
-        rows = _select(*self.fold.key_names, *self.base_keys, *columns, source=segments)
-        return f"{rows} WHERE moved_out IS NULL"
+        rows = select(*self.fold.key_names, *self.base_keys, *columns, source=segments)
+        return f"{rows} WHERE {'is_last' if self.fold.mode == 'soft_delete' else 'moved_out IS NULL'}"
 
     # Multisets
 
     def signed_rows(self, changes: str, version: int) -> str:
         """Return one row per removed (sign -1) or added (+1) row: sequence_key, sign, commit, x0…, image."""
         engine = self.engine
+        if self.fold.ignores_deletes:
+            changes = f"(SELECT * FROM {changes} WHERE op <> 'D') AS d"
         old, new = self._signed_texts("old", version), self._signed_texts("new", version)
         both = (
             f"CASE op WHEN 'I' THEN {engine.array(new)} WHEN 'D' THEN {engine.array(old)} "
@@ -344,7 +372,7 @@ class FoldSql:
         )
         exploded = f"SELECT *, {engine.explode(both)} AS signed FROM {changes}"
         key = {"commit_lsn": "commit_lsn", "ordinal": "ordinal", "sign": "signed.sign"}
-        rows = _select(
+        rows = select(
             f"{engine.struct(key)} AS sequence_key",
             "signed.sign AS sign",
             "commit_lsn",
@@ -380,17 +408,17 @@ class FoldSql:
             f"FROM (SELECT *, {running} AS running FROM {rows}) AS r GROUP BY image"
         )
         columns = (f"newest.{name} AS {name}" for name in names)
-        return _select("image", "net", "lowest", *columns, source=f"({grouped}) AS g")
+        return select("image", "net", "lowest", *columns, source=f"({grouped}) AS g")
 
     def surviving_rows(self, rows: str) -> str:
         """Return the added rows (op, x0…, commit) that were not removed, compared as texts."""
         texts = self._texts
         last = self.engine.struct({"commit_lsn": "commit_lsn", "commit_time": "commit_time"})
         columns = ("CAST(sum(sign) AS BIGINT) AS net", f"max_by({last}, sequence_key) AS newest")
-        net = _select(*texts, *columns, source=rows) + _group_by(texts)
+        net = select(*texts, *columns, source=rows) + group_by(texts)
         number = self.engine.explode(self.engine.numbers("net"))
         numbered = f"SELECT *, {number} AS number FROM ({net}) AS n WHERE net > 0"
-        return _select(
+        return select(
             "'I' AS op",
             "newest.commit_lsn AS commit_lsn",
             "newest.commit_time AS commit_time",
@@ -422,7 +450,7 @@ class FoldSql:
         number = self.engine.explode(self.engine.numbers("new_count - silver_count"))
         numbered = f"SELECT *, {number} AS number FROM {counted} WHERE new_count > silver_count"
         columns = ("'I' AS op", "image", "commit_lsn", "commit_time", *self._texts)
-        return _select(*columns, source=f"({numbered}) AS n")
+        return select(*columns, source=f"({numbered}) AS n")
 
     def ranked_rows(self, counted: str, silver: str, metadata: MetadataNames, columns: Iterable[str]) -> str:
         """Return silver's rows of reduced images: image, new_count, `rank` from the newest, and `columns`.
@@ -432,7 +460,7 @@ class FoldSql:
         newest = "t.commit_lsn DESC" if metadata.commit_lsn else "t.image"
         image = image_of_row(self.fold.columns, "t", self.engine)
         named = [*columns, *(f"t.{self.engine.quoted(n)} AS {source}" for n, source in metadata.pairs())]
-        rows = _select(f"{image} AS image", *named, source=f"{silver} AS t")
+        rows = select(f"{image} AS image", *named, source=f"{silver} AS t")
         reduced = f"SELECT image, new_count FROM {counted} WHERE new_count < silver_count"
         return (
             "SELECT t.*, d.new_count AS new_count, "
@@ -450,10 +478,10 @@ def reduced_images(net: str) -> str:
     return f"SELECT * FROM {net} WHERE lowest < 0"
 
 
-def _select(*columns: str, source: str) -> str:
+def select(*columns: str, source: str) -> str:
     return f"SELECT {', '.join(columns)} FROM {source}"
 
 
-def _group_by(names: Iterable[str]) -> str:
+def group_by(names: Iterable[str]) -> str:
     joined = ", ".join(names)
     return f" GROUP BY {joined}" if joined else ""

@@ -14,12 +14,13 @@ from pipeline.bronze.copy_states import DROPPED, CompleteCopy, CopyHistory, Gap
 from pipeline.bronze.log import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
-from pipeline.config.tables import NO_LIMITS
+from pipeline.config.tables import NO_LIMITS, TableRule
 from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import TableFacts
+from pipeline.silver.modes import keeps_past, mode_changed
 from pipeline.table_name import TableName
 
 
@@ -118,10 +119,12 @@ class LakeFacts:
             folder=log.taken if log else None,
             lost=log.lost if log else None,
             copy=starts,
+            past=keeps_past(name, rule) if rule and rule.keeps_past and table and offset > INVALID else None,
+            other_mode=_other_mode(table, rule) if offset > INVALID else None,
             gap=self.gaps.get(name),
             has_key_requests=name in self.key_requests,
             partial_copies=tuple(p for p in partial if p.id > max(started, 0) and p.end_lsn < self.end.lsn),
-            guards=rule.guards if rule else NO_LIMITS,
+            guards=rule.applied_guards if rule else NO_LIMITS,
             min_interval=rule.min_interval if rule else 0,
         )
 
@@ -133,6 +136,13 @@ class LakeFacts:
         if (applied := self.manifest.behind.get(name)) is not None:
             return self.table(name, TableLog(applied))
         return self.table(name, None if name in self.registered else TableLog())
+
+
+def _other_mode(table: RegisteredTable | None, rule: TableRule | None) -> str | None:
+    """Return why a table waits for a rebuild if its rows are kept in another mode than its rule's."""
+    if table is None or rule is None or table.mode == rule.mode:
+        return None
+    return mode_changed(table.name, table.mode, rule.mode)
 
 
 def why_detached(config: Config, copies: CopyHistory, name: TableName, point: BronzeOffset) -> str | None:

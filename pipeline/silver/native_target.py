@@ -30,8 +30,9 @@ from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, small_
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql, reduced_images
+from pipeline.silver.modes import MARKINGS, truncate_marks
 from pipeline.silver.step_writer import Target
-from pipeline.silver.write import FOLDED, Write, WriteKind, same_keys
+from pipeline.silver.write import FOLDED, Write, WriteKind, current_rows, same_keys
 from pipeline.silver.writer_choice import MOST_COMPARED_BYTES
 
 ADDED_FILE_IN_MEMORY = 256 << 20  # bytes of values of a file: a merge has them in memory
@@ -93,10 +94,12 @@ class NativeTarget(Target):
         if self._has_silver:
             return
         self._has_silver = True
-        chosen = FileChoice.of_keys(self.session, fold).candidates(self._files)
+        chosen: Sequence[int] = range(len(self._files))
+        if not fold.truncates:
+            chosen = FileChoice.of_keys(self.session, fold).candidates(self._files)
         self._require_few([self._files[number] for number in chosen])
         names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
-        self._add_silver(chosen, names)
+        self._add_silver(chosen, [*names, *([fold.current_column] if fold.current_column else [])])
 
     def define_silver_rows(self, fold: Fold) -> None:
         chosen: Sequence[int] = range(len(self._files))
@@ -167,13 +170,34 @@ class NativeTarget(Target):
         session = self.session
         on = same_keys(fold, session.engine)
         file, row = (f"t.{session.engine.quoted(name)}" for name in (self._file, self._row))
+        source, is_deleted = FOLDED, "s.op = 'D'"
+        if fold.mode in MARKINGS:
+            is_deleted = "false"
+        join, number, condition = "JOIN", "s.rowid", "true"
+        if fold.truncates:
+            # The last row of the source marks the rows that have no other.
+            source = self._with_truncate(fold)
+            truncate = session.row(f"SELECT rowid AS number FROM {source} WHERE is_truncate").number
+            join, number = "LEFT JOIN", f"coalesce(s.rowid, {truncate})"
+            condition = f"s.rowid IS NOT NULL OR {current_rows(fold, session.engine)}"
         matches = session.table(
-            f"SELECT {file} AS file, {row} AS place, s.rowid AS source, s.op = 'D' AS is_deleted "
-            f"FROM silver AS t JOIN {FOLDED} AS s ON {on} ORDER BY 1, 2"
+            f"SELECT {file} AS file, {row} AS place, {number} AS source, {is_deleted} AS is_deleted "
+            f"FROM silver AS t {join} {source} AS s ON {on} WHERE {condition} ORDER BY 1, 2"
         )
         if matches.num_rows and _has_duplicates(matches):
             raise NotNative("several changed keys are one in silver")
-        self._merge(write, fold, matches)
+        self._merge(write, fold, matches, source)
+
+    def _with_truncate(self, fold: Fold) -> str:
+        """Compute the folded rows with one more, op D, that has what the first TRUNCATE sets."""
+        marks = truncate_marks(fold.mode, fold.truncates[0], self.session.engine)
+        columns = ", ".join(f"{sql} AS {name}" for name, sql in marks.items())
+        self.session.compute(
+            "truncated",
+            f"SELECT *, false AS is_truncate FROM {FOLDED} "
+            f"UNION ALL BY NAME SELECT 'D' AS op, {columns}, true AS is_truncate",
+        )
+        return "truncated"
 
     def commit_multiset(self, write: Write, fold: Fold) -> None:
         session = self.session
@@ -193,7 +217,7 @@ class NativeTarget(Target):
     def _merge(self, write: Write, fold: Fold, matches: pa.Table, source: str = FOLDED) -> None:
         """Commit updates and deletes at the places of `matches`, and insert the rows without a match."""
         values = self._values(write, fold, source)
-        states = self._states(fold, source)
+        states = self._states(write, fold, source)
         deletes = self.session.table(f"SELECT op = 'D' AS is_deleted FROM {source} ORDER BY rowid")
         is_deleted = _numpy(deletes.column(0)).astype(bool)
         rewrites = _rewrites(matches)
@@ -235,14 +259,18 @@ class NativeTarget(Target):
         query = f"SELECT {', '.join(columns)} FROM {source} ORDER BY rowid"
         return self._complete(self.session.table(query))
 
-    def _states(self, fold: Fold, source: str) -> dict[str, np.ndarray[Any, Any]]:
+    def _states(self, write: Write, fold: Fold, source: str) -> dict[str, np.ndarray[Any, Any]]:
         """Return, by column, which rows of the source keep silver's value."""
-        partial = [(fold.columns[i].name, f"s{i} IS NULL AS s{i}") for i in fold.partial]
-        if not partial:
+        kept = {fold.columns[i].name: f"s{i} IS NULL" for i in fold.partial}
+        if fold.mode in MARKINGS:
+            marks = [name for name, column in write.metadata.pairs() if column in MARKINGS[fold.mode].columns]
+            others = [name for name in write.columns if name not in marks]
+            kept = {name: f"op = 'D' OR {kept.get(name, 'false')}" for name in others}
+        if not kept:
             return {}
-        columns = ", ".join(sql for _, sql in partial)
+        columns = ", ".join(f"{sql} AS s{n}" for n, sql in enumerate(kept.values()))
         found = self.session.table(f"SELECT {columns} FROM {source} ORDER BY rowid")
-        return {name: _numpy(found.column(n)).astype(bool) for n, (name, _) in enumerate(partial)}
+        return {name: _numpy(found.column(n)).astype(bool) for n, name in enumerate(kept)}
 
     def _complete(self, rows: pa.Table) -> pa.Table:
         """Return rows with all columns of the table, in its order and with its types."""

@@ -27,6 +27,7 @@ from pipeline.silver.schema_operations import (
 )
 from pipeline.silver.text_parsers import STRING
 from pipeline.silver.types import holds, keeps_values, reader_of, silver_type, wide_enough
+from pipeline.table_name import TableName
 
 
 def schema_note(recorded: SilverColumns, column: SourceColumn) -> SchemaNote | None:
@@ -90,6 +91,8 @@ def plan_evolution(
     `recorded` was added by a run that ended before it could register it.
     """
     texts = sidecars(relation, rule)
+    if rule.needs_key and not relation.key:
+        return [_lacks_key(relation, rule)]
     if hold := _collision(relation, silver or {}, texts):
         return [hold]
     if silver is None:
@@ -182,6 +185,25 @@ def _collision(relation: SourceRelation, silver: Mapping[str, str], texts: Mappi
             reason = f"columns {other} and {column.name} differ only in case, which Delta cannot hold"
             return _hold(relation, reason, "Rename one of the two at the source.")
     return None
+
+
+def _lacks_key(relation: SourceRelation, rule: TableRule) -> Hold:
+    identity = "FULL" if relation.replica_identity == "f" else "without a key"
+    return _hold(
+        relation,
+        f"mode {rule.mode} finds rows by a key, and its replica identity is {identity}",
+        "Give it a primary key and REPLICA IDENTITY DEFAULT, or set mode to mirror in its rule.",
+    )
+
+
+def keeps_former_rows(name: TableName, rule: TableRule) -> Hold:
+    """Return the Hold of a table that was created again while silver has rows that only it still has."""
+    kept = f"mode is {rule.mode}" if rule.mode != "mirror" else "rule ignores deletes or truncates"
+    return Hold(
+        f"Table {name} is held: it was created again under its name, and its {kept}, so silver has rows of"
+        f" the former table. Run {name.command('rebuild')} to begin with the new table. Until then bronze"
+        " keeps the changes."
+    )
 
 
 def _hold(relation: SourceRelation, reason: str, action: str) -> Hold:

@@ -19,6 +19,7 @@ from pipeline.delta.txn import OURS, TableCommit, TxnId, TxnKind, commit_setting
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
 from pipeline.protocol.lsn import LSN
+from pipeline.silver import modes
 from pipeline.silver.column_mapping import (
     AlignedVersions,
     SilverColumns,
@@ -31,7 +32,7 @@ from pipeline.silver.column_mapping import (
 )
 from pipeline.silver.native_schema import add_column, adds_natively, fills_natively, set_default
 from pipeline.silver.native_session import is_left_to_spark
-from pipeline.silver.schema_evolution import columns_after, plan_evolution
+from pipeline.silver.schema_evolution import columns_after, keeps_former_rows, plan_evolution
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -45,8 +46,6 @@ from pipeline.silver.write import MetadataNames
 from pipeline.silver.write_plan import surveys_of_newest
 from pipeline.silver.writer_choice import MOST_BYTES, WriterSetting
 from pipeline.table_name import TableName
-
-_METADATA_TYPES = ("BIGINT", "TIMESTAMP")  # of _commit_lsn and _commit_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,8 @@ class SchemaWriter:
         self._name = name
         self._rule = rule
         self._txn = txn
-        self._metadata_columns = metadata_columns
+        self._own = modes.metadata_columns(rule.mode, has_commit=metadata_columns)
+        self._own_names = [column.name for column in self._own]
         self._writer = writer
 
     def plan(
@@ -133,7 +133,7 @@ class SchemaWriter:
         recorded = recorded.renamed(renames) if recorded is not None else None
         renames = with_sidecars(renames, silver or {})
         targets = {*_names(aligned), *(rename.to for rename in renames)}
-        metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets)
+        metadata_renames = plan_metadata_renames(metadata_names, silver or {}, targets, self._own_names)
         operations: list[tuple[LSN, Operation]] = [
             (LSN(last.last[0]), rename) for rename in (*metadata_renames, *renames)
         ]
@@ -157,6 +157,9 @@ class SchemaWriter:
             columns = columns_after(columns, planned)
             recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
         is_another = registered is not None and silver is not None and registered.relation_id != newest
+        if is_another and self._rule.keeps_past:
+            stop = LSN(versions[0].first[0]), keeps_former_rows(self._name, self._rule)
+            operations = [stop]
         renamed = {rename.name: rename.to for rename in metadata_renames}
         recorded = recorded or SilverColumns(newest, {})
         return Evolution(
@@ -164,7 +167,7 @@ class SchemaWriter:
             recorded,
             aligned,
             columns or {},
-            MetadataNames(*([renamed.get(name, name) for name in metadata_names] or (None, None))),
+            self._named([renamed.get(name, name) for name in metadata_names]),
             {**relations, **{r.version: r for r in aligned.relations}},
             LSN(versions[0].first[0]) if is_another else None,
             stop,
@@ -178,8 +181,14 @@ class SchemaWriter:
         for planned in evolution.operations:
             self._perform(planned)
         physical = self._table.physical_names()
-        names = (evolution.metadata.commit_lsn, evolution.metadata.commit_time)
-        return self._columns_to_register(evolution, physical), tuple(physical[n] for n in names if n)
+        names = tuple(physical[name] for name, _ in evolution.metadata.pairs())
+        return self._columns_to_register(evolution, physical), names
+
+    def _named(self, names: Sequence[str]) -> MetadataNames:
+        """Return the names of pgdelta's columns, given in the order of `self._own`."""
+        found = {column.source: name for column, name in zip(self._own, names, strict=False)}
+        lsn, time = found.pop("commit_lsn", None), found.pop("commit_time", None)
+        return MetadataNames(lsn, time, tuple((name, source) for source, name in found.items()))
 
     def _with_statements(
         self, operations: Sequence[tuple[LSN, Operation]], oid: int
@@ -312,8 +321,9 @@ class SchemaWriter:
 
     def _with_metadata(self, operation: CreateTable, source_names: Collection[str]) -> CreateTable:
         used = [*source_names, *(name for name, _ in operation.columns)]
-        names = free_names(used) if self._metadata_columns else []
-        return replace(operation, metadata_columns=tuple(zip(names, _METADATA_TYPES, strict=False)))
+        names = free_names(used, self._own_names)
+        types = (column.ddl for column in self._own)
+        return replace(operation, metadata_columns=tuple(zip(names, types, strict=True)))
 
     def _source_columns(self, metadata_names: Collection[str]) -> dict[str, str]:
         """Return the source's columns in silver: name → DDL."""
@@ -322,14 +332,15 @@ class SchemaWriter:
 
     def _metadata_names(self, registered: RegisteredTable | None, source_names: Collection[str]) -> list[str]:
         """Return the names of pgdelta's columns, as registered or found among the table's."""
-        if not self._metadata_columns:
+        if not self._own:
             return []
         physical = self._table.physical_names()
         names = {physical_name: name for name, physical_name in physical.items()}
-        if registered and registered.metadata_columns and names.keys() >= {*registered.metadata_columns}:
+        is_registered = registered and len(registered.metadata_columns) == len(self._own)
+        if registered and is_registered and names.keys() >= {*registered.metadata_columns}:
             return [names[physical_name] for physical_name in registered.metadata_columns]
         recorded = self._recorded_columns(registered).numbers if registered else ()
-        return find_metadata_columns([*physical], recorded, source_names)
+        return find_metadata_columns([*physical], recorded, source_names, self._own_names)
 
     def _record(self, kind: str, lsn: LSN, sentence: str) -> None:
         self._records.events.record([Event(*self._name, lsn, kind, sentence)])

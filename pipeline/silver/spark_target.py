@@ -60,12 +60,13 @@ class SparkTarget(Target):
         if self._has_no_key(fold, aggregates):
             self.commit_rows(write, fold)
         else:
-            self._run(write, write.merge_within(key_bounds(fold, aggregates)))
+            bounds = None if fold.truncates else key_bounds(fold, aggregates)
+            self._run(write, write.merge_within(bounds))
 
     def _has_no_key(self, fold: Fold, aggregates: Mapping[str, Any]) -> bool:
         """Return whether no file can have a changed key, by its statistics: the rows are appended then."""
         values = changed_values(fold, aggregates)
-        if not values or self._table.local_path is None:
+        if not values or fold.truncates or self._table.local_path is None:
             return False
         snapshot = self._table.snapshot()
         names = {f.name: f.physical_name for f in TableSchema.of_json(snapshot.schema_string).fields}

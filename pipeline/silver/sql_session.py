@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.engine import SPARK, Engine
 from pipeline.silver.fold_sql import FoldSql
+from pipeline.silver.mode_sql import soft_deletes, with_truncates
 
 
 class SqlSession(ABC):
@@ -45,8 +46,12 @@ class SqlSession(ABC):
 
 def fold_by_key(session: SqlSession, sql: FoldSql) -> None:
     """Fold `changes`: define `steps` and `by_key`, one row per key."""
-    session.define("steps", sql.steps("changes"))
-    session.define("by_key", sql.fold_by_key("steps"))
+    has_truncates = bool(sql.fold.truncates)
+    session.define("sent_steps" if has_truncates else "steps", sql.steps("changes"))
+    if has_truncates:
+        session.define("steps", with_truncates(sql, "sent_steps"))
+    by_key = soft_deletes(sql, "steps") if sql.fold.mode == "soft_delete" else sql.fold_by_key("steps")
+    session.define("by_key", by_key)
 
 
 def follow_key_changes(session: SqlSession, sql: FoldSql) -> None:

@@ -23,10 +23,11 @@ from pipeline.delta.table import LakeTable
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.batch_writer import BatchWriter, RangePlan, WriteResult
+from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.column_mapping import align_versions
 from pipeline.silver.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
 from pipeline.silver.native_session import NativeWriting
+from pipeline.silver.range_plan import RangePlan, WriteResult
 from pipeline.silver.schema_evolution import rule_for_rebuild
 from pipeline.silver.schema_operations import NeedsRebuild
 from pipeline.silver.swap import BufferedRecords, swap_in

@@ -21,6 +21,7 @@ from pipeline.engine import SPARK, Engine
 from pipeline.key_ranges import KeyRange, has_same_order
 from pipeline.silver.fold import UNKNOWN, Fold, FoldColumn
 from pipeline.silver.key_bounds import has_bounds
+from pipeline.silver.modes import MARKINGS, truncate_marks
 from pipeline.silver.text_parsers import SilverType
 from pipeline.silver.write_plan import Identity, WriteStep
 
@@ -107,9 +108,13 @@ def plan_write(
     Rows that replace the table's rows, or are written to an empty table, need no MERGE. Raises
     KeyRangesUnusable if silver cannot select the rows of copied key ranges.
     """
+    if fold.mode in MARKINGS:
+        fold = replace(fold, current_column=metadata.name_of(MARKINGS[fold.mode].current_column))
     kind = WriteKind.OVERWRITE if step.replaces else WriteKind.APPEND
     needs_merge = not (step.replaces or is_empty)
     if step.copy_id is not None:
+        if step.key_ranges and (fold.ignores_deletes or fold.mode != "mirror"):
+            raise KeyRangesUnusable  # rows that are gone have no copy
         fold = all_sent(fold)
         write = Write(step, kind, fold, commit, metadata, table)
         if not step.key_ranges:
@@ -142,15 +147,20 @@ def keyless(fold: Fold) -> Fold:
 
 @dataclass(frozen=True, slots=True)
 class MetadataNames:
-    """The names of pgdelta's two columns in a silver table, None if it does not have them."""
+    """The names of pgdelta's columns in a silver table; the two of the commit are None if it has none."""
 
     commit_lsn: str | None
     commit_time: str | None
+    own: tuple[tuple[str, str], ...] = ()  # the same for the columns that only the table's mode has
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return pairs of the silver name and the source frame's name."""
         named = ((self.commit_lsn, "commit_lsn"), (self.commit_time, "commit_time"))
-        return [(name, source) for name, source in named if name is not None]
+        return [(name, source) for name, source in named if name is not None] + [*self.own]
+
+    def name_of(self, source: str) -> str:
+        """Return the silver name of a column, given its name in the source frame."""
+        return next(name for name, other in self.pairs() if other == source)
 
 
 def misfits(fold: Fold, engine: Engine = SPARK) -> str | None:
@@ -192,16 +202,43 @@ def merge_by_key(
     `bounds` is SQL that is true for all rows `t` of the target that have a key of the source.
     """
     on = same_keys(fold) + (f" AND {bounds}" if bounds else "")
+    gone = ["WHEN MATCHED AND s.op = 'D' THEN DELETE"]
+    others: list[str] = []
+    if fold.mode in MARKINGS:
+        columns = MARKINGS[fold.mode].columns
+        marks = [(name, f"s.{column}") for name, column in metadata.pairs() if column in columns]
+        gone = [f"WHEN MATCHED AND s.op = 'D' THEN {_update(marks)}"]
+        others = _truncate(fold, metadata)
     updates = [f"t.{quoted(column.name)} = {_updated(fold, i)}" for i, column in enumerate(fold.columns)]
     updates += [f"t.{quoted(name)} = s.{source_name}" for name, source_name in metadata.pairs()]
     return "\n".join(
         [
             f"MERGE INTO {target} t USING {source} s ON {on}",
-            "WHEN MATCHED AND s.op = 'D' THEN DELETE",
+            *gone,
             f"WHEN MATCHED THEN UPDATE SET {', '.join(updates)}",
             f"WHEN NOT MATCHED AND s.op <> 'D' THEN {_insert(fold.columns, metadata)}",
+            *others,
         ]
     )
+
+
+def _update(values: Sequence[tuple[str, str]]) -> str:
+    return f"UPDATE SET {', '.join(f't.{quoted(name)} = {value}' for name, value in values)}"
+
+
+def _truncate(fold: Fold, metadata: MetadataNames) -> list[str]:
+    """Return the clause of a MERGE that marks the rows which its first TRUNCATE removes at other keys."""
+    if not fold.truncates:
+        return []
+    values = truncate_marks(fold.mode, fold.truncates[0], SPARK)
+    marks = [(name, values[source]) for name, source in metadata.pairs() if source in values]
+    return [f"WHEN NOT MATCHED BY SOURCE AND {current_rows(fold)} THEN {_update(marks)}"]
+
+
+def current_rows(fold: Fold, engine: Engine = SPARK) -> str:
+    """Return SQL that is true for the rows `t` of a target that are not gone, in a mode that keeps those."""
+    assert fold.current_column is not None
+    return MARKINGS[fold.mode].is_current(f"t.{engine.quoted(fold.current_column)}")
 
 
 def same_key(fold: Fold, name: str, i: int, engine: Engine = SPARK) -> str:

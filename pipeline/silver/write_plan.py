@@ -6,13 +6,13 @@ another replica identity, another key, a table created again under its name. A T
 before it irrelevant.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.table_input import SequenceKey, Survey, survey_of
+from pipeline.bronze.table_input import SequenceKey, Survey, Truncate, survey_of
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.key_ranges import KeyRange
@@ -23,6 +23,7 @@ from pipeline.silver.text_parsers import SilverType
 from pipeline.silver.types import is_widened_real, silver_type, widened_text
 
 # int8, int2, int4, date, timestamp, numeric: several of their texts may be one value of silver's type
+_MOST_TRUNCATES = 100  # of one fold, in modes that keep the rows that are gone
 _COMPARED_BY_VALUE = {20, 21, 23, 1082, 1114, 1700}
 
 
@@ -62,6 +63,7 @@ class WriteStep:
     copy_id: int | None = None  # its rows are copied, and have distinct keys
     key_ranges: tuple[KeyRange, ...] = ()  # of copied keys
     key_types: tuple[int, ...] = ()  # the oids of the key's types at the source
+    truncates: tuple[Truncate, ...] = ()  # that mark rows, in modes that keep those
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +130,36 @@ def plain_runs(surveys: Sequence[Survey], relations: Mapping[int, SourceRelation
     return tuple(runs)
 
 
-def plan_write_steps(table: TableInput, shown_oid: int | None = None) -> list[WriteStep]:
+def plan_write_steps(
+    table: TableInput, shown_oid: int | None = None, truncates: Sequence[Truncate] = ()
+) -> list[WriteStep]:
     """Return the write steps in order; the last one completes the table up to `table.end_lsn`.
 
-    `shown_oid` is the oid of the source table whose rows silver shows. Raises LakeError if updates or deletes
-    cannot identify their rows.
+    `shown_oid` is the oid of the source table whose rows silver shows. `truncates` are those that mark rows,
+    in modes that keep those. Raises LakeError if updates or deletes cannot identify their rows.
     """
+    steps = _plan_steps(table, shown_oid)
+    if not truncates:
+        return steps
+    found: list[WriteStep] = []
+    for step in steps:
+        for each in _with_truncates(step, [t for t in truncates if step.start < t.key <= step.end]):
+            same = sum(other.part > 0 and other.end_lsn == each.end_lsn for other in found)
+            found.append(replace(each, part=1 + same) if each.part else each)
+    return found
+
+
+def _with_truncates(step: WriteStep, truncates: Sequence[Truncate]) -> Iterator[WriteStep]:
+    """Yield a step with its truncates; too many for one fold divide it."""
+    while len(truncates) > _MOST_TRUNCATES:
+        first, truncates = tuple(truncates[:_MOST_TRUNCATES]), truncates[_MOST_TRUNCATES:]
+        last = first[-1]
+        yield replace(step, end=last.key, end_lsn=LSN(last.commit_lsn), part=1, truncates=first)
+        step = replace(step, start=last.key, replaces=False)
+    yield replace(step, truncates=tuple(truncates))
+
+
+def _plan_steps(table: TableInput, shown_oid: int | None) -> list[WriteStep]:
     if table.copy and table.copy.key_ranges:
         return [_key_range_step(table.copy, table.relation(table.copy.version))]
     truncates = [s.last_truncate for s in table.surveys if s.last_truncate]
@@ -240,6 +266,9 @@ def plan_fold(table: TableInput, step: WriteStep, silver: Mapping[str, SilverTyp
         key=tuple(names.index(name) for name in key),
         versions=step.versions,
         has_key_changes=any(s.key_tuples for s in surveys),
+        mode=rule.mode,
+        ignores_deletes=rule.ignores_deletes,
+        truncates=step.truncates,
     )
 
 

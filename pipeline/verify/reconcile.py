@@ -58,7 +58,9 @@ from pipeline.silver.clone import (
     SnapshotCloner,
     fields_by_physical_name,
     pin_table,
+    without_gone,
 )
+from pipeline.silver.modes import mode_changed, why_not_comparable
 from pipeline.silver.row_hashes import SilverRows
 from pipeline.table_name import TableName, match_tables
 from pipeline.verify.comparable_columns import ComparableColumns
@@ -242,6 +244,10 @@ class Reconciler:
         read = reads.read(pinned.name)
         rule = self._config.rule_for(pinned.name)
         assert rule is not None
+        if reason := why_not_comparable(rule):
+            raise LakeError(reason)
+        if pinned.registered.mode != rule.mode:
+            raise LakeError(mode_changed(pinned.name, pinned.registered.mode, rule.mode))
         of_silver = silver.table_at_snapshot(
             pinned, rule, metadata_columns=self._config.silver.metadata_columns
         )
@@ -284,8 +290,10 @@ def compare_at_rest(config: Config, lake: Lake, names: Sequence[TableName]) -> l
         for name, table in tables.items():
             silver = lake.table_at(table.path)
             read = reads.read(name)
-            compared = reads.plan(read, table.columns, fields_by_physical_name(silver))
-            rows = SilverRows(silver.frame(), compared.silver, compared.shape.key)
+            fields = fields_by_physical_name(silver)
+            compared = reads.plan(read, table.columns, fields)
+            frame = without_gone(silver.frame(), table, fields)
+            rows = SilverRows(frame, compared.silver, compared.shape.key)
             found = find_differences(reads.side(read, compared.shape), rows)
             verdicts.append(replace(_verdict(name, found, compared), lsn=LSN(keeper.snapshot.lsn + 1)))
     return verdicts

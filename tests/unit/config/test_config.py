@@ -92,7 +92,7 @@ tables:
     assert config.storage.root == "s3a://bucket/lake"
     assert not config.silver.metadata_columns
     types = {"price": "DECIMAL(20,4)", "n": "ARRAY<INT>"}
-    assert config.tables == (TableRule("sales.orders", "orders", "mirror", types),)
+    assert config.tables == (TableRule("sales.orders", "orders", "mirror", types=types),)
 
 
 @pytest.mark.parametrize(
@@ -335,11 +335,22 @@ def test_a_value_that_is_not_unicode_is_refused(tmp_path: Path, text: str) -> No
     assert sentence == "c.yaml:2: Key is not valid Unicode. Correct its escape sequences."
 
 
+@pytest.mark.parametrize("key", ["on_delete", "on_truncate"])
+def test_what_a_mode_never_removes_cannot_be_ignored(tmp_path: Path, key: str) -> None:
+    text = f"pipeline: s\nsilver: {{mode: soft_delete}}\ntables:\n  - source: a.b\n    {key}: ignore\n"
+    assert mistake(tmp_path, text) == (
+        f"c.yaml:5: tables[0].{key}: Mode soft_delete never removes rows, so there is nothing to ignore. "
+        "Leave the key out, or write mode: mirror."
+    )
+    [rule] = load(tmp_path, text.replace("a.b\n", "a.b\n    mode: mirror\n")).tables
+    assert (rule.mode, getattr(rule, key), rule.keeps_past) == ("mirror", "ignore", True)
+
+
 @pytest.mark.parametrize(
     ("written", "key"),
     [
         ("silver: {mode: history}", "silver.mode"),
-        ("tables: [{source: a.b, mode: soft_delete}]", "tables[0].mode"),
+        ("tables: [{source: a.b, mode: history}]", "tables[0].mode"),
         ("tables: [{source: a.b, mode: append}]", "tables[0].mode"),
     ],
 )

@@ -69,6 +69,7 @@ def test_a_table_is_compacted_from_its_newest_copy_on() -> None:
     assert (found.end_lsn, found.copy and found.copy.id, found.is_gone) == (END, 5, False)
     assert planned(bases={NAME: LSN(101)}) is None
     assert planned(relations=[relation(lsn=101)]) is None
+    assert planned(with_past={NAME}) == "its mode or rule keeps rows that are gone"
     without = planned(history=history())
     assert isinstance(without, BaseInput)
     assert without.copy is None

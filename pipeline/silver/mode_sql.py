@@ -1,0 +1,87 @@
+"""The fold of modes that keep the rows that are gone, as SQL that Spark and DuckDB run alike. Pure.
+
+A TRUNCATE deletes every row before it: at keys with changes it becomes a step, and all other rows of silver
+are marked by the commit. A delete sends no values, so each column keeps the value of the last step that did.
+
+    soft_delete    one row per key. op U has values, and is_deleted shows whether the row is gone; op D has
+                   none, because no step of the input sent them, and marks silver's row
+"""
+
+from __future__ import annotations
+
+from pipeline.silver.fold import column_state, is_sent
+from pipeline.silver.fold_sql import FoldSql, group_by, select
+
+
+def with_truncates(sql: FoldSql, steps: str) -> str:
+    """Add a step D at each TRUNCATE to the keys that have a row before it."""
+    fold, engine = sql.fold, sql.engine
+    next_step = f"lead(sequence_key) OVER (PARTITION BY {', '.join(fold.key_names)} ORDER BY sequence_key)"
+    found = f"SELECT *, {next_step} AS next_step FROM {steps}"
+    numbered = select(
+        "*",
+        f"{_number(sql, 'sequence_key')} AS number",
+        f"{_number(sql, 'next_step')} AS next_number",
+        source=f"({found}) AS f",
+    )
+    truncates = " UNION ALL ".join(
+        f"SELECT {number} AS number, {engine.cast(str(each.commit_lsn), 'BIGINT')} AS lsn, "
+        f"{engine.cast(str(each.ordinal), 'BIGINT')} AS place, {engine.timestamp(each.micros)} AS time"
+        for number, each in enumerate(fold.truncates)
+    )
+    columns = {name: name for name in fold.key_names} | {
+        "sequence_key": engine.struct(
+            {"commit_lsn": "t.lsn", "ordinal": "t.place", "part": "CAST(0 AS INT)"}
+        ),
+        "is_key_change": "false",
+        "step": "'D'",
+        "commit_lsn": "t.lsn",
+        "commit_time": "t.time",
+        "relation_version": "relation_version",
+        "new": engine.null("ARRAY<STRING>"),
+    }
+    if fold.partial:
+        columns["unsent"] = engine.null("ARRAY<INT>")
+    deletes = select(
+        *(f"{value} AS {name}" for name, value in columns.items()),
+        source=f"({numbered}) AS n JOIN ({truncates}) AS t ON n.number = t.number",
+    )
+    return (
+        f"{select(*columns, source=steps)} UNION ALL {deletes} "
+        "WHERE step <> 'D' AND n.number IS DISTINCT FROM n.next_number"
+    )
+
+
+def _number(sql: FoldSql, key: str) -> str:
+    """Return SQL for the number of the first TRUNCATE after a sequence key, NULL if there is none."""
+    before = " ".join(
+        f"WHEN {key}.commit_lsn < {each.commit_lsn} "
+        f"OR ({key}.commit_lsn = {each.commit_lsn} AND {key}.ordinal < {each.ordinal}) THEN {number}"
+        for number, each in enumerate(sql.fold.truncates)
+    )
+    return f"CASE WHEN {key} IS NULL THEN NULL {before} END"
+
+
+def soft_deletes(sql: FoldSql, steps: str) -> str:
+    """Return one row per key: its last step decides whether it is gone, the last with values has them."""
+    fold, engine = sql.fold, sql.engine
+    last = engine.latest({name: name for name in ("step", "commit_lsn", "commit_time")}, "sequence_key")
+    newest = engine.latest({name: name for name in ("relation_version", "new")}, "sequence_key")
+    partial = (
+        f"{engine.latest({'value': column_state(fold, i, engine)}, 'sequence_key')} "
+        f"FILTER (WHERE step <> 'D' AND (step <> 'U' OR {is_sent(fold, i, engine)})) AS p{i}"
+        for i in fold.partial
+    )
+    aggregates = (f"{last} AS last_step", f"{newest} FILTER (WHERE step <> 'D') AS newest", *partial)
+    grouped = select(*fold.key_names, *aggregates, source=steps) + group_by(fold.key_names)
+    return select(
+        *fold.key_names,
+        "CASE WHEN newest.relation_version IS NULL THEN 'D' ELSE 'U' END AS op",
+        "last_step.commit_lsn AS commit_lsn",
+        "last_step.commit_time AS commit_time",
+        *(f"{sql.text(i)} AS x{i}" for i in range(len(fold.columns))),
+        *(f"p{i}.value.state AS s{i}" for i in fold.partial),
+        "last_step.step = 'D' AS is_deleted",
+        "CASE WHEN last_step.step = 'D' THEN last_step.commit_time END AS deleted_at",
+        source=f"({grouped}) AS g",
+    )

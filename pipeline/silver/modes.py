@@ -1,0 +1,140 @@
+"""The modes of silver tables: the columns of pgdelta in each, and how a row that is gone is marked. Pure.
+
+`mirror` has the rows of the source, and a row that is gone is removed. `soft_delete` keeps it and marks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.bronze.table_input import Truncate
+from pipeline.config.tables import RowMode, TableRule
+from pipeline.delta.sql import quoted
+from pipeline.engine import Engine
+from pipeline.errors import LakeError
+from pipeline.metadata.registry import RegisteredTable
+from pipeline.table_name import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataColumn:
+    """A column of pgdelta: its name in silver unless the source has it, its name in folded rows, its type."""
+
+    name: str
+    source: str
+    ddl: str
+
+
+_COMMIT_COLUMNS = (
+    MetadataColumn("_commit_lsn", "commit_lsn", "BIGINT"),
+    MetadataColumn("_commit_time", "commit_time", "TIMESTAMP"),
+)
+_OWN_COLUMNS: Mapping[RowMode, tuple[MetadataColumn, ...]] = {
+    "mirror": (),
+    "soft_delete": (
+        MetadataColumn("_deleted", "is_deleted", "BOOLEAN"),
+        MetadataColumn("_deleted_at", "deleted_at", "TIMESTAMP"),
+    ),
+}
+
+
+def metadata_columns(mode: RowMode, *, has_commit: bool) -> tuple[MetadataColumn, ...]:
+    """Return the columns of pgdelta, in order; `has_commit` is whether rows have the commit that wrote it."""
+    return (*(_COMMIT_COLUMNS if has_commit else ()), *_OWN_COLUMNS[mode])
+
+
+def own_columns(mode: RowMode) -> tuple[str, ...]:
+    """Return the columns that only this mode has, under their names in folded rows."""
+    return tuple(column.source for column in _OWN_COLUMNS[mode])
+
+
+def inserted_values(mode: RowMode, engine: Engine) -> dict[str, str]:
+    """Return SQL for the mode's own columns of a row that is inserted and not gone."""
+    values = {"is_deleted": "false", "deleted_at": engine.null("TIMESTAMP")}
+    return {name: values[name] for name in own_columns(mode)}
+
+
+def mode_changed(name: TableName, before: str, mode: RowMode) -> str:
+    """Return the sentence about a table whose rows are kept in another mode than its rule's."""
+    return (
+        f"Table {name} is held: silver has its rows in mode {before}, and its rule has mode {mode}. Run "
+        f"{name.command('rebuild')} to write them again, or restore the mode. Until then bronze keeps the "
+        "changes."
+    )
+
+
+def keeps_past(name: TableName, rule: TableRule) -> str:
+    """Return the sentence about a table with rows that a complete copy would remove."""
+    kept = (
+        f"in mode {rule.mode}" if rule.mode != "mirror" else "because its rule ignores deletes or truncates"
+    )
+    return (
+        f"Table {name} is held: a copy of the source's rows is complete, and silver has rows {kept} that the "
+        f"copy does not have. Run {name.command('rebuild')} to begin again with the copy. Until then bronze "
+        "keeps the changes."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """How rows that are gone are marked: the columns that are set, and the one that shows which are current.
+
+    Columns have their names in folded rows.
+    """
+
+    columns: tuple[str, ...]
+    current_column: str
+    current_value: str  # SQL after the column that is true for current rows
+
+    def is_current(self, column: str) -> str:
+        """Return SQL that is true for rows that are not gone, given the SQL of the column."""
+        return f"{column} {self.current_value}"
+
+
+MARKINGS: Mapping[RowMode, Marking] = {
+    "soft_delete": Marking(
+        ("commit_lsn", "commit_time", "is_deleted", "deleted_at"), "is_deleted", "= false"
+    ),
+}
+
+
+def current_rows(registered: RegisteredTable, names: Mapping[str, str]) -> str | None:
+    """Return SQL that is true for rows that are not gone, None if the table has no others.
+
+    `names` are the names of silver's columns by physical name.
+    """
+    mode = row_mode(registered.mode)
+    if mode not in MARKINGS:
+        return None
+    own, marking = own_columns(mode), MARKINGS[mode]
+    physical = registered.metadata_columns[-len(own) :][own.index(marking.current_column)]
+    return marking.is_current(quoted(names[physical]))
+
+
+def why_not_comparable(rule: TableRule) -> str | None:
+    """Return why the rows of a table are not those of the source, None if they are."""
+    if rule.mode == "mirror" and rule.keeps_past:
+        return "The rule of the table ignores deletes or truncates, so silver has rows that are gone."
+    return None
+
+
+def row_mode(word: str) -> RowMode:
+    """Return the mode that a word names."""
+    for mode in _OWN_COLUMNS:
+        if mode == word:
+            return mode
+    raise LakeError(f"Mode {word} of a silver table is not known. Update pgdelta.")
+
+
+def truncate_marks(mode: RowMode, truncate: Truncate, engine: Engine) -> dict[str, str]:
+    """Return SQL for what a TRUNCATE sets in the columns of current rows."""
+    lsn = engine.cast(str(truncate.commit_lsn), "BIGINT")
+    time = engine.timestamp(truncate.micros)
+    values = {
+        "commit_lsn": lsn,
+        "commit_time": time,
+        "is_deleted": "true",
+        "deleted_at": time,
+    }
+    return {name: values[name] for name in MARKINGS[mode].columns}

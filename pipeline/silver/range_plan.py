@@ -1,0 +1,66 @@
+"""What one range of a silver table's input does to the table, and what came of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pipeline.bronze.relations import SourceRelation
+from pipeline.bronze.table_input import InputStart, Survey
+from pipeline.metadata.registry import RegisteredTable
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.schema_operations import NeedsRebuild
+from pipeline.silver.schema_writer import Evolution
+from pipeline.silver.write import Write
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """The result of a range: the LSN up to which it is applied, and why the table is held there."""
+
+    applied: LSN
+    held: str | None = None
+    misfits: int = 0
+    kind: str = "held"  # or refused, resync: of the event that says why
+    changes: int = 0
+    missing_values: int = 0  # that neither the stream nor silver has
+
+    def then(self, other: WriteResult) -> WriteResult:
+        """Return the result of this range and of the one that follows it."""
+        return replace(
+            other,
+            misfits=self.misfits + other.misfits,
+            changes=self.changes + other.changes,
+            missing_values=self.missing_values + other.missing_values,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a table is applied up to an LSN and no further; `kind` is the event's."""
+
+    sentence: str
+    kind: str = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What one range does to a table, from `start` (exclusive) to `end_lsn` (inclusive).
+
+    Without an evolution there is nothing to write. With `rebuild` the table is rebuilt from bronze instead.
+    """
+
+    start: InputStart
+    end_lsn: LSN
+    registered: RegisteredTable | None
+    stop: Stop | None = None
+    surveys: tuple[Survey, ...] = ()
+    relations: Mapping[int, SourceRelation] = field(default_factory=dict)
+    evolution: Evolution | None = None
+    rebuild: tuple[LSN, NeedsRebuild] | None = None
+    writes: tuple[Write, ...] = ()
+
+    @property
+    def statements(self) -> list[str]:
+        """The SQL of every write, in order."""
+        return [write.sql for write in self.writes]

@@ -1,0 +1,179 @@
+"""What a mode means beyond its rows: it is switched by a rebuild, held where it cannot be, and proven."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.config.tables import RowMode, TableRule
+from pipeline.delta.table import Lake
+from pipeline.metadata.reconciliations import EQUAL, UNPROVEN
+from pipeline.metadata.registry import Records
+from pipeline.operate.plan import make_plan
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.operate.resync import run_resync
+from pipeline.report.status import read_status
+from pipeline.table_name import TableName
+from pipeline.verify.reconcile import run_reconcile
+from tests.support.modes.oracle import assert_equals_model
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+NAME = TableName("public", "t")
+MODES: tuple[RowMode, ...] = ("soft_delete",)
+IGNORING = TableRule("public.*", on_delete="ignore", on_truncate="ignore")
+
+
+def in_mode(pipeline: Pipeline, mode: RowMode) -> Pipeline:
+    return with_rules(pipeline, TableRule("public.*", mode=mode))
+
+
+def begin(pipeline: Pipeline) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 9) g", "DELETE FROM t WHERE id > 7")
+    pipeline.catch_up()
+
+
+def assert_is_model(pipeline: Pipeline, mode: RowMode) -> None:
+    assert assert_equals_model(pipeline.source, pipeline.root, pipeline.config.pipeline, mode, NAME)
+
+
+def rows(pipeline: Pipeline, table: str, columns: str = "id, v") -> list[tuple[Any, ...]]:
+    found = pipeline.frame("silver", "public", table).selectExpr(*columns.split(", ")).collect()
+    return sorted(tuple(row) for row in found)
+
+
+@pytest.mark.parametrize("writer", ["native", "spark"])
+def test_deletes_and_truncates_that_are_ignored_leave_the_rows(pipeline: Pipeline, writer: Any) -> None:
+    pipeline = with_writer(with_rules(pipeline, IGNORING), writer)
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE TABLE bag (id int, v text)")
+    pipeline.run("ALTER TABLE bag REPLICA IDENTITY FULL")
+    pipeline.ingest()
+    for table in ("t", "bag"):
+        pipeline.run(f"INSERT INTO {table} SELECT g, 'v' FROM generate_series(1, 4) g")
+    pipeline.catch_up()
+    for table in ("t", "bag"):
+        pipeline.run(
+            f"DELETE FROM {table} WHERE id < 3",
+            f"UPDATE {table} SET id = 30 WHERE id = 3",
+            f"TRUNCATE {table}",
+            f"INSERT INTO {table} VALUES (1, 'again')",
+        )
+    pipeline.catch_up()
+    assert rows(pipeline, "t") == [(1, "again"), (2, "v"), (4, "v"), (30, "v")]
+    assert rows(pipeline, "bag") == [(1, "again"), (1, "v"), (2, "v"), (4, "v"), (30, "v")]
+    [verdict] = run_reconcile(pipeline.config, ["public.t"], runs=True, spark=pipeline.spark).verdicts
+    assert (verdict.verdict, "ignores deletes" in (verdict.sentence or "")) == (UNPROVEN, True)
+
+
+def test_a_mode_is_switched_by_a_rebuild_and_back(pipeline: Pipeline) -> None:
+    begin(pipeline)
+    mirror = pipeline
+    for mode in MODES:
+        pipeline = in_mode(pipeline, mode)
+        pipeline.run("DELETE FROM t WHERE id = 1")
+        pipeline.ingest()
+        before = pipeline.version("t")
+        plan = make_plan(pipeline.config, spark=pipeline.spark)
+        assert [step.holds for table in plan.tables for step in table.steps] == [True]
+        summary = pipeline.apply()
+        assert summary.exit_code(strict=False) == 0
+        assert f"its rule has mode {mode}" in (summary.tables[NAME].held or "")
+        assert pipeline.version("t") == before
+        status = read_status(pipeline.config, spark=pipeline.spark, is_offline=True)
+        assert [(table.state, table.name) for table in status.tables] == [("held", NAME)]
+        rebuilt = run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+        assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
+        assert_is_model(pipeline, mode)
+        assert Records(Lake(pipeline.root)).tables.read()[NAME].mode == mode
+        pipeline.run("INSERT INTO t VALUES (1, 'again')", "DELETE FROM t WHERE id = 2")
+        pipeline.catch_up()
+        assert_is_model(pipeline, mode)
+    run_rebuild(mirror.config, ["public.t"], spark=pipeline.spark)
+    mirror.assert_equal("t")
+
+
+def test_a_switched_table_without_changes_is_held_too(pipeline: Pipeline) -> None:
+    begin(pipeline)
+    pipeline = in_mode(pipeline, MODES[0])
+    assert "its rule has mode" in (pipeline.apply().tables[NAME].held or "")
+    run_rebuild(pipeline.config, spark=pipeline.spark)
+    assert pipeline.apply().exit_code(strict=True) == 0
+    assert_is_model(pipeline, MODES[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_current_rows_of_a_mode_are_compared_with_the_source(pipeline: Pipeline, mode: RowMode) -> None:
+    pipeline = in_mode(pipeline, mode)
+    begin(pipeline)
+    pipeline.run("INSERT INTO t VALUES (8, 'again')", "UPDATE t SET id = 20 WHERE id = 1")
+    [verdict] = run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).verdicts
+    assert (verdict.verdict, verdict.source_rows) == (EQUAL, 8), verdict
+    pipeline.catch_up()
+    [verdict] = run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).verdicts
+    assert (verdict.verdict, verdict.silver_rows) == (EQUAL, 8), verdict
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_later_copy_holds_a_table_until_a_rebuild_begins_with_it(
+    make_pipeline: MakePipeline, mode: RowMode
+) -> None:
+    pipeline = in_mode(make_pipeline("public.*", copy="initial", create_publication="all"), mode)
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    pipeline.catch_up()
+    pipeline.run("DELETE FROM t WHERE id = 2")
+    pipeline.catch_up()
+    assert_is_model(pipeline, mode)
+    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (3, 'c')")
+    pipeline.ingest()
+    assert "a copy of the source's rows is complete" in (pipeline.apply().tables[NAME].held or "")
+    rebuilt = run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
+    assert_is_model(pipeline, mode)
+    pipeline.run("DELETE FROM t WHERE id = 1")
+    pipeline.catch_up()
+    assert_is_model(pipeline, mode)
+
+
+@pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
+def test_a_table_without_a_key_is_held_where_its_mode_needs_one(pipeline: Pipeline, identity: str) -> None:
+    pipeline = in_mode(pipeline, "soft_delete")
+    pipeline.run("CREATE TABLE t (id int, v text)", f"ALTER TABLE t REPLICA IDENTITY {identity}")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'a')")
+    pipeline.ingest()
+    held = pipeline.apply().tables[NAME].held or ""
+    assert "mode soft_delete finds rows by a key" in held
+    pipeline.run("TRUNCATE t", "ALTER TABLE t ADD PRIMARY KEY (id)", "ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    pipeline.run("INSERT INTO t VALUES (2, 'b')")
+    pipeline.ingest()
+    assert "finds rows by a key" in (pipeline.apply().tables[NAME].held or "")
+
+
+def test_a_table_that_was_created_again_is_held(pipeline: Pipeline) -> None:
+    pipeline = in_mode(pipeline, "soft_delete")
+    begin(pipeline)
+    pipeline.run("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.run("INSERT INTO t VALUES (5, 'new')")
+    pipeline.ingest()
+    assert "it was created again" in (pipeline.apply().tables[NAME].held or "")
+    run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    assert rows(pipeline, "t", "id, v, _deleted") == [(5, "new", False)]
+
+
+def test_pgdelta_s_columns_give_way_to_the_source_s(pipeline: Pipeline) -> None:
+    pipeline = in_mode(pipeline, "soft_delete")
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, _deleted text)")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "DELETE FROM t WHERE id = 2")
+    pipeline.catch_up()
+    assert rows(pipeline, "t", "id, _deleted, _deleted_") == [(1, "a", False), (2, "b", True)]
+    pipeline.run("ALTER TABLE t ADD _deleted_at int", "UPDATE t SET _deleted_at = 7", "DELETE FROM t")
+    pipeline.catch_up()
+    found = rows(pipeline, "t", "id, _deleted_at, _deleted_, _deleted_at_ IS NOT NULL")
+    assert found == [(1, 7, True, True), (2, None, True, True)]

@@ -1,0 +1,170 @@
+"""Silver has the rows of each mode's model after random workloads, by both writers and however it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.bronze.log import BronzeOffset
+from pipeline.config.config import Config
+from pipeline.config.tables import RowMode, TableRule
+from pipeline.delta.spark.provider import SparkProvider
+from pipeline.ingest.job import run_ingest
+from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
+from tests.support.modes.oracle import assert_equals_model
+from tests.support.seeds import seed_of_run
+from tests.support.servers import Database
+from tests.support.workload.tables import Schema, Table, create_schema
+from tests.support.workload.transactions import Step, run_workload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.silver.writer_choice import WriterSetting
+
+pytestmark = pytest.mark.postgres
+
+FIXED_SEED = 20_264
+KEYED = ("documents", "Lines", "tickets")
+MODES: Sequence[RowMode] = ("soft_delete",)
+WAYS = ("one batch", "random cuts", "one transaction a batch")
+
+
+class RowSteps(Step):
+    """Steps that change no column: Spark adds those."""
+
+    def add_column(self, table: Table) -> None:
+        self.insert(table)
+
+
+def config_of(
+    database: Database, root: Path, mode: RowMode, writer: WriterSetting, copy: str = "never"
+) -> Config:
+    """Return a pipeline whose tables with a key have a mode."""
+    config = database.config("*.*", root=str(root), create_publication="all", copy=copy)
+    rules = tuple(TableRule(f"w_*.{table}", mode=mode) for table in tables_of(mode))
+    return replace(config, silver=replace(config.silver, writer=writer), tables=rules)
+
+
+def tables_of(mode: RowMode) -> Sequence[str]:
+    return KEYED
+
+
+def names_of(schema: Schema, mode: RowMode) -> list[TableName]:
+    return [name for name in schema.names if name.table in tables_of(mode)]
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(provider: SparkProvider) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(SparkProvider, "session", property(refuse))
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("mode", MODES)
+def test_native_tables_have_the_rows_of_the_model(database: Database, tmp_path: Path, mode: RowMode) -> None:
+    prove(database, tmp_path, FIXED_SEED, mode, None, schemas=6, transactions=12)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("mode", MODES)
+def test_many_native_tables_have_the_rows_of_the_model(
+    database: Database, tmp_path: Path, mode: RowMode
+) -> None:
+    prove(database, tmp_path, seed_of_run(), mode, None, schemas=100, transactions=15)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", MODES)
+def test_tables_of_spark_have_the_rows_of_the_model(
+    database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode
+) -> None:
+    prove(database, tmp_path, FIXED_SEED, mode, spark, schemas=2, transactions=5)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", MODES)
+def test_many_tables_of_spark_have_the_rows_of_the_model(
+    database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode
+) -> None:
+    prove(database, tmp_path, seed_of_run(), mode, spark, schemas=34, transactions=8)
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("mode", MODES)
+def test_tables_that_begin_with_a_copy_have_the_rows_of_the_model(
+    database: Database, tmp_path: Path, mode: RowMode
+) -> None:
+    rng = Random(FIXED_SEED)
+    config = config_of(database, tmp_path / "lake", mode, "auto", copy="initial")
+    with database.connect() as source:
+        source.execute("CREATE TABLE other (v int)")
+        schema, count = create_schema(source, rng, name="w_0"), 0
+        for _ in range(4):
+            run_workload(source, rng, 4, schema=schema, steps=RowSteps)
+            run_ingest(config)
+            source.execute("INSERT INTO other VALUES (1)")  # a copy is applied once the stream is past it
+            run_ingest(config)
+            summary = Applier(None, config).apply_pending()
+            assert summary.exit_code(strict=True) == 0, summary.tables
+            for name in names_of(schema, mode):
+                count += assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
+        assert count
+
+
+def prove(
+    database: Database,
+    folder: Path,
+    seed: int,
+    mode: RowMode,
+    spark: SparkSession | None,
+    *,
+    schemas: int,
+    transactions: int,
+) -> None:
+    """Run workloads, capture them, apply each in one of three ways, and compare silver with its model."""
+    print(f"PGDELTA_SEED={seed}")
+    rng = Random(seed)
+    config = config_of(database, folder / "lake", mode, "auto" if spark is None else "spark")
+    run_ingest(config)
+    steps: dict[str, Any] = {"steps": RowSteps} if spark is None else {}
+    with database.connect() as source:
+        found = []
+        for number in range(schemas):
+            found.append(create_schema(source, rng, name=f"w_{number}"))
+            run_workload(source, rng, transactions, schema=found[-1], **steps)
+        run_ingest(config)
+        applier = Applier(spark, config)
+        count = 0
+        for number, schema in enumerate(found):
+            apply_schema(applier, schema, WAYS[number % len(WAYS)], rng)
+            for name in names_of(schema, mode):
+                count += assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
+        assert count
+
+
+def apply_schema(applier: Applier, schema: Schema, way: str, rng: Random) -> None:
+    """Apply what bronze holds up to the last commit that changed the schema."""
+    newest = applier.bronze.captured_offset()
+    assert newest is not None
+    rows = applier.bronze.changes.rows(["schema_name", "end_lsn"]).to_pylist()
+    ends = sorted({row["end_lsn"] for row in rows if row["schema_name"] == schema.name})
+    chosen = ends[-1:]
+    if way == "one transaction a batch":
+        chosen = ends
+    elif way == "random cuts":
+        chosen = sorted({*rng.sample(ends, min(3, len(ends))), ends[-1]})
+    for end in chosen:
+        summary = applier.apply_pending(BronzeOffset(newest.version, LSN(end)))
+        assert summary.exit_code(strict=True) == 0, (schema.name, way, LSN(end), summary.tables)

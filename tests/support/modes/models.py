@@ -1,0 +1,117 @@
+"""What silver has in each mode after some changes: slow on purpose, and one change at a time.
+
+A row is a dict of column name to PostgreSQL text. A column that joins with a default gets it in every row
+that a model has at that time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from pipeline.bronze.relations import SourceRelation
+from tests.support.modes.changes import Change, Row, Text
+
+Key = tuple[Text, ...]
+
+
+class Model(ABC):
+    """The rows of one table; `OWN` are pgdelta's columns and their types at the source."""
+
+    OWN: ClassVar[Mapping[str, str]]
+
+    def __init__(self) -> None:
+        self._columns: set[str] = set()
+
+    def feed(self, changes: Iterable[Change]) -> None:
+        """Apply changes in order."""
+        for change in changes:
+            self._add_columns(change.relation)
+            self.apply(change)
+
+    def _add_columns(self, relation: SourceRelation) -> None:
+        for column in relation.columns:
+            if self._columns and column.name not in self._columns and column.missing_value is not None:
+                for row in self.all_rows():
+                    row.setdefault(column.name, column.missing_value)
+        self._columns |= {column.name for column in relation.columns}
+
+    @abstractmethod
+    def apply(self, change: Change) -> None:
+        """Apply one change."""
+
+    @abstractmethod
+    def all_rows(self) -> list[Row]:
+        """Return the values of the source's columns in every row."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """Return every row, with pgdelta's columns."""
+
+
+@dataclass(slots=True)
+class SoftRow:
+    """A row, the commit that wrote it last, and when it was deleted."""
+
+    values: Row
+    commit_lsn: int
+    commit_time: datetime
+    deleted_at: datetime | None = None
+
+
+class SoftDelete(Model):
+    """`soft_delete`: rows stay under their key when they are gone."""
+
+    OWN: ClassVar[Mapping[str, str]] = {
+        "_commit_lsn": "int8",
+        "_commit_time": "timestamptz",
+        "_deleted": "bool",
+        "_deleted_at": "timestamptz",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: dict[Key, SoftRow] = {}
+
+    def apply(self, change: Change) -> None:
+        commit = change.commit_lsn, change.commit_time
+        match change.op:
+            case "T":
+                for row in self._rows.values():
+                    self._delete(row, change)
+            case "D":
+                if change.key in self._rows:
+                    self._delete(self._rows[change.key], change)
+            case _:
+                base = self._rows[change.old_key].values if change.op == "U" else {}
+                values = {**base, **change.new, **dict(zip(change.relation.key, change.key, strict=True))}
+                if change.op == "U" and change.old_key != change.key:
+                    self._delete(self._rows[change.old_key], change)
+                self._rows[change.key] = SoftRow(values, *commit)
+
+    @staticmethod
+    def _delete(row: SoftRow, change: Change) -> None:
+        if row.deleted_at is None:
+            row.commit_lsn, row.commit_time = change.commit_lsn, change.commit_time
+            row.deleted_at = change.commit_time
+
+    def all_rows(self) -> list[Row]:
+        return [row.values for row in self._rows.values()]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            row.values
+            | {
+                "_commit_lsn": row.commit_lsn,
+                "_commit_time": row.commit_time,
+                "_deleted": row.deleted_at is not None,
+                "_deleted_at": row.deleted_at,
+            }
+            for row in self._rows.values()
+        ]
+
+
+MODELS: dict[str, type[Model]] = {"soft_delete": SoftDelete}
