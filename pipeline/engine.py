@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pipeline.delta.sql import literal, quoted
 
@@ -251,6 +251,13 @@ class Engine(enum.Enum):
     def numbers(self, last: str) -> str:
         """Return SQL for the array of 1 to a number that is at least 1."""
         return f"sequence(1, {last})" if self is Engine.SPARK else f"generate_series(1, {last})"
+
+    def json_object(self, texts: Sequence[tuple[str, str]]) -> str:
+        """Return SQL for the JSON object of names and texts, without those that are NULL."""
+        pairs = ", ".join(f"{self.literal(name)}, {text}" for name, text in texts)
+        if self is Engine.SPARK:
+            return f"to_json(map_filter(map({pairs}), (k, v) -> v IS NOT NULL))"
+        return f"CAST(json_merge_patch('{{}}', json_object({pairs})) AS VARCHAR)"
 
     def to_json(self, value: str) -> str:
         """Return SQL for the JSON text of a value; DuckDB's has `null` where Spark's leaves a field out."""

@@ -25,7 +25,7 @@ from pipeline.bronze.changes_scan import (
     missing_file,
 )
 from pipeline.bronze.divided_rows import DividedRows
-from pipeline.bronze.log import Bronze
+from pipeline.bronze.log import CHANGE_OPS, LOGGED_OPS, Bronze, log_op
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.delta.table_log import data_path, local_path
@@ -194,11 +194,18 @@ def _may_have(
 
 
 def row_changes(
-    rows: str, name: TableName, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
+    rows: str,
+    name: TableName,
+    start: InputStart,
+    end_lsn: LSN,
+    first: SequenceKey,
+    last: SequenceKey,
+    *,
+    is_log: bool = False,
 ) -> str:
     """Return DuckDB's query for the row changes in (first, last] of a table's input, without truncations.
 
-    Copied rows are inserts there, as in `log.between`.
+    Copied rows are inserts there, as in `log.between`. With `is_log` they are not, and truncations remain.
     """
     copy = start.copy
     if copy is None:
@@ -207,11 +214,11 @@ def row_changes(
         condition = f"(op = 'R' OR end_lsn <= {int(end_lsn)}) AND {copy.condition()}"
     commit_lsn = copy.commit_lsn() if copy else "commit_lsn"
     return (
-        "SELECT commit_lsn, ordinal, commit_time, CASE op WHEN 'R' THEN 'I' ELSE op END AS op, "
+        f"SELECT commit_lsn, ordinal, commit_time, {log_op(is_log=is_log)} AS op, "
         "relation_version, old_kind, old, new, unsent "
         f"FROM (SELECT * REPLACE ({commit_lsn} AS commit_lsn) FROM {rows} "
         f"WHERE {is_table(name)} AND {condition}) AS b "
-        "WHERE op IN ('I', 'U', 'D', 'R') "
+        f"WHERE op IN {LOGGED_OPS if is_log else CHANGE_OPS} "
         f"AND (commit_lsn > {first[0]} OR (commit_lsn = {first[0]} AND ordinal > {first[1]})) "
         f"AND (commit_lsn < {last[0]} OR (commit_lsn = {last[0]} AND ordinal <= {last[1]}))"
     )

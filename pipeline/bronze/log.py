@@ -407,13 +407,25 @@ def count_copied_rows(changes: LakeTable, snapshot: Snapshot) -> Counter[int]:
     return found
 
 
-def between(changes: DataFrame, start: SequenceKey, end: SequenceKey) -> DataFrame:
-    """Return the row changes in (start, end] without truncations; copied rows are inserts there."""
+CHANGE_OPS = "('I', 'U', 'D', 'R')"
+LOGGED_OPS = "('I', 'U', 'D', 'R', 'T')"
+
+
+def log_op(*, is_log: bool) -> str:
+    """Return SQL for the operation of a change; copied rows are inserts unless changes are read as a log."""
+    return "op" if is_log else "CASE op WHEN 'R' THEN 'I' ELSE op END"
+
+
+def between(changes: DataFrame, start: SequenceKey, end: SequenceKey, *, is_log: bool = False) -> DataFrame:
+    """Return the row changes in (start, end] without truncations; copied rows are inserts there.
+
+    With `is_log` they are not, and truncations remain.
+    """
     from pyspark.sql import functions as F
 
     rows = changes.where(
-        "op IN ('I', 'U', 'D', 'R') "
+        f"op IN {LOGGED_OPS if is_log else CHANGE_OPS} "
         f"AND (commit_lsn > {start[0]} OR (commit_lsn = {start[0]} AND ordinal > {start[1]})) "
         f"AND (commit_lsn < {end[0]} OR (commit_lsn = {end[0]} AND ordinal <= {end[1]}))"
     )
-    return rows.withColumn("op", F.expr("CASE op WHEN 'R' THEN 'I' ELSE op END"))
+    return rows.withColumn("op", F.expr(log_op(is_log=is_log)))

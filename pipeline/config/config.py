@@ -296,7 +296,7 @@ class Silver:
         SilverMode,
         Field(
             description="How rows are kept: `mirror` has one row per source row; `soft_delete` marks a row"
-            " that the source deletes, and keeps its last values."
+            " that the source deletes, and keeps its last values; `append` has one row per change."
         ),
     ] = "mirror"
     on_delete: Annotated[

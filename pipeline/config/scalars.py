@@ -38,7 +38,7 @@ _SILVER_TYPE = re.compile(
     r"|MAP<STRING,STRING>|DECIMAL\((?P<precision>[0-9]{1,2}),(?P<scale>[0-9]{1,2})\)"
 )
 MOST_AT_ONCE = 64
-_PLANNED_MODES = ("history", "append")
+_PLANNED_MODES = ("history",)
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ Misfits = Annotated[Literal["null", "text", "clamp", "error"], Word]
 DroppedColumns = Annotated[Literal["keep", "drop"], Word]
 TypeChanges = Annotated[Literal["hold", "rebuild"], Word]
 DetachedTables = Annotated[Literal["keep", "archive"], Word]
-RowMode = Literal["mirror", "soft_delete"]
+RowMode = Literal["mirror", "soft_delete", "append"]
 SilverMode = Annotated[RowMode, Mode]
 OnChange = Annotated[Literal["apply", "ignore"], Word]
 
@@ -178,7 +178,7 @@ class TableRule:
     def applied_guards(self) -> Guards:
         """The guards against what these tables do not ignore."""
         return Guards(
-            deletes=None if self.ignores_deletes else self.guards.deletes,
+            deletes=None if self.ignores_deletes or self.mode == "append" else self.guards.deletes,
             truncates=self.guards.truncates if self.is_cut_by_truncates or self.needs_key else None,
         )
 

@@ -105,6 +105,7 @@ class BatchWriter:
             writer=native.setting if native is not None and table.local_path is not None else "spark",
         )
         self._native = native
+        self._is_log = rule.mode == "append"  # a row of silver is a change
         self._missing_values = 0  # that neither the stream nor the table has
 
     def plan(
@@ -309,7 +310,9 @@ class BatchWriter:
     def _write_chunks(self, target: NativeTarget, write: Write, plan: RangePlan) -> int:
         assert self._native is not None
         rows, name, step = self._native.rows, self._name, write.step
-        with closing(define_chunks(target.session, rows, name, plan.start, plan.end_lsn, step)) as chunks:
+        with closing(
+            define_chunks(target.session, rows, name, plan.start, plan.end_lsn, step, is_log=self._is_log)
+        ) as chunks:
             writer = StepWriter(target, self._records, self._name)
             return writer.write_chunks(write, chunks, target.adding_rows(write))
 
@@ -336,7 +339,8 @@ class BatchWriter:
     ) -> AbstractContextManager[DuckSql]:
         """Give a session of DuckDB with the row changes in (first, last] as `changes`."""
         assert self._native is not None
-        return session_of_rows(self._native.rows, self._name, start, end_lsn, first, last)
+        rows, name = self._native.rows, self._name
+        return session_of_rows(rows, name, start, end_lsn, first, last, is_log=self._is_log)
 
     @contextmanager
     def _spark_session(
@@ -348,7 +352,7 @@ class BatchWriter:
         changes = self._bronze.table_changes(self._name, start, end_lsn)
         session = SparkSql(self._table.spark)
         try:
-            session.add("changes", between(changes, first, last))
+            session.add("changes", between(changes, first, last, is_log=self._is_log))
             yield session
         finally:
             session.clear()

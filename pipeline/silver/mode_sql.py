@@ -5,11 +5,12 @@ are marked by the commit. A delete sends no values, so each column keeps the val
 
     soft_delete    one row per key. op U has values, and is_deleted shows whether the row is gone; op D has
                    none, because no step of the input sent them, and marks silver's row
+    append         one row per change, op I, in the form of inserted rows
 """
 
 from __future__ import annotations
 
-from pipeline.silver.fold import column_state, is_sent
+from pipeline.silver.fold import VALUE, column_state, is_present, is_sent, pick
 from pipeline.silver.fold_sql import FoldSql, group_by, select
 
 
@@ -84,4 +85,45 @@ def soft_deletes(sql: FoldSql, steps: str) -> str:
         "last_step.step = 'D' AS is_deleted",
         "CASE WHEN last_step.step = 'D' THEN last_step.commit_time END AS deleted_at",
         source=f"({grouped}) AS g",
+    )
+
+
+def appended(sql: FoldSql, changes: str) -> str:
+    """Return one row per change: its new values, of a delete the old ones that were sent.
+
+    A value that was not sent is the old row's if that was sent; else its column is in `unchanged`.
+    """
+    fold, engine = sql.fold, sql.engine
+    texts, unchanged = [], []
+    for i, column in enumerate(fold.columns):
+        new, old = pick(fold, i, "new", engine=engine), pick(fold, i, "old", engine=engine)
+        text = f"CASE WHEN op = 'D' THEN {old} ELSE {new} END"
+        if i in fold.partial:
+            is_unsent = f"op IN ('I', 'U') AND {is_present(fold, i)} AND NOT {is_sent(fold, i, engine)}"
+            text = f"CASE WHEN op = 'D' OR ({is_unsent}) THEN {old} ELSE {new} END"
+            name = engine.literal(column.name)
+            unchanged.append(f"CASE WHEN {is_unsent} AND {old} IS NULL THEN {name} END")
+        texts.append(f"{text} AS x{i}")
+    none = engine.null("ARRAY<STRING>")
+    names = engine.filter(engine.array(*unchanged), "e IS NOT NULL") if unchanged else none
+    return select(
+        "'I' AS op",
+        "commit_lsn",
+        "commit_time",
+        *texts,
+        *(f"{VALUE} AS s{i}" for i in fold.partial),
+        "op AS change_op",
+        "ordinal",
+        f"CASE WHEN old IS NOT NULL THEN {_old_values(sql)} END AS old_values",
+        f"nullif({names}, {engine.cast(engine.array(), 'ARRAY<STRING>')}) AS unchanged",
+        source=changes,
+    )
+
+
+def _old_values(sql: FoldSql) -> str:
+    """Return SQL for the JSON object of the values in the old tuple of a change, without those NULL."""
+    fold, engine = sql.fold, sql.engine
+    columns = [(i, column) for i, column in enumerate(fold.columns) if not column.is_sidecar]
+    return engine.json_object(
+        [(column.name, pick(fold, i, "old", engine=engine)) for i, column in columns if column.indexes]
     )

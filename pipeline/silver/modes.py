@@ -1,6 +1,7 @@
 """The modes of silver tables: the columns of pgdelta in each, and how a row that is gone is marked. Pure.
 
 `mirror` has the rows of the source, and a row that is gone is removed. `soft_delete` keeps it and marks it.
+`append` has a row for each change.
 """
 
 from __future__ import annotations
@@ -36,11 +37,18 @@ _OWN_COLUMNS: Mapping[RowMode, tuple[MetadataColumn, ...]] = {
         MetadataColumn("_deleted", "is_deleted", "BOOLEAN"),
         MetadataColumn("_deleted_at", "deleted_at", "TIMESTAMP"),
     ),
+    "append": (
+        MetadataColumn("_op", "change_op", "STRING"),
+        MetadataColumn("_ordinal", "ordinal", "BIGINT"),
+        MetadataColumn("_old", "old_values", "STRING"),
+        MetadataColumn("_unchanged", "unchanged", "ARRAY<STRING>"),
+    ),
 }
 
 
 def metadata_columns(mode: RowMode, *, has_commit: bool) -> tuple[MetadataColumn, ...]:
     """Return the columns of pgdelta, in order; `has_commit` is whether rows have the commit that wrote it."""
+    has_commit |= mode == "append"  # it is part of the order of changes
     return (*(_COMMIT_COLUMNS if has_commit else ()), *_OWN_COLUMNS[mode])
 
 
@@ -116,6 +124,8 @@ def why_not_comparable(rule: TableRule) -> str | None:
     """Return why the rows of a table are not those of the source, None if they are."""
     if rule.mode == "mirror" and rule.keeps_past:
         return "The rule of the table ignores deletes or truncates, so silver has rows that are gone."
+    if rule.mode == "append":
+        return "In mode append a row of silver is a change, so there are no rows to compare."
     return None
 
 

@@ -29,22 +29,40 @@ class NativeWriting:
 
 @contextmanager
 def session_of_rows(
-    rows: ChangeRows, name: TableName, start: InputStart, end_lsn: LSN, first: SequenceKey, last: SequenceKey
+    rows: ChangeRows,
+    name: TableName,
+    start: InputStart,
+    end_lsn: LSN,
+    first: SequenceKey,
+    last: SequenceKey,
+    *,
+    is_log: bool = False,
 ) -> Iterator[DuckSql]:
-    """Give a session with the row changes in (first, last] as `changes`; only one at a time has many."""
+    """Give a session with the row changes in (first, last] as `changes`; only one at a time has many.
+
+    With `is_log` they are those of `row_changes` as a log.
+    """
     found = rows.read(name, start, end_lsn)
     with _turn if found.num_rows > _LARGE else nullcontext(), closing(DuckSql()) as session:
         session.add("bronze", found)
-        session.define("changes", row_changes("bronze", name, start, end_lsn, first, last))
+        session.define("changes", row_changes("bronze", name, start, end_lsn, first, last, is_log=is_log))
         yield session
 
 
 def define_chunks(
-    session: DuckSql, rows: ChangeRows, name: TableName, start: InputStart, end_lsn: LSN, step: WriteStep
+    session: DuckSql,
+    rows: ChangeRows,
+    name: TableName,
+    start: InputStart,
+    end_lsn: LSN,
+    step: WriteStep,
+    *,
+    is_log: bool = False,
 ) -> Generator[None]:
-    """Define `changes` as each chunk of the rows that a step adds."""
-    ops = ("R",) if step.copy_id is not None else ("I",) if start.copy is None else ("I", "R")
-    query = row_changes("bronze", name, start, end_lsn, step.start, step.end)
+    """Define `changes` as each chunk of the rows that a step adds; with `is_log` every change is one."""
+    copied = ("R",) if start.copy is not None else ()
+    ops = copied if step.copy_id is not None else (*(("I", "U", "D", "T") if is_log else ("I",)), *copied)
+    query = row_changes("bronze", name, start, end_lsn, step.start, step.end, is_log=is_log)
     for chunk in rows.chunks(name, start, end_lsn, ops):
         session.add("bronze", chunk)
         session.define("changes", query)

@@ -144,6 +144,10 @@ def plan_evolution(
             if not is_certain or has_lost:
                 operations.append(may_be_renamed(column.name))
     operations += [AddColumn(name, STRING) for name in texts if name not in silver]
+    if rule.mode == "append":
+        # Rows are changes: they stay as they are, and nothing is to be copied.
+        operations = [each for each in operations if not isinstance(each, SchemaNote)]
+        return [replace(each, backfill=None) if isinstance(each, AddColumn) else each for each in operations]
     return operations
 
 
@@ -192,7 +196,7 @@ def _lacks_key(relation: SourceRelation, rule: TableRule) -> Hold:
     return _hold(
         relation,
         f"mode {rule.mode} finds rows by a key, and its replica identity is {identity}",
-        "Give it a primary key and REPLICA IDENTITY DEFAULT, or set mode to mirror in its rule.",
+        "Give it a primary key and REPLICA IDENTITY DEFAULT, or set mode to mirror or append in its rule.",
     )
 
 

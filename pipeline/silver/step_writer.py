@@ -22,6 +22,7 @@ from pipeline.metadata.registry import Records
 from pipeline.silver import write as write_module
 from pipeline.silver.fold import INHERITED, UNKNOWN, Fold
 from pipeline.silver.fold_sql import ABSENT, FoldSql
+from pipeline.silver.mode_sql import appended
 from pipeline.silver.sql_session import (
     SqlSession,
     count_images,
@@ -151,7 +152,7 @@ class StepWriter:
         """Write rows that no other change of the step updates or deletes."""
         fold, session = write.fold, self._session
         sql = self._sql(fold)
-        session.define("inserted", sql.inserted("changes"))
+        session.define("inserted", _added(sql))
         session.define(FOLDED, sql.typed("inserted"))
         found = self._inspect(fold)
         self._refuse_lost_keys(found, FOLDED, fold)
@@ -189,7 +190,7 @@ class StepWriter:
         misfits: list[pa.Table] = []
         with adding as add:
             for _ in chunks:
-                session.define("inserted", sql.inserted("changes"))
+                session.define("inserted", _added(sql))
                 session.define(FOLDED, sql.typed("inserted"))
                 found = session.table(rows)
                 add(found)
@@ -328,6 +329,11 @@ class _Found:
     lost_keys: int  # rows whose key does not fit
     unknown: int  # rows with a value that was not sent
     aggregates: Mapping[str, Any]  # values by alias
+
+
+def _added(sql: FoldSql) -> str:
+    """Return the query for the rows that a step adds."""
+    return appended(sql, "changes") if sql.fold.mode == "append" else sql.inserted("changes")
 
 
 def _json_of(texts: list[tuple[str, str]], engine: Engine) -> str:

@@ -71,7 +71,8 @@ class Write:
     @property
     def only_adds(self) -> bool:
         """Whether no other change of the step updates or deletes a row that the step inserts."""
-        return self.step.copy_id is not None or self.step.identity is Identity.NONE
+        is_log = self.fold.mode == "append"
+        return is_log or self.step.copy_id is not None or self.step.identity is Identity.NONE
 
     def merge_within(self, bounds: str | None) -> str:
         """Return the MERGE by key with the bounds of the changed keys, if these are known."""
@@ -111,6 +112,11 @@ def plan_write(
     if fold.mode in MARKINGS:
         fold = replace(fold, current_column=metadata.name_of(MARKINGS[fold.mode].current_column))
     kind = WriteKind.OVERWRITE if step.replaces else WriteKind.APPEND
+    if fold.mode == "append":
+        if step.key_ranges:
+            raise KeyRangesUnusable
+        fold = replace(fold, key=(), has_key_changes=False)
+        return Write(step, kind, fold, commit, metadata, table)
     needs_merge = not (step.replaces or is_empty)
     if step.copy_id is not None:
         if step.key_ranges and (fold.ignores_deletes or fold.mode != "mirror"):

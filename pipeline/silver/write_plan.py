@@ -251,8 +251,9 @@ def plan_fold(table: TableInput, step: WriteStep, silver: Mapping[str, SilverTyp
         source = texts.get(name, name)
         column = _fold_column(source, silver.get(source, kind), surveys, relations, rule)
         # The default of an ADD COLUMN after this step is also that of the step's rows.
-        missing = missing_value(source, table.in_order, column.type.ddl)
-        column = replace(column, missing_value=missing)
+        if rule.mode != "append":
+            missing = missing_value(source, table.in_order, column.type.ddl)
+            column = replace(column, missing_value=missing)
         if name in texts:
             column = replace(
                 column, name=name, type=column.type.text_of_misfit, missing_value=None, is_sidecar=True

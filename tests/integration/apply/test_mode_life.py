@@ -17,12 +17,14 @@ from pipeline.report.status import read_status
 from pipeline.table_name import TableName
 from pipeline.verify.reconcile import run_reconcile
 from tests.support.modes.oracle import assert_equals_model
+from tests.support.paths import ROOT
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 NAME = TableName("public", "t")
-MODES: tuple[RowMode, ...] = ("soft_delete",)
+MODES: tuple[RowMode, ...] = ("soft_delete", "append")
+WITH_ROWS: tuple[RowMode, ...] = ("soft_delete",)
 IGNORING = TableRule("public.*", on_delete="ignore", on_truncate="ignore")
 
 
@@ -105,7 +107,7 @@ def test_a_switched_table_without_changes_is_held_too(pipeline: Pipeline) -> Non
     assert_is_model(pipeline, MODES[0])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", WITH_ROWS)
 def test_the_current_rows_of_a_mode_are_compared_with_the_source(pipeline: Pipeline, mode: RowMode) -> None:
     pipeline = in_mode(pipeline, mode)
     begin(pipeline)
@@ -177,3 +179,33 @@ def test_pgdelta_s_columns_give_way_to_the_source_s(pipeline: Pipeline) -> None:
     pipeline.catch_up()
     found = rows(pipeline, "t", "id, _deleted_at, _deleted_, _deleted_at_ IS NOT NULL")
     assert found == [(1, 7, True, True), (2, None, True, True)]
+
+
+def test_a_query_finds_the_values_that_were_not_sent(pipeline: Pipeline) -> None:
+    pipeline = in_mode(pipeline, "append")
+    pipeline.run("CREATE TABLE documents (id int PRIMARY KEY, n int, body text)")
+    pipeline.run("ALTER TABLE documents ALTER body SET STORAGE EXTERNAL")
+    pipeline.ingest()
+    body = "x" * 3000
+    pipeline.run(
+        f"INSERT INTO documents VALUES (1, 1, '{body}'), (2, 1, NULL)",
+        "UPDATE documents SET n = 2",
+        "UPDATE documents SET body = NULL WHERE id = 1",
+        "UPDATE documents SET n = 3",
+        "DELETE FROM documents WHERE id = 2",
+    )
+    pipeline.catch_up()
+    page = (ROOT / "docs" / "guides" / "modes.md").read_text(encoding="utf-8")
+    query = page.split("```sql\n")[1].split("```")[0]
+    path = f"{pipeline.path('silver', 'public', 'documents')}"
+    query = query.replace("/data/lake/silver/public/documents", path)
+    found = pipeline.spark.sql(query).orderBy("id", "_commit_lsn", "_ordinal").collect()
+    assert [(row.id, row.body) for row in found] == [
+        (1, body),
+        (1, body),
+        (1, None),
+        (1, None),
+        *((2, None),) * 4,
+    ]
+    shown = rows(pipeline, "documents", "id, coalesce(n,0), _op, coalesce(to_json(_unchanged),'')")
+    assert shown[:3] == [(1, 1, "I", ""), (1, 2, "U", ""), (1, 2, "U", '["body"]')]

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipeline.apply.applier import Applier
+from pipeline.bronze import change_rows
 from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.ingest.job import run_ingest
 from pipeline.protocol.lsn import LSN
+from pipeline.silver import batch_writer
 from pipeline.table_name import TableName
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.seeds import seed_of_run
@@ -33,7 +35,7 @@ pytestmark = pytest.mark.postgres
 
 FIXED_SEED = 20_264
 KEYED = ("documents", "Lines", "tickets")
-MODES: Sequence[RowMode] = ("soft_delete",)
+MODES: Sequence[RowMode] = ("soft_delete", "append")
 WAYS = ("one batch", "random cuts", "one transaction a batch")
 
 
@@ -49,16 +51,13 @@ def config_of(
 ) -> Config:
     """Return a pipeline whose tables with a key have a mode."""
     config = database.config("*.*", root=str(root), create_publication="all", copy=copy)
-    rules = tuple(TableRule(f"w_*.{table}", mode=mode) for table in tables_of(mode))
+    rules = tuple(TableRule(f"w_*.{table}", mode=mode) for table in (("*",) if mode == "append" else KEYED))
     return replace(config, silver=replace(config.silver, writer=writer), tables=rules)
 
 
-def tables_of(mode: RowMode) -> Sequence[str]:
-    return KEYED
-
-
 def names_of(schema: Schema, mode: RowMode) -> list[TableName]:
-    return [name for name in schema.names if name.table in tables_of(mode)]
+    """Return the tables that can have a mode: without a key only append can."""
+    return [name for name in schema.names if mode == "append" or name.table in KEYED]
 
 
 @pytest.fixture
@@ -99,6 +98,15 @@ def test_many_tables_of_spark_have_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode
 ) -> None:
     prove(database, tmp_path, seed_of_run(), mode, spark, schemas=34, transactions=8)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_changes_that_are_appended_in_chunks_are_those_of_the_model(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(change_rows, "CHUNK_ROWS", 5)
+    prove(database, tmp_path, FIXED_SEED, "append", None, schemas=2, transactions=12)
 
 
 @pytest.mark.usefixtures("without_spark")

@@ -6,6 +6,7 @@ that a model has at that time.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -114,4 +115,47 @@ class SoftDelete(Model):
         ]
 
 
-MODELS: dict[str, type[Model]] = {"soft_delete": SoftDelete}
+class Append(Model):
+    """`append`: each change is a row, and stays as it is."""
+
+    OWN: ClassVar[Mapping[str, str]] = {
+        "_commit_lsn": "int8",
+        "_commit_time": "timestamptz",
+        "_op": "text",
+        "_ordinal": "int8",
+        "_old": "text",
+        "_unchanged": "text[]",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: list[dict[str, Any]] = []
+
+    def apply(self, change: Change) -> None:
+        values: Row = {**change.new}
+        if change.op == "D":
+            values = {**change.old}
+        known = {name: value for name, value in change.old.items() if value is not None}
+        values |= {name: known[name] for name in change.unsent if name in known}
+        names = [column.name for column in change.relation.columns]
+        unchanged = [name for name in names if name in change.unsent and name not in known]
+        self._rows.append(
+            values
+            | {
+                "_commit_lsn": change.commit_lsn,
+                "_commit_time": change.commit_time,
+                "_op": change.op,
+                "_ordinal": change.ordinal,
+                "_old": json.dumps(known, ensure_ascii=False, separators=(",", ":")) if change.old else None,
+                "_unchanged": unchanged or None,
+            }
+        )
+
+    def all_rows(self) -> list[Row]:
+        return []  # a column that joins later is NULL in earlier rows
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self._rows
+
+
+MODELS: dict[str, type[Model]] = {"soft_delete": SoftDelete, "append": Append}

@@ -351,7 +351,6 @@ def test_what_a_mode_never_removes_cannot_be_ignored(tmp_path: Path, key: str) -
     [
         ("silver: {mode: history}", "silver.mode"),
         ("tables: [{source: a.b, mode: history}]", "tables[0].mode"),
-        ("tables: [{source: a.b, mode: append}]", "tables[0].mode"),
     ],
 )
 def test_what_is_not_built_yet_is_refused_where_it_is_written(tmp_path: Path, written: str, key: str) -> None:
