@@ -248,6 +248,12 @@ class TableState:
     misfits: int = 0
     held: str | None = None
     failure: str | None = None
+    waits: str | None = None  # for a copy, since a change that this run reached
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it was applied only up to a change before the end."""
+        return bool(self.held or self.waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +327,8 @@ class ApplySummary:
         for name, state in sorted(self.tables.items()):
             if state.held:
                 lines.append(f"held: {state.held}")
+            if state.waits:
+                lines.append(f"waits: {state.waits}")
             if state.failure:
                 lines.append(f"failed: {name}: {state.failure}")
         return [*lines, *self.maintenance.lines()]
@@ -346,6 +354,7 @@ class ApplySummary:
                     "misfits": state.misfits,
                     "held": state.held,
                     "failure": state.failure,
+                    "waits": state.waits,
                 }
                 for name, state in sorted(self.tables.items())
             ],

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pipeline.apply.detached_tables import archive_detached, detached_tables
 from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
-from pipeline.apply.resync_requests import request_after_events, request_replaced
+from pipeline.apply.resync_requests import request_after_events, request_after_type_change, request_replaced
 from pipeline.apply.table_pool import Job, TablePool
 from pipeline.apply.table_renames import OtherNames, refuse_nested_folder, rename_events
 from pipeline.apply.tables_at_once import spark_cores, tables_at_once, this_machine
@@ -364,7 +364,7 @@ class Applier:
                 since = max(since, self.lake.table_at(self.path(name)).version())
             self._planner.expected_versions.require(name)
             state = self._write_table(table, plan, since)
-            entry = entries.current(name, state.applied, since, is_behind=bool(state.held))
+            entry = entries.current(name, state.applied, since, is_behind=state.is_behind)
             self._planner.expected_versions.record(name, entry)
             if state.held:
                 self._planner.back_off.record_stop(table.facts, state.held)
@@ -428,6 +428,9 @@ class Applier:
                 written = writer.apply(surveys, self.relations, registered, start, plan.end.lsn)
         if written.held:
             self.records.events.record([Event(*name, written.applied, written.kind, written.held)])
+        if written.copy_lsn is not None:
+            request_after_type_change(name, written.copy_lsn, self.bronze.copies)
+            return TableState(written.applied, misfits=written.misfits, waits=written.held)
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
 
     def _hold(self, counts: Mapping[str, int], state: TableState, name: TableName) -> TableState:

@@ -36,7 +36,7 @@ def archive_detached(
         policy = rule.detached_tables if rule else config.silver.detached_tables
         state = states.get(name, TableState())
         # Otherwise a later batch tries again.
-        has_all = not (state.failure or state.held or name in unfinished)
+        has_all = not (state.failure or state.is_behind or name in unfinished)
         if policy == "archive" and has_all and registered[name].path == path(name):
             _archive(records.lake, records, registered[name], point, reason)
             yield name

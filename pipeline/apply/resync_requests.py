@@ -1,4 +1,4 @@
-"""Request table copies automatically, after a `resync` event or for a table whose name changed hands.
+"""Request table copies automatically: after an event or a type change, or if a name changed hands.
 
 Reads the events and the copies in bronze, and appends requests that the next ingest fulfils. It copies no
 rows and writes no silver table. Requests made with `pgdelta resync` are not handled here.
@@ -9,6 +9,8 @@ from pipeline.bronze.copies import Copies
 from pipeline.bronze.copy_states import DROPPED, READING, CopyRequest
 from pipeline.config.config import Config
 from pipeline.metadata.registry import Records
+from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
 
 
 def request_after_events(config: Config, records: Records, copies: Copies) -> None:
@@ -23,6 +25,16 @@ def request_after_events(config: Config, records: Records, copies: Copies) -> No
     names = sorted(older - history.open_requests().keys())
     copies.request([CopyRequest.of(name, "An event requires a resync.") for name in names])
     records.events.forget_resyncs({name: lsn for name, lsn in events.items() if name not in older})
+
+
+def request_after_type_change(name: TableName, lsn: LSN, copies: Copies) -> None:
+    """Request a copy of a table that stops before a type change, unless one was requested for it."""
+    history = copies.read()
+    if history.is_dropped(name):
+        return  # no copy can be made
+    requests = history.open_requests().get(name, ())
+    if all(request.type_change != lsn for request in requests):
+        copies.request([CopyRequest.after_type_change(name, lsn)])
 
 
 def request_replaced(pending: BatchPlan, copies: Copies) -> None:

@@ -20,6 +20,7 @@ from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
+_TYPE_CHANGE = "type change at "
 READING, COMPLETE, ABANDONED, DROPPED, GAP = "reading", "complete", "abandoned", "dropped", "gap"
 
 
@@ -165,6 +166,18 @@ class CopyRequest:
     def of(cls, name: TableName, reason: str, key_ranges: Sequence[KeyRange] = ()) -> CopyRequest:
         """Return a new request."""
         return cls(uuid4().hex, name, reason, tuple(key_ranges))
+
+    @classmethod
+    def after_type_change(cls, name: TableName, lsn: LSN) -> CopyRequest:
+        """Return a new request for a table that silver shows up to a type change, which it cannot follow."""
+        return cls.of(name, f"{_TYPE_CHANGE}{lsn}")
+
+    @property
+    def type_change(self) -> LSN | None:
+        """The LSN of the type change that the request is for, None if it is for something else."""
+        if not self.reason.startswith(_TYPE_CHANGE):
+            return None
+        return LSN.parse(self.reason.removeprefix(_TYPE_CHANGE))
 
 
 @dataclass(frozen=True, slots=True)

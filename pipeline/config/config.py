@@ -337,7 +337,8 @@ class Silver:
         TypeChanges,
         Field(
             description="What happens at a type change, in the source or in `types`, that the silver column"
-            " cannot hold: the table is held before it (`hold`) or rebuilt from bronze (`rebuild`)."
+            " cannot hold: the table is held before it (`hold`), rebuilt from bronze (`rebuild`), or copied"
+            " again (`resync`), which also brings what `ALTER TABLE … USING` computed."
         ),
     ] = "hold"
     resync: Annotated[

@@ -19,7 +19,7 @@ FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 Misfits = Annotated[Literal["null", "text", "clamp", "error"], Word]
 DroppedColumns = Annotated[Literal["keep", "drop"], Word]
-TypeChanges = Annotated[Literal["hold", "rebuild"], Word]
+TypeChanges = Annotated[Literal["hold", "rebuild", "resync"], Word]
 DetachedTables = Annotated[Literal["keep", "archive"], Word]
 RowMode = Literal["mirror", "soft_delete", "append"]
 SilverMode = Annotated[RowMode, Mode]

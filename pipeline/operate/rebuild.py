@@ -114,7 +114,7 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
         except Exception as error:  # the others are written all the same
             state.failure = report_error(error)
             continue
-        state.held, state.failure, state.misfits = written.held, None, written.misfits
+        state.held, state.failure, state.waits, state.misfits = written.held, None, None, written.misfits
         if not written.held:
             state.applied = manifest.lsn
             rebuilt.append(name)

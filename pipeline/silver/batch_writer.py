@@ -34,7 +34,7 @@ from pipeline.silver.native_session import (
 )
 from pipeline.silver.policies import Refusal, refusal_of, refused_value, refuses_natively, update_without_row
 from pipeline.silver.range_plan import RangePlan, Stop, WriteResult
-from pipeline.silver.schema_operations import Hold, NeedsRebuild
+from pipeline.silver.schema_operations import Hold, NeedsRebuild, NeedsResync
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.step_writer import StepWriter, Target
 from pipeline.silver.types import stored
@@ -131,7 +131,7 @@ class BatchWriter:
         if evolution and evolution.stop and isinstance(evolution.stop[1], Hold):
             # The commit record of the change that cannot be followed ends the transactions before it.
             end_lsn, hold = evolution.stop
-            stop = Stop(hold.sentence)
+            stop = Stop(hold.sentence, hold.kind, end_lsn if isinstance(hold, NeedsResync) else None)
             surveys = self._survey_before(start, end_lsn)
             evolution = self._schema.plan(surveys, relations, registered) if surveys else None
         plan = RangePlan(start, end_lsn, registered, stop, tuple(surveys), relations, evolution)
@@ -190,7 +190,8 @@ class BatchWriter:
             written = self._rebuild(plan)
             return written if written.held else replace(written, held=held, kind=stop.kind)
         if evolution is None:
-            return WriteResult(plan.start.offset if plan.stop else plan.end_lsn, held, kind=stop.kind)
+            offset = plan.start.offset if plan.stop else plan.end_lsn
+            return WriteResult(offset, held, kind=stop.kind, copy_lsn=stop.copy_lsn)
         lost_before, misfits = self._missing_values, 0
         with crash_step(CrashStep.EVOLVE_COLUMNS):
             columns, metadata_columns = self._schema.apply(evolution)
@@ -204,7 +205,8 @@ class BatchWriter:
             self._records.tables.register(after)
         self.registered = after
         missing_values = self._missing_values - lost_before
-        return WriteResult(plan.end_lsn, held, misfits, stop.kind, _changes_of(plan.surveys), missing_values)
+        count = _changes_of(plan.surveys)
+        return WriteResult(plan.end_lsn, held, misfits, stop.kind, count, missing_values, stop.copy_lsn)
 
     def _registrations(
         self,

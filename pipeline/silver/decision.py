@@ -78,6 +78,7 @@ class TableFacts:
     past: str | None = None  # it has rows that a copy would remove
     other_mode: str | None = None  # its rows are kept in another mode than the configuration's
     gap: Gap | None = None  # the stream lacks changes, and no copy covers them
+    type_change: LSN | None = None  # it stopped before this one, and its copy is requested
     has_key_requests: bool = False  # some of its keys wait for a copy
     partial_copies: tuple[CompleteCopy, ...] = ()  # complete copies of keys that are not applied yet
     counts: Mapping[str, int] | None = None  # pending changes by operation; None before the survey
@@ -147,6 +148,7 @@ TABLE = (
     Row("copy complete", lambda t: t.copy, Step.START_FROM_COPY),
     Row("other mode", lambda t: t.other_mode, Step.HOLD, lambda t: t.other_mode),
     Row("gap", lambda t: t.gap, Step.HOLD, lambda t: t.gap.table_sentence if t.gap else None, True),
+    Row("type change", lambda t: t.type_change, Step.WAIT, lambda t: _awaits_copy_after(t)),
     Row("keys awaited", lambda t: t.has_key_requests, Step.WAIT, lambda t: _awaits_keys(t.name)),
     Row("guards", lambda t: t.excess, Step.HOLD, lambda t: t.excess),
     Row(
@@ -169,6 +171,13 @@ def decide(facts: TableFacts) -> Decision:
 def awaits_copy(name: TableName) -> str:
     """Return the sentence for a table whose copy is not complete."""
     return f"Table {name} waits for its copy. Run pgdelta ingest to complete it."
+
+
+def _awaits_copy_after(facts: TableFacts) -> str:
+    return (
+        f"Table {facts.name} waits for its copy, because silver cannot follow the type change at "
+        f"{facts.type_change}. Run pgdelta ingest to complete it."
+    )
 
 
 def _is_being_written(name: TableName) -> str:

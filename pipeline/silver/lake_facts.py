@@ -48,6 +48,7 @@ class LakeFacts:
     waiting: Set[TableName]
     gaps: Mapping[TableName, Gap]
     key_requests: Set[TableName]
+    type_changes: Mapping[TableName, LSN]  # after which a copy was requested
 
     @classmethod
     def of(
@@ -76,6 +77,7 @@ class LakeFacts:
             lacking = _known_before(config, gap, end, registered, history, relations)
             gaps = {n: gap for n in lacking if n not in newest and not history.is_dropped(n)}
         requests = history.open_requests().items()
+        type_changes = {n: max(r.type_change or INVALID for r in found) for n, found in requests}
         return cls(
             config,
             end,
@@ -87,6 +89,7 @@ class LakeFacts:
             uncopied | archived | returning,
             gaps,
             {n for n, found in requests if n in registered and all(r.key_ranges for r in found)},
+            {name: lsn for name, lsn in type_changes.items() if lsn > INVALID},
         )
 
     @property
@@ -109,6 +112,7 @@ class LakeFacts:
         copy = self.copies.get(name)
         starts = copy if copy is not None and copy.id > started else None
         partial = self.history.partial_copies(name, copy)
+        type_change = self.type_changes.get(name) if rule and rule.type_changes == "resync" else None
         return TableFacts(
             name,
             self.end.lsn,
@@ -122,6 +126,7 @@ class LakeFacts:
             past=keeps_past(name, rule) if rule and rule.keeps_past and table and offset > INVALID else None,
             other_mode=_other_mode(table, rule) if offset > INVALID else None,
             gap=self.gaps.get(name),
+            type_change=type_change if type_change and INVALID < offset <= type_change else None,
             has_key_requests=name in self.key_requests,
             partial_copies=tuple(p for p in partial if p.id > max(started, 0) and p.end_lsn < self.end.lsn),
             guards=rule.applied_guards if rule else NO_LIMITS,

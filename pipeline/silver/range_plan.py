@@ -24,6 +24,7 @@ class WriteResult:
     kind: str = "held"  # or refused, resync: of the event that says why
     changes: int = 0
     missing_values: int = 0  # that neither the stream nor silver has
+    copy_lsn: LSN | None = None  # the type change after which the table waits for a copy
 
     def then(self, other: WriteResult) -> WriteResult:
         """Return the result of this range and of the one that follows it."""
@@ -41,6 +42,7 @@ class Stop:
 
     sentence: str
     kind: str = "held"
+    copy_lsn: LSN | None = None  # of the change, if only a copy helps
 
 
 @dataclass(frozen=True, slots=True)

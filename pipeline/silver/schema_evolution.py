@@ -1,9 +1,9 @@
 """Plan the operations that give silver the columns of a relation version, or hold the table. Pure.
 
 Renames are planned first (`column_mapping`). If silver cannot follow a change exactly, for example to a type
-that does not hold all values, the table is held or rebuilt, as configured. If the stream does not carry a
-schema change completely, silver may differ from the source; `schema_note` returns the event to record, of
-kind `resync` or `diverged`.
+that does not hold all values, the table is held, rebuilt or copied again, as configured. If the stream does
+not carry a schema change completely, silver may differ from the source; `schema_note` returns the event to
+record, of kind `resync` or `diverged`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pipeline.silver.schema_operations import (
     DropColumn,
     Hold,
     NeedsRebuild,
+    NeedsResync,
     Operation,
     RenameColumn,
     SchemaNote,
@@ -123,7 +124,9 @@ def plan_evolution(
                 change = f"{column.name} changed from {present} to {target.ddl}"
                 if rule.type_changes == "rebuild":
                     return [NeedsRebuild(f"Column {change}.")]
-                action = f"Set type_changes to rebuild, or run {relation.name.command('rebuild')}."
+                if rule.type_changes == "resync":
+                    return [_await_copy(relation, change)]
+                action = f"Set type_changes to rebuild or resync, or run {relation.name.command('rebuild')}."
                 return [_hold(relation, f"column {change}", action)]
             operations.append(WidenColumn(column.name, wide, present))
         if before is not None and (note := schema_note(before, column)):
@@ -207,6 +210,13 @@ def keeps_former_rows(name: TableName, rule: TableRule) -> Hold:
         f"Table {name} is held: it was created again under its name, and its {kept}, so silver has rows of"
         f" the former table. Run {name.command('rebuild')} to begin with the new table. Until then bronze"
         " keeps the changes."
+    )
+
+
+def _await_copy(relation: SourceRelation, change: str) -> NeedsResync:
+    return NeedsResync(
+        f"Table {relation.name} waits for a copy: column {change}. The next ingest copies it. Until then "
+        "silver keeps the table as it was before this change."
     )
 
 

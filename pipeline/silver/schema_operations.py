@@ -2,7 +2,8 @@
 
 `schema_evolution` plans them from relation versions alone, `SchemaWriter` carries them out by running
 `statements`, and `pgdelta plan` prints the same. `features` are the table features that readers need
-afterwards. `Hold`, `NeedsRebuild` and `SchemaNote` change no column.
+afterwards. `Hold`, `NeedsResync`, `NeedsRebuild` and `SchemaNote` change no
+column.
 """
 
 from collections.abc import Sequence
@@ -211,6 +212,16 @@ class Hold:
 
     def cost(self, rows: int, changes: int) -> str:
         return "nothing is applied after it"
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsResync(Hold):
+    """Hold the table before the relation version that silver cannot follow, until it is copied again."""
+
+    kind: str = "resync"
+
+    def cost(self, rows: int, changes: int) -> str:
+        return f"the table is copied again, {rows} rows are replaced"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ KEYS = (KeyRange(("1",), ("2",)),)
 SEEDS = range(400)
 GROUPS = [SEEDS[start : start + 100] for start in range(0, len(SEEDS), 100)]
 ROOT = "file:/lake"
-STOPPING_RECORDS = {"copy awaited", "gap", "keys awaited"}
+STOPPING_RECORDS = {"copy awaited", "gap", "type change", "keys awaited"}
 """The rows that stop a table by what is recorded, whatever its log and its changes are."""
 
 
@@ -155,7 +155,7 @@ class Logs:
 
 
 def world(seed: int) -> World:
-    choose = random.Random(seed)
+    choose, retype = random.Random(seed), random.Random(1000 + seed)
     end = BronzeOffset(9, LSN(choose.randint(50, 100)))
     manifest_lsn = LSN(choose.choice([0, choose.randint(1, end.lsn), end.lsn]))
     ids = iter(range(1, 1000))
@@ -208,12 +208,18 @@ def world(seed: int) -> World:
             applied = min(logs[name], manifest_lsn) if is_behind else manifest_lsn
             logs[name] = applied
             entries.append(ManifestEntry(*name, place, 1, applied, is_behind))
+            if retype.random() < 0.3:
+                requests.append(CopyRequest.after_type_change(name, LSN(retype.randint(1, 100))))
     relations = {
         number: SourceRelation(number, number, *name, "d", (), choose.randint(1, 110))
         for number, name in enumerate(NAMES)
         if choose.random() < 0.85
     }
-    rules = tuple(TableRule(f"public.{name.table}") for name in NAMES if choose.random() < 0.85)
+    rules = tuple(
+        TableRule(f"public.{name.table}", type_changes=retype.choice(["hold", "resync"]))
+        for name in NAMES
+        if choose.random() < 0.85
+    )
     return World(
         Config(
             "shop",

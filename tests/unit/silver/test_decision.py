@@ -38,6 +38,7 @@ ROWS: dict[str, tuple[TableFacts, Step, str | None]] = {
     "copy complete": (replace(AT_REST, copy=COPY), Step.START_FROM_COPY, None),
     "other mode": (replace(AT_REST, other_mode="Its mode changed."), Step.HOLD, "mode changed"),
     "gap": (replace(AT_REST, gap=GAP), Step.HOLD, "0/A"),
+    "type change": (replace(AT_REST, type_change=LSN(50)), Step.WAIT, "the type change at 0/32"),
     "keys awaited": (replace(AT_REST, has_key_requests=True), Step.WAIT, "some of its keys"),
     "guards": (replace(AT_REST, counts=NONE | {"D": 5}, guards=Guards(deletes=4)), Step.HOLD, "5"),
     "rows lost": (

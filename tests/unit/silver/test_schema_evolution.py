@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pipeline.bronze.relations import SourceColumn, SourceRelation
-from pipeline.config.tables import TableRule
+from pipeline.config.tables import TableRule, TypeChanges
 from pipeline.silver.column_mapping import SilverColumns, align_versions
 from pipeline.silver.schema_evolution import columns_after, plan_evolution, rule_for_rebuild
 from pipeline.silver.schema_operations import (
@@ -15,6 +15,8 @@ from pipeline.silver.schema_operations import (
     CreateTable,
     DropColumn,
     Hold,
+    NeedsRebuild,
+    NeedsResync,
     Operation,
     SchemaNote,
     WidenColumn,
@@ -49,7 +51,7 @@ def held(
     assert operation.sentence.endswith(KEPT)
     reason, _, action = operation.sentence.removesuffix(KEPT).partition(". ")
     if " changed from " in reason:
-        assert action == f"Set type_changes to rebuild, or run pgdelta rebuild --table {to.name}."
+        assert action == f"Set type_changes to rebuild or resync, or run pgdelta rebuild --table {to.name}."
     else:
         assert action == "Rename one of the two at the source."
     return reason
@@ -159,6 +161,22 @@ def test_type_that_holds_every_value_of_the_one_before_is_widened_and_stays_wide
 )
 def test_type_that_does_not_hold_every_value_is_held(before: str, to: SourceColumn) -> None:
     assert "column name changed from" in held(relation(ID, to), RECORDED, {"id": "INT", "name": before})
+
+
+@pytest.mark.parametrize(
+    ("type_changes", "operation"), [("hold", Hold), ("rebuild", NeedsRebuild), ("resync", NeedsResync)]
+)
+def test_a_rule_decides_what_follows_a_type_that_silver_does_not_hold(
+    type_changes: TypeChanges, operation: type[Operation]
+) -> None:
+    to = relation(ID, column("name", 2, INT4))
+    [found] = plan_evolution(RECORDED, to, SILVER, TableRule("*.*", type_changes=type_changes))
+    assert type(found) is operation
+    assert "olumn name changed from STRING to INT" in (found.sentence or "")
+    # nothing else is copied again
+    collision = relation(column("Id", 3), NAME)
+    [other] = plan_evolution(RECORDED, collision, SILVER, TableRule("*.*", type_changes=type_changes))
+    assert type(other) is Hold
 
 
 def test_narrower_type_leaves_silver_as_wide_as_it_is() -> None:

@@ -1,0 +1,103 @@
+"""A type change that silver cannot follow, under each rule: held, read again from bronze, or copied again."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.bronze.copies import Copies
+from pipeline.config.tables import TableRule
+from pipeline.crash_steps import CrashStep
+from pipeline.delta.table import Lake
+from pipeline.metadata.manifests import Manifests
+from pipeline.operate.plan import make_plan
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.silver.writer_choice import WriterSetting
+from pipeline.table_name import TableName
+from tests.support.fault_points import crash_at
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+NAME = TableName("public", "t")
+RULES = (TableRule("public.kept"), TableRule("*.*", type_changes="resync"))
+
+
+def fill(make_pipeline: MakePipeline, writer: WriterSetting = "auto") -> Pipeline:
+    pipeline = make_pipeline("public.*", copy="initial", create_publication="configured")
+    pipeline = with_rules(with_writer(pipeline, writer), *RULES)
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, w text)",
+        "CREATE TABLE kept (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT g, g::text, 'w' FROM generate_series(1, 9) g",
+    )
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET v = '70' WHERE id = 7", "DELETE FROM t WHERE id = 1")
+    return pipeline
+
+
+def values(pipeline: Pipeline) -> list[tuple[int, object]]:
+    return sorted((row.id, row.v) for row in pipeline.frame("silver", "public", "t").collect())
+
+
+def is_behind(pipeline: Pipeline) -> bool:
+    manifest = Manifests(Lake(pipeline.root)).last()
+    assert manifest is not None
+    return NAME in manifest.behind
+
+
+def requests(pipeline: Pipeline) -> int:
+    return len(Copies(Lake(pipeline.root)).read().open_requests().get(NAME, []))
+
+
+@pytest.mark.parametrize("writer", ["native", pytest.param("spark", marks=pytest.mark.slow)])
+def test_a_type_change_copies_the_table_again_with_what_using_computed(
+    make_pipeline: MakePipeline, writer: WriterSetting
+) -> None:
+    pipeline = fill(make_pipeline, writer)
+    pipeline.run(
+        "ALTER TABLE t ALTER v TYPE int USING v::int * 10",
+        "UPDATE t SET v = 5 WHERE id = 5",
+        "INSERT INTO t VALUES (20, 200, 'new')",
+        "INSERT INTO kept VALUES (1, 'follows')",
+    )
+    pipeline.ingest()
+    [step] = [s for t in make_plan(pipeline.config, ["public.t"]).tables for s in t.steps if s.holds]
+    assert step.sentence.startswith("Table public.t waits for a copy: column v changed from STRING to INT.")
+    before = [(n, "70" if n == 7 else str(n)) for n in range(2, 10)]
+    with crash_at(CrashStep.RECORD_MANIFEST), pytest.raises(Crash):
+        Applier(pipeline.spark, pipeline.config).apply_pending()
+    for _ in range(2):  # the second time by the decision
+        summary = pipeline.apply()
+        assert summary.exit_code(strict=True) == 0, summary.lines()
+        assert (values(pipeline), is_behind(pipeline), requests(pipeline)) == (before, True, 1)
+    pipeline.assert_equal("kept")
+    [planned] = make_plan(pipeline.config, ["public.t"]).tables
+    assert "waits for its copy, because silver cannot follow the type change" in planned.steps[0].sentence
+    kinds = [kind for kind, _ in pipeline.events("t")]
+    assert kinds.count("resync") == 1
+    pipeline.run("UPDATE t SET v = 6 WHERE id = 6")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+    assert not is_behind(pipeline)
+    assert requests(pipeline) == 0
+    assert dict(values(pipeline)) == {2: 20, 3: 30, 4: 40, 5: 5, 6: 6, 7: 700, 8: 80, 9: 90, 20: 200}
+    pipeline.run("DELETE FROM t WHERE id < 4", "ALTER TABLE t ALTER v TYPE bigint", "UPDATE t SET v = 1")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
+
+
+def test_a_table_that_waits_for_its_copy_may_be_rebuilt_or_held_instead(make_pipeline: MakePipeline) -> None:
+    pipeline = fill(make_pipeline)
+    pipeline.run("ALTER TABLE t ALTER v TYPE int USING v::int", "UPDATE t SET v = 5 WHERE id = 5")
+    pipeline.ingest()
+    assert pipeline.apply().exit_code(strict=True) == 0
+    held = with_rules(pipeline, TableRule("*.*"))
+    assert "Set type_changes to rebuild or resync" in str(held.apply().tables[NAME].held)
+    rebuilt = run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
+    pipeline.assert_equal("t")
+    assert not is_behind(pipeline)
+    pipeline.run("UPDATE t SET v = 6 WHERE id = 6")
+    pipeline.catch_up()
+    pipeline.assert_equal("t")
