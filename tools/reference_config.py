@@ -90,6 +90,8 @@ def _values(field: dict[str, Any]) -> str:
             words += [f"`{word}`" for word in kind.get("enum", [kind.get("const")])]
         elif "maximum" in kind:
             words.append(f"{kind['minimum']} to {kind['maximum']}")
+        elif kind.get("type") == ["string", "null"]:
+            words.append("text, `null`")
         elif isinstance(kind.get("type"), list):
             is_time = "min" in kind["pattern"]
             words.append("time: `30s`, `5min`, `1h`" if is_time else "bytes: `500kB`, `20MB`, `1GB`")

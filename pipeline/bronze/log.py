@@ -138,6 +138,14 @@ class Bronze:
         self.prepared.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | short_log())
         self.changes.ensure(spark_ddl(CHANGES), STATISTICS_PROPERTY | _CHECKPOINTS | short_log())
 
+    def refuse_unprotected(self) -> None:
+        """Raise LakeError if `relations` cannot record which columns are protected."""
+        if "protected" not in self.relations.schema().names:
+            raise LakeError(
+                f"The lake {self.lake.root} was made by an earlier version, which protects no columns. Start "
+                "over with a new storage.root, or remove `columns` from the configuration."
+            )
+
     def captured_offset(self) -> BronzeOffset | None:
         """Return the LSN up to which bronze is complete, None if it records no offset.
 

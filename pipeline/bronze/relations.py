@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pipeline.bronze.protection import Protection, digest_of
 from pipeline.bronze.schema import RELATIONS, storable
 from pipeline.delta.new_rows import NewRows
 from pipeline.delta.table import LakeTable
+from pipeline.protected_columns import ProtectedColumn, read_protected
 from pipeline.protocol.binary.converters import Types
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.protocol.messages import Relation
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 class RelationVersion:
     """One relation from an LSN of the stream on; `catalog` is None if the catalog did not agree with it.
 
-    `types` convert its values in binary format; they are no part of the version.
+    `types` convert its values in binary format; they are no part of the version. If some of its columns are
+    left out, hashed or masked, `relation` and `catalog` are without their values, and `sent` is the relation
+    as the server has it.
     """
 
     id: int
@@ -39,6 +43,13 @@ class RelationVersion:
     relation: Relation
     catalog: CatalogRelation | None
     types: Types | None = field(default=None, compare=False, repr=False)
+    protection: Protection | None = None
+    original: Relation | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def sent(self) -> Relation:
+        """The relation as the server sends its rows."""
+        return self.original or self.relation
 
     @property
     def schema_name(self) -> str:
@@ -66,15 +77,26 @@ class RelationVersion:
 
 
 def relation_version(
-    relation: Relation, catalog: CatalogRelation | None, lsn: LSN, types: Types | None = None
+    sent: Relation,
+    catalog: CatalogRelation | None,
+    lsn: LSN,
+    types: Types | None = None,
+    protection: Protection | None = None,
 ) -> RelationVersion:
     """Return the relation under its version id: 63 bits of SHA-256 over its shape and the catalog's."""
+    relation = sent
+    if protection is not None:
+        relation, catalog = protection.relation(sent), protection.catalog(sent, catalog)
     columns = [astuple(column) for column in catalog.columns] if catalog else None
     key = catalog.primary_key if catalog else None
     shape = (relation.oid, relation.namespace, relation.name, relation.replica_identity)
     described = tuple(astuple(column) for column in relation.columns)
-    digest = hashlib.sha256(repr((shape, described, columns, key)).encode("utf-8", "surrogatepass")).digest()
-    return RelationVersion(int.from_bytes(digest[:8], "big") >> 1, lsn, relation, catalog, types)
+    parts: tuple[object, ...] = (shape, described, columns, key)
+    if protection is not None:
+        parts = (*parts, digest_of(protection))
+    digest = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).digest()
+    number = int.from_bytes(digest[:8], "big") >> 1
+    return RelationVersion(number, lsn, relation, catalog, types, protection, sent)
 
 
 def relations_table(versions: Sequence[RelationVersion]) -> pa.Table:
@@ -118,6 +140,7 @@ def _row(version: RelationVersion) -> dict[str, object]:
         "columns": columns,
         "primary_key": [storable(name) for name in catalog.primary_key] if catalog else None,
         "looked_up_at": catalog.read_at if catalog else None,
+        "protected": [asdict(each) for each in version.protection.columns] if version.protection else None,
     }
 
 
@@ -193,6 +216,7 @@ class SourceRelation:
     replica_identity: str
     columns: tuple[SourceColumn, ...]
     lsn: int = 0  # of the first transaction or snapshot that has it
+    protected: tuple[ProtectedColumn, ...] = ()
 
     @property
     def is_in_catalog(self) -> bool:
@@ -230,6 +254,7 @@ def source_relation(row: Mapping[str, Any]) -> SourceRelation:
         table_name=row["table_name"],
         replica_identity=row["replica_identity"],
         lsn=row["lsn"],
+        protected=read_protected(row.get("protected")),
         columns=tuple(
             SourceColumn(
                 name=column["name"],

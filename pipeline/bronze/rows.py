@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipeline.bronze.columnar.binary import RowTypes
 from pipeline.bronze.columnar.decode import decode_rows
+from pipeline.bronze.columnar.protected_values import row_rules
 from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.schema import CHANGES, STREAMED, storable
 from pipeline.errors import ProtocolError
@@ -156,7 +157,7 @@ def _row_columns(
     in_stream: bool,
 ) -> dict[str, pa.Array]:
     of_row = np.array(rows.versions, np.int32)
-    widths = np.array([len(v.relation.columns) for v in versions], np.int64)[of_row]
+    widths = np.array([len(v.sent.columns) for v in versions], np.int64)[of_row]
 
     def name_of(row: int) -> str:
         version = versions[rows.versions[row]]
@@ -166,8 +167,14 @@ def _row_columns(
         names = pa.array([name_of(v) for v in versions], pa.string())
         return pa.DictionaryArray.from_arrays(pa.array(of_row), names).cast(pa.string())
 
-    row_types = RowTypes(of_row, [(version.relation, version.types) for version in versions])
-    decoded = decode_rows(rows.messages, widths, name_of, in_stream=in_stream, row_types=row_types)
+    decoded = decode_rows(
+        rows.messages,
+        widths,
+        name_of,
+        in_stream=in_stream,
+        row_types=RowTypes(of_row, [(version.sent, version.types) for version in versions]),
+        row_rules=row_rules(of_row, [version.protection for version in versions]),
+    )
     columns: dict[str, pa.Array] = {
         "ordinal": pa.array(rows.ordinals, pa.int64()),
         "op": decoded.op,

@@ -79,6 +79,15 @@ COLUMN = pa.struct(
     ]
 )
 
+PROTECTED_COLUMN = pa.struct(
+    [
+        pa.field("name", pa.string()),
+        pa.field("configured_name", pa.string()),
+        pa.field("attribute_number", pa.int32()),
+        pa.field("rule", pa.string()),
+    ]
+)
+
 RELATIONS = pa.schema(
     [
         pa.field("relation_version", pa.int64()),
@@ -90,6 +99,8 @@ RELATIONS = pa.schema(
         pa.field("columns", pa.list_(pa.field("element", COLUMN))),
         pa.field("primary_key", pa.list_(pa.field("element", pa.string()))),
         pa.field("looked_up_at", TIMESTAMP),
+        # The columns that are left out, hashed or masked; NULL if no rule concerns the table.
+        pa.field("protected", pa.list_(pa.field("element", PROTECTED_COLUMN))),
     ]
 )
 

@@ -26,6 +26,7 @@ from pipeline.config.scalars import (
     ByteCount,
     Conninfo,
     Flag,
+    HashKey,
     Internal,
     Number,
     Publication,
@@ -250,6 +251,17 @@ class Source:
             " consumer: `stop` with an error, or `resync`, which creates a slot and copies all tables again."
         ),
     ] = "stop"
+    hash_key: Annotated[
+        str | None,
+        HashKey,
+        Field(
+            description="Key of the columns that `tables[].columns.hash` names: a variable of the"
+            " environment, of at least 16 characters. It is never written anywhere. Another key gives other"
+            " hashes, so the tables need a resync.",
+            examples=["${PGDELTA_HASH_KEY}"],
+            json_schema_extra={"x-default": "none"},
+        ),
+    ] = field(default=None, repr=False)
     protocol: Annotated[
         Protocol,
         Field(

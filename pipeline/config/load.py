@@ -25,8 +25,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from pipeline.config.config import Config
-from pipeline.config.tables import INHERITED, TableRule
-from pipeline.config.yaml_document import Document, Items, Scalar, Section, parse_document
+from pipeline.config.tables import INHERITED, ColumnRules, TableRule
+from pipeline.config.yaml_document import Document, Items, Scalar, Section, dotted, parse_document
 from pipeline.errors import ConfigError
 from pipeline.table_name import TableGlob
 
@@ -58,6 +58,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         # the first in the file; a section that lacks a key comes before what is wrong in it
         raise min((_Mistake(each, document) for each in found), key=lambda each: each.line).error() from None
     _check_targets(config.tables, document)
+    _check_columns(config, document)
     return _resolve(config, document)
 
 
@@ -80,10 +81,11 @@ def _resolve(config: Config, document: Document) -> Config:
     for index, each in enumerate(config.tables):
         keys = document.get("tables", index)
         guards = document.get("tables", index, "guards")
+        columns = replace(each.columns, places=_column_places(each.columns, index, document))
         left_out = {key: value for key, value in inherited.items() if key not in _keys(keys)}
         limits = {key: getattr(each.guards, key) for key in _keys(guards)}
         guarded = replace(silver.guards, **limits)
-        rules.append(replace(each, misfit=silver.misfits, guards=guarded, **left_out))
+        rules.append(replace(each, columns=columns, misfit=silver.misfits, guards=guarded, **left_out))
         _check_mode(rules[-1], index, document)
     return replace(config, source=source, tables=tuple(rules), path=document.file)
 
@@ -126,6 +128,55 @@ def _check_targets(rules: Sequence[TableRule], document: Document) -> None:
             fault = "The target is the folder of a schema in silver. Choose another name."
         if fault is not None:
             raise document.error(fault, "tables", index, "target")
+
+
+def _check_columns(config: Config, document: Document) -> None:
+    """Raise ConfigError for rules of columns that contradict each other, or lack the key."""
+    for index, rule in enumerate(config.tables):
+        columns = rule.columns
+        include = document.get("tables", index, "columns", "include")
+        if isinstance(include, Items) and not include:
+            raise document.error(
+                "No column would be captured. Name some, or leave the key out.",
+                *("tables", index, "columns", "include"),
+            )
+        if columns.include and columns.exclude:
+            raise document.error(
+                "include and exclude contradict each other. Keep one of them.",
+                *("tables", index, "columns", "exclude"),
+                at_key=True,
+            )
+        protected = {name: ("columns", "hash", name) for name in columns.hash}
+        for name in columns.mask:
+            if name in protected:
+                raise document.error(
+                    "The column is hashed too. Keep one of the two rules.",
+                    *("tables", index, "columns", "mask", name),
+                    at_key=True,
+                )
+            protected[name] = ("columns", "mask", name)
+        for name, place in protected.items():
+            fault = None
+            if columns.excludes(name):
+                fault = "The column is not captured. Remove one of the two rules."
+            elif name in rule.types and columns.mask.get(name, "") is not None:
+                fault = "The column is STRING, so types cannot name it. Remove one of the two."
+            elif place[1] == "hash" and config.source.hash_key is None:
+                fault = "source.hash_key is missing. Set it to a variable, such as ${PGDELTA_HASH_KEY}."
+            if fault is not None:
+                raise document.error(fault, "tables", index, *place, at_key=True)
+
+
+def _column_places(columns: ColumnRules, index: int, document: Document) -> dict[str, str]:
+    """Return the place of each column's rule, as it begins an error."""
+    found = {}
+    for section in ("include", "exclude", "hash", "mask"):
+        for number, name in enumerate(getattr(columns, section)):
+            of = (section, number) if section in ("include", "exclude") else (section, name)
+            location = ("tables", index, "columns", *of)
+            line = document.line(*location, at_key=True)
+            found[name] = f"{document.file}:{line}: {dotted(location)}"
+    return found
 
 
 class _Mistake:

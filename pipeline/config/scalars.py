@@ -38,6 +38,7 @@ _SILVER_TYPE = re.compile(
     r"|MAP<STRING,STRING>|DECIMAL\((?P<precision>[0-9]{1,2}),(?P<scale>[0-9]{1,2})\)"
 )
 MOST_AT_ONCE = 64
+LEAST_KEY = 16
 _PLANNED_MODES = ("history",)
 
 T = TypeVar("T")
@@ -163,6 +164,23 @@ def read_publication(node: Node) -> str:
     return name
 
 
+def read_hash_key(node: Node) -> str:
+    """Return a key that comes from the environment, of at least 16 characters."""
+    if not isinstance(node, Scalar) or not node.has_variables or node.without_variables:
+        raise ValueError("The file contains the key. Put it into a variable and write ${NAME}, no default.")
+    key = read_text(node)
+    if len(key) < LEAST_KEY:
+        raise ValueError(f"The key has less than {LEAST_KEY} characters. Choose a longer one.")
+    return key
+
+
+def read_mask(node: Node) -> str | None:
+    """Return the text of a mask, or None for `null`."""
+    if isinstance(node, Scalar) and node.is_null:
+        return None
+    return read_text(node)
+
+
 def read_silver_type(node: Node) -> str:
     """Return a silver type in upper case and without spaces."""
     text = "".join(read_text(node).upper().split())
@@ -207,6 +225,9 @@ Number = BeforeValidator(read_number)
 Conninfo = BeforeValidator(read_conninfo)
 Root = BeforeValidator(read_root)
 Publication = BeforeValidator(read_publication)
+HashKey = BeforeValidator(read_hash_key)
+Name = Annotated[str, Text]
+Mask = Annotated[str | None, BeforeValidator(read_mask), WithJsonSchema({"type": ["string", "null"]})]
 ByteCount = Annotated[
     int,
     BeforeValidator(read_byte_count),

@@ -12,7 +12,17 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from pipeline.config.scalars import Internal, Limit, Mode, Seconds, SilverType, Text, Word
+from pipeline.config.scalars import (
+    Internal,
+    Limit,
+    Mask,
+    Mode,
+    Name,
+    Seconds,
+    SilverType,
+    Text,
+    Word,
+)
 from pipeline.table_name import TableGlob, TableName
 
 FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -52,6 +62,85 @@ class Guards:
 
 
 NO_LIMITS = Guards()
+
+
+LAST4 = "last4"
+"""The mask that keeps the last four characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRules:
+    """Which columns of a table are left out, hashed or masked; `places` are their rules in the file."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    include: Annotated[
+        tuple[Name, ...],
+        Field(
+            description="The only columns that are captured. Columns that are added later stay out.",
+            examples=[["id", "price"]],
+            json_schema_extra={"x-default": "all columns", "minItems": 1},
+        ),
+    ] = ()
+    exclude: Annotated[
+        tuple[Name, ...],
+        Field(
+            description="Columns that are not captured, now or when they are added.",
+            examples=[["password"]],
+            json_schema_extra={"x-default": "none"},
+        ),
+    ] = ()
+    hash: Annotated[
+        Mapping[str, Annotated[Literal["hmac-sha256"], Word]],
+        Field(
+            description="Columns that are captured as a hash with `source.hash_key`, such as"
+            " `{email: hmac-sha256}`. Columns of the key may be hashed.",
+            examples=[{"email": "hmac-sha256"}],
+        ),
+    ] = field(default_factory=dict, hash=False)
+    mask: Annotated[
+        Mapping[str, Mask],
+        Field(
+            description="Columns that are captured masked: `last4` keeps the last four characters of values"
+            " that have eight or more, `null` nothing, and any other text replaces every value.",
+            examples=[{"card": "last4", "notes": None, "name": "***"}],
+        ),
+    ] = field(default_factory=dict, hash=False)
+    places: Internal[Mapping[str, str]] = field(default_factory=dict, hash=False, compare=False)
+
+    def __bool__(self) -> bool:
+        """Return whether there is a rule for any column."""
+        return bool(self.include or self.exclude or self.hash or self.mask)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns that are named."""
+        return tuple(dict.fromkeys((*self.include, *self.exclude, *self.hash, *self.mask)))
+
+    def key_fault(self, column: str, table: str) -> str:
+        """Return the error for a column of a table's key that is left out or masked."""
+        what = "excluded" if self.excludes(column) else "masked"
+        return (
+            f"{self._place(column)}: Column {column} is {what}, but it is part of the key of table {table}. "
+            "Hash it instead, or remove the rule."
+        )
+
+    def nothing_left(self, table: str) -> str:
+        """Return the error for a table without a column that is captured."""
+        return (
+            f"{self._place('')}: No column of table {table} is captured. Name fewer columns in exclude, or "
+            "those of the table in include."
+        )
+
+    def _place(self, column: str) -> str:
+        return self.places.get(column) or next(iter(self.places.values()), "tables[].columns")
+
+    def excludes(self, column: str) -> bool:
+        """Return whether a column is kept out of the lake."""
+        return column in self.exclude or (bool(self.include) and column not in self.include)
+
+
+NO_COLUMN_RULES = ColumnRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +242,12 @@ class TableRule:
             json_schema_extra={"x-default": "`silver.guards`"},
         ),
     ] = NO_LIMITS
+    columns: Annotated[
+        ColumnRules,
+        Field(
+            description="Columns that are kept out of the lake, hashed or masked before anything is written."
+        ),
+    ] = NO_COLUMN_RULES
 
     @property
     def needs_key(self) -> bool:

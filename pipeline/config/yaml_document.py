@@ -54,6 +54,11 @@ class Scalar:
         return self._tag == "str"
 
     @property
+    def is_null(self) -> bool:
+        """Whether YAML reads the value as nothing."""
+        return self._tag == "null" and bool(self.written)
+
+    @property
     def boolean(self) -> bool | None:
         """The value as YAML's true or false, None if it is neither."""
         return bool(yaml.SafeLoader.bool_values[self.written.lower()]) if self._tag == "bool" else None

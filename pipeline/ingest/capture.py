@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 
+from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.spool import Spool, StagedTransactions
 from pipeline.bronze.staged_files import StagingFolder
 from pipeline.bronze.writer import BronzeWriter
@@ -54,6 +55,7 @@ class Capture:
         summary: IngestSummary,
         copier: CopyCoordinator,
         state: CaptureState,
+        protection: ColumnProtection,
         progress: IngestProgress | None,
         start_stream: Callable[[LSN], ChangeStream],
     ) -> None:
@@ -75,6 +77,7 @@ class Capture:
             connection,
             config.source.conninfo,
             state,
+            protection,
             connect=partial(connect_with_lock, slot=config.source.slot),
         )
         self._sealed_at = time.monotonic()

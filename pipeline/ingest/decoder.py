@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import RelationVersion, relation_version
 from pipeline.bronze.spool import Spool
 from pipeline.errors import SlotBusyError, SourceError
@@ -65,12 +66,14 @@ class Decoder:
         connection: Connection,
         conninfo: str,
         state: CaptureState | None = None,
+        protection: ColumnProtection | None = None,
         *,
         connect: Callable[[str], Connection] = connect,
     ) -> None:
         """Read relations over `connection`; if it is lost, `connect` opens another."""
         self._spool = spool
         self._state = state or CaptureState()
+        self._protection = protection
         self._catalog = CatalogLookups(connection, conninfo, connect)
         self._types = Types(connection.info.server_version, self._catalog.read_type)
         self._assembler = Assembler()
@@ -189,7 +192,8 @@ class Decoder:
             assert self._began is not None
             waits = isinstance(self._began, Began) and not self._is_skipping
             found, _ = self._catalog.read_relation_after(relation, self._began.xid, waits=waits)
-        version = relation_version(relation, found, self._began_lsn, self._types)
+        protection = self._protection.protect(relation, found) if self._protection else None
+        version = relation_version(relation, found, self._began_lsn, self._types, protection)
         self._spool.describe(version, described.xid)
         if described.xid is None:
             self._set_names([version])
@@ -211,7 +215,7 @@ class Decoder:
         looked_up: dict[Relation, tuple[CatalogRelation | None, bool]] = {}
         settled: list[RelationVersion] = []
         for number, version in enumerate(described):
-            relation = version.relation
+            relation = version.sent
             if relation not in looked_up:
                 looked_up[relation] = self._catalog.read_relation_after(relation, committed.xid, waits=True)
             found, is_visible = looked_up[relation]
@@ -223,14 +227,15 @@ class Decoder:
             ):
                 settled.append(version)
             else:
-                settled.append(relation_version(relation, None, version.lsn, self._types))
+                settled.append(relation_version(relation, None, version.lsn, self._types, version.protection))
         return settled
 
     def _with_catalog(self, version: RelationVersion, found: CatalogRelation | None) -> RelationVersion:
         """Return the version with what was read from the catalog later, if anything."""
         if found is None:
             return version
-        newer = relation_version(version.relation, found, version.lsn, self._types)
+        # The rows that were decoded before have the protection of that time.
+        newer = relation_version(version.sent, found, version.lsn, self._types, version.protection)
         return version if newer.id == version.id else newer
 
 

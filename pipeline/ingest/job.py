@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
@@ -19,6 +20,7 @@ from pipeline.ingest.continuity import check_server, check_slot, cross_gap, firs
 from pipeline.maintenance.background import JobMaintenance
 from pipeline.maintenance.job_tables import own_candidates
 from pipeline.postgres.binary_format import refuse_unreadable
+from pipeline.postgres.column_rules import refuse_unusable_rules
 from pipeline.postgres.connection import ServerIdentity, connect, identify
 from pipeline.postgres.publication import ensure_publication
 from pipeline.postgres.replication.change_stream import ChangeStream
@@ -59,6 +61,7 @@ def run_ingest(
         publication, _ = ensure_publication(connection, config)
         if config.source.protocol.binary:
             refuse_unreadable(connection, publication)
+        refuse_unusable_rules(connection, config, publication.tables)
         source = {
             "slot": config.source.slot,
             "system_identifier": identity.system_identifier,
@@ -84,12 +87,17 @@ def run_ingest(
                 if config.source.lost_slot == "stop":
                     raise
                 offset = cross_gap(connection, config, writer, offset, str(gap))
+        protection = ColumnProtection(config, bronze.source_relations().values())
+        if protection.is_configured:
+            bronze.refuse_unprotected()
         writer.force_logs()  # the stream reports the offset as soon as it runs
         stream = _start_stream(config, identity, offset, stop)
         try:
             summary = IngestSummary(config.pipeline, config.source.slot, offset)
             state = CaptureState()
-            copier = CopyCoordinator(config, writer, identity, summary, state, is_continuous=target is None)
+            copier = CopyCoordinator(
+                config, writer, identity, summary, state, protection, is_continuous=target is None
+            )
             capture = Capture(
                 config,
                 writer,
@@ -98,6 +106,7 @@ def run_ingest(
                 summary,
                 copier,
                 state,
+                protection,
                 progress,
                 lambda lsn: _start_stream(config, identity, lsn, stop),
             )

@@ -23,6 +23,7 @@ from pipeline.delta.txn import TxnId
 from pipeline.metadata.events import EventLog
 from pipeline.metadata.misfits import MisfitLog
 from pipeline.metadata.waiting import Waiting
+from pipeline.protected_columns import ProtectedColumn, read_protected
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -33,11 +34,13 @@ _COLUMNS = (
     "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING, "
     "type_oid: BIGINT, type_modifier: INT>>"
 )
+_PROTECTED = "ARRAY<STRUCT<name: STRING, configured_name: STRING, attribute_number: INT, rule: STRING>>"
 TABLES = (
     "schema_name STRING, table_name STRING, path STRING, relation_id BIGINT, "
     f"columns {_COLUMNS}, updated_at TIMESTAMP, "
     f"successor STRUCT<relation_id: BIGINT, columns: {_COLUMNS}, app_id: STRING, lsn: BIGINT, "
-    "mode: STRING>, copy_id BIGINT, metadata_columns ARRAY<STRING>, mode STRING"
+    f"mode: STRING, protected: {_PROTECTED}>, copy_id BIGINT, metadata_columns ARRAY<STRING>, mode STRING, "
+    f"protected {_PROTECTED}"
 )
 
 
@@ -67,6 +70,7 @@ class Successor:
     txn: TxnId
     lsn: LSN
     mode: str = "mirror"
+    protected: tuple[ProtectedColumn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class RegisteredTable:
 
     `relation_id` is the oid of the source table whose rows it shows, `copy_id` the table copy that it started
     from. `metadata_columns` are the physical names of pgdelta's own columns, in the order of its `mode`.
+    `protected` are the columns of the source that are left out, hashed or masked in its rows.
     """
 
     schema_name: str
@@ -86,6 +91,7 @@ class RegisteredTable:
     copy_id: int | None = None
     metadata_columns: tuple[str, ...] = ()
     mode: str = "mirror"
+    protected: tuple[ProtectedColumn, ...] = ()
 
     @property
     def name(self) -> TableName:
@@ -179,14 +185,21 @@ def _registered_table(row: Mapping[str, Any]) -> RegisteredTable:
         row["copy_id"],
         tuple(row["metadata_columns"]),
         row.get("mode") or "mirror",
+        read_protected(row.get("protected")),
     )
 
 
 def _successor(row: Mapping[str, Any]) -> Successor:
     txn = TxnId.parse(row["app_id"])
     assert txn is not None, row["app_id"]
-    mode = row.get("mode") or "mirror"
-    return Successor(row["relation_id"], _columns(row["columns"]), txn, LSN(row["lsn"]), mode)
+    return Successor(
+        row["relation_id"],
+        _columns(row["columns"]),
+        txn,
+        LSN(row["lsn"]),
+        row.get("mode") or "mirror",
+        read_protected(row.get("protected")),
+    )
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:

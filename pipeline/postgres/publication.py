@@ -10,8 +10,8 @@ table is published by its root.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -56,6 +56,12 @@ class PublishedTable:
     def name(self) -> TableName:
         """Schema and table."""
         return TableName(self.relation.namespace, self.relation.name)
+
+    def with_columns(self, positions: Sequence[int]) -> PublishedTable:
+        """Return the table with some of its columns."""
+        columns = tuple(self.relation.columns[i] for i in positions)
+        nullable = tuple(self.nullable[i] for i in positions)
+        return replace(self, relation=replace(self.relation, columns=columns), nullable=nullable)
 
     @property
     def pages(self) -> int:
@@ -140,8 +146,8 @@ LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.i
 WHERE c.oid = %(oid)s::bigint::oid AND {is_published}
 ORDER BY a.attnum
 """
-# The key columns of an index, without INCLUDE columns.
-_KEY_COLUMNS = {
+#: The key columns of an index, without INCLUDE columns.
+KEY_COLUMNS = {
     11: "(i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1]",
     10: "i.indkey::pg_catalog.int2[]",
 }
@@ -167,7 +173,7 @@ def describe_published(connection: Connection, publication: str, name: TableName
     version = connection.info.server_version
     parameters: dict[str, object] = {"publication": publication, "schema": name.schema, "table": name.table}
     is_published, key, not_null = (
-        for_server(connection, each) for each in (IS_PUBLISHED, _KEY_COLUMNS, NOT_NULL)
+        for_server(connection, each) for each in (IS_PUBLISHED, KEY_COLUMNS, NOT_NULL)
     )
     row_filter = "p.rowfilter::text" if version >= 150000 else "NULL::text"
     try:

@@ -232,6 +232,7 @@ class BatchWriter:
             copy_id=copy.id if copy else copy_before,
             metadata_columns=metadata_columns,
             mode=self._rule.mode,
+            protected=evolution.recorded.protected,
         )
         names = {c.physical_name: c.name for c in registered.columns} if registered else {}
         before = replace(
@@ -240,8 +241,10 @@ class BatchWriter:
         if copy and copy.key_ranges:
             before = replace(before, copy_id=copy_before)
         if registered and registered.relation_id != oid:
-            first = plan.writes[0]
-            successor = Successor(oid, after.columns, first.commit.txn, first.commit.lsn, after.mode)
+            first_commit = plan.writes[0].commit
+            successor = Successor(
+                oid, after.columns, first_commit.txn, first_commit.lsn, after.mode, after.protected
+            )
             before = replace(registered, successor=successor, metadata_columns=after.metadata_columns)
         return before, after
 
@@ -435,6 +438,7 @@ class BatchWriter:
             columns=successor.columns,
             successor=None,
             mode=successor.mode,
+            protected=successor.protected,
             # A rebuild that ended early could not register the physical names.
             metadata_columns=registered.metadata_columns if has_physical_names else (),
         )

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from pipeline.bronze.relations import PostgresType, SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
+from pipeline.protected_columns import ProtectedColumn
 from pipeline.silver.schema_operations import RenameColumn
 from pipeline.silver.types import silver_type
 
@@ -36,13 +37,14 @@ class SilverColumns:
 
     `numbers` has the columns under silver's names. `source_names` has those that the source named differently
     in the version whose rows silver shows. `types` are those of the last version's columns, as far as
-    registered.
+    registered. `protected` are those that are left out, hashed or masked in the rows.
     """
 
     relation_id: int
     numbers: Mapping[str, int | None]
     source_names: Mapping[str, int | None] = field(default_factory=dict)
     types: Mapping[str, PostgresType] = field(default_factory=dict)
+    protected: tuple[ProtectedColumn, ...] = ()
 
     def after(self, relation: SourceRelation) -> SilverColumns:
         """Return the columns once silver has followed a version; what its catalog lacked stays as it was."""
@@ -54,7 +56,7 @@ class SilverColumns:
             types[column.name] = column.type
             if not column.is_type_known and column.name in self.types:
                 types[column.name] = self.types[column.name]
-        return SilverColumns(relation.oid, numbers, types=types)
+        return SilverColumns(relation.oid, numbers, types=types, protected=relation.protected)
 
     def renamed(self, renames: Sequence[RenameColumn]) -> SilverColumns:
         """Return the columns under their new names."""

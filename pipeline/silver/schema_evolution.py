@@ -14,6 +14,7 @@ from dataclasses import replace
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SUFFIX, SilverColumns, sidecars
+from pipeline.silver.protection_changes import changed_rule, rule_notes
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -23,6 +24,7 @@ from pipeline.silver.schema_operations import (
     NeedsResync,
     Operation,
     RenameColumn,
+    RuleNote,
     SchemaNote,
     WidenColumn,
 )
@@ -98,10 +100,15 @@ def plan_evolution(
         return [hold]
     if silver is None:
         columns = [(c.name, silver_type(c, rule.types.get(c.name))) for c in relation.columns]
-        return [CreateTable((*columns, *((name, STRING) for name in texts)))]
+        notes = [RuleNote(text) for text in rule_notes((), relation)]
+        return [CreateTable((*columns, *((name, STRING) for name in texts))), *notes]
     # A table that was created again under its name has new attribute numbers.
     before = recorded if recorded is not None and recorded.relation_id == relation.oid else None
     operations: list[Operation] = []
+    if before is not None and (change := changed_rule(before.protected, before.numbers, relation)):
+        action = f"Run {relation.name.command('resync')}, which copies all rows under the new rules."
+        return [_hold(relation, change, action, kind="resync")]
+    operations += [RuleNote(text) for text in rule_notes(before.protected if before else (), relation)]
     if before is not None and relation.is_in_catalog and rule.dropped_columns == "drop":
         dropped = before.numbers.keys() - {column.name for column in relation.columns}
         operations += [DropColumn(name) for name in before.numbers if name in dropped and name in silver]
@@ -220,8 +227,9 @@ def _await_copy(relation: SourceRelation, change: str) -> NeedsResync:
     )
 
 
-def _hold(relation: SourceRelation, reason: str, action: str) -> Hold:
+def _hold(relation: SourceRelation, reason: str, action: str, kind: str = "held") -> Hold:
     return Hold(
         f"Table {relation.name} is held: {reason}. {action} Until then silver keeps the table as it was "
-        "before this change, and bronze keeps the changes that follow."
+        "before this change, and bronze keeps the changes that follow.",
+        kind,
     )

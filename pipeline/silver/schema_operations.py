@@ -2,8 +2,7 @@
 
 `schema_evolution` plans them from relation versions alone, `SchemaWriter` carries them out by running
 `statements`, and `pgdelta plan` prints the same. `features` are the table features that readers need
-afterwards. `Hold`, `NeedsResync`, `NeedsRebuild` and `SchemaNote` change no
-column.
+afterwards. `Hold`, `NeedsResync`, `NeedsRebuild`, `RuleNote` and `SchemaNote` change no column.
 """
 
 from collections.abc import Sequence
@@ -203,7 +202,7 @@ class Hold:
     """Hold the table before the relation version that silver cannot follow."""
 
     sentence: str
-    kind: str = "held"
+    kind: str = "held"  # or resync
     loses: None = None
     features: tuple[Feature, ...] = ()
 
@@ -222,6 +221,22 @@ class NeedsResync(Hold):
 
     def cost(self, rows: int, changes: int) -> str:
         return f"the table is copied again, {rows} rows are replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleNote:
+    """Record that a rule for columns names no column of the table, or one under its former name."""
+
+    sentence: str
+    kind: str = "evolved"
+    loses: None = None
+    features: tuple[Feature, ...] = ()
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        return ()
+
+    def cost(self, rows: int, changes: int) -> str:
+        return _METADATA_ONLY
 
 
 @dataclass(frozen=True, slots=True)

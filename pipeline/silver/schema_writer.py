@@ -317,6 +317,7 @@ class SchemaWriter:
                 for c, name in columns.items()
                 if c.type_oid is not None and c.type_modifier is not None
             },
+            registered.protected,
         )
 
     def _with_metadata(self, operation: CreateTable, source_names: Collection[str]) -> CreateTable:

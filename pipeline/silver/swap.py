@@ -105,7 +105,7 @@ def swap_in(
     entry = replace(entry, path=table.path)
     # The physical names of the new columns are only known once they are written.
     unnamed = tuple(replace(column, physical_name="") for column in entry.columns)
-    successor = Successor(entry.relation_id, unnamed, commit.txn, commit.lsn, entry.mode)
+    successor = Successor(entry.relation_id, unnamed, commit.txn, commit.lsn, entry.mode, entry.protected)
     before = registered or replace(entry, columns=(), copy_id=None, metadata_columns=())
     records.tables.register(replace(before, successor=successor))
     with crash_step(CrashStep.SWAP_TABLE):

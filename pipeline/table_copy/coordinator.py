@@ -16,6 +16,7 @@ from contextlib import closing
 
 from pipeline.bronze.copies import CopyRow, abandoned_row, complete_row, reading_row
 from pipeline.bronze.copy_states import CopyHistory
+from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.staged_files import COPIES, StagingFolder
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Config
@@ -49,6 +50,7 @@ class CopyCoordinator:
         identity: ServerIdentity,
         summary: IngestSummary,
         state: CaptureState,
+        protection: ColumnProtection,
         *,
         is_continuous: bool,
     ) -> None:
@@ -58,6 +60,7 @@ class CopyCoordinator:
         self._bronze = writer.bronze
         self._summary = summary
         self._state = state
+        self._protection = protection
         self._is_continuous = is_continuous
         self._recorded_at = 0.0
         self._thread = threading.Thread(target=self._run, name="copier", daemon=True)
@@ -167,7 +170,9 @@ class CopyCoordinator:
         """Describe the tables as the snapshot has them, and record what will be read."""
         tables: list[TableCopy] = []
         with keeper.reading() as connection:
-            planner = CopyPlanner(self._bronze, history, connection, keeper.snapshot, self._config)
+            planner = CopyPlanner(
+                self._bronze, history, connection, keeper.snapshot, self._config, self._protection
+            )
             for name, candidate in candidates.items():
                 progress = self._summary.copies[name] = CopyProgress()
                 try:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pipeline.bronze.copies import CopyRow, abandoned_row
 from pipeline.bronze.copy_states import READING, Chunk, CopyHistory, CopyState, Gap, SnapshotChunks
 from pipeline.bronze.log import Bronze
+from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import RelationVersion, relation_version
 from pipeline.config.config import Config
 from pipeline.key_ranges import describe_unusable
@@ -41,6 +42,7 @@ class CopyPlanner:
         connection: Connection,
         snapshot: Snapshot,
         config: Config,
+        protection: ColumnProtection,
     ) -> None:
         """Describe tables over `connection`, a session under the snapshot, which may end after that."""
         self.abandoned: list[CopyRow] = []
@@ -49,6 +51,7 @@ class CopyPlanner:
         self._connection = connection
         self._snapshot = snapshot
         self._publication = config.source.publication
+        self._protection = protection
         self._chunk_bytes = config.source.copying.range_size
         self._next_id = history.next_id()
         self._memberships = list_published(connection, self._publication)
@@ -57,7 +60,10 @@ class CopyPlanner:
         """Return what is to be read of a table; raise SourceError if it cannot be described."""
         table = describe_published(self._connection, self._publication, name)
         catalog = read_relation(self._connection, table.relation)
-        version = relation_version(table.relation, catalog, self._snapshot.lsn)
+        protection = self._protection.protect(table.relation, catalog)
+        version = relation_version(table.relation, catalog, self._snapshot.lsn, protection=protection)
+        if protection is not None:
+            table = table.with_columns(protection.kept)
         membership = self._memberships[name].entry if name in self._memberships else None
         planned = self._plan_rest(name, candidate, table, version, membership)
         if planned is None:
@@ -112,6 +118,8 @@ class CopyPlanner:
     ) -> KeyCondition | None:
         """Return the condition for the requested keys; None if all rows are to be copied."""
         names, types = version.key
+        if version.protection is not None and version.protection.hashes_key(version.sent):
+            return None
         if not candidate.key_ranges or describe_unusable(types, candidate.key_ranges):
             return None
         keys = key_condition(names, types, candidate.key_ranges)

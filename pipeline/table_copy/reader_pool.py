@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.bronze.columnar.tuples import decode_copied
+from pipeline.bronze.columnar.decode import decode_copied
+from pipeline.bronze.columnar.protected_values import row_rules
 from pipeline.bronze.copy_states import Chunk, CopyState, SnapshotChunks
 from pipeline.bronze.relations import RelationVersion
 from pipeline.bronze.schema import CHANGES
@@ -324,8 +325,9 @@ class CopySpool:
 def block_table(block: Block, header: CopyHeader, first_ordinal: int) -> pa.Table:
     """Return the rows of a block as `bronze/changes` has them."""
     width = len(header.version.relation.columns)
-    new, raw = decode_copied(block, width)
-    count, relation = block.row_count, header.version.relation
+    count, relation, protection = block.row_count, header.version.relation, header.version.protection
+    of_row = np.zeros(count, np.int32)
+    new, raw = decode_copied(block, width, row_rules(of_row, [protection and protection.of_kept()]))
     columns: dict[str, pa.Array] = {
         "ordinal": pa.array(np.arange(first_ordinal, first_ordinal + count)),
         "new": new,

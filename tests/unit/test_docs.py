@@ -164,7 +164,8 @@ def test_examples_of_the_configuration_are_valid(page: Path, text: str, tmp_path
     if "pipeline:" not in text:
         text = f"pipeline: shop\n{text}"
     (tmp_path / "pipeline.yaml").write_text(text, encoding="utf-8")
-    assert load_config(tmp_path / "pipeline.yaml", {"PGDELTA_CONNINFO": "dbname=shop"}).pipeline == "shop"
+    environ = {"PGDELTA_CONNINFO": "dbname=shop", "PGDELTA_HASH_KEY": "0123456789abcdef"}
+    assert load_config(tmp_path / "pipeline.yaml", environ).pipeline == "shop"
 
 
 def test_the_table_of_decisions_is_the_code_s() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.bronze.columnar.binary import NOT_REQUESTED, RowTypes, convert_to_text
+from pipeline.bronze.columnar.protected_values import RowRules, protect_tuples
 from pipeline.bronze.columnar.tuples import (
     BINARY,
     NULL,
@@ -25,10 +26,13 @@ from pipeline.bronze.columnar.tuples import (
     Octets,
     Tuples,
     cell_lists,
+    contiguous_lists,
     letters,
+    read_block,
     unchanged_toast_positions,
 )
 from pipeline.errors import ProtocolError
+from pipeline.postgres.snapshot.read_table import Block
 from pipeline.protocol.decode import decode
 from pipeline.protocol.messages import Binary, Delete, Insert, Message, Update
 
@@ -60,12 +64,14 @@ def decode_rows(
     *,
     in_stream: bool = False,
     row_types: RowTypes | None = None,
+    row_rules: RowRules | None = None,
 ) -> RowColumns:
     """Decode Insert, Update and Delete messages; raise ProtocolError for the first malformed one.
 
     `widths` are the column counts of the rows' relations: every tuple, a key too, has as many. `name_of`
     gives the words for a row in the error. Messages of a streamed transaction carry the xid that wrote them.
-    If values may be in binary format, `row_types` and `widths` are needed.
+    If values may be in binary format, `row_types` and `widths` are needed. `row_rules` are those of columns
+    that are left out, hashed or masked.
     """
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     ends = np.cumsum(lengths)
@@ -74,9 +80,18 @@ def decode_rows(
     buffer = b"".join((*messages, b"\0" * 8))
     octets = np.frombuffer(buffer, np.uint8)
     try:
-        return _decode(buffer, octets, starts, ends, widths, _XID_SIZE if in_stream else 0, row_types)
+        xid_size = _XID_SIZE if in_stream else 0
+        return _decode(buffer, octets, starts, ends, widths, xid_size, row_types, row_rules)
     except Malformed:
         raise _first_fault(messages, widths, name_of, in_stream, row_types) from None
+
+
+def decode_copied(block: Block, width: int, row_rules: RowRules | None = None) -> tuple[pa.Array, pa.Array]:
+    """Return the rows of a block as lists of text, those that are not UTF-8 also as lists of raw bytes."""
+    octets, tuples = read_block(block, width)
+    if row_rules is None:
+        return contiguous_lists(octets, tuples)
+    return cell_lists(*protect_tuples(octets, tuples, row_rules))
 
 
 def _first_fault(
@@ -126,6 +141,7 @@ def _decode(
     widths: Ints | None,
     xid_size: int,
     row_types: RowTypes | None,
+    row_rules: RowRules | None,
 ) -> RowColumns:
     first_tag = _FIRST_TAG + xid_size
     _require(starts + first_tag < ends)
@@ -145,8 +161,13 @@ def _decode(
     cursor = cursor + follows
     new, cursor = _read_tuples(octets, cursor, ends, op != DELETE, widths)
     _require(cursor == ends)
-    old_cells, raw_old = cell_lists(convert_to_text(buffer, octets, old, row_types), old)
-    new_cells, raw_new = cell_lists(convert_to_text(buffer, octets, new, row_types), new)
+    old_octets = convert_to_text(buffer, octets, old, row_types)
+    new_octets = convert_to_text(buffer, octets, new, row_types)
+    if row_rules is not None:
+        old_octets, old = protect_tuples(old_octets, old, row_rules)
+        new_octets, new = protect_tuples(new_octets, new, row_rules)
+    old_cells, raw_old = cell_lists(old_octets, old)
+    new_cells, raw_new = cell_lists(new_octets, new)
     return RowColumns(
         op=letters(op),
         subxid=_u32(octets, starts + 1) if xid_size else None,

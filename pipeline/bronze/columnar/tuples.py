@@ -163,12 +163,18 @@ def letters(octets: Octets, present: Bools | None = None) -> pa.Array:
 _NULL_MARK, _VALUE_END = ord(NULL_MARK), ord(VALUE_END)  # the mark of a row's end has the code between them
 
 
-def decode_copied(block: Block, width: int) -> tuple[pa.Array, pa.Array]:
-    """Return the rows of a block as lists of text, those that are not UTF-8 also as lists of raw bytes."""
+def read_block(block: Block, width: int) -> tuple[Octets, Tuples]:
+    """Return the values of a block one after the other, and its rows, whose cells are in their order."""
     return _decode_text(block, width) if block.rows is None else _decode_rows(block.rows, width)
 
 
-def _decode_text(block: Block, width: int) -> tuple[pa.Array, pa.Array]:
+def contiguous_lists(octets: Octets, tuples: Tuples) -> tuple[pa.Array, pa.Array]:
+    """Return tuples like `cell_lists`, given their values one after the other."""
+    ends = np.concatenate(([0], np.cumsum(tuples.lengths)))
+    return text_lists(octets, ends.astype(np.int32), tuples)
+
+
+def _decode_text(block: Block, width: int) -> tuple[Octets, Tuples]:
     octets = np.frombuffer(block.text, np.uint8)
     is_mark = (octets >= _NULL_MARK) & (octets <= _VALUE_END)
     marks = np.flatnonzero(is_mark)
@@ -183,10 +189,10 @@ def _decode_text(block: Block, width: int) -> tuple[pa.Array, pa.Array]:
     is_null = kinds_of_marks == _NULL_MARK
     kinds[np.cumsum(ends)[is_null]] = NULL
     tuples = _tuples(block.row_count, width, kinds, np.diff(offsets))
-    return text_lists(octets[~is_mark], offsets.astype(np.int32), tuples)
+    return octets[~is_mark], tuples
 
 
-def _decode_rows(rows: Sequence[Sequence[bytes | None]], width: int) -> tuple[pa.Array, pa.Array]:
+def _decode_rows(rows: Sequence[Sequence[bytes | None]], width: int) -> tuple[Octets, Tuples]:
     values = [value for row in rows for value in row]
     lengths = np.fromiter((0 if v is None else len(v) for v in values), np.int64, len(values))
     kinds = np.fromiter((NULL if v is None else TEXT for v in values), np.uint8, len(values))
@@ -194,9 +200,10 @@ def _decode_rows(rows: Sequence[Sequence[bytes | None]], width: int) -> tuple[pa
     if offsets[-1] > np.iinfo(np.int32).max:
         raise too_long()
     data = b"".join(value for value in values if value is not None)
-    return text_lists(data, offsets.astype(np.int32), _tuples(len(rows), width, kinds, lengths))
+    return np.frombuffer(data, np.uint8), _tuples(len(rows), width, kinds, lengths)
 
 
 def _tuples(count: int, width: int, kinds: Octets, lengths: Ints) -> Tuples:
     offsets = np.arange(count + 1, dtype=np.int64) * width
-    return Tuples(np.ones(count, np.bool_), offsets, kinds, np.zeros(0, np.int64), lengths)
+    starts = np.cumsum(lengths) - lengths
+    return Tuples(np.ones(count, np.bool_), offsets, kinds, starts, lengths)

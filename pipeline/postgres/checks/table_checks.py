@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pipeline.config.config import Config
 from pipeline.postgres.binary_format import UNREADABLE_FIX, find_unreadable, unreadable_sentence
+from pipeline.postgres.column_rules import find_unusable_rules
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.publication import (
     Publication,
@@ -60,6 +61,15 @@ def check_tables(connection: Connection, config: Config, publication: Publicatio
     tables = set(list_configured(connection, config)) if publication is None else set(publication.tables)
     yield from _check_identities(connection, publication, tables)
     yield from _check_columns(connection, config, tables)
+    if any(rule.columns for rule in config.tables):
+        faults = list(find_unusable_rules(connection, config, tables))
+        yield decide(
+            "protected columns",
+            not faults,
+            passed="No column of a key is excluded or masked.",
+            failed=faults[0] if faults else "",
+            fix="Hash the column instead, or remove the rule.",
+        )
     if config.tables and publication is not None:
         yield from _check_unmatched(config, tables)
     if config.source.protocol.binary:
@@ -131,7 +141,11 @@ GROUP BY 1, 2
 
 def _check_columns(connection: Connection, config: Config, tables: set[TableName]) -> Iterator[Check]:
     """Yield whether the columns that rules name exist in their tables, if rules name any."""
-    missing = {(rule.source, name) for rule in config.tables for name in (*rule.types, *rule.misfits)}
+    missing = {
+        (rule.source, name)
+        for rule in config.tables
+        for name in (*rule.types, *rule.misfits, *rule.columns.names)
+    }
     if not missing:
         return
     for schema, table, columns in connection.execute(_COLUMNS).fetchall():
@@ -144,7 +158,7 @@ def _check_columns(connection: Connection, config: Config, tables: set[TableName
         "configured columns",
         not missing,
         passed="Every column that the configuration names exists.",
-        failed=f"No table has these columns, which tables[].types or misfits name: {named}.",
+        failed=f"No table has these columns, which tables[].types, misfits or columns name: {named}.",
         fix="Correct their names, which are case-sensitive; use the new name of a renamed column.",
     )
 

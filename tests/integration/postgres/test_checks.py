@@ -230,4 +230,4 @@ def test_a_column_that_only_the_configuration_has_is_found(database: Database) -
     wrong = replace(rule, types={"price": "DECIMAL(20,4)"}, misfits={"day": "error"})
     check = find(replace(config, tables=(wrong,)), "configured columns")
     assert not check.ok
-    assert check.sentence.endswith("misfits name: day of public.*, price of public.*.")
+    assert check.sentence.endswith("misfits or columns name: day of public.*, price of public.*.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pipeline.bronze.protection import ColumnProtection
 from pipeline.config.config import Config, Protocol
 from pipeline.postgres.connection import connect, identify
 from pipeline.protocol.lsn import LSN
@@ -72,6 +73,7 @@ def run(config: Config, root: Path, position: LSN, **options: Any) -> tuple[Land
             summary,
             cast("Any", copier),
             CaptureState(),
+            ColumnProtection(config),
             None,
             lambda lsn: stream,
         )

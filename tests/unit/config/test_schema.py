@@ -47,7 +47,8 @@ def file_with(path: Path_, value: object) -> dict[str, Any]:
         else:
             nested = {part: nested}
     assert isinstance(nested, dict)
-    return {"pipeline": "shop", **nested}
+    needed = {"source": {"hash_key": "${PGDELTA_HASH_KEY}"}} if "hash" in path else {}
+    return {"pipeline": "shop", **needed, **nested}
 
 
 def loads(folder: Path, content: dict[str, Any]) -> bool:
@@ -55,7 +56,7 @@ def loads(folder: Path, content: dict[str, Any]) -> bool:
     file = folder / "c.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
     try:
-        load_config(file, {"NAME": "shop"})
+        load_config(file, {"NAME": "shop", "PGDELTA_HASH_KEY": "0123456789abcdef"})
     except ConfigError:
         return False
     return True

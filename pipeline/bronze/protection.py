@@ -1,0 +1,299 @@
+"""Which columns of a table are kept out of the lake, hashed or masked, and what bronze records of it. Pure.
+
+A rule names a column as the configuration does. It follows the column through renames, by its attribute
+number, and a table by its oid: a renamed column or table never becomes plain. If the catalog does not say
+which column was renamed, every column with a new name may be it and has its rule. The values themselves are
+replaced in `columnar/protected_values.py`, before anything is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pipeline.bronze.schema import storable
+from pipeline.config.config import Config
+from pipeline.config.tables import LAST4, ColumnRules
+from pipeline.errors import ConfigError
+from pipeline.protected_columns import (
+    EXCLUDE,
+    HMAC_SHA256,
+    LAST4_MASK,
+    MISSING,
+    NULL_MASK,
+    TEXT_MASK,
+    ProtectedColumn,
+)
+from pipeline.protocol.messages import Column, Relation
+from pipeline.table_name import TableName
+
+if TYPE_CHECKING:
+    from pipeline.bronze.relations import SourceRelation
+    from pipeline.postgres.catalog import CatalogColumn, CatalogRelation
+
+_TEXT_OID = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """The rule of each column of a relation as the server sends it, None for a plain one."""
+
+    rules: tuple[str | None, ...]
+    columns: tuple[ProtectedColumn, ...]
+    key: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no column of the relation has a rule."""
+        return not any(self.rules)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The positions of the columns that are captured."""
+        return tuple(i for i, rule in enumerate(self.rules) if rule != EXCLUDE)
+
+    def of_kept(self) -> Protection:
+        """Return the protection of rows that were read without the columns that are left out."""
+        return replace(self, rules=tuple(self.rules[i] for i in self.kept))
+
+    def hashes_key(self, sent: Relation) -> bool:
+        """Return whether a column of the key is hashed."""
+        return any(c.is_key and rule for c, rule in zip(sent.columns, self.rules, strict=True))
+
+    def relation(self, sent: Relation) -> Relation:
+        """Return the relation as bronze has it."""
+        columns = tuple(_column(sent.columns[i], self.rules[i]) for i in self.kept)
+        return replace(sent, columns=columns)
+
+    def catalog(self, sent: Relation, found: CatalogRelation | None) -> CatalogRelation | None:
+        """Return what the catalog has of the columns that bronze has."""
+        if found is None:
+            return None
+        names = {sent.columns[i].name for i in self.kept}
+        key = found.primary_key if names.issuperset(found.primary_key) else ()
+        columns = tuple(_catalog_column(found.columns[i], self.rules[i], self.key) for i in self.kept)
+        return replace(found, columns=columns, primary_key=key)
+
+
+def protected_text(value: bytes, rule: str, key: bytes) -> bytes | None:
+    """Return what replaces a value, which is not NULL; None for NULL."""
+    if rule.startswith(HMAC_SHA256):
+        return hmac.digest(key, value, "sha256").hex().encode()
+    if rule == NULL_MASK:
+        return None
+    if rule == LAST4_MASK:
+        return mask_all_but_last4(value.decode("utf-8", "surrogateescape")).encode()
+    assert rule.startswith(TEXT_MASK), rule
+    return rule.removeprefix(TEXT_MASK).encode()
+
+
+def mask_all_but_last4(text: str) -> str:
+    """Return four asterisks and the last four characters; of a text of less than eight the asterisks."""
+    return "****" + (storable(text[-4:]) if len(text) >= 8 else "")
+
+
+def is_text(rule: str | None) -> bool:
+    """Return whether values with a rule are texts, whatever the type of the column."""
+    return rule is not None and rule != NULL_MASK
+
+
+def _column(sent: Column, rule: str | None) -> Column:
+    return replace(sent, type_oid=_TEXT_OID, type_modifier=-1) if is_text(rule) else sent
+
+
+def _catalog_column(found: CatalogColumn, rule: str | None, key: bytes) -> CatalogColumn:
+    if rule is None:
+        return found
+    value = found.missing_value
+    if value is not None:
+        made = protected_text(value.encode("utf-8", "surrogateescape"), rule, key)
+        value = None if made is None else made.decode()
+    found = replace(found, missing_value=value, has_missing=value is not None, not_null=False)
+    if rule == NULL_MASK:
+        return replace(found, has_default=False)
+    return replace(
+        found,
+        type_schema="pg_catalog",
+        type_name="text",
+        type_kind="b",
+        base_oid=_TEXT_OID,
+        base_modifier=-1,
+        element_oid=None,
+        element_kind=None,
+        element_base_oid=None,
+        output="textout",
+    )
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a table with rules: the name that they were found by, and its columns."""
+
+    name: TableName
+    names: set[str] = field(default_factory=set)  # of all columns in the last version
+    configured: dict[str, str] = field(default_factory=dict)  # by the names of columns with a rule
+    by_number: dict[int, str] = field(default_factory=dict)
+
+
+class ColumnProtection:
+    """Finds the rules of relations; may be shared by threads."""
+
+    def __init__(self, config: Config, recorded: Iterable[SourceRelation] = ()) -> None:
+        """Continue after the versions that are recorded."""
+        self._config = config
+        self._key = (config.source.hash_key or "").encode()
+        self._known: dict[int, _Known] = {}
+        self._lock = threading.Lock()
+        self.is_configured = any(rule.columns for rule in config.tables)
+        for relation in sorted(recorded, key=lambda each: each.lsn) if self.is_configured else ():
+            self._add(relation)
+
+    def rules_of(self, name: TableName) -> ColumnRules | None:
+        """Return the rules for the columns of a table, None if there are none."""
+        rule = self._config.rule_for(name)
+        return rule.columns if rule is not None and rule.columns else None
+
+    def protect(self, relation: Relation, catalog: CatalogRelation | None) -> Protection | None:
+        """Return the protection of a relation, None if no rule concerns it.
+
+        Raises ConfigError if a column of its key is excluded or masked.
+        """
+        if not self.is_configured:
+            return None
+        name = TableName(storable(relation.namespace) or "pg_catalog", storable(relation.name))
+        with self._lock:
+            known = self._known.get(relation.oid)
+            rules = self.rules_of(name)
+            if rules is None and known is not None:
+                name = known.name
+                rules = self.rules_of(name)
+            if rules is None:
+                return None
+            found = self._protection(rules, relation, catalog, known)
+            self._remember(name, relation, found)
+        _refuse_key(rules, relation, found)
+        return found
+
+    def _protection(
+        self,
+        rules: ColumnRules,
+        relation: Relation,
+        catalog: CatalogRelation | None,
+        known: _Known | None,
+    ) -> Protection:
+        names = [storable(column.name) for column in relation.columns]
+        numbers: Sequence[int | None] = catalog.attribute_numbers if catalog else [None] * len(names)
+        configured: dict[int, str] = {}  # by position
+        for i, (name, number) in enumerate(zip(names, numbers, strict=True)):
+            if self.rule_of(rules, name) is not None:
+                configured[i] = name
+            elif known is not None:
+                before = known.by_number.get(number) if number is not None else None
+                before = before or (known.configured.get(name) if number is None else None)
+                before = before or _unnumbered(known, name)
+                if before is not None and self.rule_of(rules, before) is not None:
+                    configured[i] = before
+        if known is not None:
+            lost = self._lost(rules, known, names, numbers, configured)
+            if lost is not None:
+                for i, name in enumerate(names):
+                    if i not in configured and name not in known.names:
+                        configured[i] = lost
+        found = [self.rule_of(rules, configured[i]) if i in configured else None for i in range(len(names))]
+        columns = [
+            ProtectedColumn(names[i], configured[i], numbers[i], str(found[i])) for i in sorted(configured)
+        ]
+        present = {*names, *configured.values()}
+        columns += [ProtectedColumn(None, n, None, MISSING) for n in rules.names if n not in present]
+        return Protection(tuple(found), tuple(columns), self._key)
+
+    def _lost(
+        self,
+        rules: ColumnRules,
+        known: _Known,
+        names: Sequence[str],
+        numbers: Sequence[int | None],
+        configured: Mapping[int, str],
+    ) -> str | None:
+        """Return the rule's name of a column that may have been renamed to any new one, the strictest."""
+        numbered = set(known.by_number.values())
+        gone = [
+            before
+            for name, before in known.configured.items()
+            if name not in names
+            and before not in configured.values()
+            # with numbers on both sides a column that is gone was dropped
+            and not (before in numbered and None not in numbers)
+        ]
+        found = [(rule, name) for name in gone if (rule := self.rule_of(rules, name)) is not None]
+        order = (EXCLUDE, NULL_MASK)
+        return min(found, key=lambda each: (each[0] not in order, each))[1] if found else None
+
+    def rule_of(self, rules: ColumnRules, name: str) -> str | None:
+        """Return the rule of a column by the name that the configuration has for it."""
+        if rules.excludes(name):
+            return EXCLUDE
+        if name in rules.hash:
+            return f"{HMAC_SHA256} {fingerprint(self._key)}"
+        if name in rules.mask:
+            mask = rules.mask[name]
+            if mask is None:
+                return NULL_MASK
+            return LAST4_MASK if mask == LAST4 else TEXT_MASK + mask
+        return None
+
+    def _remember(self, name: TableName, relation: Relation, protection: Protection) -> None:
+        names = [storable(column.name) for column in relation.columns]
+        self._update(relation.oid, name, names, protection.columns)
+
+    def _add(self, relation: SourceRelation) -> None:
+        if not relation.protected:
+            return
+        known = self._known.get(relation.oid)
+        name = relation.name if self.rules_of(relation.name) or known is None else known.name
+        names = [column.name for column in relation.columns]
+        self._update(relation.oid, name, names, relation.protected)
+
+    def _update(
+        self, oid: int, name: TableName, names: Iterable[str], columns: Iterable[ProtectedColumn]
+    ) -> None:
+        known = self._known.setdefault(oid, _Known(name))
+        known.name = name
+        found = [column for column in columns if column.name is not None]
+        known.names = {*names, *(str(column.name) for column in found)}
+        known.configured = {str(column.name): column.configured_name for column in found}
+        for column in found:
+            if column.attribute_number is not None:
+                known.by_number[column.attribute_number] = column.configured_name
+
+
+def _unnumbered(known: _Known, name: str) -> str | None:
+    """Return the configured name of a column whose number was not known."""
+    before = known.configured.get(name)
+    return before if before is not None and before not in known.by_number.values() else None
+
+
+def fingerprint(key: bytes) -> str:
+    """Return eight digits that tell one key from another, and do not give it away."""
+    return hmac.digest(key, b"pgdelta hash_key", "sha256").hex()[:8]
+
+
+def _refuse_key(rules: ColumnRules, relation: Relation, protection: Protection) -> None:
+    """Raise ConfigError if a column of the key is excluded or masked, or no column is left."""
+    configured = {column.name: column.configured_name for column in protection.columns}
+    has_key = relation.replica_identity != "f"
+    for column, rule in zip(relation.columns, protection.rules, strict=True):
+        if has_key and column.is_key and rule is not None and not rule.startswith(HMAC_SHA256):
+            raise ConfigError(rules.key_fault(configured[storable(column.name)], storable(relation.name)))
+    if not protection.kept:
+        raise ConfigError(rules.nothing_left(storable(relation.name)))
+
+
+def digest_of(protection: Protection) -> str:
+    """Return what tells two protections of one shape apart, for the id of a relation version."""
+    parts = repr([(c.name, c.configured_name, c.attribute_number, c.rule) for c in protection.columns])
+    return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,108 @@
+"""Compare the rules of columns that silver's rows were captured with, with those of later rows. Pure.
+
+Bronze keeps what it has, so a table whose rule for a column changed would have values of both rules. Such a
+table needs a resync, which copies all rows under the new rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from pipeline.bronze.protection import ColumnProtection
+from pipeline.bronze.relations import SourceRelation
+from pipeline.config.config import Config
+from pipeline.metadata.registry import RegisteredTable
+from pipeline.protected_columns import EXCLUDE, HMAC_SHA256, MISSING, ProtectedColumn
+
+PLAIN = "none"
+
+
+def changed_rule(
+    before: Sequence[ProtectedColumn], numbers: Mapping[str, int | None], relation: SourceRelation
+) -> str | None:
+    """Return which rule changed, as part of a sentence; None if none did.
+
+    `before` and `numbers` (by name) are the protected columns and all columns of silver's rows. A column that
+    was added or dropped at the source changes no rule.
+    """
+    after = {c.name: c for c in relation.protected if c.rule != MISSING}
+    earlier = [c for c in before if c.rule != MISSING]
+    for column in relation.columns:
+        if column.name not in after and (found := _find(earlier, column.name, column.attribute_number)):
+            return _sentence(column.name, found.rule, PLAIN)
+    for name, new in after.items():
+        found = _find(earlier, str(name), new.attribute_number)
+        if found is None and _is_known(numbers, str(name), new.attribute_number):
+            return _sentence(str(name), PLAIN, new.rule)
+        if found is not None and found.rule != new.rule:
+            return _sentence(str(name), found.rule, new.rule)
+    return None
+
+
+def rule_to_come(config: Config, table: RegisteredTable) -> str | None:
+    """Return which rule the configuration changes for a silver table, as a sentence; None if none."""
+    protection = ColumnProtection(config)
+    rules = protection.rules_of(table.name)
+    protected = [column for column in table.protected if column.rule != MISSING]
+    named = [(c.name, c.attribute_number) for c in table.columns if c.type_oid is not None]
+    named += [(str(c.name), c.attribute_number) for c in protected if c.rule == EXCLUDE]
+    for name, number in named:
+        found = _find(protected, name, number)
+        configured = found.configured_name if found else name
+        wanted = protection.rule_of(rules, configured) if rules else None
+        present = found.rule if found else None
+        if wanted != present:
+            what = _sentence(name, present or PLAIN, wanted or PLAIN)
+            return (
+                f"In the configuration, {what}. Rows in bronze and silver stay as they are, and the next "
+                f"change holds the table. Run {table.name.command('resync')} to copy it under the new rules."
+            )
+    return None
+
+
+def describe_rule(rule: str) -> str:
+    """Return a rule in words."""
+    kind, _, fingerprint = rule.partition(" ")
+    return f"{kind} with the key {fingerprint}" if kind == HMAC_SHA256 else rule
+
+
+def rule_notes(before: Collection[ProtectedColumn], relation: SourceRelation) -> list[str]:
+    """Return sentences about rules that name no column of the table, or one that was renamed."""
+    found = []
+    for column in relation.protected:
+        if column in before:
+            continue
+        if column.rule == MISSING:
+            found.append(
+                f"Table {relation.name} has no column {column.configured_name}, which tables[].columns "
+                "names. Correct the name, which is case-sensitive."
+            )
+        elif column.name != column.configured_name:
+            found.append(
+                f"Column {column.name} has the rule of column {column.configured_name}, from which it was "
+                f"renamed or may have been. Name {column.name} in tables[].columns too."
+            )
+    return found
+
+
+def _find(columns: Sequence[ProtectedColumn], name: str, number: int | None) -> ProtectedColumn | None:
+    """Return the same column by its number or, if one of the two is unknown, by its name."""
+    for column in columns:
+        if number is None or column.attribute_number is None:
+            if column.name == name:
+                return column
+        elif column.attribute_number == number:
+            return column
+    return None
+
+
+def _is_known(numbers: Mapping[str, int | None], name: str, number: int | None) -> bool:
+    if number is not None and number in numbers.values():
+        return True
+    return name in numbers and (number is None or numbers[name] is None)
+
+
+def _sentence(name: str, before: str, after: str) -> str:
+    if after == EXCLUDE:
+        return f"column {name}, whose rule was {describe_rule(before)}, is left out"
+    return f"the rule of column {name} changed from {describe_rule(before)} to {describe_rule(after)}"
