@@ -85,7 +85,8 @@ def run_forget(
     if not bronze.changes.exists() or bronze.captured_offset() is None:
         raise lake.no_match()
     with _stopped_jobs(config, lake):
-        return _Forgetting(bronze, _find_table(bronze, glob)).run(keys, is_dry_run=is_dry_run)
+        forgetting = _Forgetting(bronze, _find_table(bronze, glob), config.source.hash_key)
+        return forgetting.run(keys, is_dry_run=is_dry_run)
 
 
 @contextmanager
@@ -127,8 +128,9 @@ class _Work:
 class _Forgetting:
     """One run, with the locks of both jobs held."""
 
-    def __init__(self, bronze: Bronze, name: TableName) -> None:
+    def __init__(self, bronze: Bronze, name: TableName, hash_key: str | None = None) -> None:
         self._bronze = bronze
+        self._hash_key = hash_key
         self._lake = bronze.lake
         self._root = Path(bronze.lake.local_root or "")
         self._intents = Intents(str(self._root))
@@ -137,6 +139,7 @@ class _Forgetting:
         self._table = plan_table(name, bronze.source_relations().values())
 
     def run(self, keys: Sequence[Sequence[str]], *, is_dry_run: bool) -> ForgetReceipt:
+        keys = self._table.hashed(keys, self._hash_key)
         work = self._plan(keys)
         found = count_rows(self._bronze.changes, work.subject)
         self._check(work, keys, found)

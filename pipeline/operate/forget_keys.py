@@ -14,8 +14,11 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from pipeline.bronze.columnar.protected_values import hash_all
+from pipeline.bronze.protection import fingerprint
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.errors import ConfigError, LakeError
+from pipeline.protected_columns import HMAC_SHA256
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -45,6 +48,26 @@ class ForgottenTable:
     families: tuple[str, ...]
     indexes: Mapping[int, tuple[int, ...]]
     key_names: frozenset[tuple[str, ...]]  # the names that these columns had
+    rules: tuple[str | None, ...] = ()  # of the key's columns, None for plain ones
+
+    def hashed(self, keys: Sequence[Sequence[str]], hash_key: str | None) -> list[list[str]]:
+        """Return keys as bronze has them: hashed where their columns are; raise LakeError for another key."""
+        secret = (hash_key or "").encode()
+        for rule in self.rules:
+            if rule is not None and rule != f"{HMAC_SHA256} {fingerprint(secret)}":
+                raise LakeError(
+                    f"The key of {self.name} is hashed with another source.hash_key. Set the one that its "
+                    f"rows were captured with, then run {self.name.command('forget')} again."
+                )
+        return [
+            [
+                text if rule is None else hash_all([text.encode()], secret).decode()
+                for text, rule in zip(texts, self.rules, strict=True)
+            ]
+            if len(texts) == len(self.rules)
+            else list(texts)
+            for texts in keys
+        ]
 
     def key_of(self, texts: Sequence[str]) -> str:
         """Return the key with these texts, one for each column, however a person or a table spells them.
@@ -108,7 +131,26 @@ def plan_table(name: TableName, relations: Iterable[SourceRelation]) -> Forgotte
         families,
         {version: tuple(index for index, _ in of) for version, of in columns.items()},
         frozenset(tuple(column.name for _, column in of) for of in columns.values()),
+        _rules_of(name, ours, columns),
     )
+
+
+def _rules_of(
+    name: TableName,
+    relations: Iterable[SourceRelation],
+    columns: Mapping[int, list[tuple[int, SourceColumn]]],
+) -> tuple[str | None, ...]:
+    """Return the rules of the key's columns; raise LakeError if they changed."""
+    found = set()
+    for relation in relations:
+        rules = {column.name: column.rule for column in relation.protected}
+        found.add(tuple(rules.get(column.name) for _, column in columns[relation.version]))
+    if len(found) > 1:
+        raise LakeError(
+            f"The rule for the key of {name} changed, so bronze has a row under several keys. Start over "
+            "with a new storage.root, or let bronze.retention remove the older changes."
+        )
+    return found.pop()
 
 
 def _columns_of(

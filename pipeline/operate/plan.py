@@ -5,7 +5,7 @@ The decisions are those of `apply`; nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from pipeline.errors import report_error
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
+from pipeline.silver.protection_changes import rule_to_come
 from pipeline.silver.range_plan import RangePlan
 from pipeline.silver.schema_operations import CreateTable, NeedsRebuild, Operation, RenameColumn
 from pipeline.silver.writer_choice import Choice
@@ -47,8 +48,25 @@ def make_plan(
             found.append(stopped_table(table.facts, table.decision))
         elif table.step.writes and pending is not None:
             found.append(_table(applier, pending, name, has_sql=shows_sql))
+    found = _with_rules_to_come(config, applier, found, matches)
     captured_offset = pending.end.lsn if pending is not None else _captured_lsn(applier)
     return Plan(config.pipeline, captured_offset, tuple(found), has_details, shows_sql)
+
+
+def _with_rules_to_come(
+    config: Config, applier: Applier, planned: Sequence[TablePlan], matches: Callable[[TableName], bool]
+) -> list[TablePlan]:
+    """Return the plans with the rules for columns that the configuration changes."""
+    found = {table.name: table for table in planned}
+    for name, registered in applier.records.tables.read().items():
+        if not matches(name) or config.rule_for(name) is None:
+            continue
+        if (sentence := rule_to_come(config, registered)) is not None:
+            plan = found.get(name, TablePlan(name, INVALID, {}))
+            if not any(step.holds for step in plan.steps):
+                step = PlanStep(plan.after, sentence, "no data is written until then")
+                found[name] = replace(plan, steps=(step, *plan.steps))
+    return list(found.values())
 
 
 def _captured_lsn(applier: Applier) -> LSN:

@@ -112,6 +112,8 @@ def _check_key_ranges(
     relations = [r for r in bronze.source_relations().values() if (r.schema_name, r.table_name) == name]
     relation = max(relations, key=lambda r: r.lsn)
     fault = describe_unusable(relation.key_types, key_ranges)
+    if any(column.name in relation.key for column in relation.protected):
+        fault = "a column of its key is hashed, and the request would contain the value"
     if fault is None:
         with connect(config.source.conninfo, application_name="pgdelta resync") as source:
             if not accepts_keys(source, name, key_condition(relation.key, relation.key_types, key_ranges)):

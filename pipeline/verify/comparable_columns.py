@@ -12,6 +12,7 @@ from pipeline.config.tables import TableRule
 from pipeline.metadata.registry import RegisteredColumn
 from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.hashed_rows import Form, HashedColumns
+from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.messages import Relation
 from pipeline.silver.column_mapping import SUFFIX
 from pipeline.silver.comparable_text import delimiter_of, form_of
@@ -43,17 +44,27 @@ def plan_comparison(
     rule: TableRule,
     *,
     is_ascii: bool,
+    protected: Sequence[ProtectedColumn] = (),
 ) -> ComparableColumns:
-    """Return what can be compared; `is_ascii` if the database has no encoding of its texts."""
+    """Return what can be compared; `is_ascii` if the database has no encoding of its texts.
+
+    `protected` are the columns whose values silver does not have: they are left out.
+    """
     columns: list[tuple[str, Form]] = []
     silver: list[SilverColumn] = []
     skipped: dict[str, str] = {}
     pairs = _with_fields(source_columns(relation, catalog), registered, fields)
     key = [c.name for c in relation.columns if c.is_key and relation.replica_identity != "f"]
     types = dict(fields.values())
+    rules = {number: each.rule for each in protected if (number := each.attribute_number) is not None}
+    rules_by_name = {each.name: each.rule for each in protected if each.attribute_number is None}
     for column, field in pairs:
-        if field is None:
+        found = rules.get(column.attribute_number or 0) or rules_by_name.get(column.name)
+        if found is not None:
+            skipped[column.name] = f"its values are not in the lake (tables[].columns: {found.split()[0]})"
+        elif field is None:
             skipped[column.name] = "silver does not have the column yet"
+        if found is not None or field is None:
             continue
         name, ddl = field
         policy = rule.misfit_of(column.name)

@@ -18,6 +18,7 @@ from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
 from pipeline.postgres.catalog import CatalogRelation
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.postgres.snapshot.hashed_rows import HashedColumns, RangeSum, RowHash, SourceRows, SourceTable
+from pipeline.protected_columns import ProtectedColumn
 from pipeline.protocol.messages import Relation
 from pipeline.silver.clone import fields_by_physical_name
 from pipeline.table_name import TableName
@@ -35,6 +36,7 @@ class SourceRead:
     shape: HashedColumns
     sums: Mapping[str, RangeSum]
     misfits: Mapping[str, int]
+    protected: tuple[ProtectedColumn, ...]
 
 
 class SourceReads:
@@ -76,16 +78,17 @@ class SourceReads:
         self, read: SourceRead, registered: Sequence[RegisteredColumn], fields: Fields
     ) -> ComparableColumns:
         """Return how a table is compared with silver's columns."""
-        return self._plan(read.name, read.relation, read.catalog, registered, fields)
+        return self._plan(read.name, read.relation, read.catalog, registered, fields, read.protected)
 
     def _read(self, name: TableName, registered: RegisteredTable) -> SourceRead:
         fields = fields_by_physical_name(self._lake.table_at(registered.path))
         with self._open(name) as source:
             relation, catalog = source.table.relation, source.read_catalog()
-            shape = self._plan(name, relation, catalog, registered.columns, fields).shape
+            protected = registered.protected
+            shape = self._plan(name, relation, catalog, registered.columns, fields, protected).shape
             rows = SourceRows(source, shape)
             sums = rows.sums(FIRST_DIGITS) if shape.columns else {}
-            return SourceRead(name, relation, catalog, shape, sums, rows.misfits)
+            return SourceRead(name, relation, catalog, shape, sums, rows.misfits, protected)
 
     def _plan(
         self,
@@ -94,10 +97,13 @@ class SourceReads:
         catalog: CatalogRelation,
         registered: Sequence[RegisteredColumn],
         fields: Fields,
+        protected: Sequence[ProtectedColumn],
     ) -> ComparableColumns:
         rule = self._config.rule_for(name)
         assert rule is not None
-        return plan_comparison(relation, catalog, registered, fields, rule, is_ascii=self._is_ascii)
+        return plan_comparison(
+            relation, catalog, registered, fields, rule, is_ascii=self._is_ascii, protected=protected
+        )
 
     def _open(self, name: TableName) -> SourceTable:
         source = self._config.source

@@ -99,6 +99,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "progress",
         "protocol",
         "silver",
+        "protected_columns",
     },
     "verify": {
         "terminal",
@@ -113,6 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "postgres",
         "protocol",
         "silver",
+        "protected_columns",
     },
     "tail": {"config", "postgres", "protocol"},
     "demo": {

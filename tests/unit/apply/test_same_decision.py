@@ -130,7 +130,10 @@ class World:
     def plan(self, monkeypatch: pytest.MonkeyPatch) -> Plan:
         planned = self.planner.plan(self.end, self.manifest, None)
         applier = SimpleNamespace(
-            bronze=self.planner.bronze, tables=self.planner.tables, plan=lambda: planned
+            bronze=self.planner.bronze,
+            tables=self.planner.tables,
+            plan=lambda: planned,
+            records=SimpleNamespace(tables=SimpleNamespace(read=lambda: self.registered)),
         )
         with monkeypatch.context() as patch:
             patch.setattr(plan_module, "Applier", lambda spark, config: applier)
