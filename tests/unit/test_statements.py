@@ -34,6 +34,7 @@ SAFE = {
         *("target", "source", "on", "bounds", "', '.join(updates)", "image"),
         *("quoted(column.name)", "_updated(fold, i)", "quoted(name)", "source_name"),
         *("_insert(fold.columns, metadata)", "_insert(columns, metadata)"),
+        *("column", "_update(marks)"),  # of pgdelta's own
     },
     "pipeline/silver/clone.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/silver/duckdb_sql.py": {"name", "query"},  # names and texts of `fold_sql`
@@ -48,6 +49,7 @@ SAFE = {
         "condition",  # of prepared transactions: of `literal`s and numbers
     },
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
+    "pipeline/postgres/column_rules.py": {"_KEYS.format(key=for_server(connection, KEY_COLUMNS))"},
     "pipeline/postgres/connection.py": {"timeline"},
     "pipeline/postgres/snapshot/read_table.py": {
         "table.row_filter"
