@@ -32,19 +32,22 @@ _MEANWHILE = (sqlstate.UndefinedTable, sqlstate.InvalidSchemaName, sqlstate.Dupl
 
 # A table is published itself, with its partitioned table or schema, or by all of its partitions.
 _UNPUBLISHED = """
-WITH RECURSIVE covered (oid) AS (
-    ({entries})
+WITH RECURSIVE covered (oid, is_entry) AS (
+    SELECT entry.oid, true FROM ({entries}) entry (oid)
     UNION
-    SELECT i.inhrelid FROM covered f
-    JOIN pg_catalog.pg_class c ON c.oid = f.oid AND c.relkind = 'p'
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
+    SELECT i.inhrelid, false FROM covered f JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
 )
-SELECT n.nspname::text, c.relname::text, pg_catalog.pg_has_role(c.relowner, 'USAGE'), {lacks_identity}
+SELECT c.oid::bigint, n.nspname::text, c.relname::text, pg_catalog.pg_has_role(c.relowner, 'USAGE')
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE {is_publishable} AND NOT EXISTS (SELECT 1 FROM covered WHERE covered.oid = c.oid) AND NOT {by_leaves}
-ORDER BY 1, 2
+WHERE {is_publishable} AND NOT {by_leaves} AND NOT EXISTS (
+    SELECT 1 FROM covered WHERE covered.oid = c.oid AND (covered.is_entry OR c.relispartition)
+)
+ORDER BY 2, 3
 """
+_LACKING = (
+    "SELECT c.oid::bigint FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[]) AND {lacks_identity}"
+)
 _ENTRIES = (
     "SELECT r.prrelid FROM pg_catalog.pg_publication p"
     " JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = %(publication)s"
@@ -66,21 +69,18 @@ _LACKS_IDENTITY_WITH_LEAVES = (
     f" JOIN pg_catalog.pg_class c ON c.oid = family.relid AND c.relkind IN ('r', 'p') AND {LACKS_IDENTITY}))"
 )
 _PARTS = {
-    15: {
-        "entries": _ENTRIES_BY_SCHEMA,
-        "by_leaves": _BY_LEAVES,
-        "lacks_identity": _LACKS_IDENTITY_WITH_LEAVES,
-    },
-    13: {"entries": _ENTRIES, "by_leaves": _BY_LEAVES, "lacks_identity": _LACKS_IDENTITY_WITH_LEAVES},
-    10: {"entries": _ENTRIES, "by_leaves": "false", "lacks_identity": LACKS_IDENTITY},
+    15: {"entries": _ENTRIES_BY_SCHEMA, "by_leaves": _BY_LEAVES},
+    13: {"entries": _ENTRIES, "by_leaves": _BY_LEAVES},
+    10: {"entries": _ENTRIES, "by_leaves": "false"},
 }
+_LACKS_IDENTITY = {13: _LACKS_IDENTITY_WITH_LEAVES, 10: LACKS_IDENTITY}
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
+    relation_id: int
     name: TableName
     is_owned: bool
-    lacks_identity: bool
 
 
 def find_unpublished(
@@ -98,10 +98,12 @@ def find_unpublished(
     if not tables:
         return {}
     refusal = _refusal(connection, config, publication)
+    lacking: set[int] = set()
     generated: set[TableName] = set()
-    changes_rows = bool(publication.operations & {"update", "delete"})
-    if connection.info.server_version >= 180000 and changes_rows and not refusal:
-        generated = set(list_unpublished_generated(connection, publication.generated_columns))
+    if not refusal and publication.operations & {"update", "delete"}:
+        lacking = _list_lacking(connection, tables)
+        if connection.info.server_version >= 180000:
+            generated = set(list_unpublished_generated(connection, publication.generated_columns))
     reasons = {}
     for table in tables:
         reason = refusal
@@ -110,7 +112,7 @@ def find_unpublished(
                 f"The role {connection.info.user} does not own it. Grant the owner's role to"
                 f" {connection.info.user}, or run {_addition(publication.name)} as a superuser."
             )
-        elif not reason and changes_rows and table.lacks_identity:
+        elif not reason and table.relation_id in lacking:
             reason = (
                 "It has no replica identity, so UPDATE and DELETE would fail on it at the source. Add a"
                 f" primary key, run ALTER TABLE … REPLICA IDENTITY FULL, or run {_addition(publication.name)}"
@@ -191,7 +193,17 @@ def _list(connection: Connection, publication: Publication) -> list[_Table]:
         rows = connection.execute(query, {"publication": publication.name}).fetchall()
     except psycopg.Error as error:
         raise SourceError(f"Cannot read the source's publications: {describe(error)}.") from None
-    return [_Table(TableName(schema, table), *facts) for schema, table, *facts in rows]
+    return [_Table(oid, TableName(schema, table), is_owned) for oid, schema, table, is_owned in rows]
+
+
+def _list_lacking(connection: Connection, tables: Sequence[_Table]) -> set[int]:
+    """Return the OIDs of those without a replica identity, of their own or of a partition."""
+    query = _LACKING.format(lacks_identity=for_server(connection, _LACKS_IDENTITY))
+    try:
+        rows = connection.execute(query, ([table.relation_id for table in tables],)).fetchall()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's replica identities: {describe(error)}.") from None
+    return {oid for (oid,) in rows}
 
 
 def _add(connection: Connection, publication: str, tables: Sequence[TableName]) -> psycopg.Error | None:
