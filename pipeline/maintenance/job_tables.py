@@ -24,6 +24,7 @@ OWN_TABLES = (
     ("_pgdelta", "differences"),
     ("_pgdelta", "reconciliations"),
     ("_pgdelta", "maintenance"),
+    ("_pgdelta", "catalog"),
 )
 """Paths, below the root, of the tables that are not silver."""
 

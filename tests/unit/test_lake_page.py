@@ -10,6 +10,7 @@ from pipeline.bronze.bases import BASES
 from pipeline.bronze.copies import COPIES, REQUESTS
 from pipeline.bronze.erasures import ERASURES
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
+from pipeline.metadata.catalog import CATALOG
 from pipeline.metadata.events import EVENTS
 from pipeline.metadata.maintenance import MAINTENANCE
 from pipeline.metadata.manifests import MANIFESTS
@@ -34,6 +35,7 @@ SCHEMAS = {
     "_pgdelta/reconciliations": RECONCILIATIONS,
     "_pgdelta/differences": DIFFERENCES,
     "_pgdelta/erasures": ERASURES,
+    "_pgdelta/catalog": CATALOG,
     "bronze/bases": BASES,
 }
 

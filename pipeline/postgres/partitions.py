@@ -1,0 +1,145 @@
+"""Read the partitions of tables that are published by their root, and what happened to their rows.
+
+Under `publish_via_partition_root` the server sends nothing for ATTACH, DETACH, DROP and TRUNCATE of a
+partition (measured on 13 to 18), so that the catalog is the only trace. VACUUM FULL, CLUSTER, a tablespace
+and others give a partition another file node, too, and keep its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import errors as sqlstate
+from psycopg import sql
+
+from pipeline.errors import SourceError
+from pipeline.postgres.connection import Connection, describe, read_flush_lsn
+from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
+
+_MOST_ROWS = 100_000  # that are inspected for an old one
+_LOCK_TIMEOUT = "2s"
+_OLDEST_AGE = 1 << 31  # xids repeat
+_XID_MASK = 0xFFFFFFFF
+# In CREATE TABLE … PARTITION OF, so many commands lie between the table's columns and its row in pg_inherits,
+# on every version; CREATE TABLE and ALTER TABLE … ATTACH PARTITION in one transaction are 5 or more apart.
+_COMMANDS_OF_CREATION = 2
+
+_STATE = """
+SELECT p.oid::bigint, p.xmin::text::bigint,
+       pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())
+FROM pg_catalog.pg_publication p WHERE p.pubname = %s
+"""
+_FAMILIES = """
+WITH RECURSIVE family (root, oid, parent, attached_by, command) AS (
+    SELECT c.oid, c.oid, NULL::oid, NULL::bigint, NULL::bigint
+    FROM pg_catalog.pg_publication_tables p
+    JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename AND c.relkind = 'p'
+    WHERE p.pubname = %s
+    UNION ALL
+    SELECT f.root, i.inhrelid, i.inhparent, i.xmin::text::bigint, i.cmin::text::bigint
+    FROM family f JOIN pg_catalog.pg_inherits i ON i.inhparent = f.oid
+)
+SELECT f.root::bigint, f.oid::bigint, n.nspname::text, c.relname::text, f.parent::bigint, f.attached_by,
+       c.relfilenode::bigint, c.xmin::text::bigint,
+       a.xmin::text::bigint = f.attached_by AND f.command - a.cmin::text::bigint = %s
+FROM family f
+JOIN pg_catalog.pg_class c ON c.oid = f.oid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1
+ORDER BY f.oid
+"""
+# The row of a system column in pg_attribute never changes after CREATE TABLE.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A root, whose `parent_id` is None, or a partition below it, as the catalog has it."""
+
+    root_id: int
+    relation_id: int
+    name: TableName
+    parent_id: int | None
+    attached_by: int | None
+    filenode: int
+    row_xmin: int
+    is_born: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCatalog:
+    """The publication's OID and xmin, the oldest open xid with its epoch, the WAL's end, and the families.
+
+    The LSN is later than all commits that the catalog shows.
+    """
+
+    publication_id: int
+    publication_xmin: int
+    oldest_xid: int
+    lsn: LSN
+    members: tuple[Member, ...]
+
+
+def read_partitions(connection: Connection, publication: str) -> PartitionCatalog | None:
+    """Return the catalog's state as of one snapshot, None if the publication does not exist."""
+    try:
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            state = connection.execute(_STATE, (publication,)).fetchone()
+            rows = []
+            if connection.info.server_version >= 130000:
+                rows = connection.execute(_FAMILIES, (publication, _COMMANDS_OF_CREATION)).fetchall()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the source's partitions: {describe(error)}.") from None
+    if state is None:
+        return None
+    publication_id, xmin, oldest_xid = state
+    members = (
+        Member(root, oid, TableName(schema, table), *facts) for root, oid, schema, table, *facts in rows
+    )
+    return PartitionCatalog(publication_id, xmin, oldest_xid, read_flush_lsn(connection), tuple(members))
+
+
+def list_with_pages(connection: Connection, relation_ids: Collection[int]) -> set[int]:
+    """Return those of the relations that have pages; the others have no rows."""
+    try:
+        rows = connection.execute(
+            "SELECT oid::bigint FROM pg_catalog.unnest(%s::oid[]) oid"
+            " WHERE pg_catalog.pg_relation_size(oid) > 0",
+            (list(relation_ids),),
+        ).fetchall()
+    except psycopg.Error as error:
+        raise SourceError(f"Cannot read the sizes of partitions: {describe(error)}.") from None
+    return {oid for (oid,) in rows}
+
+
+def kept_rows(connection: Connection, name: TableName, oldest_xid: int) -> bool | None:
+    """Return whether a table has a row from before an xid, so that it was not truncated since.
+
+    All transactions before `oldest_xid` had ended when it was read. False means that there is no proof: the
+    first rows are newer, there are none, or the role may not read them. None means that the table is locked.
+    """
+    old = sql.SQL(
+        "SELECT EXISTS (SELECT 1 FROM (SELECT t.xmin FROM ONLY {} t LIMIT {}) first"
+        " WHERE pg_catalog.age(first.xmin) > pg_catalog.age(%s::text::xid))"
+    ).format(sql.Identifier(*name), sql.Literal(_MOST_ROWS))
+    try:
+        with connection.transaction():
+            connection.execute("SET TRANSACTION READ ONLY")
+            connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
+            now = connection.execute(
+                "SELECT pg_catalog.txid_snapshot_xmax(pg_catalog.txid_current_snapshot())"
+            ).fetchone()
+            if now is None or not 0 <= now[0] - oldest_xid < _OLDEST_AGE:
+                return False
+            found = connection.execute(old, (str(oldest_xid & _XID_MASK),)).fetchone()
+    except sqlstate.LockNotAvailable:
+        return None
+    except psycopg.Error as error:
+        if connection.closed:
+            raise SourceError(f"Lost the connection to the source: {describe(error)}. Run again.") from None
+        return False
+    return found is not None and bool(found[0])

@@ -1,0 +1,63 @@
+"""Compare two states of the source's catalog: what became of partitions and of the publication. Pure.
+
+A change of rows that no message carries has a sentence. A partition with another file node is a suspect: it
+was truncated, or it was rewritten with the same rows, which only its rows and the stream can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from pipeline.metadata.catalog import CatalogState, Partition, Root
+
+
+@dataclass(frozen=True, slots=True)
+class RootChanges:
+    """What became of one root: sentences, partitions that may have joined with rows, and suspects, by OID."""
+
+    sentences: tuple[str, ...]
+    joined: tuple[int, ...]
+    suspects: tuple[int, ...]
+
+
+def is_publication_changed(before: CatalogState, now: CatalogState) -> bool:
+    """Return whether the row of the same publication was written again."""
+    return before.publication_id == now.publication_id and before.publication_xmin != now.publication_xmin
+
+
+def compare_roots(before: Root, now: Root) -> RootChanges:
+    """Return what became of a root; the order is that of the partitions' OIDs."""
+    sentences = []
+    for oid, partition in sorted(before.partitions.items()):
+        found = now.partitions.get(oid)
+        if found is None:
+            sentences.append(f"Partition {partition.name} was dropped or detached.")
+        elif (found.attached_by, found.parent_id) != (partition.attached_by, partition.parent_id):
+            sentences.append(f"Partition {found.name} was detached and attached again.")
+    new = now.partitions.keys() - before.partitions.keys()
+    joined = [oid for oid in new if not now.partitions[oid].is_born]
+    suspects = [
+        oid
+        for oid, partition in now.partitions.items()
+        if oid in before.partitions and partition.filenode != before.partitions[oid].filenode
+    ]
+    return RootChanges(tuple(sentences), tuple(sorted(joined)), tuple(sorted(suspects)))
+
+
+def leaves_below(root: Root, relation_id: int) -> Iterator[int]:
+    """Yield the OIDs of a partition's leaves, or its own if it is one."""
+    children = [oid for oid, partition in root.partitions.items() if partition.parent_id == relation_id]
+    if not children:
+        yield relation_id
+    for child in children:
+        yield from leaves_below(root, child)
+
+
+def without_filenodes(now: Root, before: Root, undecided: Collection[int]) -> Root:
+    """Return a root with the earlier file nodes of partitions that are not decided yet."""
+    kept: dict[int, Partition] = {
+        oid: before.partitions[oid] if oid in undecided else partition
+        for oid, partition in now.partitions.items()
+    }
+    return Root(now.name, kept)

@@ -1,0 +1,259 @@
+"""Partitions that come and go under their root, and settings that change: an event, a copy, equal rows.
+
+No message carries these changes; what keeps all rows must cause no event.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.metadata.catalog import CatalogTable
+from pipeline.postgres.embedded import start_server
+from tests.support.pipelines import MakePipeline, Pipeline, with_writer
+from tests.support.postgres.binaries import binaries_of
+from tests.support.running import continuous, wait_until
+from tests.support.servers import Database, drop_database
+
+if TYPE_CHECKING:
+    from pipeline.silver.writer_choice import WriterSetting
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+_numbers = itertools.count(1)
+FILL = "INSERT INTO sales SELECT i, 'v' || i FROM generate_series({}, {}) i"
+
+
+@pytest.fixture(scope="module", params=[13, 18])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Give a server of an old and of a new version."""
+    folder = tmp_path_factory.mktemp(f"partitions-{request.param}")
+    server = start_server(folder, binaries=binaries_of(request.param))
+    yield Database(server, "postgres", server.conninfo)
+    server.stop()
+
+
+@pytest.fixture
+def sales(source: Database, make_pipeline: MakePipeline) -> Iterator[Pipeline]:
+    """Give a pipeline of a table with two filled partitions and an empty one, published by its root."""
+    name = f"partitions_{next(_numbers)}"
+    source.run(f"CREATE DATABASE {name}")
+    database = Database(source.server, name, source.server.conninfo_of(name))
+    pipeline = auto(make_pipeline("public.sales", copy="initial", database=database))
+    pipeline.run(
+        "CREATE TABLE sales (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE s1 PARTITION OF sales FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE s2 PARTITION OF sales FOR VALUES FROM (100) TO (200)",
+        "CREATE TABLE s9 PARTITION OF sales FOR VALUES FROM (900) TO (1000)",
+        FILL.format(1, 150),
+        f"CREATE PUBLICATION {name} FOR TABLE sales WITH (publish_via_partition_root)",
+    )
+    pipeline.catch_up()
+    pipeline.run(FILL.format(151, 160))
+    pipeline.catch_up()
+    pipeline.assert_equal("sales")
+    assert resyncs(pipeline) == []
+    yield pipeline
+    database.free_slot()
+    drop_database(source.server, name)
+
+
+def auto(pipeline: Pipeline) -> Pipeline:
+    """Return the pipeline with table copies after events."""
+    silver = replace(pipeline.config.silver, resync="auto")
+    return replace(pipeline, config=replace(pipeline.config, silver=silver))
+
+
+def resyncs(pipeline: Pipeline, table: str = "sales") -> list[str]:
+    if not pipeline.path("_pgdelta", "events").exists():
+        return []
+    return [sentence for kind, sentence in pipeline.events(table) if kind == "resync"]
+
+
+def catch_up_twice(pipeline: Pipeline) -> None:
+    """Record the event and request the copy, then copy."""
+    pipeline.catch_up()
+    pipeline.catch_up()
+
+
+CHANGES = {
+    "attach": (
+        ["CREATE TABLE s3 (LIKE sales INCLUDING ALL)", "INSERT INTO s3 VALUES (250, 'attached')"],
+        "ALTER TABLE sales ATTACH PARTITION s3 FOR VALUES FROM (200) TO (300)",
+        "s3 was attached and may have had rows",
+    ),
+    "detach": ([], "ALTER TABLE sales DETACH PARTITION s1", "s1 was dropped or detached"),
+    "drop": ([], "DROP TABLE s2", "s2 was dropped or detached"),
+    "truncate": ([], "TRUNCATE s1", "s1 was truncated"),
+}
+
+
+@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_no_message_carries_is_an_event_and_a_copy(
+    sales: Pipeline, change: str, writer: WriterSetting
+) -> None:
+    pipeline = with_writer(sales, writer)
+    before, statement, expected = CHANGES[change]
+    pipeline.run(*before, statement, "INSERT INTO sales VALUES (950, 'later')")
+    catch_up_twice(pipeline)
+    [sentence] = resyncs(pipeline)
+    assert expected in sentence
+    pipeline.assert_equal("sales")
+    pipeline.run("UPDATE sales SET v = 'goes on' WHERE id % 7 = 0")
+    catch_up_twice(pipeline)
+    pipeline.assert_equal("sales")
+    assert len(resyncs(pipeline)) == 1
+
+
+def test_truncated_and_filled_again_is_an_event(sales: Pipeline) -> None:
+    sales.run("TRUNCATE s1", FILL.format(50, 60))
+    catch_up_twice(sales)
+    assert "s1 was truncated" in resyncs(sales)[0]
+    sales.assert_equal("sales")
+
+
+def test_created_and_attached_with_rows_in_one_transaction_is_an_event(sales: Pipeline) -> None:
+    sales.transact(
+        "CREATE TABLE s3 (LIKE sales INCLUDING ALL)",
+        "INSERT INTO s3 VALUES (250, 'before it was a partition')",
+        "ALTER TABLE sales ATTACH PARTITION s3 FOR VALUES FROM (200) TO (300)",
+    )
+    catch_up_twice(sales)
+    assert "s3 was attached" in resyncs(sales)[0]
+    sales.assert_equal("sales")
+
+
+def test_detached_changed_and_attached_again_is_an_event(sales: Pipeline) -> None:
+    sales.run(
+        "ALTER TABLE sales DETACH PARTITION s1",
+        "DELETE FROM s1",
+        "ALTER TABLE sales ATTACH PARTITION s1 FOR VALUES FROM (0) TO (100)",
+    )
+    catch_up_twice(sales)
+    assert "s1 was detached and attached again" in resyncs(sales)[0]
+    sales.assert_equal("sales")
+
+
+def test_partitions_below_a_partition_are_followed(sales: Pipeline) -> None:
+    sales.run(
+        "CREATE TABLE s4 PARTITION OF sales FOR VALUES FROM (300) TO (400) PARTITION BY RANGE (id)",
+        "CREATE TABLE s41 PARTITION OF s4 FOR VALUES FROM (300) TO (350)",
+        FILL.format(300, 340),
+    )
+    sales.catch_up()
+    sales.run(FILL.format(341, 345), "VACUUM FULL s41")
+    sales.catch_up()
+    assert resyncs(sales) == []
+    sales.assert_equal("sales")
+    sales.run("TRUNCATE s4")
+    catch_up_twice(sales)
+    assert "s41 was truncated" in resyncs(sales)[0]
+    sales.assert_equal("sales")
+
+
+def test_what_keeps_the_rows_causes_no_event(sales: Pipeline) -> None:
+    role = f"owner_{sales.database.name}"
+    sales.run(
+        "VACUUM FULL s1",
+        "CLUSTER s2 USING s2_pkey",
+        f"CREATE ROLE {role}",
+        f"ALTER TABLE s1 OWNER TO {role}",
+        "ALTER TABLE s2 RENAME TO s2_renamed",
+        "CREATE INDEX ON sales (v)",
+        "ANALYZE sales",
+        "VACUUM FREEZE sales",
+        # The pattern of daily partitions: created as such and filled; prepared and attached while empty.
+        "CREATE TABLE s3 PARTITION OF sales FOR VALUES FROM (200) TO (300)",
+        f"ALTER TABLE s3 OWNER TO {role}",
+        FILL.format(200, 220),
+        "CREATE TABLE s5 (LIKE sales INCLUDING ALL)",
+        "ALTER TABLE sales ATTACH PARTITION s5 FOR VALUES FROM (500) TO (600)",
+    )
+    sales.catch_up()
+    sales.run(FILL.format(500, 510), "VACUUM FULL s1")
+    sales.catch_up()
+    assert resyncs(sales) == []
+    sales.assert_equal("sales")
+    sales.run(f"REASSIGN OWNED BY {role} TO postgres", f"DROP ROLE {role}")
+
+
+def test_a_truncate_of_the_root_is_published_and_causes_no_event(sales: Pipeline) -> None:
+    sales.run("TRUNCATE sales", FILL.format(1, 20))
+    sales.catch_up()
+    assert resyncs(sales) == []
+    sales.assert_equal("sales")
+    sales.run("TRUNCATE sales")
+    sales.catch_up()
+    assert resyncs(sales) == []
+    assert sales.frame("silver", "public", "sales").count() == 0
+
+
+def test_a_partition_truncated_after_the_root_is_an_event(sales: Pipeline) -> None:
+    sales.run("TRUNCATE sales", FILL.format(1, 20), FILL.format(120, 130), "TRUNCATE s1")
+    catch_up_twice(sales)
+    [sentence] = resyncs(sales)
+    assert "s1 was truncated" in sentence
+    assert "s2" not in sentence
+    sales.assert_equal("sales")
+
+
+def test_what_cannot_be_told_apart_is_an_event(sales: Pipeline) -> None:
+    sales.run("VACUUM FULL s9")  # without a row, it may have been truncated
+    catch_up_twice(sales)
+    assert "s9 was truncated, or rewritten" in resyncs(sales)[0]
+    sales.assert_equal("sales")
+
+
+def test_settings_that_changed_and_changed_back_are_an_event(sales: Pipeline) -> None:
+    name = sales.config.source.publication
+    operations = "insert, update, delete, truncate"
+    sales.run(
+        f"ALTER PUBLICATION {name} SET (publish = 'insert')",
+        "DELETE FROM sales WHERE id < 20",
+        f"ALTER PUBLICATION {name} SET (publish = '{operations}')",
+    )
+    catch_up_twice(sales)
+    [sentence] = resyncs(sales)
+    assert sentence.startswith("The settings or the owner of the publication")
+    sales.assert_equal("sales")
+    sales.run(f"COMMENT ON PUBLICATION {name} IS 'a comment'", "CREATE TABLE other (id int PRIMARY KEY)")
+    sales.run(f"ALTER PUBLICATION {name} ADD TABLE other")
+    catch_up_twice(sales)
+    assert len(resyncs(sales)) == 1
+
+
+def test_a_continuous_run_finds_the_change_and_what_a_stale_session_sends_is_corrected(
+    sales: Pipeline,
+) -> None:
+    with continuous(sales) as running:
+        sales.run("UPDATE sales SET v = 'seen' WHERE id = 1")
+        wait_until(lambda: running.captured > 0)
+        sales.run("ALTER TABLE sales DETACH PARTITION s1")
+        wait_until(lambda: resyncs(sales))
+        sales.run("UPDATE s1 SET v = 'not a row of sales' WHERE id = 1")
+        threading.Event().wait(1)
+    assert running.error is None
+    sales.apply()
+    catch_up_twice(sales)
+    sales.run("INSERT INTO s1 VALUES (0, 'not a row of sales')")
+    catch_up_twice(sales)
+    sales.assert_equal("sales")
+
+
+def test_a_run_that_dies_before_the_state_is_recorded_finds_the_change_again(
+    sales: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sales.run("TRUNCATE s1")
+    with monkeypatch.context() as patch:
+        patch.setattr(CatalogTable, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+        assert sales.ingest().exit_code(strict=False) == 1
+    sales.run("INSERT INTO sales VALUES (1, 'again')")
+    catch_up_twice(sales)
+    sales.assert_equal("sales")
+    assert set(resyncs(sales)) == {resyncs(sales)[0]}
