@@ -164,6 +164,21 @@ def test_a_repeated_failure_is_printed_once(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
+def test_publication_lines_are_printed_once_and_group_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = IngestSummary("shop", "slot")
+    with CopyBoard() as board:
+        board.update(summary)
+        summary.published.append(TableName("public", "t"))
+        board.update(summary)
+        summary.unpublished = {TableName("public", f"u{n}"): "It has no key." for n in range(7)}
+        board.update(summary)
+    assert capsys.readouterr().err.splitlines() == [
+        "added to the publication: public.t",
+        "not published: public.u0, public.u1, public.u2, public.u3, public.u4 and 2 more. It has no key.",
+    ]
+    assert (summary.exit_code(strict=False), summary.exit_code(strict=True)) == (0, 1)
+
+
 def test_with_json_stderr_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     with CopyBoard(is_quiet=True) as board:
         board.update(summary_of(some(), "All is lost."))

@@ -57,6 +57,21 @@ def test_copies_that_all_fail_are_logged_once_for_each_sentence() -> None:
     ]
 
 
+def test_tables_that_join_or_lack_publication_are_logged_once() -> None:
+    lines = io.StringIO()
+    log, summary = RunLog("shop", "run", lines), IngestSummary("shop", "slot", LSN(5))
+    log.on_ingest(summary)
+    summary.published.append(TableName("public", "t"))
+    for reason in ("no key", "no key", "no right"):
+        summary.unpublished = {TableName("public", "u"): reason}
+        log.on_ingest(summary)
+    assert logged(lines) == [
+        {"event": "published", "schema": "public", "table": "t"},
+        {"event": "unpublished", "schema": "public", "table": "u", "sentence": "no key"},
+        {"event": "unpublished", "schema": "public", "table": "u", "sentence": "no right"},
+    ]
+
+
 def test_commits_and_copies_are_logged_as_they_come() -> None:
     lines = io.StringIO()
     log, summary = RunLog("shop", "run", lines), IngestSummary("shop", "slot", LSN(5))
