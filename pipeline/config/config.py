@@ -308,7 +308,8 @@ class Silver:
         SilverMode,
         Field(
             description="How rows are kept: `mirror` has one row per source row; `soft_delete` marks a row"
-            " that the source deletes, and keeps its last values; `append` has one row per change."
+            " that the source deletes, and keeps its last values; `history` has one row per version that a"
+            " commit left; `append` has one row per change."
         ),
     ] = "mirror"
     on_delete: Annotated[

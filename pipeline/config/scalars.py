@@ -39,7 +39,6 @@ _SILVER_TYPE = re.compile(
 )
 MOST_AT_ONCE = 64
 LEAST_KEY = 16
-_PLANNED_MODES = ("history",)
 
 T = TypeVar("T")
 
@@ -66,14 +65,6 @@ def read_version(node: Node) -> object:
     """Return a word, as a number if it is one."""
     word = read_word(node)
     return int(word) if isinstance(word, str) and _NUMBER.fullmatch(word) else word
-
-
-def read_mode(node: Node) -> object:
-    """Return a word; refuse the modes that later releases will have."""
-    word = read_word(node)
-    if word in _PLANNED_MODES:
-        raise ValueError(f"Mode {word} is not available yet. Write mirror or leave the key out.")
-    return word
 
 
 def read_flag(node: Node) -> bool:
@@ -219,7 +210,6 @@ def _refuse_key(node: Node) -> object:
 Text = BeforeValidator(read_text)
 Word = BeforeValidator(read_word)
 Version = BeforeValidator(read_version)
-Mode = BeforeValidator(read_mode)
 Flag = BeforeValidator(read_flag)
 Number = BeforeValidator(read_number)
 Conninfo = BeforeValidator(read_conninfo)

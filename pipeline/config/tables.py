@@ -12,17 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from pipeline.config.scalars import (
-    Internal,
-    Limit,
-    Mask,
-    Mode,
-    Name,
-    Seconds,
-    SilverType,
-    Text,
-    Word,
-)
+from pipeline.config.scalars import Internal, Limit, Mask, Name, Seconds, SilverType, Text, Word
 from pipeline.table_name import TableGlob, TableName
 
 FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -31,8 +21,8 @@ Misfits = Annotated[Literal["null", "text", "clamp", "error"], Word]
 DroppedColumns = Annotated[Literal["keep", "drop"], Word]
 TypeChanges = Annotated[Literal["hold", "rebuild", "resync"], Word]
 DetachedTables = Annotated[Literal["keep", "archive"], Word]
-RowMode = Literal["mirror", "soft_delete", "append"]
-SilverMode = Annotated[RowMode, Mode]
+RowMode = Literal["mirror", "soft_delete", "append", "history"]
+SilverMode = Annotated[RowMode, Word]
 OnChange = Annotated[Literal["apply", "ignore"], Word]
 
 #: Keys of a rule that default to the key of the same name in `silver`.

@@ -111,6 +111,13 @@ def file_bounds(file: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[tu
     return _bounds(file.get("stats") or "{}", is_time)
 
 
+@lru_cache(_CACHED_FILES)
+def may_have_null(stats: str, column: str) -> bool:
+    """Return whether a file with these statistics may have a row without a value of a column."""
+    found = (json.loads(stats).get("nullCount") or {}).get(column)
+    return found is None or found > 0
+
+
 def _value(name: str, ddl: str) -> str | None:
     """Return DuckDB's SQL for a value that sorts as the statistics do, None if these are not sure."""
     if ddl in TIMES:

@@ -266,7 +266,7 @@ class FoldSql:
         keys = ", ".join(fold.key_names)
         numbered = self.with_segments(steps)
         bounded = f"SELECT *, max(segment) OVER (PARTITION BY {keys}) AS last_segment FROM ({numbered}) AS n"
-        change = engine.struct({"lsn": "sequence_key.commit_lsn", "ordinal": "sequence_key.ordinal"})
+        change = self.key_change
         grouped = select(
             *fold.key_names,
             "segment",
@@ -277,7 +277,7 @@ class FoldSql:
             "bool_or(segment = last_segment) AS is_last",
             *(
                 f"max_by({column_state(fold, i, engine)}, sequence_key) "
-                f"FILTER (WHERE {self._determines(i)}) AS p{i}"
+                f"FILTER (WHERE {self.determines(i)}) AS p{i}"
                 for i in fold.partial
             ),
             source=f"({bounded}) AS w",
@@ -298,8 +298,13 @@ class FoldSql:
             *(f"p{i}.text AS x{i}" for i in fold.partial),
             source=f"({grouped}) AS g",
         )
-        is_shown = "is_last" if fold.mode == "soft_delete" else "NOT ended"
+        is_shown = {"soft_delete": "is_last", "history": "false"}.get(fold.mode, "NOT ended")
         return f"{segments} WHERE moved_out IS NOT NULL OR (moved_in IS NOT NULL AND {is_shown})"
+
+    @property
+    def key_change(self) -> str:
+        """SQL for the struct that is the same for both steps of a key change."""
+        return self.engine.struct({"lsn": "sequence_key.commit_lsn", "ordinal": "sequence_key.ordinal"})
 
     def with_segments(self, steps: str) -> str:
         """Number the segments of each key's steps; a segment has the steps of one row at the key.
@@ -313,7 +318,7 @@ class FoldSql:
         begun = f"SELECT *, (step IN ('I', 'K') OR {after_delete}) AS begins FROM {steps}"
         return f"SELECT *, sum(CAST(begins AS INT)) {in_order} AS segment FROM ({begun}) AS b"
 
-    def _determines(self, i: int) -> str:
+    def determines(self, i: int) -> str:
         """Return SQL that is true for the steps that determine column i of a segment."""
         return f"step = 'K' OR step = 'I' OR ({is_sent(self.fold, i, self.engine)} AND step <> 'D')"
 

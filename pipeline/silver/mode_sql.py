@@ -5,13 +5,25 @@ are marked by the commit. A delete sends no values, so each column keeps the val
 
     soft_delete    one row per key. op U has values, and is_deleted shows whether the row is gone; op D has
                    none, because no step of the input sent them, and marks silver's row
+    history        per key, a row of op U for each version that a commit left, and one of op D, which ends
+                   silver's version; `moved_in` is the key change from which a version inherits
     append         one row per change, op I, in the form of inserted rows
 """
 
 from __future__ import annotations
 
-from pipeline.silver.fold import VALUE, column_state, is_present, is_sent, pick
+from pipeline.silver.fold import (
+    FROM_SILVER,
+    INHERITED,
+    UNKNOWN,
+    VALUE,
+    column_state,
+    is_present,
+    is_sent,
+    pick,
+)
 from pipeline.silver.fold_sql import FoldSql, group_by, select
+from pipeline.silver.modes import own_columns
 
 
 def with_truncates(sql: FoldSql, steps: str) -> str:
@@ -85,6 +97,116 @@ def soft_deletes(sql: FoldSql, steps: str) -> str:
         "last_step.step = 'D' AS is_deleted",
         "CASE WHEN last_step.step = 'D' THEN last_step.commit_time END AS deleted_at",
         source=f"({grouped}) AS g",
+    )
+
+
+def versions(sql: FoldSql, steps: str) -> str:
+    """Return the versions that commits left at each key, and what ends the version that silver has.
+
+    A version that a commit makes and ends itself is none: the last step of a commit at a key decides.
+    """
+    fold, engine = sql.fold, sql.engine
+    keys, numbers = ", ".join(fold.key_names), range(len(fold.columns))
+    states = (
+        f"max(CASE WHEN {sql.determines(i)} THEN {_stated(sql, i)} END) "
+        f"OVER (PARTITION BY {keys}, segment ORDER BY sequence_key) AS p{i}"
+        for i in fold.partial
+    )
+    moved = f"CASE WHEN step = 'K' THEN {sql.key_change} END"
+    stated = select(
+        "*",
+        *states,
+        f"max({moved}) OVER (PARTITION BY {keys}, segment) AS moved_in",
+        f"row_number() OVER (PARTITION BY {keys}, commit_lsn ORDER BY sequence_key DESC) AS from_end",
+        source=f"({sql.with_segments(steps)}) AS n",
+    )
+    in_order = f"OVER (PARTITION BY {keys} ORDER BY sequence_key)"
+    last = select(
+        "*",
+        f"lead(commit_lsn) {in_order} AS next_lsn",
+        f"lead(commit_time) {in_order} AS next_time",
+        f"row_number() {in_order} AS number",
+        source=f"({stated}) AS s WHERE from_end = 1",
+    )
+    texts = (f"{_text_of_step(sql, i)} AS x{i}" for i in numbers)
+    own = f"CASE WHEN segment = 0 THEN {FROM_SILVER} ELSE {UNKNOWN} END"
+    found = select(
+        *fold.key_names,
+        "'U' AS op",
+        "commit_lsn",
+        "commit_time",
+        *texts,
+        *(f"coalesce(p{i}.value.state, {own}) AS s{i}" for i in fold.partial),
+        "commit_lsn AS valid_from_lsn",
+        "commit_time AS valid_from_time",
+        "next_lsn AS valid_to_lsn",
+        "next_time AS valid_to_time",
+        "next_lsn IS NULL AS is_current",
+        "moved_in",
+        source="l",
+    )
+    end_lsn, end_time = "commit_lsn", "commit_time"
+    if fold.truncates:
+        first = fold.truncates[0]
+        end_time = (
+            f"CASE WHEN commit_lsn > {first.commit_lsn} THEN {engine.timestamp(first.micros)} "
+            f"ELSE {end_time} END"
+        )
+        end_lsn = f"least(commit_lsn, {engine.cast(str(first.commit_lsn), 'BIGINT')})"
+    ends = select(
+        *fold.key_names,
+        "'D' AS op",
+        "commit_lsn",
+        "commit_time",
+        *(f"{engine.null('STRING')} AS x{i}" for i in numbers),
+        *(f"{engine.cast('NULL', 'INT')} AS s{i}" for i in fold.partial),
+        f"{engine.null('BIGINT')} AS valid_from_lsn",
+        f"{engine.null('TIMESTAMP')} AS valid_from_time",
+        f"{end_lsn} AS valid_to_lsn",
+        f"{end_time} AS valid_to_time",
+        "false AS is_current",
+        "CASE WHEN false THEN moved_in END AS moved_in",
+        source="l",
+    )
+    return f"WITH l AS ({last}) {found} WHERE step <> 'D' UNION ALL {ends} WHERE number = 1"
+
+
+def _stated(sql: FoldSql, i: int) -> str:
+    value = column_state(sql.fold, i, sql.engine)
+    return sql.engine.struct({"sequence_key": "sequence_key", "value": value})
+
+
+def _text_of_step(sql: FoldSql, i: int) -> str:
+    fold = sql.fold
+    if i in fold.partial:
+        return f"p{i}.value.text"
+    if fold.columns[i].is_partial:
+        return f"k{fold.key.index(i)}"
+    return pick(fold, i, "new", engine=sql.engine)
+
+
+def with_moves(sql: FoldSql, found: str, segments: str) -> str:
+    """Replace what versions inherit by the values of the segment that moved, and add their base keys."""
+    fold = sql.fold
+    pairs = list(zip(fold.key_names, sql.base_keys, strict=True))
+    return select(
+        *(f"f.{key} AS {key}" for key in fold.key_names),
+        "f.op AS op",
+        "f.commit_lsn AS commit_lsn",
+        "f.commit_time AS commit_time",
+        *(
+            f"CASE WHEN f.s{i} = {INHERITED} THEN l.x{i} ELSE f.x{i} END AS x{i}"
+            if i in fold.partial
+            else f"f.x{i} AS x{i}"
+            for i in range(len(fold.columns))
+        ),
+        *(
+            f"CASE WHEN f.s{i} = {INHERITED} THEN coalesce(l.s{i}, {UNKNOWN}) ELSE f.s{i} END AS s{i}"
+            for i in fold.partial
+        ),
+        *(f"f.{name} AS {name}" for name in own_columns(fold.mode)),
+        *(f"CASE WHEN f.moved_in IS NULL THEN f.{key} ELSE l.{base} END AS {base}" for key, base in pairs),
+        source=f"{found} AS f LEFT JOIN {segments} AS l ON f.moved_in = l.moved_out",
     )
 
 

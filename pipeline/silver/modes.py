@@ -1,6 +1,7 @@
 """The modes of silver tables: the columns of pgdelta in each, and how a row that is gone is marked. Pure.
 
 `mirror` has the rows of the source, and a row that is gone is removed. `soft_delete` keeps it and marks it.
+`history` has a row for each version of a row that a commit left, and marks the versions that are over.
 `append` has a row for each change.
 """
 
@@ -37,6 +38,13 @@ _OWN_COLUMNS: Mapping[RowMode, tuple[MetadataColumn, ...]] = {
         MetadataColumn("_deleted", "is_deleted", "BOOLEAN"),
         MetadataColumn("_deleted_at", "deleted_at", "TIMESTAMP"),
     ),
+    "history": (
+        MetadataColumn("_valid_from_lsn", "valid_from_lsn", "BIGINT"),
+        MetadataColumn("_valid_from_time", "valid_from_time", "TIMESTAMP"),
+        MetadataColumn("_valid_to_lsn", "valid_to_lsn", "BIGINT"),
+        MetadataColumn("_valid_to_time", "valid_to_time", "TIMESTAMP"),
+        MetadataColumn("_is_current", "is_current", "BOOLEAN"),
+    ),
     "append": (
         MetadataColumn("_op", "change_op", "STRING"),
         MetadataColumn("_ordinal", "ordinal", "BIGINT"),
@@ -48,6 +56,8 @@ _OWN_COLUMNS: Mapping[RowMode, tuple[MetadataColumn, ...]] = {
 
 def metadata_columns(mode: RowMode, *, has_commit: bool) -> tuple[MetadataColumn, ...]:
     """Return the columns of pgdelta, in order; `has_commit` is whether rows have the commit that wrote it."""
+    if mode == "history":  # whose versions have the commits between which they are valid
+        return _OWN_COLUMNS[mode]
     has_commit |= mode == "append"  # it is part of the order of changes
     return (*(_COMMIT_COLUMNS if has_commit else ()), *_OWN_COLUMNS[mode])
 
@@ -59,7 +69,15 @@ def own_columns(mode: RowMode) -> tuple[str, ...]:
 
 def inserted_values(mode: RowMode, engine: Engine) -> dict[str, str]:
     """Return SQL for the mode's own columns of a row that is inserted and not gone."""
-    values = {"is_deleted": "false", "deleted_at": engine.null("TIMESTAMP")}
+    values = {
+        "is_deleted": "false",
+        "deleted_at": engine.null("TIMESTAMP"),
+        "valid_from_lsn": "commit_lsn",
+        "valid_from_time": "commit_time",
+        "valid_to_lsn": engine.null("BIGINT"),
+        "valid_to_time": engine.null("TIMESTAMP"),
+        "is_current": "true",
+    }
     return {name: values[name] for name in own_columns(mode)}
 
 
@@ -104,6 +122,8 @@ MARKINGS: Mapping[RowMode, Marking] = {
     "soft_delete": Marking(
         ("commit_lsn", "commit_time", "is_deleted", "deleted_at"), "is_deleted", "= false"
     ),
+    # files have statistics of the LSN, and none of a BOOLEAN
+    "history": Marking(("valid_to_lsn", "valid_to_time", "is_current"), "valid_to_lsn", "IS NULL"),
 }
 
 
@@ -146,5 +166,8 @@ def truncate_marks(mode: RowMode, truncate: Truncate, engine: Engine) -> dict[st
         "commit_time": time,
         "is_deleted": "true",
         "deleted_at": time,
+        "valid_to_lsn": lsn,
+        "valid_to_time": time,
+        "is_current": "false",
     }
     return {name: values[name] for name in MARKINGS[mode].columns}

@@ -26,7 +26,7 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError, report_error
-from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, small_size
+from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, may_have_null, small_size
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.fold import Fold
 from pipeline.silver.fold_sql import FoldSql, reduced_images
@@ -97,6 +97,9 @@ class NativeTarget(Target):
         chosen: Sequence[int] = range(len(self._files))
         if not fold.truncates:
             chosen = FileChoice.of_keys(self.session, fold).candidates(self._files)
+        if fold.mode == "history" and fold.current_column:  # versions that are over stay as they are
+            column, stats = fold.current_column, [file.get("stats") or "{}" for file in self._files]
+            chosen = [number for number in chosen if may_have_null(stats[number], column)]
         self._require_few([self._files[number] for number in chosen])
         names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
         self._add_silver(chosen, [*names, *([fold.current_column] if fold.current_column else [])])
@@ -170,6 +173,8 @@ class NativeTarget(Target):
         session = self.session
         on = same_keys(fold, session.engine)
         file, row = (f"t.{session.engine.quoted(name)}" for name in (self._file, self._row))
+        if fold.mode == "history":
+            on = f"s.op = 'D' AND {current_rows(fold, session.engine)} AND {on}"
         source, is_deleted = FOLDED, "s.op = 'D'"
         if fold.mode in MARKINGS:
             is_deleted = "false"

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.engine import SPARK, Engine
 from pipeline.silver.fold_sql import FoldSql
-from pipeline.silver.mode_sql import soft_deletes, with_truncates
+from pipeline.silver.mode_sql import soft_deletes, versions, with_moves, with_truncates
 
 
 class SqlSession(ABC):
@@ -45,13 +45,18 @@ class SqlSession(ABC):
 
 
 def fold_by_key(session: SqlSession, sql: FoldSql) -> None:
-    """Fold `changes`: define `steps` and `by_key`, one row per key."""
+    """Fold `changes`: define `steps` and `by_key`, one row per key, or in history per version."""
     has_truncates = bool(sql.fold.truncates)
     session.define("sent_steps" if has_truncates else "steps", sql.steps("changes"))
     if has_truncates:
         session.define("steps", with_truncates(sql, "sent_steps"))
-    by_key = soft_deletes(sql, "steps") if sql.fold.mode == "soft_delete" else sql.fold_by_key("steps")
-    session.define("by_key", by_key)
+    match sql.fold.mode:
+        case "history":
+            session.compute("by_key", versions(sql, "steps"))
+        case "soft_delete":
+            session.define("by_key", soft_deletes(sql, "steps"))
+        case _:
+            session.define("by_key", sql.fold_by_key("steps"))
 
 
 def follow_key_changes(session: SqlSession, sql: FoldSql) -> None:
@@ -66,8 +71,11 @@ def follow_key_changes(session: SqlSession, sql: FoldSql) -> None:
         number += 1
         session.compute(f"segments_{number}", sql.inherit(segments))
         segments = f"segments_{number}"
-    session.define("followed", sql.followed(segments))
-    session.define("inherited", sql.with_key_changes("by_key", "followed"))
+    if sql.fold.mode == "history":
+        session.define("inherited", with_moves(sql, "by_key", segments))
+    else:
+        session.define("followed", sql.followed(segments))
+        session.define("inherited", sql.with_key_changes("by_key", "followed"))
     session.define("moved", sql.typed("inherited", has_base_keys=True))
 
 

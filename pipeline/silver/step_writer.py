@@ -20,7 +20,7 @@ from pipeline.errors import LakeError
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records
 from pipeline.silver import write as write_module
-from pipeline.silver.fold import INHERITED, UNKNOWN, Fold
+from pipeline.silver.fold import FROM_SILVER, INHERITED, UNKNOWN, Fold
 from pipeline.silver.fold_sql import ABSENT, FoldSql
 from pipeline.silver.mode_sql import appended
 from pipeline.silver.sql_session import (
@@ -36,6 +36,7 @@ from pipeline.silver.write import (
     Write,
     WriteKind,
     bounds_are_values,
+    current_rows,
     keyless,
     same_keys,
 )
@@ -115,7 +116,10 @@ class StepWriter:
         if found.inherits:
             self._target.define_silver(fold)
             follow_key_changes(session, sql)
-            session.compute(FOLDED, sql.from_silver("moved", "silver"))
+            silver = "silver"
+            if fold.mode == "history":
+                silver = f"(SELECT * FROM silver AS t WHERE {current_rows(fold, session.engine)}) AS t"
+            session.compute(FOLDED, sql.from_silver("moved", silver))
             found = self._inspect(fold, aggregates=aggregates)
         self._refuse_lost_keys(found, "by_key", fold)
         key = [fold.columns[i].name for i in fold.key]
@@ -304,7 +308,8 @@ class StepWriter:
     ) -> _Found:
         """Count, in one scan of the folded rows, what needs more work and what does not fit."""
         engine = self._session.engine
-        inherits = " OR ".join(f"s{i} = {INHERITED}" for i in fold.partial) or "false"
+        # only versions have the other state before they inherit
+        inherits = " OR ".join(f"s{i} IN ({INHERITED}, {FROM_SILVER})" for i in fold.partial) or "false"
         lost = " OR ".join(f"{name} IS NULL" for name in fold.key_names) or "false"
         unknown = " OR ".join(f"s{i} = {UNKNOWN}" for i in fold.partial if fold.columns[i].indexes) or "false"
         misfits = write_module.misfits(fold, engine)

@@ -208,13 +208,22 @@ def merge_by_key(
     `bounds` is SQL that is true for all rows `t` of the target that have a key of the source.
     """
     on = same_keys(fold) + (f" AND {bounds}" if bounds else "")
-    gone = ["WHEN MATCHED AND s.op = 'D' THEN DELETE"]
+    gone, marks = ["WHEN MATCHED AND s.op = 'D' THEN DELETE"], []
     others: list[str] = []
     if fold.mode in MARKINGS:
         columns = MARKINGS[fold.mode].columns
         marks = [(name, f"s.{column}") for name, column in metadata.pairs() if column in columns]
         gone = [f"WHEN MATCHED AND s.op = 'D' THEN {_update(marks)}"]
         others = _truncate(fold, metadata)
+    if fold.mode == "history":
+        return "\n".join(
+            [
+                f"MERGE INTO {target} t USING {source} s ON s.op = 'D' AND {current_rows(fold)} AND {on}",
+                f"WHEN MATCHED THEN {_update(marks)}",
+                f"WHEN NOT MATCHED AND s.op <> 'D' THEN {_insert(fold.columns, metadata)}",
+                *others,
+            ]
+        )
     updates = [f"t.{quoted(column.name)} = {_updated(fold, i)}" for i, column in enumerate(fold.columns)]
     updates += [f"t.{quoted(name)} = s.{source_name}" for name, source_name in metadata.pairs()]
     return "\n".join(

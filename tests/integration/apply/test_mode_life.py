@@ -23,8 +23,8 @@ from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_wri
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 NAME = TableName("public", "t")
-MODES: tuple[RowMode, ...] = ("soft_delete", "append")
-WITH_ROWS: tuple[RowMode, ...] = ("soft_delete",)
+MODES: tuple[RowMode, ...] = ("soft_delete", "append", "history")
+WITH_ROWS: tuple[RowMode, ...] = ("soft_delete", "history")
 IGNORING = TableRule("public.*", on_delete="ignore", on_truncate="ignore")
 
 
@@ -142,15 +142,17 @@ def test_a_later_copy_holds_a_table_until_a_rebuild_begins_with_it(
     assert_is_model(pipeline, mode)
 
 
-@pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
-def test_a_table_without_a_key_is_held_where_its_mode_needs_one(pipeline: Pipeline, identity: str) -> None:
-    pipeline = in_mode(pipeline, "soft_delete")
+@pytest.mark.parametrize(("identity", "mode"), [("FULL", "soft_delete"), ("NOTHING", "history")])
+def test_a_table_without_a_key_is_held_where_its_mode_needs_one(
+    pipeline: Pipeline, identity: str, mode: RowMode
+) -> None:
+    pipeline = in_mode(pipeline, mode)
     pipeline.run("CREATE TABLE t (id int, v text)", f"ALTER TABLE t REPLICA IDENTITY {identity}")
     pipeline.ingest()
     pipeline.run("INSERT INTO t VALUES (1, 'a')")
     pipeline.ingest()
     held = pipeline.apply().tables[NAME].held or ""
-    assert "mode soft_delete finds rows by a key" in held
+    assert f"mode {mode} finds rows by a key" in held
     pipeline.run("TRUNCATE t", "ALTER TABLE t ADD PRIMARY KEY (id)", "ALTER TABLE t REPLICA IDENTITY DEFAULT")
     pipeline.run("INSERT INTO t VALUES (2, 'b')")
     pipeline.ingest()

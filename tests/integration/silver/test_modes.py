@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 import pytest
 
 from pipeline.apply.applier import Applier
@@ -15,12 +17,16 @@ from pipeline.bronze import change_rows
 from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config
 from pipeline.config.tables import RowMode, TableRule
+from pipeline.crash_steps import CrashStep
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.ingest.job import run_ingest
+from pipeline.metadata.manifests import Manifests
 from pipeline.protocol.lsn import LSN
 from pipeline.silver import batch_writer
 from pipeline.table_name import TableName
+from tests.support.fault_points import WHEN, crash_at
 from tests.support.modes.oracle import assert_equals_model
+from tests.support.pipelines import Crash
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database
 from tests.support.workload.tables import Schema, Table, create_schema
@@ -35,7 +41,13 @@ pytestmark = pytest.mark.postgres
 
 FIXED_SEED = 20_264
 KEYED = ("documents", "Lines", "tickets")
-MODES: Sequence[RowMode] = ("soft_delete", "append")
+MODES: Sequence[RowMode] = ("soft_delete", "append", "history")
+APPLY_STEPS = (
+    CrashStep.EVOLVE_COLUMNS,
+    CrashStep.REGISTER_TABLE,
+    CrashStep.WRITE_TABLE,
+    CrashStep.RECORD_MANIFEST,
+)
 WAYS = ("one batch", "random cuts", "one transaction a batch")
 
 
@@ -88,7 +100,7 @@ def test_many_native_tables_have_the_rows_of_the_model(
 def test_tables_of_spark_have_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode
 ) -> None:
-    prove(database, tmp_path, FIXED_SEED, mode, spark, schemas=2, transactions=5)
+    prove(database, tmp_path, FIXED_SEED, mode, spark, schemas=1, transactions=10, ways=WAYS[1:])
 
 
 @pytest.mark.slow
@@ -107,6 +119,28 @@ def test_changes_that_are_appended_in_chunks_are_those_of_the_model(
     monkeypatch.setattr(batch_writer, "MOST_ROWS_AT_ONCE", 3)
     monkeypatch.setattr(change_rows, "CHUNK_ROWS", 5)
     prove(database, tmp_path, FIXED_SEED, "append", None, schemas=2, transactions=12)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_a_history_as_of_a_manifest_is_the_mirror_there(database: Database, tmp_path: Path) -> None:
+    rng = Random(FIXED_SEED)
+    config = config_of(database, tmp_path / "lake", "history", "auto")
+    run_ingest(config)
+    start, end, count = pc.field("_valid_from_lsn"), pc.field("_valid_to_lsn"), 0
+    with database.connect() as source:
+        schema = create_schema(source, rng, name="w_0")
+        run_workload(source, rng, 20, schema=schema, steps=RowSteps)
+        run_ingest(config)
+        applier = Applier(None, config)
+        apply_schema(applier, schema, "random cuts", rng)
+        manifests = Manifests(applier.lake).written()
+        assert len(list(manifests)) > 2
+        for lsn, _ in Manifests(applier.lake).written():
+            condition = (start < int(lsn)) & (end.is_null() | (end >= int(lsn)))
+            for name in names_of(schema, "history"):
+                place = config.storage.root, config.pipeline, "mirror", name, int(lsn), condition
+                count += assert_equals_model(source, *place)
+        assert count
 
 
 @pytest.mark.usefixtures("without_spark")
@@ -140,6 +174,7 @@ def prove(
     *,
     schemas: int,
     transactions: int,
+    ways: Sequence[str] = WAYS,
 ) -> None:
     """Run workloads, capture them, apply each in one of three ways, and compare silver with its model."""
     print(f"PGDELTA_SEED={seed}")
@@ -151,12 +186,12 @@ def prove(
         found = []
         for number in range(schemas):
             found.append(create_schema(source, rng, name=f"w_{number}"))
-            run_workload(source, rng, transactions, schema=found[-1], **steps)
+            print(run_workload(source, rng, transactions, schema=found[-1], **steps))
         run_ingest(config)
         applier = Applier(spark, config)
         count = 0
         for number, schema in enumerate(found):
-            apply_schema(applier, schema, WAYS[number % len(WAYS)], rng)
+            apply_schema(applier, schema, ways[number % len(ways)], rng)
             for name in names_of(schema, mode):
                 count += assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
         assert count
@@ -176,3 +211,27 @@ def apply_schema(applier: Applier, schema: Schema, way: str, rng: Random) -> Non
     for end in chosen:
         summary = applier.apply_pending(BronzeOffset(newest.version, LSN(end)))
         assert summary.exit_code(strict=True) == 0, (schema.name, way, LSN(end), summary.tables)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(database: Database, tmp_path: Path) -> None:
+    rng, modes = Random(FIXED_SEED), {"documents": "history", "Lines": "soft_delete"}
+    config = config_of(database, tmp_path / "lake", "append", "auto")
+    own = (TableRule("w_*.documents", mode="history"), TableRule("w_*.Lines", mode="soft_delete"))
+    config = replace(config, tables=(*own, *config.tables))
+    run_ingest(config)
+    with database.connect() as source:
+        schemas = [create_schema(source, rng, name="w_0")]
+        for number, (step, when) in enumerate(product(APPLY_STEPS, WHEN), 1):
+            schemas.append(create_schema(source, rng, name=f"w_{number}"))  # its tables are registered
+            for schema in (schemas[0], schemas[-1]):
+                run_workload(source, rng, 4, schema=schema, steps=RowSteps)
+            run_ingest(config)
+            passing = 0 if step is CrashStep.RECORD_MANIFEST else rng.randrange(4)
+            with crash_at(step, when, passing=passing), pytest.raises(Crash):
+                Applier(None, config).apply_pending()
+            summary = Applier(None, config).apply_pending()
+            assert summary.exit_code(strict=True) == 0, (step, when, summary.tables)
+            for name in (*schemas[0].names, *schemas[-1].names):
+                mode = modes.get(name.table, "append")
+                assert_equals_model(source, config.storage.root, config.pipeline, mode, name)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.delta.table import LakeTable
 from tests.support.comparable.silver import decimal_text, utc_text
@@ -16,9 +17,11 @@ from tests.support.comparable.source import Rows, Value, double_text, real_text
 _EPOCH = datetime(1970, 1, 1)
 
 
-def arrow_rows(path: str, columns: Sequence[str]) -> Rows:
+def arrow_rows(path: str, columns: Sequence[str], condition: pc.Expression | None = None) -> Rows:
     """Return the multiset of a table's rows over `columns`, as comparable values."""
-    table = LakeTable(path).rows(columns)
+    table = LakeTable(path).rows(columns if condition is None else None)
+    if condition is not None:
+        table = table.filter(condition).select(columns)
     readers = [reader(field.type) for field in table.schema]
     rows: Rows = Counter()
     for row in zip(*(column.to_pylist() for column in table.columns), strict=True):

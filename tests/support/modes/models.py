@@ -115,6 +115,79 @@ class SoftDelete(Model):
         ]
 
 
+class Mirror(SoftDelete):
+    """`mirror` of a table with a key: the rows that are not gone, without pgdelta's columns."""
+
+    OWN: ClassVar[Mapping[str, str]] = {}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [{**row.values} for row in self._rows.values() if row.deleted_at is None]
+
+
+@dataclass(slots=True)
+class Version:
+    """A version of a row, the commit that left it and the one that ended it."""
+
+    key: Key
+    values: Row
+    start: tuple[int, datetime]
+    end: tuple[int, datetime] | None = None
+
+
+class History(Model):
+    """`history`: every version that a commit left."""
+
+    OWN: ClassVar[Mapping[str, str]] = {
+        "_valid_from_lsn": "int8",
+        "_valid_from_time": "timestamptz",
+        "_valid_to_lsn": "int8",
+        "_valid_to_time": "timestamptz",
+        "_is_current": "bool",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._versions: list[Version] = []
+
+    def apply(self, change: Change) -> None:
+        commit = change.commit_lsn, change.commit_time
+        current = {version.key: version for version in self._versions if version.end is None}
+        gone: Iterable[Key]
+        match change.op:
+            case "T":
+                gone = current
+            case "D":
+                gone = [change.key]
+            case "U":
+                gone = {change.old_key, change.key}
+            case _:
+                gone = [change.key]
+        for key in gone:
+            if key in current:
+                current[key].end = commit
+        self._versions = [version for version in self._versions if version.start != version.end]
+        if change.op in "IRU":
+            base = current[change.old_key].values if change.op == "U" else {}
+            values = {**base, **change.new, **dict(zip(change.relation.key, change.key, strict=True))}
+            self._versions.append(Version(change.key, values, commit))
+
+    def all_rows(self) -> list[Row]:
+        return [version.values for version in self._versions]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            version.values
+            | {
+                "_valid_from_lsn": version.start[0],
+                "_valid_from_time": version.start[1],
+                "_valid_to_lsn": version.end[0] if version.end else None,
+                "_valid_to_time": version.end[1] if version.end else None,
+                "_is_current": version.end is None,
+            }
+            for version in self._versions
+        ]
+
+
 class Append(Model):
     """`append`: each change is a row, and stays as it is."""
 
@@ -158,4 +231,9 @@ class Append(Model):
         return self._rows
 
 
-MODELS: dict[str, type[Model]] = {"soft_delete": SoftDelete, "append": Append}
+MODELS: dict[str, type[Model]] = {
+    "mirror": Mirror,
+    "soft_delete": SoftDelete,
+    "append": Append,
+    "history": History,
+}

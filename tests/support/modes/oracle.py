@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pyarrow.compute as pc
 from psycopg import sql
 
 from pipeline.bronze.log import Bronze
@@ -65,9 +66,18 @@ def rows_of_model(conn: Connection, name: TableName, model: Model) -> tuple[list
 
 
 def assert_equals_model(
-    conn: Connection, root: str, pipeline: str, mode: str, name: TableName, end_lsn: int | None = None
+    conn: Connection,
+    root: str,
+    pipeline: str,
+    mode: str,
+    name: TableName,
+    end_lsn: int | None = None,
+    condition: pc.Expression | None = None,
 ) -> int:
-    """Assert that a silver table has exactly the rows of its model; return their number."""
+    """Assert that a silver table has exactly the rows of its model; return their number.
+
+    Only silver's rows that satisfy a condition are compared, and only changes up to an LSN.
+    """
     model = model_of(root, pipeline, mode, name, end_lsn)
     columns, wanted = rows_of_model(conn, name, model)
     path = silver_path(root, *name)
@@ -82,7 +92,7 @@ def assert_equals_model(
     expected: Rows = Counter()
     for row, count in wanted.items():
         expected[tuple(row[i] for i in places)] += count
-    found = arrow_rows(path, shown)
+    found = arrow_rows(path, shown, condition)
     assert found == expected, (
         name,
         shown,

@@ -346,19 +346,6 @@ def test_what_a_mode_never_removes_cannot_be_ignored(tmp_path: Path, key: str) -
     assert (rule.mode, getattr(rule, key), rule.keeps_past) == ("mirror", "ignore", True)
 
 
-@pytest.mark.parametrize(
-    ("written", "key"),
-    [
-        ("silver: {mode: history}", "silver.mode"),
-        ("tables: [{source: a.b, mode: history}]", "tables[0].mode"),
-    ],
-)
-def test_what_is_not_built_yet_is_refused_where_it_is_written(tmp_path: Path, written: str, key: str) -> None:
-    sentence = mistake(tmp_path, f"pipeline: s\n{written}\n")
-    assert sentence.startswith(f"c.yaml:2: {key}: ")
-    assert "is not available yet. Write mirror or leave the key out." in sentence
-
-
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 @pytest.mark.parametrize("streaming", ["auto", "off", "on", "parallel"])
 def test_every_protocol_option_is_read(tmp_path: Path, version: int, streaming: str) -> None:
