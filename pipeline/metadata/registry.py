@@ -148,7 +148,7 @@ class TableRegistry:
                 rows = {name: rows[name] for name in tables}
                 written = _concatenated(rows.values())
                 with crash_step(CrashStep.REGISTER_TABLE):
-                    retry_conflicts(lambda: self._table.overwrite_rows(written, TABLES))
+                    retry_conflicts(lambda: self._table.overwrite_rows(written, TABLES, replaces_schema=True))
                 self._registered, self._rows = tables, rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import TxnId, TxnKind
 from pipeline.metadata.events import Event
-from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
+from pipeline.metadata.registry import TABLES, Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import LSN
 from pipeline.table_name import TableName
 
@@ -29,6 +30,16 @@ NEW = RegisteredTable(
     (ID,),
     Successor(16390, (V,), TxnId("app").of(TxnKind.PART, 1), LSN(77)),
 )
+
+
+def test_an_older_registry_gets_the_column_for_the_mode(spark: SparkSession, tmp_path: Path) -> None:
+    table = Lake(str(tmp_path), spark).table("_pgdelta", "tables")
+    table.ensure(TABLES.replace(", mode STRING", "").replace(", mode: STRING", ""), {})
+    soft = replace(OLD, table_name="soft", path="file:/lake/soft", mode="soft_delete")
+    for entry in (OLD, soft):
+        Records(Lake(str(tmp_path), spark)).tables.register(entry)
+    found = Records(Lake(str(tmp_path), spark)).tables.read()
+    assert [found[entry.name] for entry in (OLD, soft)] == [OLD, soft]
 
 
 @pytest.mark.parametrize("entry", [OLD, NEW])
