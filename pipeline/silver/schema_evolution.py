@@ -206,7 +206,8 @@ def _lacks_key(relation: SourceRelation, rule: TableRule) -> Hold:
     return _hold(
         relation,
         f"mode {rule.mode} finds rows by a key, and its replica identity is {identity}",
-        "Give it a primary key and REPLICA IDENTITY DEFAULT, or set mode to mirror or append in its rule.",
+        "Give it a primary key and REPLICA IDENTITY DEFAULT and run "
+        f"{relation.name.command('resync')}, or set mode to mirror or append in its rule.",
     )
 
 

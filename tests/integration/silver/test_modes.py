@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow.compute as pc
 import pytest
@@ -19,12 +19,15 @@ from pipeline.config.config import Config
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.crash_steps import CrashStep
 from pipeline.delta.spark.provider import SparkProvider
+from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
 from pipeline.metadata.manifests import Manifests
 from pipeline.protocol.lsn import LSN
 from pipeline.silver import batch_writer
 from pipeline.table_name import TableName
+from tests.support.comparable.silver import silver_path
 from tests.support.fault_points import WHEN, crash_at
+from tests.support.modes.models import Append, History
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.pipelines import Crash
 from tests.support.seeds import seed_of_run
@@ -235,3 +238,73 @@ def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(database: Database, tm
             for name in (*schemas[0].names, *schemas[-1].names):
                 mode = modes.get(name.table, "append")
                 assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("mode", MODES)
+def test_more_truncates_than_one_write_marks_are_all_followed(
+    database: Database, tmp_path: Path, mode: RowMode
+) -> None:
+    rng, name = Random(FIXED_SEED), TableName("w_0", "documents")
+    config = config_of(database, tmp_path / "lake", mode, "auto")
+    run_ingest(config)
+    with database.connect() as source:
+        source.execute("CREATE SCHEMA w_0")
+        source.execute("CREATE TABLE w_0.documents (id int PRIMARY KEY, v int)")
+        for number in range(230):
+            source.execute("BEGIN")
+            for statement in rng.choices(
+                (
+                    "TRUNCATE w_0.documents",
+                    f"INSERT INTO w_0.documents VALUES ({rng.randrange(9)}, {number})"
+                    " ON CONFLICT (id) DO UPDATE SET v = excluded.v + 1",
+                    "DELETE FROM w_0.documents WHERE id % 3 = 1",
+                    f"UPDATE w_0.documents SET id = {number + 100}"
+                    " WHERE id = (SELECT min(id) FROM w_0.documents)"
+                    f" AND NOT EXISTS (SELECT FROM w_0.documents WHERE id = {number + 100})",
+                ),
+                (4, 5, 1, 1),
+                k=3,
+            ):
+                source.execute(statement.encode())
+            source.execute("COMMIT")
+            if number == 100:
+                run_ingest(config)
+                Applier(None, config).apply_pending()
+        run_ingest(config)
+        summary = Applier(None, config).apply_pending()
+        assert summary.exit_code(strict=True) == 0, summary.tables
+        assert assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_the_columns_of_a_mode_do_not_depend_on_those_of_the_commit(
+    database: Database, tmp_path: Path
+) -> None:
+    own = {
+        "mirror": ([], 0),
+        "soft_delete": (["_deleted", "_deleted_at"], 2),
+        "history": ([*History.OWN], 2),
+        "append": ([*Append.OWN], 4),
+    }
+    modes: tuple[RowMode, ...] = get_args(RowMode)
+    config = config_of(database, tmp_path / "lake", "append", "auto")
+    config = replace(
+        config,
+        silver=replace(config.silver, metadata_columns=False),
+        tables=tuple(TableRule(f"public.{mode}", mode=mode) for mode in modes),
+    )
+    with database.connect() as source:
+        for mode in modes:
+            source.execute(f"CREATE TABLE {mode} (id int PRIMARY KEY)".encode())
+        run_ingest(config)
+        for statement in ("INSERT INTO {} VALUES (1), (2)", "DELETE FROM {} WHERE id = 2", "TRUNCATE {}"):
+            for mode in modes:
+                source.execute(statement.format(mode).encode())
+    run_ingest(config)
+    summary = Applier(None, config).apply_pending()
+    assert summary.exit_code(strict=True) == 0, summary.tables
+    for mode in modes:
+        table, (columns, count) = LakeTable(silver_path(config.storage.root, "public", mode)), own[mode]
+        assert table.schema().names == ["id", *columns]
+        assert table.rows().num_rows == count

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pipeline.bronze.relations import SourceRelation
-from pipeline.bronze.table_input import Survey
+from pipeline.bronze.table_input import Survey, Truncate
 from pipeline.config.tables import TableRule
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import LSN
@@ -51,6 +51,20 @@ def described(step: WriteStep) -> str:
 def test_one_version_is_one_step() -> None:
     [step] = write_steps(survey(1, (10, 0), (90, 4)))
     assert described(step) == "key (1,) ((0, -1), (90, 4)] → 1000"
+
+
+def test_truncates_that_mark_rows_divide_a_step_if_they_are_many() -> None:
+    surveys = (survey(1, (10, 0), (90, 4)),)
+    truncates = [Truncate(20 + n // 50, n % 50, 0) for n in range(250)]
+    runs = plain_runs(surveys, RELATIONS)
+    assert runs is not None
+    found = plan_write_steps(TableInput(surveys, RELATIONS, LSN(1000), runs), None, truncates)
+    assert [described(step) for step in found] == [
+        "key (1,) ((0, -1), (21, 49)] → 21 #1",
+        "key (1,) ((21, 49), (23, 49)] → 23 #1",
+        "key (1,) ((23, 49), (90, 4)] → 1000",
+    ]
+    assert [each for step in found for each in step.truncates] == truncates
 
 
 def test_versions_of_one_key_are_one_step_even_interleaved() -> None:
