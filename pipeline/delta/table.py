@@ -422,7 +422,7 @@ class LakeTable:
         """Replace the rows that satisfy a condition by rows that satisfy it, in one commit."""
         self._write(frame, "overwrite", commit, {"replaceWhere": condition})
 
-    def replace_with(self, other: LakeTable, commit: TableCommit) -> None:
+    def replace_with(self, other: LakeTable, commit: TableCommit | None) -> None:
         """Replace the columns and rows of this table by another table's, in one commit."""
         schema = other.schema()
         features = [feature for field in schema.fields for feature in features_of(field.ddl)]

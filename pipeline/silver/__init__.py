@@ -12,7 +12,8 @@
   `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes, and
   `data_layout` chooses the files that it reads and their size; `clustering`, those to sort by key
 - one table: `batch_writer` plans a range (`range_plan`) and carries it out; `table` applies ranges, starts
-  from a copy, rebuilds; `swap` replaces all rows in one commit
+  from a copy, rebuilds; `swap` replaces all rows in one commit; `past_copies` (pure) has from where a table
+  is built as of an LSN
 - bronze: `base_rows` chooses the rows that are left when older changes are compacted
 - limits: `policies` (guards, refused values) and `foreign_commits`
 - reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`, `row_hashes`

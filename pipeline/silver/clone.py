@@ -124,7 +124,7 @@ def _is_complete(table: LakeTable, version: int, txn: TxnId) -> bool:
 
 
 class CloneFolder:
-    """`_pgdelta/reconcile/{run}`: the clones of one run.
+    """`_pgdelta/reconcile/{run}`: the clones of one run, or a table that it builds.
 
     Folders that killed runs left are removed by a run that starts a week later; no run lasts that long.
     """

@@ -258,30 +258,10 @@ class SilverTable:
     ) -> WriteResult:
         """Write the table elsewhere, from a copy (default: the newest), and swap it in by one commit."""
         copy = copy or self.history.newest(end_lsn).get(self.name)
-        if copy and (incomplete := self._incomplete(copy)):
-            return incomplete
-        start = InputStart(copy=copy)
-        surveys = self.bronze.survey_table(self.name, start, end_lsn)
-        partial = self.history.partial_copies(self.name, copy)
         rebuilt = self.bronze.lake.table("_pgdelta", "rebuilds", *self.name)
-        rebuilt.remove()
-        records = BufferedRecords(self._records)
-        writer = SilverTable(
-            self.table.sessions,
-            self.bronze,
-            records,
-            self.name,
-            rebuilt.path,
-            self._rule_of_newest(surveys, relations),
-            self.history,
-            metadata_columns=self._metadata_columns,
-            native=self._native,
-        )
-        written = writer.apply_partial_copies(partial, relations, None, start, end_lsn)
+        written, records = self.build(rebuilt, relations, end_lsn, copy)
         if written.held or records.tables.registered is None:
             return replace(written, applied=self.offset, misfits=0)
-        if self._was_compacted(start, end_lsn, surveys):
-            return self._rebuild(relations, registered, end_lsn, need, copy)
         self._records.events.record(records.events.resyncs_after(self.offset))
         if need is not None:
             lsn, operation = need
@@ -299,6 +279,36 @@ class SilverTable:
         swap_in(self.table, rebuilt, self._records, records.tables.registered, registered, self._txn, end_lsn)
         self._writer.registered = self._records.tables.read()[self.name]
         return replace(written, applied=end_lsn)
+
+    def build(
+        self, into: LakeTable, relations: Relations, end_lsn: LSN, copy: CompleteCopy | None
+    ) -> tuple[WriteResult, BufferedRecords]:
+        """Write the table as of an LSN to another one, which is replaced; return what would be recorded.
+
+        Its rows are those of a copy, or without one none, and the changes that follow.
+        """
+        records = BufferedRecords(self._records)
+        if copy and (incomplete := self._incomplete(copy)):
+            return incomplete, records
+        start = InputStart(copy=copy)
+        surveys = self.bronze.survey_table(self.name, start, end_lsn)
+        into.remove()
+        writer = type(self)(
+            self.table.sessions,
+            self.bronze,
+            records,
+            self.name,
+            into.path,
+            self._rule_of_newest(surveys, relations),
+            self.history,
+            metadata_columns=self._metadata_columns,
+            native=self._native,
+        )
+        partial = self.history.partial_copies(self.name, copy)
+        written = writer.apply_partial_copies(partial, relations, None, start, end_lsn)
+        if not written.held and self._was_compacted(start, end_lsn, surveys):
+            return self.build(into, relations, end_lsn, copy)
+        return written, records
 
     def _was_compacted(self, start: InputStart, end_lsn: LSN, surveys: Sequence[Survey]) -> bool:
         """Return whether bronze.retention changed the input of a rebuild since it was surveyed.

@@ -104,6 +104,27 @@ def test_rebuild_takes_tables_and_a_confirmation(config: str, replace: Replace) 
     ]
 
 
+def test_rebuild_into_a_path_takes_an_lsn_or_a_time(config: str, replace: Replace) -> None:
+    calls = replace("pipeline.operate.rebuild_into", "build_into")
+    into = ["rebuild", "--config", config, "--table", "public.a", "--into", "/x"]
+    assert main.main(into) == 0
+    assert main.main([*into, "--to-lsn", "0/10"]) == 0
+    assert main.main([*into, "--to-time", "2026-01-31"]) == 0
+    assert [keywords for _, keywords in calls] == [
+        {"lsn": None, "time": None},
+        {"lsn": "0/10", "time": None},
+        {"lsn": None, "time": "2026-01-31"},
+    ]
+    for wrong in (
+        ["rebuild", "--config", config, "--to-lsn", "0/10"],
+        ["rebuild", "--config", config, "--to-time", "2026-01-31"],
+        [*into, "--to-lsn", "0/10", "--to-time", "2026-01-31"],
+        [*into, "--confirm"],
+    ):
+        assert main.main(wrong) == 2
+    assert len(calls) == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "ranges"),
     [
