@@ -1,0 +1,137 @@
+"""A table never has values of two rules; a column that comes or goes at the source changes no rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.bronze.protection import fingerprint
+from pipeline.bronze.relations import SourceRelation
+from pipeline.config.config import Config, Source
+from pipeline.config.tables import ColumnRules, TableRule
+from pipeline.metadata.registry import RegisteredColumn, RegisteredTable
+from pipeline.protected_columns import EXCLUDE, LAST4_MASK, MISSING, NULL_MASK, ProtectedColumn
+from pipeline.silver.column_mapping import SilverColumns
+from pipeline.silver.protection_changes import changed_rule, rule_notes, rule_to_come
+from pipeline.silver.schema_evolution import plan_evolution
+from pipeline.silver.schema_operations import AddColumn, CreateTable, Hold, RuleNote
+from tests.support.silver.relations import column, relation
+
+KEY = "the key of the tests"
+HASH = f"hmac-sha256 {fingerprint(KEY.encode())}"
+OTHER_HASH = "hmac-sha256 0badcafe"
+NUMBERS: dict[str, int | None] = {"id": 1, "a": 2, "b": 3}
+
+
+def protected(name: str, rule: str, number: int | None, configured: str | None = None) -> ProtectedColumn:
+    return ProtectedColumn(name, configured or name, number, rule)
+
+
+def version(names: dict[str, int | None], *rules: ProtectedColumn) -> SourceRelation:
+    columns = (column(name, number, is_key=name == "id") for name, number in names.items())
+    return replace(relation(*columns), protected=rules)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        # plain and protected
+        ((), version(NUMBERS, protected("a", HASH, 2)), f"column a changed from none to {HASH[:11]} with"),
+        ((protected("a", HASH, 2),), version(NUMBERS), "column a changed from hmac-sha256 with the key"),
+        (
+            (),
+            version({"id": 1, "b": 3}, protected("a", EXCLUDE, 2)),
+            "a, whose rule was none, is left out",
+        ),
+        ((protected("a", EXCLUDE, 2),), version(NUMBERS), "column a changed from exclude to none"),
+        # one rule and another
+        (
+            (protected("a", NULL_MASK, 2),),
+            version(NUMBERS, protected("a", LAST4_MASK, 2)),
+            "column a changed from mask null to mask last4",
+        ),
+        (
+            (protected("a", OTHER_HASH, 2),),
+            version(NUMBERS, protected("a", HASH, 2)),
+            "column a changed from hmac-sha256 with the key 0badcafe to",
+        ),
+        # by name, where the catalog was ahead
+        ((), version({"id": 1, "a": None}, protected("a", HASH, None)), "column a changed from none to"),
+        ((protected("a", HASH, 2),), version({"id": 1, "a": None}, protected("a", HASH, None)), None),
+        ((protected("a", HASH, None),), version(NUMBERS), "column a changed from"),
+        # nothing changed
+        ((protected("a", HASH, 2),), version(NUMBERS, protected("a", HASH, 2)), None),
+        ((protected("a", HASH, 2),), version({"id": 1, "c": 2}, protected("c", HASH, 2, "a")), None),
+        ((protected("a", HASH, 2),), version({"id": 1, "b": 3}), None),  # dropped
+        ((), version({**NUMBERS, "new": 4}, protected("new", HASH, 4)), None),  # added
+        ((), version(NUMBERS, protected("new", EXCLUDE, 4)), None),  # added, and left out
+        ((), version(NUMBERS, ProtectedColumn(None, "A", None, MISSING)), None),
+    ],
+)
+def test_a_change_of_a_rule_is_found(
+    before: tuple[ProtectedColumn, ...], after: SourceRelation, sentence: str | None
+) -> None:
+    found = changed_rule(before, NUMBERS, after)
+    assert (found is None) == (sentence is None), found
+    assert sentence is None or sentence in str(found)
+    # the table is held, and a copy helps
+    recorded = SilverColumns(after.oid, NUMBERS, protected=before)
+    operations = plan_evolution(recorded, after, dict.fromkeys(NUMBERS, "STRING"), TableRule("*.*"))
+    holds = [each for each in operations if isinstance(each, Hold)]
+    assert bool(holds) == (sentence is not None)
+    if holds:
+        assert holds[0].kind == "resync"
+        assert (
+            "pgdelta resync --table public.t, which copies all rows under the new rules." in holds[0].sentence
+        )
+    # a copy begins without anything recorded
+    assert not any(isinstance(each, Hold) for each in plan_evolution(None, after, None, TableRule("*.*")))
+
+
+def test_a_table_that_was_created_again_has_new_rules() -> None:
+    recorded = SilverColumns(499, NUMBERS, protected=(protected("a", HASH, 2),))
+    operations = plan_evolution(
+        recorded, version(NUMBERS), dict.fromkeys(NUMBERS, "STRING"), TableRule("*.*")
+    )
+    assert operations == []
+
+
+def test_what_names_no_column_is_noted_once() -> None:
+    missing = ProtectedColumn(None, "A", None, MISSING)
+    renamed = protected("c", HASH, 2, "a")
+    after = version({"id": 1, "c": 2, "b": 3}, missing, renamed)
+    first, second = rule_notes((), after)
+    assert first.startswith("Table public.t has no column A, which tables[].columns names.")
+    assert second.startswith("Column c has the rule of column a")
+    assert rule_notes((missing, renamed), after) == []
+    created = plan_evolution(None, after, None, TableRule("*.*"))
+    assert [type(each) for each in created] == [CreateTable, RuleNote, RuleNote]
+    recorded = SilverColumns(after.oid, {"id": 1}, protected=())
+    added = plan_evolution(recorded, version({"id": 1, "b": 3}, missing), {"id": "STRING"}, TableRule("*.*"))
+    assert [type(each) for each in added] == [RuleNote, AddColumn]
+
+
+@pytest.mark.parametrize(
+    ("rules", "sentence"),
+    [
+        (ColumnRules(hash={"a": "hmac-sha256"}, exclude=("out",)), None),
+        (ColumnRules(exclude=("out",)), "column a changed from hmac-sha256"),
+        (ColumnRules(hash={"a": "hmac-sha256"}), "column out changed from exclude to none"),
+        (
+            ColumnRules(hash={"a": "hmac-sha256"}, exclude=("out", "b")),
+            "b, whose rule was none, is left",
+        ),
+        (ColumnRules(include=("id", "a", "b"), hash={"a": "hmac-sha256"}), None),
+        (ColumnRules(), "column a changed from hmac-sha256"),
+    ],
+)
+def test_the_configuration_is_compared_with_what_silver_has(rules: ColumnRules, sentence: str | None) -> None:
+    columns = tuple(RegisteredColumn(name, name, n, name, 25, -1) for name, n in NUMBERS.items())
+    gone = RegisteredColumn("gone", "gone", 9, "gone")
+    table = RegisteredTable("public", "t", "/t", 500, (*columns, gone))
+    table = replace(table, protected=(protected("a", HASH, 2), protected("out", EXCLUDE, 4)))
+    config = Config("p", Source(hash_key=KEY), tables=(TableRule("public.*", columns=rules),))
+    found = rule_to_come(config, table)
+    assert (found is None) == (sentence is None), found
+    assert sentence is None or sentence in str(found)
