@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import psycopg
 from psycopg import errors as sqlstate
@@ -76,6 +77,20 @@ _PARTS = {
 _LACKS_IDENTITY = {13: _LACKS_IDENTITY_WITH_LEAVES, 10: LACKS_IDENTITY}
 
 
+class Reason(NamedTuple):
+    """Why ingest does not add a table, and what to do, as a sentence each; `…` is for the tables' names."""
+
+    why: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.why} {self.fix}"
+
+    def fix_for(self, names: str) -> str:
+        """Return what to do with names of tables, and more about them, for those to add."""
+        return self.fix.replace("ADD TABLE …", f"ADD TABLE {names}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Table:
     relation_id: int
@@ -85,10 +100,10 @@ class _Table:
 
 def find_unpublished(
     connection: Connection, config: Config, publication: Publication | None = None
-) -> dict[TableName, str]:
+) -> dict[TableName, Reason | None]:
     """Return the tables that match the configuration and are not published, each with why it is not added.
 
-    The reason is empty if ingest adds the table. A publication that does not exist lacks no table: ingest
+    The reason is None if ingest adds the table. A publication that does not exist lacks no table: ingest
     creates it, or ends with an error.
     """
     publication = publication or read_publication(connection, config.source.publication)
@@ -104,38 +119,40 @@ def find_unpublished(
         lacking = _list_lacking(connection, tables)
         if connection.info.server_version >= 180000:
             generated = set(list_unpublished_generated(connection, publication.generated_columns))
-    reasons = {}
+    reasons: dict[TableName, Reason | None] = {}
     for table in tables:
         reason = refusal
         if not reason and not table.is_owned:
-            reason = (
-                f"The role {connection.info.user} does not own it. Grant the owner's role to"
-                f" {connection.info.user}, or run {_addition(publication.name)} as a superuser."
+            reason = Reason(
+                f"The role {connection.info.user} does not own it.",
+                f"Grant the owner's role to {connection.info.user}, or run {_addition(publication.name)} as a"
+                " superuser.",
             )
         elif not reason and table.relation_id in lacking:
-            reason = (
-                "It has no replica identity, so UPDATE and DELETE would fail on it at the source. Add a"
-                f" primary key, run ALTER TABLE … REPLICA IDENTITY FULL, or run {_addition(publication.name)}"
-                " if it is only inserted into."
+            reason = Reason(
+                "It has no replica identity, so UPDATE and DELETE would fail on it at the source.",
+                "Add a primary key, run ALTER TABLE … REPLICA IDENTITY FULL, or run"
+                f" {_addition(publication.name)} if it is only inserted into.",
             )
         elif not reason and table.name in generated:
-            reason = (
+            reason = Reason(
                 "Its REPLICA IDENTITY FULL has generated columns that are not published, so UPDATE and"
-                " DELETE would fail on it at the source. Set another replica identity, or run ALTER"
-                f" PUBLICATION {quote_identifier(publication.name)} SET (publish_generated_columns = stored)."
+                " DELETE would fail on it at the source.",
+                f"Set another replica identity, or run ALTER PUBLICATION {quote_identifier(publication.name)}"
+                " SET (publish_generated_columns = stored).",
             )
         reasons[table.name] = reason
     return reasons
 
 
-def unpublished_sentence(reason: str) -> str:
+def unpublished_sentence(reason: Reason | None) -> str:
     """Return the sentence about one table, given the reason of `find_unpublished`."""
     return f"It matches the configuration and is not published. {reason or 'The next ingest adds it.'}"
 
 
 def add_tables(
     connection: Connection, publication: str, tables: Sequence[TableName]
-) -> tuple[list[TableName], dict[TableName, str]]:
+) -> tuple[list[TableName], dict[TableName, Reason]]:
     """Add tables to a publication; return those that were added, and why others were not.
 
     A table that was dropped meanwhile, or that another session added, is left out of both.
@@ -147,7 +164,7 @@ def add_tables(
         return list(tables), {}
     if len(tables) > 1:  # one of them is the reason
         added: list[TableName] = []
-        failed: dict[TableName, str] = {}
+        failed: dict[TableName, Reason] = {}
         for table in tables:
             more, why = add_tables(connection, publication, [table])
             added += more
@@ -156,29 +173,34 @@ def add_tables(
     if isinstance(error, _MEANWHILE):
         return [], {}
     if isinstance(error, sqlstate.LockNotAvailable):
-        return [], {tables[0]: "Another session has it locked. Ingest tries again."}
-    return [], {tables[0]: f"The source refused it: {describe(error)}. Run {_addition(publication)}."}
+        return [], {tables[0]: Reason("Another session has it locked.", "Ingest tries again.")}
+    reason = Reason(f"The source refused it: {describe(error)}.", f"Run {_addition(publication)}.")
+    return [], {tables[0]: reason}
 
 
-def group_by_reason(unpublished: Mapping[TableName, str]) -> dict[str, list[TableName]]:
+def group_by_reason(unpublished: Mapping[TableName, Reason | None]) -> dict[Reason | None, list[TableName]]:
     """Return the tables of each reason, sorted."""
-    grouped: dict[str, list[TableName]] = {}
+    grouped: dict[Reason | None, list[TableName]] = {}
     for name in sorted(unpublished):
         grouped.setdefault(unpublished[name], []).append(name)
     return grouped
 
 
-def _refusal(connection: Connection, config: Config, publication: Publication) -> str:
-    """Return why ingest does not alter the publication, an empty text if it does."""
+def _refusal(connection: Connection, config: Config, publication: Publication) -> Reason | None:
+    """Return why ingest does not alter the publication, None if it does."""
     name, fix = publication.name, f"Run {_addition(publication.name)}, or leave them out of tables."
     if publication.comment != managed_comment(config.pipeline):
-        return f"The publication {name} was not created by this pipeline, which does not alter it. {fix}"
+        return Reason(
+            f"The publication {name} was not created by this pipeline, which does not alter it.", fix
+        )
     if config.source.create.publication != "configured":
         setting = config.source.create.publication
-        return f"source.create.publication is {setting}, so the publication {name} is not altered. {fix}"
+        return Reason(
+            f"source.create.publication is {setting}, so the publication {name} is not altered.", fix
+        )
     if not publication.is_owned:
-        return f"The role {connection.info.user} does not own the publication {name}. {fix}"
-    return ""
+        return Reason(f"The role {connection.info.user} does not own the publication {name}.", fix)
+    return None
 
 
 def _addition(publication: str) -> str:

@@ -41,11 +41,11 @@ class PublicationUpkeep:
         """Add what is to be added, and record what changed since the last poll."""
         name = self._config.source.publication
         found = find_unpublished(connection, self._config)
-        added, failed = add_tables(connection, name, [table for table, reason in found.items() if not reason])
-        unpublished = {table: reason for table, reason in found.items() if reason} | failed
+        added, failed = add_tables(connection, name, [table for table, why in found.items() if why is None])
+        unpublished = {table: why for table, why in found.items() if why is not None} | failed
         self._summary.published += [table for table in added if table not in self._summary.published]
-        self._summary.unpublished = unpublished
-        sentences = {table: unpublished_sentence(reason) for table, reason in unpublished.items()}
+        self._summary.unpublished = {table: str(why) for table, why in unpublished.items()}
+        sentences = {table: unpublished_sentence(why) for table, why in unpublished.items()}
         before = self._records.events.unpublished() if self._sentences is None else self._sentences
         if added or sentences != before:
             gone = before.keys() - sentences.keys() - set(added)

@@ -169,7 +169,7 @@ def _check_published(
     """Yield whether every matching table is published; a check for each reason why one is not."""
     name = publication.name
     reasons = group_by_reason(find_unpublished(connection, config, publication))
-    added = reasons.pop("", [])
+    added = reasons.pop(None, [])
     if added:
         yield Check(
             "published tables",
@@ -177,15 +177,15 @@ def _check_published(
             f"The next ingest adds {len(added)} tables to the publication {name}: {list_tables(added)}.",
         )
     for reason, missing in reasons.items():
-        targets = ", ".join(quote_identifier(*table) for table in missing)
-        yield Check(
-            "published tables",
-            False,
-            f"The publication {name} does not have {len(missing)} of the {table_count} tables that the"
-            f" configuration matches: {list_tables(missing)}. {reason}",
-            f"Run ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {targets}"
-            f" ({_EARLIER_ROWS[config.source.copy]}), or remove them from tables.",
-        )
+        if reason is not None:
+            targets = ", ".join(quote_identifier(*table) for table in missing)
+            yield Check(
+                "published tables",
+                False,
+                f"The publication {name} does not have {len(missing)} of the {table_count} tables that the"
+                f" configuration matches: {list_tables(missing)}. {reason.why}",
+                reason.fix_for(f"{targets} ({_EARLIER_ROWS[config.source.copy]})"),
+            )
     if not added and not reasons:
         sentence = f"The publication {name} has all {table_count} tables that the configuration matches."
         yield Check("published tables", True, sentence)
