@@ -17,12 +17,15 @@ from random import Random
 
 import pytest
 
+from pipeline.config.tables import RowMode, TableRule
 from pipeline.crash_steps import CrashStep
 from pipeline.operate.resync import run_resync
+from pipeline.table_name import TableName
 from tests.support.fault_points import CELLS, Cell, struck
+from tests.support.modes.oracle import assert_equals_model
 from tests.support.orders_load import KEPT, change
 from tests.support.paths import ROOT
-from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.seeds import seed_of_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -33,7 +36,13 @@ source:
   conninfo: "{conninfo}"
   create: {{publication: all}}
 storage: {{root: "{root}"}}
+tables:
+  - {{source: public.soft_delete, mode: soft_delete}}
+  - {{source: public.history, mode: history}}
+  - {{source: public.append, mode: append}}
+  - {{source: "public.*"}}
 """
+MODES: tuple[RowMode, ...] = ("soft_delete", "history", "append")  # of the tables with these names
 
 
 def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 1) -> None:
@@ -47,11 +56,13 @@ def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 
         "CREATE TABLE keyed (id int PRIMARY KEY, v text)",
         "CREATE TABLE bag (a int, v text)",
         "ALTER TABLE bag REPLICA IDENTITY FULL",
+        *(f"CREATE TABLE {mode} (id int PRIMARY KEY, v text)" for mode in MODES),
     )
     pipeline.catch_up()
     silent = []
     for number, cell in enumerate(cells):
         change(pipeline, number)
+        change_modes(pipeline, number)
         if cell.step is CrashStep.SWAP_TABLE:  # which only takes a new copy of a table that silver has
             run_resync(pipeline.config, ["public.keyed"], spark=pipeline.spark)
         has_struck = run_killed(cell, config) if cell.fault == "killed" else run_hurt(cell, pipeline)
@@ -60,8 +71,24 @@ def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 
         pipeline.catch_up()
         came = [f"came{n}" for n in range(max(0, number - KEPT), number + 1)]
         pipeline.assert_equal("keyed", "bag", *came, ignore_left_columns=True)
+        for mode in MODES:
+            name = TableName("public", mode)
+            assert_equals_model(pipeline.source, pipeline.root, pipeline.config.pipeline, mode, name)
         print(f"{number + first:3d} of {len(cells) + first - 1}: {cell}: equal", flush=True)
     assert not silent, f"these faults never struck: {silent}"
+
+
+def change_modes(pipeline: Pipeline, number: int) -> None:
+    """Change the rows of the tables that have a mode, in two commits, and truncate them now and then."""
+    low = 10 * number
+    for mode in MODES:
+        pipeline.run(f"INSERT INTO {mode} SELECT i, 'v' FROM generate_series({low}, {low + 9}) i")
+        pipeline.transact(
+            f"UPDATE {mode} SET v = 'w' WHERE id = {low + 1}",
+            f"UPDATE {mode} SET id = id + 100000 WHERE id = {low + 2}",
+            f"DELETE FROM {mode} WHERE id = {low + 3}",
+            *([f"TRUNCATE {mode}", f"INSERT INTO {mode} VALUES ({low}, 'again')"] if number % 3 == 1 else []),
+        )
 
 
 def run_hurt(cell: Cell, pipeline: Pipeline) -> bool:
@@ -89,7 +116,9 @@ def run_killed(cell: Cell, config: Path) -> bool:
 @pytest.fixture
 def hurt(make_pipeline: MakePipeline) -> Pipeline:
     """Give a pipeline that copies, and keeps columns that the source dropped."""
-    return make_pipeline(copy="initial", create_publication="all")
+    pipeline = make_pipeline(copy="initial", create_publication="all")
+    rules = (TableRule(f"public.{mode}", mode=mode) for mode in MODES)
+    return with_rules(pipeline, *rules, TableRule("public.*"))
 
 
 def test_a_fault_at_some_steps(hurt: Pipeline, tmp_path: Path) -> None:
