@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from pipeline.bronze.table_input import Truncate
 from pipeline.delta.sql import literal, quoted
 from pipeline.silver.fold import Fold, FoldColumn, is_present, is_sent, pick
+from pipeline.silver.modes import metadata_columns
 from pipeline.silver.text_parsers import BINARY, INT, STRING
 from pipeline.silver.write import (
     MetadataNames,
@@ -92,3 +96,46 @@ def test_quoted_name_is_one_identifier(name: str) -> None:
 
 def test_literal_holds_no_variable_that_spark_would_replace() -> None:
     assert literal("it's \\ ${env:HOME}") == "'it\\'s \\\\ \\u0024{env:HOME}'"
+
+
+TRUNCATES = (Truncate(70, 2, 1_000_000), Truncate(80, 0, 2_000_000))
+
+
+def test_merge_of_soft_deletes_marks_rows_that_are_gone() -> None:
+    soft = Fold((ID, NOTE), (0,), (1, 2), mode="soft_delete", truncates=TRUNCATES, current_column="_deleted_")
+    names = MetadataNames("_commit_lsn", None, (("_deleted_", "is_deleted"), ("_deleted_at", "deleted_at")))
+    assert merge_by_key("t1", "s1", soft, names) == (
+        "MERGE INTO t1 t USING s1 s ON t.`id` <=> s.k0\n"
+        "WHEN MATCHED AND s.op = 'D' THEN UPDATE SET t.`_commit_lsn` = s.commit_lsn, "
+        "t.`_deleted_` = s.is_deleted, t.`_deleted_at` = s.deleted_at\n"
+        "WHEN MATCHED THEN UPDATE SET t.`id` = s.c0, "
+        "t.`no``te` = CASE WHEN s.s1 IS NULL THEN t.`no``te` ELSE s.c1 END, "
+        "t.`_commit_lsn` = s.commit_lsn, t.`_deleted_` = s.is_deleted, t.`_deleted_at` = s.deleted_at\n"
+        "WHEN NOT MATCHED AND s.op <> 'D' THEN "
+        "INSERT (`id`, `no``te`, `_commit_lsn`, `_deleted_`, `_deleted_at`) "
+        "VALUES (s.c0, s.c1, s.commit_lsn, s.is_deleted, s.deleted_at)\n"
+        "WHEN NOT MATCHED BY SOURCE AND t.`_deleted_` = false THEN UPDATE SET "
+        "t.`_commit_lsn` = CAST(70 AS BIGINT), t.`_deleted_` = true, "
+        "t.`_deleted_at` = timestamp_micros(1000000)"
+    )
+
+
+def test_merge_of_a_history_ends_current_versions_and_inserts_new_ones() -> None:
+    own = metadata_columns("history", has_commit=True)
+    names = MetadataNames(None, None, tuple((column.name, column.source) for column in own))
+    history = Fold((ID,), (0,), (1, 2), mode="history", current_column="_valid_to_lsn")
+    assert merge_by_key("t1", "s1", history, names, "t.`id` = 4") == (
+        "MERGE INTO t1 t USING s1 s ON s.op = 'D' AND t.`_valid_to_lsn` IS NULL AND t.`id` <=> s.k0 "
+        "AND t.`id` = 4\n"
+        "WHEN MATCHED THEN UPDATE SET t.`_valid_to_lsn` = s.valid_to_lsn, "
+        "t.`_valid_to_time` = s.valid_to_time, t.`_is_current` = s.is_current\n"
+        "WHEN NOT MATCHED AND s.op <> 'D' THEN INSERT (`id`, `_valid_from_lsn`, `_valid_from_time`, "
+        "`_valid_to_lsn`, `_valid_to_time`, `_is_current`) VALUES (s.c0, s.valid_from_lsn, "
+        "s.valid_from_time, s.valid_to_lsn, s.valid_to_time, s.is_current)"
+    )
+    truncated = replace(history, truncates=TRUNCATES)
+    assert merge_by_key("t1", "s1", truncated, names).endswith(
+        "\nWHEN NOT MATCHED BY SOURCE AND t.`_valid_to_lsn` IS NULL THEN UPDATE SET "
+        "t.`_valid_to_lsn` = CAST(70 AS BIGINT), t.`_valid_to_time` = timestamp_micros(1000000), "
+        "t.`_is_current` = false"
+    )
