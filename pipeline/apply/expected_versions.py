@@ -20,6 +20,7 @@ from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest, ManifestEntry
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.foreign_commits import refuse_foreign_commits
+from pipeline.silver.swap import is_copied
 from pipeline.silver.versions import manifest_entry, read_state, resolve_path, version_and_id
 from pipeline.table_name import TableName
 
@@ -47,7 +48,18 @@ class ManifestEntries:
         table = self._lake.table_at(self._path(name))
         entry = manifest_entry(table, name, applied, self._txn, is_behind=is_behind)
         refuse_foreign_commits(table, name, since)
-        return entry
+        return replace(entry, copied_version=self._copied_version(table, name, entry))
+
+    def _copied_version(self, table: LakeTable, name: TableName, entry: ManifestEntry) -> int | None:
+        """Return the newest version of a table that was made of copied rows, or by a rebuild."""
+        before = self.before.get(name)
+        is_same = before is not None and before.table_id == entry.table_id
+        found, since = (before.copied_version, before.version) if before and is_same else (None, -1)
+        if entry.version > since:
+            for operation in table.operations_after(since):
+                if operation.version <= entry.version and is_copied(operation):
+                    found = operation.version
+        return found
 
     def behind(self, name: TableName, applied: LSN) -> ManifestEntry:
         """Return the entry of a table that does not show the LSN of the manifest: its previous version.

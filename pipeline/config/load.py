@@ -30,6 +30,8 @@ from pipeline.config.yaml_document import Document, Items, Scalar, Section, dott
 from pipeline.errors import ConfigError
 from pipeline.table_name import TableGlob
 
+_DELTA_PROPERTIES = frozenset(("delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"))
+_RESERVED = frozenset(("comment", "location", "provider", "owner", "external", "is_managed_location"))
 _VARIABLE = {
     "type": "string",
     "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}",
@@ -59,6 +61,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         raise min((_Mistake(each, document) for each in found), key=lambda each: each.line).error() from None
     _check_targets(config.tables, document)
     _check_columns(config, document)
+    _check_properties(config.tables, document)
     return _resolve(config, document)
 
 
@@ -165,6 +168,20 @@ def _check_columns(config: Config, document: Document) -> None:
                 fault = "source.hash_key is missing. Set it to a variable, such as ${PGDELTA_HASH_KEY}."
             if fault is not None:
                 raise document.error(fault, "tables", index, *place, at_key=True)
+
+
+def _check_properties(rules: Sequence[TableRule], document: Document) -> None:
+    """Raise ConfigError for properties that the pipeline or Delta's protocol depends on."""
+    for index, rule in enumerate(rules):
+        for name in rule.properties:
+            if name.lower() in _RESERVED or (
+                name.lower().startswith(("delta.", "pgdelta.", "option.")) and name not in _DELTA_PROPERTIES
+            ):
+                raise document.error(
+                    "The pipeline or Delta sets this property. Remove it, or use the key for its purpose.",
+                    *("tables", index, "properties", name),
+                    at_key=True,
+                )
 
 
 def _column_places(columns: ColumnRules, index: int, document: Document) -> dict[str, str]:

@@ -7,12 +7,12 @@ A `TableRule` is one item of the file's list `tables`; for what it omits, `load_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from pipeline.config.scalars import Internal, Limit, Mask, Name, Seconds, SilverType, Text, Word
+from pipeline.config.scalars import Flag, Internal, Limit, Mask, Name, Seconds, SilverType, Text, Word
 from pipeline.table_name import TableGlob, TableName
 
 FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -238,6 +238,32 @@ class TableRule:
             description="Columns that are kept out of the lake, hashed or masked before anything is written."
         ),
     ] = NO_COLUMN_RULES
+    comment: Annotated[
+        str | None,
+        Text,
+        Field(description="Comment of the silver table.", json_schema_extra={"x-default": "none"}),
+    ] = None
+    properties: Annotated[
+        Mapping[str, Annotated[str, Text]],
+        Field(
+            description="Delta properties of these tables: any that do not begin with `delta.`, and"
+            " `delta.dataSkippingNumIndexedCols` and `delta.dataSkippingStatsColumns`.",
+            examples=[{"owner.team": "sales", "delta.dataSkippingNumIndexedCols": "8"}],
+        ),
+    ] = field(default_factory=dict, hash=False)
+    change_feed: Annotated[
+        bool | None,
+        Flag,
+        Field(
+            description="Whether Delta records a change data feed of these tables. Only Spark writes such"
+            " tables.",
+            json_schema_extra={"x-default": "as the table is"},
+        ),
+    ] = None
+
+    def without_layout(self) -> TableRule:
+        """Return the rule for a table that nobody reads, such as one that is about to be swapped in."""
+        return replace(self, comment=None, properties={}, change_feed=None)
 
     @property
     def needs_key(self) -> bool:

@@ -21,6 +21,7 @@ from pipeline.errors import LakeError
 _DEFAULT_RETENTION = 7 * 86_400.0
 _UNCOMMITTED = 86_400.0  # seconds for which a file that the log does not name stays
 _LOG = "_delta_log"
+_CHANGE_DATA = "_change_data"  # of a change data feed: no version needs it, readers do for the retention
 _ENDINGS = (".parquet", ".bin")  # of data files and of deletion vectors
 
 
@@ -65,7 +66,8 @@ def _data_files(folder: Path) -> Iterator[Path]:
         folders[:] = [
             name
             for name in folders
-            if not name.startswith(("_", ".")) and not os.path.isdir(os.path.join(root, name, _LOG))
+            if (not name.startswith(("_", ".")) or name == _CHANGE_DATA)
+            and not os.path.isdir(os.path.join(root, name, _LOG))
         ]
         yield from (
             Path(root, name) for name in names if name.endswith(_ENDINGS) and not name.startswith(("_", "."))

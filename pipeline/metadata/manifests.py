@@ -24,7 +24,7 @@ from pipeline.table_name import TableName
 MANIFESTS = (
     "lsn BIGINT, commit_time TIMESTAMP, written_at TIMESTAMP, tables ARRAY<STRUCT<schema_name: STRING, "
     "table_name: STRING, path: STRING, version: BIGINT, applied_lsn: BIGINT, is_behind: BOOLEAN, "
-    "table_id: STRING, offset: BIGINT>>"
+    "table_id: STRING, offset: BIGINT, copied_version: BIGINT>>"
 )
 
 
@@ -34,7 +34,8 @@ class ManifestEntry:
 
     `version` is -1 and `table_id` empty if the table does not exist yet. `table_id` is Delta's id, which
     changes when a table is created again under the same path. `offset` is what the log records in that
-    version; without newer changes it is below the manifest's LSN.
+    version; without newer changes it is below the manifest's LSN. `copied_version` is the newest version that
+    was made of copied rows or by a rebuild, not of changes, None if there is none.
     """
 
     schema_name: str
@@ -45,6 +46,7 @@ class ManifestEntry:
     is_behind: bool
     table_id: str = ""
     offset: LSN | None = None
+    copied_version: int | None = None
 
     @property
     def name(self) -> TableName:
@@ -180,4 +182,5 @@ def _entry(row: Mapping[str, Any]) -> ManifestEntry:
         row["is_behind"],
         row["table_id"],
         None if row["offset"] is None else LSN(row["offset"]),
+        row.get("copied_version"),
     )

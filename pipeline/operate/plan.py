@@ -20,7 +20,13 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
 from pipeline.silver.protection_changes import rule_to_come
 from pipeline.silver.range_plan import RangePlan
-from pipeline.silver.schema_operations import CreateTable, NeedsRebuild, Operation, RenameColumn
+from pipeline.silver.schema_operations import (
+    CreateTable,
+    NeedsRebuild,
+    Operation,
+    RenameColumn,
+    SetProperties,
+)
 from pipeline.silver.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables
 
@@ -168,6 +174,9 @@ def _describe(operation: Operation) -> str:
     match operation:
         case CreateTable():
             return f"The table is created: {operation.ddl}"
+        case SetProperties():
+            pairs = ", ".join(f"{name} = {value}" for name, value in operation.properties)
+            return f"The table's properties are set: {pairs}"
         case RenameColumn(sentence=None):
             return f"Column {operation.name} is renamed to {operation.to} temporarily."
         case NeedsRebuild():

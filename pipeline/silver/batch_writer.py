@@ -37,6 +37,7 @@ from pipeline.silver.range_plan import RangePlan, Stop, WriteResult
 from pipeline.silver.schema_operations import Hold, NeedsRebuild, NeedsResync
 from pipeline.silver.schema_writer import Evolution, SchemaWriter
 from pipeline.silver.step_writer import StepWriter, Target
+from pipeline.silver.swap import copy_metadata
 from pipeline.silver.types import stored
 from pipeline.silver.write import Write, plan_write
 from pipeline.silver.write_plan import (
@@ -165,7 +166,7 @@ class BatchWriter:
         shown_oid = plan.registered.relation_id if plan.registered else None
         for step in plan_write_steps(table, shown_oid, truncates):
             fold = plan_fold(table, step, columns, self._rule)
-            metadata = {"table": list(self._name), "after": str(start.offset)}
+            metadata = {"table": list(self._name), "after": str(start.offset), **copy_metadata(step.copy_id)}
             commit = TableCommit(self._txn_of(step, end_lsn), step.end_lsn, metadata)
             surveys = [s for s in plan.surveys if s.version in step.versions]
             writes.append(
@@ -269,12 +270,13 @@ class BatchWriter:
         facts = WriteFacts(write.kind, native.setting, is_local, other_types=other_types(write.fold))
         if not choose(facts).is_native:
             return choose(facts)
+        assert plan.evolution is not None
         snapshot = self._table.snapshot()
         changes = _count(write, plan)
         return choose(
             replace(
                 facts,
-                unsupported=unsupported_feature(snapshot),
+                unsupported=plan.evolution.new_feature or unsupported_feature(snapshot),
                 only_adds=write.only_adds,
                 changes=changes,
                 change_bytes=native.rows.size(self._name, plan.start, plan.end_lsn, changes),

@@ -204,7 +204,7 @@ class SnapshotCloner:
                 records,
                 pinned.name,
                 clone.path,
-                replace(rule, type_changes="hold"),  # a clone is never rebuilt
+                replace(rule.without_layout(), type_changes="hold"),  # a clone is never rebuilt
                 self._bronze.copies.read(),
                 metadata_columns=metadata_columns,
             )

@@ -1,6 +1,6 @@
-"""Add a column to a silver table without Spark, and set its default in existing rows.
+"""Add a column to a silver table without Spark, set its default in existing rows, and set properties.
 
-Both are commits as Spark's ALTER TABLE … ADD COLUMNS and UPDATE make them, so that Delta's history shows the
+All are commits as Spark's ALTER TABLE and UPDATE make them, so that Delta's history shows the
 same. The default is one value: every file is read and written again by parts, with that value in the column.
 """
 
@@ -21,7 +21,7 @@ from pipeline.delta.txn import OURS, TableCommit
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.duckdb_sql import DuckSql
-from pipeline.silver.schema_operations import AddColumn
+from pipeline.silver.schema_operations import COMMENT, AddColumn, SetProperties
 from pipeline.silver.writer_choice import unsupported_feature
 
 if TYPE_CHECKING:
@@ -108,6 +108,22 @@ def add_column(table: LakeTable, snapshot: Snapshot, operation: AddColumn) -> No
     """
     field = field_of(operation)
     table.commit(snapshot, [metadata_with(snapshot, field)], {}, add_columns_operation(field))
+
+
+def set_layout(table: LakeTable, snapshot: Snapshot, operation: SetProperties) -> None:
+    """Commit the table's metadata with other properties and another comment.
+
+    Raises ConflictError if another commit changed columns or properties meanwhile.
+    """
+    properties = dict(operation.properties)
+    comment = properties.pop(COMMENT, snapshot.metadata.get("description"))
+    configuration = {**snapshot.configuration, **properties}
+    metadata = {**snapshot.metadata, "configuration": configuration}
+    if comment is not None:
+        metadata["description"] = comment
+    text = json.dumps(dict(operation.properties), ensure_ascii=False)
+    described = Operation("SET TBLPROPERTIES", {"properties": text}, {}, json.dumps({OURS: 1}))
+    table.commit(snapshot, [{"metaData": metadata}], {}, described)
 
 
 def set_default(

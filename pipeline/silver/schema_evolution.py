@@ -16,6 +16,8 @@ from pipeline.config.tables import TableRule
 from pipeline.silver.column_mapping import SUFFIX, SilverColumns, sidecars
 from pipeline.silver.protection_changes import changed_rule, rule_notes
 from pipeline.silver.schema_operations import (
+    CHANGE_FEED,
+    COMMENT,
     AddColumn,
     CreateTable,
     DropColumn,
@@ -26,6 +28,7 @@ from pipeline.silver.schema_operations import (
     RenameColumn,
     RuleNote,
     SchemaNote,
+    SetProperties,
     WidenColumn,
 )
 from pipeline.silver.text_parsers import STRING
@@ -159,6 +162,19 @@ def plan_evolution(
         operations = [each for each in operations if not isinstance(each, SchemaNote)]
         return [replace(each, backfill=None) if isinstance(each, AddColumn) else each for each in operations]
     return operations
+
+
+def plan_properties(
+    rule: TableRule, configuration: Mapping[str, str], comment: str | None
+) -> SetProperties | None:
+    """Plan what gives the table the properties of its rule; None if it has them."""
+    wanted = dict(rule.properties)
+    if rule.change_feed is not None and (rule.change_feed or CHANGE_FEED in configuration):
+        wanted[CHANGE_FEED] = str(rule.change_feed).lower()
+    changed = {name: value for name, value in wanted.items() if configuration.get(name) != value}
+    if rule.comment is not None and rule.comment != comment:
+        changed[COMMENT] = rule.comment
+    return SetProperties(tuple(sorted(changed.items()))) if changed else None
 
 
 def columns_after(silver: Mapping[str, str] | None, operations: Sequence[Operation]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pipeline.delta.table import Feature, features_of, needs_column_mapping
 from pipeline.silver.text_parsers import SilverType
 
 _METADATA_ONLY = "no data is written"
+CHANGE_FEED, COMMENT = "delta.enableChangeDataFeed", "comment"
 
 
 class Operation(Protocol):
@@ -113,6 +114,34 @@ class AddColumn:
 
     def cost(self, rows: int, changes: int) -> str:
         return _METADATA_ONLY if self.backfill is None else f"{rows} rows get the default"
+
+
+@dataclass(frozen=True, slots=True)
+class SetProperties:
+    """Set the properties of the table; its comment is Spark's property `comment`."""
+
+    properties: tuple[tuple[str, str], ...]
+    sentence: None = None
+    kind: str = "evolved"
+    loses: None = None
+    features: tuple[Feature, ...] = ()
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the properties ask nothing more of those who write the table."""
+        return CHANGE_FEED not in dict(self.properties)
+
+    @property
+    def enables_change_feed(self) -> bool:
+        """Whether the table has a change data feed afterwards, which it did not have before."""
+        return dict(self.properties).get(CHANGE_FEED) == "true"
+
+    def statements(self, table: str) -> tuple[str, ...]:
+        pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in self.properties)
+        return (f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})",)
+
+    def cost(self, rows: int, changes: int) -> str:
+        return _METADATA_ONLY
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import Survey
 from pipeline.config.tables import TableRule
-from pipeline.delta.native_write import create
+from pipeline.delta.native_write import create, is_supported
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import Feature, LakeTable
 from pipeline.delta.txn import OURS, TableCommit, TxnId, TxnKind, commit_settings
@@ -30,9 +30,20 @@ from pipeline.silver.column_mapping import (
     plan_renames,
     with_sidecars,
 )
-from pipeline.silver.native_schema import add_column, adds_natively, fills_natively, set_default
+from pipeline.silver.native_schema import (
+    add_column,
+    adds_natively,
+    fills_natively,
+    set_default,
+    set_layout,
+)
 from pipeline.silver.native_session import is_left_to_spark
-from pipeline.silver.schema_evolution import columns_after, keeps_former_rows, plan_evolution
+from pipeline.silver.schema_evolution import (
+    columns_after,
+    keeps_former_rows,
+    plan_evolution,
+    plan_properties,
+)
 from pipeline.silver.schema_operations import (
     AddColumn,
     CreateTable,
@@ -41,10 +52,11 @@ from pipeline.silver.schema_operations import (
     NeedsRebuild,
     Operation,
     RenameColumn,
+    SetProperties,
 )
 from pipeline.silver.write import MetadataNames
 from pipeline.silver.write_plan import surveys_of_newest
-from pipeline.silver.writer_choice import MOST_BYTES, WriterSetting
+from pipeline.silver.writer_choice import CHANGE_DATA_FEED, MOST_BYTES, WriterSetting
 from pipeline.table_name import TableName
 
 
@@ -84,6 +96,13 @@ class Evolution:
     relations: Mapping[int, SourceRelation]
     recreated_at: LSN | None = None  # where another source table with the same name begins
     stop: tuple[LSN, Hold | NeedsRebuild] | None = None
+
+    @property
+    def new_feature(self) -> str | None:
+        """What only Spark writes and the table has not had before, None if there is nothing."""
+        found = (each.operation for each in self.operations)
+        enables = any(isinstance(each, SetProperties) and each.enables_change_feed for each in found)
+        return CHANGE_DATA_FEED if enables else None
 
 
 class SchemaWriter:
@@ -156,6 +175,11 @@ class SchemaWriter:
                 break
             columns = columns_after(columns, planned)
             recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
+        if stop is None:
+            table = self._table.snapshot()
+            layout = plan_properties(self._rule, table.configuration, table.metadata.get("description"))
+            if layout is not None:
+                operations.append((LSN(last.first[0]), layout))
         is_another = registered is not None and silver is not None and registered.relation_id != newest
         if is_another and self._rule.keeps_past:
             stop = LSN(versions[0].first[0]), keeps_former_rows(self._name, self._rule)
@@ -246,6 +270,11 @@ class SchemaWriter:
             schema, metadata = TableSchema.of_ddl(operation.ddl), json.dumps({OURS: 1, "operation": "create"})
             create(self._table.folder, schema, {}, metadata, by_statement=True)
             return
+        if self._writer != "spark" and isinstance(operation, SetProperties) and operation.is_native:
+            snapshot = self._table.snapshot()
+            if is_supported(snapshot):
+                set_layout(self._table, snapshot, operation)
+                return
         if self._writer != "spark" and isinstance(operation, AddColumn):
             planned = self._add_natively(planned, operation)
         self._perform_by_spark(planned)

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.delta.log import LoggedOperation
 from pipeline.delta.table import LakeTable
-from pipeline.delta.txn import TableCommit, TxnId, TxnKind
+from pipeline.delta.txn import OURS, TableCommit, TxnId, TxnKind
 from pipeline.metadata.events import NEEDS_RESYNC, Event, EventLog
 from pipeline.metadata.misfits import MisfitLog
 from pipeline.metadata.registry import Records, RegisteredTable, Successor, TableRegistry
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
 
 REBUILD = "rebuild"
 """The operation in the user metadata of a commit that replaces all rows."""
+COPY = "copy"
+"""The key in the user metadata of a commit of copied rows: the id of the copy."""
+
+
+def copy_metadata(copy_id: int | None) -> dict[str, object]:
+    """Return what the user metadata has of a write of copied rows; empty without a copy."""
+    return {} if copy_id is None else {COPY: copy_id}
+
+
+def is_copied(operation: LoggedOperation) -> bool:
+    """Return whether a commit wrote rows of a table copy, or replaced all rows by a rebuild."""
+    metadata = operation.metadata
+    return OURS in metadata and (metadata.get("operation") == REBUILD or COPY in metadata)
 
 
 class BufferedRegistry(TableRegistry):

@@ -339,4 +339,4 @@ class SilverTable:
     def _rule_of_newest(self, surveys: Sequence[Survey], relations: Relations) -> TableRule:
         """Return the rule that reads every version into the newest types, under silver's names."""
         versions = [relations[s.version] for s in surveys_of_newest(surveys, relations)]
-        return rule_for_rebuild(align_versions(None, versions).relations, self._rule)
+        return rule_for_rebuild(align_versions(None, versions).relations, self._rule.without_layout())

@@ -17,6 +17,7 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.table_log import Snapshot
 from pipeline.silver.file_statistics import has_sure_column
 from pipeline.silver.fold import Fold
+from pipeline.silver.schema_operations import CHANGE_FEED
 from pipeline.silver.write import WriteKind
 from pipeline.units import format_count, format_size
 
@@ -29,6 +30,7 @@ MOST_BYTES = 512 << 20  # of a table's files that may have changed rows
 SMALL_CHANGES = 10_000  # of a small write by Spark
 SMALL_BYTES = 16 << 20  # of its table's files
 
+CHANGE_DATA_FEED = "a change data feed"
 _WIDENED = "delta.typeChanges"  # in the metadata of a field
 
 WriterSetting = Literal["auto", "spark", "native"]
@@ -144,6 +146,8 @@ def compared_bytes(kind: WriteKind, fold: Fold, snapshot: Snapshot) -> int:
 
 def unsupported_feature(snapshot: Snapshot) -> str | None:
     """Return what a table has that the native writer does not write, None if nothing."""
+    if snapshot.configuration.get(CHANGE_FEED, "false").lower() == "true":
+        return CHANGE_DATA_FEED
     if not is_supported(snapshot, removes=True):
         return "a table feature or property that only Spark writes"
     if any(file.get("deletionVector") for file in snapshot.files.values()):

@@ -81,14 +81,24 @@ def test_what_is_not_the_tables_own_stays(tmp_path: Path) -> None:
     inner.ensure(DDL)
     inner.append_rows([{"id": 1}], DDL)
     inner.overwrite_rows([{"id": 2}], DDL)
-    (table.folder / "_change_data").mkdir()
-    others = [table.folder / "_change_data" / "cdc.parquet", table.folder / "README.md"]
+    (table.folder / "_other").mkdir()
+    others = [table.folder / "_other" / "rows.parquet", table.folder / "README.md"]
     for path in others:
         path.write_bytes(b"x")
     remove_files(find_unneeded(table.folder, table.snapshot(), time.time() + 30 * DAY))
     assert all(path.exists() for path in others)
     assert len(names(inner)) == 2
     assert names(table) == needed(table)
+
+
+def test_files_of_a_change_data_feed_go_after_the_retention(tmp_path: Path) -> None:
+    table = merged_table(tmp_path)
+    feed = table.folder / "_change_data" / "cdc-1.parquet"
+    feed.parent.mkdir()
+    feed.write_bytes(b"x")
+    snapshot = table.snapshot()
+    assert feed not in find_unneeded(table.folder, snapshot, time.time() + 6 * DAY)
+    assert feed in find_unneeded(table.folder, snapshot, time.time() + 8 * DAY)
 
 
 def test_a_file_that_was_added_again_stays(tmp_path: Path) -> None:

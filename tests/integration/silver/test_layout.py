@@ -1,0 +1,192 @@
+"""Comments, properties and the change data feed of silver tables are what the configuration says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.config.tables import TableRule
+from pipeline.delta.table import Lake
+from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
+from pipeline.operate.plan import make_plan
+from pipeline.operate.rebuild import run_rebuild
+from pipeline.operate.resync import run_resync
+from pipeline.silver.writer_choice import WriterSetting
+from pipeline.table_name import TableName
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
+from tests.support.seeds import seed_of_run
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+NAME = TableName("public", "t")
+Rows = Counter[tuple[Any, ...]]
+
+
+def described(pipeline: Pipeline) -> tuple[str | None, dict[str, str]]:
+    """Return the comment and the properties of the table, as Spark reads them."""
+    row = (
+        DeltaTable.forPath(pipeline.spark, str(pipeline.path("silver", "public", "t"))).detail().collect()[0]
+    )
+    return row.description, dict(row.properties)
+
+
+@pytest.mark.parametrize("writer", ["native", "spark"])
+def test_comment_and_properties_are_set_at_creation_and_later(
+    make_pipeline: MakePipeline, writer: WriterSetting
+) -> None:
+    made = with_writer(make_pipeline(create_publication="all", copy="initial"), writer)
+    given = {"team": "sales", "delta.dataSkippingNumIndexedCols": "8"}
+    rule = TableRule("public.*", comment="it's a table", properties=given)
+    pipeline = with_rules(made, rule)
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    pipeline.catch_up()
+    comment, found = described(pipeline)
+    assert comment == "it's a table"
+    assert found.items() >= given.items()
+    pipeline = with_rules(made, replace(rule, comment="another", properties={"team": "stock"}))
+    pipeline.run("INSERT INTO t VALUES (2, 'b')")
+    pipeline.ingest()
+    steps = [
+        step.sentence
+        for table in make_plan(pipeline.config, spark=pipeline.spark).tables
+        for step in table.steps
+    ]
+    assert "The table's properties are set: comment = another, team = stock" in steps
+    pipeline.apply()
+    version = pipeline.version("t")
+    assert described(pipeline)[0] == "another"
+    # what the rule does not name stays
+    assert described(pipeline)[1].items() >= (given | {"team": "stock"}).items()
+    pipeline.run("UPDATE t SET v = 'c' WHERE id = 2")
+    pipeline.catch_up()
+    assert pipeline.version("t") == version + 1  # nothing is set again
+    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
+    pipeline.catch_up()
+    run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    assert described(pipeline)[0] == "another"
+    assert described(pipeline)[1].items() >= {"team": "stock"}.items()
+    pipeline.assert_equal("t")
+
+
+def manifests(pipeline: Pipeline) -> Manifest:
+    found = Manifests(Lake(pipeline.root, pipeline.spark)).last()
+    assert found is not None
+    return found
+
+
+def entry(pipeline: Pipeline) -> ManifestEntry:
+    return manifests(pipeline).by_name[NAME]
+
+
+def rows_at(pipeline: Pipeline, version: int) -> Rows:
+    path = str(pipeline.path("silver", "public", "t"))
+    frame = pipeline.spark.read.format("delta").option("versionAsOf", version).load(path)
+    return Counter(tuple(row) for row in frame.select("id", "v").collect())
+
+
+def feed(pipeline: Pipeline, after: int, to: int) -> DataFrame:
+    path = str(pipeline.path("silver", "public", "t"))
+    reader = pipeline.spark.read.format("delta").option("readChangeFeed", "true")
+    return reader.option("startingVersion", after + 1).option("endingVersion", to).load(path)
+
+
+def net_changes(changes: DataFrame) -> tuple[Rows, Rows]:
+    """Return the rows that a feed removes and adds in the end: what it adds and removes again cancels out."""
+    signed: Counter[tuple[Any, ...]] = Counter()
+    kinds = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+    for row in changes.select("id", "v", "_change_type").collect():
+        signed[row.id, row.v] += kinds[row._change_type]
+    return Counter({k: -n for k, n in signed.items() if n < 0}), +signed
+
+
+def statement(rng: Random, keys: range) -> str:
+    key, value = rng.choice(keys), rng.randrange(1000)
+    return rng.choice(
+        (
+            f"INSERT INTO t VALUES ({key}, 'v{value}') ON CONFLICT (id) DO UPDATE SET v = 'w{value}'",
+            f"UPDATE t SET v = 'u{value}' WHERE id = {key}",
+            f"UPDATE t SET id = id + 1000 WHERE id = {key} AND {key} + 1000 NOT IN (SELECT id FROM t)",
+            f"DELETE FROM t WHERE id % 7 = {key % 7}",
+        )
+    )
+
+
+def test_the_feed_of_two_versions_is_what_changed_between_their_lsns(make_pipeline: MakePipeline) -> None:
+    rng = Random(seed_of_run())
+    pipeline = with_rules(
+        make_pipeline(create_publication="all", copy="initial"), TableRule("public.*", change_feed=True)
+    )
+    pipeline.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT i, 'copied' FROM generate_series(1, 30) i",
+    )
+    pipeline.catch_up()
+    first = entry(pipeline)
+    assert first.copied_version is not None  # the table's first rows are a copy
+    assert described(pipeline)[1]["delta.enableChangeDataFeed"] == "true"
+    pipeline.run("INSERT INTO t VALUES (0, 'plan')")
+    pipeline.ingest()
+    steps = [
+        step for table in make_plan(pipeline.config, spark=pipeline.spark).tables for step in table.steps
+    ]
+    assert [step.cost for step in steps] == ["one write by Spark (the table has a change data feed)"]
+    pipeline.apply()
+    versions = [entry(pipeline)]
+    for batch in range(4):
+        for _ in range(rng.randrange(1, 4)):
+            pipeline.transact(*(statement(rng, range(40)) for _ in range(rng.randrange(1, 12))))
+        if batch == 2:
+            pipeline.run("TRUNCATE t", "INSERT INTO t VALUES (5, 'after')")
+        pipeline.catch_up()
+        versions.append(entry(pipeline))
+    pipeline.assert_equal("t")
+    assert {each.copied_version for each in versions} == {first.copied_version}
+    for start in range(len(versions)):
+        for end in range(start + 1, len(versions)):
+            since, to = (versions[n].version for n in (start, end))
+            if since == to:
+                continue
+            old, new = rows_at(pipeline, since), rows_at(pipeline, to)
+            removed, added = net_changes(feed(pipeline, since, to))
+            assert (removed, added) == (old - new, new - old)
+    # copied rows and rebuilds are marked: their feed is no list of changes
+    for make in (run_resync, run_rebuild):
+        before = entry(pipeline)
+        make(pipeline.config, ["public.t"], spark=pipeline.spark)
+        pipeline.run("INSERT INTO t VALUES (2000, 'x') ON CONFLICT DO NOTHING")
+        pipeline.catch_up()
+        copied = entry(pipeline)
+        assert copied.copied_version is not None
+        assert before.version < copied.copied_version <= copied.version
+        pipeline.run("UPDATE t SET v = v || '.'")
+        pipeline.catch_up()
+        assert entry(pipeline).copied_version == copied.copied_version
+    pipeline.assert_equal("t")
+
+
+def test_the_feed_is_enabled_and_disabled_later(make_pipeline: MakePipeline) -> None:
+    made = make_pipeline(create_publication="all", copy="initial")
+    made.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    made.catch_up()
+    assert "delta.enableChangeDataFeed" not in described(made)[1]
+    for is_on in (True, False):
+        pipeline = with_rules(made, TableRule("public.*", change_feed=is_on))
+        pipeline.run(f"UPDATE t SET v = '{is_on}'")
+        pipeline.ingest()
+        [plan] = make_plan(pipeline.config, spark=pipeline.spark).tables
+        by_spark = [step.cost for step in plan.steps if step.is_write]
+        assert by_spark == ["one write by Spark (the table has a change data feed)"]
+        pipeline.apply()
+        assert described(pipeline)[1]["delta.enableChangeDataFeed"] == str(is_on).lower()
+    # enabled, written, disabled, written
+    written = entry(pipeline).version - 2
+    found = feed(pipeline, written - 1, written).where(F.col("_change_type") == "update_postimage")
+    assert [row.v for row in found.collect()] == ["True"]
+    made.assert_equal("t")
