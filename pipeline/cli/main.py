@@ -20,6 +20,7 @@ from pipeline.cli.commands.check import check
 from pipeline.cli.commands.completion import completion
 from pipeline.cli.commands.demo import demo
 from pipeline.cli.commands.forget import forget
+from pipeline.cli.commands.history import history
 from pipeline.cli.commands.ingest import ingest
 from pipeline.cli.commands.maintain import maintain
 from pipeline.cli.commands.optimize import optimize
@@ -61,6 +62,7 @@ for _command in (
     plan,
     as_of,
     tail,
+    history,
     reconcile,
     audit,
     resync,

@@ -1,4 +1,4 @@
-"""The keys that `pgdelta forget` erases, and which rows have one of them. No input or output.
+"""The keys that `pgdelta forget` erases or `history` shows, and which rows have one. No input or output.
 
 A key is one text: the texts of its columns in the order of the newest relation version that has a key. Equal
 values have equal texts, so `1.0` and `1.00` of a numeric are one. The set of keys is closed under key
@@ -99,8 +99,10 @@ class ForgottenTable:
         return None
 
 
-def plan_table(name: TableName, relations: Iterable[SourceRelation]) -> ForgottenTable:
-    """Return the table of a name; raise ConfigError or LakeError if its keys cannot be erased safely."""
+def plan_table(
+    name: TableName, relations: Iterable[SourceRelation], command: str = "forget"
+) -> ForgottenTable:
+    """Return the table of a name; raise ConfigError or LakeError if a command cannot tell its rows apart."""
     relations = list(relations)
     oids = frozenset(each.oid for each in relations if each.name == name)
     if not oids:
@@ -110,8 +112,9 @@ def plan_table(name: TableName, relations: Iterable[SourceRelation]) -> Forgotte
     for each in relations:
         if each.name in names and each.oid not in oids:
             raise LakeError(
-                f"The name {each.name} was also that of another table, so rows of both could be erased. "
-                f"Run {each.name.command('forget')}, which erases from all tables that had the name."
+                f"The name {each.name} was also that of another table, whose rows cannot be told apart from "
+                f"those of {name}. Run pgdelta {command} for {each.name}, which is for all tables that had "
+                "the name."
             )
     keyed = [each for each in ours if each.key and each.name == name] or [each for each in ours if each.key]
     if not keyed:
@@ -121,8 +124,10 @@ def plan_table(name: TableName, relations: Iterable[SourceRelation]) -> Forgotte
         )
     newest = max(keyed, key=lambda each: each.lsn)
     key = tuple(column for column in newest.columns if column.name in newest.key)
-    columns = {each.version: _columns_of(each, key, newest) for each in ours}
-    families = tuple(_family_of([of[n][1] for of in columns.values()], name) for n in range(len(key)))
+    columns = {each.version: _columns_of(each, key, newest, command) for each in ours}
+    families = tuple(
+        _family_of([of[n][1] for of in columns.values()], name, command) for n in range(len(key))
+    )
     return ForgottenTable(
         name,
         oids,
@@ -154,7 +159,7 @@ def _rules_of(
 
 
 def _columns_of(
-    relation: SourceRelation, key: Sequence[SourceColumn], newest: SourceRelation
+    relation: SourceRelation, key: Sequence[SourceColumn], newest: SourceRelation, command: str
 ) -> list[tuple[int, SourceColumn]]:
     """Return the positions and columns of the key in a relation version."""
     found = []
@@ -171,12 +176,12 @@ def _columns_of(
     if len(found) != len(key) or (relation.key and names != set(relation.key)):
         raise LakeError(
             f"Table {relation.name} had another key before, by which its older changes cannot be told apart. "
-            "pgdelta forget erases rows of tables that always had the same key columns."
+            f"pgdelta {command} is for tables that always had the same key columns."
         )
     return found
 
 
-def _family_of(columns: Sequence[SourceColumn], name: TableName) -> str:
+def _family_of(columns: Sequence[SourceColumn], name: TableName, command: str) -> str:
     oids = {column.base_oid for column in columns}
     if oids <= _INTEGERS | {_NUMERIC}:
         return _NUMBER
@@ -185,8 +190,8 @@ def _family_of(columns: Sequence[SourceColumn], name: TableName) -> str:
     if oids <= _TEXTS:
         return _PADDED_TEXT if _BPCHAR in oids else _TEXT
     raise LakeError(
-        f"The key of {name} has a type, or had one before, that pgdelta forget does not support: it supports "
-        "integers, numeric, text, varchar, char and uuid. Nothing was erased."
+        f"The key of {name} has a type, or had one before, that pgdelta {command} does not support. It "
+        "supports integers, numeric, text, varchar, char and uuid."
     )
 
 
@@ -252,6 +257,14 @@ class SubjectRows:
             found[indexes] = pc.or_(is_old, is_new).to_numpy(zero_copy_only=False)
         return pa.array(found)
 
+    def keys(self, rows: pa.Table) -> list[tuple[str | None, str | None]]:
+        """Return the old and the new key of each row, None where it has none."""
+        found: list[tuple[str | None, str | None]] = [(None, None)] * rows.num_rows
+        for indexes, old, new in self._keys_by_version(rows):
+            for index, *pair in zip(indexes.tolist(), old.to_pylist(), new.to_pylist(), strict=True):
+                found[index] = (pair[0], pair[1])
+        return found
+
     def key_changes(self, rows: pa.Table) -> set[tuple[str, str]]:
         """Return the changes of keys in rows, as (old, new)."""
         found: set[tuple[str, str]] = set()
@@ -301,8 +314,8 @@ def _with_unsent(rows: pa.Table, columns: Sequence[int], old: Sequence[Any], new
         if any(is_unsent):
             if any(flag and not before.is_valid for flag, before in zip(is_unsent, old[n], strict=True)):
                 raise LakeError(
-                    "Bronze has changes whose key was not sent (unchanged TOAST), so pgdelta forget cannot "
-                    "tell whose they are. Nothing was erased."
+                    "Bronze has changes whose key was not sent (unchanged TOAST), so it is unknown whose they "
+                    "are. Nothing was done."
                 )
             new[n] = pc.if_else(pa.array(is_unsent), old[n], new[n])
     return new

@@ -1,7 +1,7 @@
 """Print the messages of a slot as they are received: the loop of `pgdelta tail`.
 
 Messages are read, selected and printed. Nothing is acknowledged without --acknowledge, and then only complete
-transactions after they were printed. This is the only command that prints values of rows. It needs no Spark.
+transactions after they were printed. Values of rows are printed. It needs no Spark.
 """
 
 from __future__ import annotations

@@ -142,9 +142,10 @@ class TextFormat:
                 return f"{table}{cascade}{' restart identity' if options & RESTART_IDENTITY else ''}"
             case LogicalMessage():
                 kind = "" if message.transactional else " not transactional"
-                size = len(message.content)
-                content = f": {self._text(message.content)}" if self._has_values else f": {size} bytes"
-                return f"{quote(message.prefix)}{kind}{content}"
+                shown = f"{len(message.content)} bytes"
+                if self._has_values:
+                    shown = value_text(message.content, 0, self._length)
+                return f"{quote(message.prefix)}{kind}: {shown}"
 
     def _column(self, column: Column) -> str:
         type_name = escape(self._type_name(column.type_oid, column.type_modifier))
@@ -175,27 +176,29 @@ class TextFormat:
         return f"{title}:{''.join(pairs)}"
 
     def _cell(self, cell: Cell, type_oid: int) -> str:
-        if cell is None:
-            return "NULL"
         if cell is UNCHANGED_TOAST:
             return "(not sent)"
         if isinstance(cell, Binary):
             return self._binary(cell)
-        if type_oid in _BARE_TYPES and cell.isascii() and re.fullmatch(rb"[\w.+-]+", cell):
-            return cell.decode("ascii")
-        return self._text(cell)
-
-    def _text(self, data: bytes) -> str:
-        text = data.decode("utf-8", "surrogateescape")
-        if not self._length or len(text) <= self._length:
-            return quote(text)
-        return f"{quote(text[: self._length])}… ({len(data)} bytes)"
+        return value_text(cell, type_oid, self._length)
 
     def _binary(self, data: bytes) -> str:
         count = self._length // 2
         if not count or len(data) <= count:
             return f"x'{data.hex()}'"
         return f"x'{data[:count].hex()}'… ({len(data)} bytes)"
+
+
+def value_text(value: bytes | None, type_oid: int, length: int = VALUE_LENGTH) -> str:
+    """Return a value in text format as in SQL, shortened to `length` characters (0: never)."""
+    if value is None:
+        return "NULL"
+    if type_oid in _BARE_TYPES and value.isascii() and re.fullmatch(rb"[\w.+-]+", value):
+        return value.decode("ascii")
+    text = value.decode("utf-8", "surrogateescape")
+    if not length or len(text) <= length:
+        return quote(text)
+    return f"{quote(text[:length])}… ({len(value)} bytes)"
 
 
 def kind_of(message: Message) -> str:

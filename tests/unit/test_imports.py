@@ -100,6 +100,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "protocol",
         "silver",
         "protected_columns",
+        "tail",
     },
     "verify": {
         "terminal",
