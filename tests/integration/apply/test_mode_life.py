@@ -211,3 +211,21 @@ def test_a_query_finds_the_values_that_were_not_sent(pipeline: Pipeline) -> None
     ]
     shown = rows(pipeline, "documents", "id, coalesce(n,0), _op, coalesce(to_json(_unchanged),'')")
     assert shown[:3] == [(1, 1, "I", ""), (1, 2, "U", ""), (1, 2, "U", '["body"]')]
+
+
+def test_spark_marks_the_rows_that_a_truncate_removes(pipeline: Pipeline) -> None:
+    rules = (TableRule(f"public.{mode}", mode=mode) for mode in MODES)
+    pipeline = with_writer(with_rules(pipeline, *rules), "spark")
+    pipeline.run(*(f"CREATE TABLE {mode} (id int PRIMARY KEY, v text)" for mode in MODES))
+    pipeline.ingest()
+    pipeline.run(*(f"INSERT INTO {mode} SELECT g, 'v' FROM generate_series(1, 6) g" for mode in MODES))
+    pipeline.catch_up()
+    for mode in MODES:
+        pipeline.run(f"UPDATE {mode} SET v = 'w' WHERE id = 1", f"DELETE FROM {mode} WHERE id = 2")
+        pipeline.transact(f"UPDATE {mode} SET id = 7 WHERE id = 3", f"TRUNCATE {mode}")
+        pipeline.run(f"INSERT INTO {mode} VALUES (4, 'again'), (8, 'new')", f"TRUNCATE {mode}")
+        pipeline.run(f"INSERT INTO {mode} VALUES (4, 'last')")
+    pipeline.catch_up()
+    for mode in MODES:
+        name = TableName("public", mode)
+        assert assert_equals_model(pipeline.source, pipeline.root, pipeline.config.pipeline, mode, name)
