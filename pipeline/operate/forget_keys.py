@@ -314,8 +314,8 @@ def _with_unsent(rows: pa.Table, columns: Sequence[int], old: Sequence[Any], new
         if any(is_unsent):
             if any(flag and not before.is_valid for flag, before in zip(is_unsent, old[n], strict=True)):
                 raise LakeError(
-                    "Bronze has changes whose key was not sent (unchanged TOAST), so it is unknown whose they "
-                    "are. Nothing was done."
+                    "Bronze has changes whose key was not sent (unchanged TOAST), so it is unknown whose"
+                    " they are. Nothing was done."
                 )
             new[n] = pc.if_else(pa.array(is_unsent), old[n], new[n])
     return new

@@ -35,7 +35,7 @@ SAFE = {
         *("target", "source", "on", "bounds", "', '.join(updates)", "image"),
         *("quoted(column.name)", "_updated(fold, i)", "quoted(name)", "source_name"),
         *("_insert(fold.columns, metadata)", "_insert(columns, metadata)"),
-        *("column", "_update(marks)"),  # of pgdelta's own
+        *("column", "_update(marks)", "current_rows(fold)"),  # of pgdelta's own columns
     },
     "pipeline/silver/clone.py": {"to.identifier", "table.identifier", "version"},
     "pipeline/silver/duckdb_sql.py": {"name", "query"},  # names and texts of `fold_sql`
