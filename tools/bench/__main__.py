@@ -22,7 +22,7 @@ from tools.bench.parts import PARTS
 from tools.bench.rig import Rig
 
 # named here because only a comparison needs to import Spark
-COMPARISONS = ("capture", "sync", "apply", "memory", "delay", "streams", "copy", "join", "layout")
+COMPARISONS = ("capture", "sync", "apply", "memory", "delay", "streams", "copy", "join", "layout", "modes")
 SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
 
 

@@ -54,7 +54,7 @@ def measure_apply(
         ours, theirs = [], []
         for number in range(rounds):
             before = _ids(spark, silver)
-            _change(connection, rows, changes, number)
+            change_rows(connection, rows, changes, number)
             run_ingest(config, spark=spark)
             started = time.monotonic()
             applier.apply_pending()
@@ -74,7 +74,7 @@ def _ids(spark: SparkSession, path: str) -> int:
     return int(row.version)
 
 
-def _change(connection: psycopg.Connection, rows: int, changes: int, number: int) -> None:
+def change_rows(connection: psycopg.Connection, rows: int, changes: int, number: int) -> None:
     """Change `changes` random rows: eight in ten updated, one deleted, one inserted."""
     seed = random.Random(number).random()
     connection.execute("SELECT setseed(%s)", (seed,))

@@ -12,6 +12,9 @@ from tools.bench.copy import measure_copy
 from tools.bench.join import measure_join
 from tools.bench.layout import measure_layouts
 from tools.bench.memory import measure_delay, measure_memory, measure_streams
+from tools.bench.modes import measure_modes
+
+MODE_ROUNDS = 4
 
 
 def print_comparison(name: str, server: EmbeddedServer, folder: Path, scale: float) -> None:
@@ -103,6 +106,20 @@ def _layout(server: EmbeddedServer, folder: Path, scale: float) -> None:
         print(f"  {found.name:20s} {seconds}  files {found.files}", flush=True)
 
 
+def _modes(server: EmbeddedServer, folder: Path, scale: float) -> None:
+    rows, changes = int(1_000_000 * scale), int(100_000 * scale)
+    found = measure_modes(
+        start_session("bench"), server, folder, rows=rows, changes=changes, rounds=MODE_ROUNDS
+    )
+    print(f"modes: {changes} changes into {rows} rows, each of {MODE_ROUNDS} rounds, next to mirror")
+    mirror = 0.0
+    for cost in found:
+        mirror = cost.median if cost.mode == "mirror" else mirror
+        seconds = " ".join(f"{each:6.2f}" for each in cost.seconds)
+        ratio = cost.median / mirror
+        print(f"  {cost.writer:6s} {cost.mode:12s} {seconds} s   ratio {ratio:5.2f}", flush=True)
+
+
 def _copy(server: EmbeddedServer, folder: Path, scale: float) -> None:
     found = measure_copy(start_session("bench"), server, folder, int(2_000_000 * scale))
     print(f"copy: {found.rows} rows of 10 tables, under {found.changes} changes")
@@ -137,4 +154,5 @@ COMPARISONS = {
     "copy": _copy,
     "join": _join,
     "layout": _layout,
+    "modes": _modes,
 }
