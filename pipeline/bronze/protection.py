@@ -1,7 +1,8 @@
 """Which columns of a table are kept out of the lake, hashed or masked, and what bronze records of it. Pure.
 
 A rule names a column as the configuration does. It follows the column through renames, by its attribute
-number, and a table by its oid: a renamed column or table never becomes plain. If the catalog does not say
+number, and a table by its oid: a renamed column or table never becomes plain. Rules for the new name of a
+table come first, and those for its earlier names hold for all other columns. If the catalog does not say
 which column was renamed, every column with a new name may be it and has its rule. The values themselves are
 replaced in `columnar/protected_values.py`, before anything is written.
 """
@@ -13,6 +14,7 @@ import hmac
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pipeline.bronze.schema import storable
@@ -131,9 +133,9 @@ def _catalog_column(found: CatalogColumn, rule: str | None, key: bytes) -> Catal
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a table with rules: the name that they were found by, and its columns."""
+    """What is known of a table with rules: its columns, and its names that have rules, newest first."""
 
-    name: TableName
+    tables: tuple[TableName, ...] = ()
     names: set[str] = field(default_factory=set)  # of all columns in the last version
     configured: dict[str, str] = field(default_factory=dict)  # by the names of columns with a rule
     by_number: dict[int, str] = field(default_factory=dict)
@@ -167,12 +169,11 @@ class ColumnProtection:
         name = TableName(storable(relation.namespace) or "pg_catalog", storable(relation.name))
         with self._lock:
             known = self._known.get(relation.oid)
-            rules = self.rules_of(name)
-            if rules is None and known is not None:
-                name = known.name
-                rules = self.rules_of(name)
-            if rules is None:
+            earlier = (self.rules_of(table) for table in known.tables if table != name) if known else ()
+            found_rules = [each for each in (self.rules_of(name), *earlier) if each is not None]
+            if not found_rules:
                 return None
+            rules = reduce(ColumnRules.followed_by, found_rules)
             found = self._protection(rules, relation, catalog, known)
             self._remember(name, relation, found)
         _refuse_key(rules, relation, found)
@@ -251,18 +252,18 @@ class ColumnProtection:
         self._update(relation.oid, name, names, protection.columns)
 
     def _add(self, relation: SourceRelation) -> None:
-        if not relation.protected:
-            return
-        known = self._known.get(relation.oid)
-        name = relation.name if self.rules_of(relation.name) or known is None else known.name
-        names = [column.name for column in relation.columns]
-        self._update(relation.oid, name, names, relation.protected)
+        rules = self.rules_of(relation.name)
+        # with include, a table may have rules and no column that they concern yet
+        if relation.protected or (rules is not None and rules.include):
+            names = [column.name for column in relation.columns]
+            self._update(relation.oid, relation.name, names, relation.protected)
 
     def _update(
         self, oid: int, name: TableName, names: Iterable[str], columns: Iterable[ProtectedColumn]
     ) -> None:
-        known = self._known.setdefault(oid, _Known(name))
-        known.name = name
+        known = self._known.setdefault(oid, _Known())
+        if self.rules_of(name) is not None:
+            known.tables = (name, *(table for table in known.tables if table != name))
         found = [column for column in columns if column.name is not None]
         known.names = {*names, *(str(column.name) for column in found)}
         known.configured = {str(column.name): column.configured_name for column in found}

@@ -125,6 +125,18 @@ class ColumnRules:
     def _place(self, column: str) -> str:
         return self.places.get(column) or next(iter(self.places.values()), "tables[].columns")
 
+    def followed_by(self, earlier: ColumnRules) -> ColumnRules:
+        """Return these rules, and the earlier ones of the table for columns that these have no rule for."""
+        named = {*self.hash, *self.mask}
+        left_out = tuple(name for name in earlier.exclude if name not in named)
+        return ColumnRules(
+            self.include or earlier.include,
+            (*self.exclude, *left_out),
+            {**{name: rule for name, rule in earlier.hash.items() if name not in self.mask}, **self.hash},
+            {**{name: rule for name, rule in earlier.mask.items() if name not in self.hash}, **self.mask},
+            {**earlier.places, **self.places},
+        )
+
     def excludes(self, column: str) -> bool:
         """Return whether a column is kept out of the lake."""
         return column in self.exclude or (bool(self.include) and column not in self.include)

@@ -156,6 +156,30 @@ def test_a_renamed_table_stays_protected(is_later_run: bool) -> None:
         versions.append(recorded(protection, relation(name=name), catalog()))
 
 
+@pytest.mark.parametrize("is_later_run", [False, True])
+def test_a_table_that_is_renamed_to_one_with_other_rules_keeps_its_own(is_later_run: bool) -> None:
+    own = ColumnRules(hash={"id": "hmac-sha256"}, mask={"mail": None})
+    configured = config(RULES, TableRule("public.t2", columns=own))
+    protection = ColumnProtection(configured)
+    versions = [recorded(protection, relation(), catalog())]
+    for name in ("t2", "t3", "t2"):
+        if is_later_run:
+            protection = ColumnProtection(configured, versions)
+        sent = relation(name=name)
+        expected = ["hmac-sha256", EXCLUDE, NULL_MASK, LAST4_MASK, NULL_MASK]
+        assert rules_of(protection.protect(sent, catalog())) == expected
+        versions.append(recorded(protection, sent, catalog()))
+
+
+def test_what_include_leaves_out_stays_out_of_a_renamed_table() -> None:
+    configured = config(ColumnRules(include=("id", "n")))
+    first = recorded(ColumnProtection(configured), relation("id", "n"), catalog(1, 2))
+    renamed = ColumnProtection(configured, [first]).protect(
+        relation("id", "n", "a", name="t2"), catalog(1, 2, 3)
+    )
+    assert rules_of(renamed) == [None, None, EXCLUDE]
+
+
 def test_a_table_without_rules_is_plain() -> None:
     assert ColumnProtection(config()).protect(replace(relation(name="other"), oid=9), catalog()) is None
     assert ColumnProtection(Config("p")).protect(relation(), catalog()) is None
