@@ -298,6 +298,11 @@ class TableRule:
         return self.mode != "mirror" or "ignore" in (self.on_delete, self.on_truncate)
 
     @property
+    def keeps_rows_by_key(self) -> bool:
+        """Whether silver has rows under their keys that the source no longer has."""
+        return self.keeps_past and self.mode in ("mirror", "soft_delete")
+
+    @property
     def applied_guards(self) -> Guards:
         """The guards against what these tables do not ignore."""
         return Guards(

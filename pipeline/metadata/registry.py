@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     "ARRAY<STRUCT<name: STRING, silver_name: STRING, attribute_number: INT, physical_name: STRING, "
-    "type_oid: BIGINT, type_modifier: INT>>"
+    "type_oid: BIGINT, type_modifier: INT, is_key: BOOLEAN>>"
 )
 _PROTECTED = "ARRAY<STRUCT<name: STRING, configured_name: STRING, attribute_number: INT, rule: STRING>>"
 TABLES = (
@@ -50,7 +50,8 @@ class RegisteredColumn:
 
     `name` is the source's, as of the relation version whose rows silver shows. `physical_name` is the name in
     data files, which Delta never changes; it is empty in a `Successor` that is not written yet. The type is
-    the source's, None if the source does not have the column any more.
+    the source's, None if the source does not have the column any more. `is_key` is whether rows are found by
+    it; of tables that an earlier version registered it is not known, and no column has it.
     """
 
     name: str
@@ -59,6 +60,7 @@ class RegisteredColumn:
     physical_name: str
     type_oid: int | None = None
     type_modifier: int | None = None
+    is_key: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

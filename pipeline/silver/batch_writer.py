@@ -219,8 +219,8 @@ class BatchWriter:
         """Return how the table is registered before its rows are written, and after.
 
         Columns are registered before the rows, because a run after a crash must recognize them. Their names
-        at the source are registered after the rows, which may be applied again, and so is a partial copy. If
-        the source table was created again, the first write replaces the old table's rows.
+        at the source, and the key, are registered after the rows, which may be applied again, and so is a
+        partial copy. If the source table was created again, the first write replaces the old table's rows.
         """
         registered, copy = plan.registered, plan.start.copy
         copy_before = registered.copy_id if registered else None
@@ -235,10 +235,12 @@ class BatchWriter:
             mode=self._rule.mode,
             protected=evolution.recorded.protected,
         )
-        names = {c.physical_name: c.name for c in registered.columns} if registered else {}
-        before = replace(
-            after, columns=tuple(replace(c, name=names.get(c.physical_name, c.name)) for c in after.columns)
+        earlier = {c.physical_name: c for c in registered.columns} if registered else {}
+        found = [(c, earlier.get(c.physical_name)) for c in after.columns]
+        columns = tuple(
+            replace(c, name=e.name if e else c.name, is_key=e.is_key if e else None) for c, e in found
         )
+        before = replace(after, columns=columns)
         if copy and copy.key_ranges:
             before = replace(before, copy_id=copy_before)
         if registered and registered.relation_id != oid:

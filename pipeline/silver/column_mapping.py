@@ -37,7 +37,8 @@ class SilverColumns:
 
     `numbers` has the columns under silver's names. `source_names` has those that the source named differently
     in the version whose rows silver shows. `types` are those of the last version's columns, as far as
-    registered. `protected` are those that are left out, hashed or masked in the rows.
+    registered. `protected` are those that are left out, hashed or masked in the rows. `key` has the columns
+    by which rows are found, and is empty if there are none or they are not known.
     """
 
     relation_id: int
@@ -45,6 +46,7 @@ class SilverColumns:
     source_names: Mapping[str, int | None] = field(default_factory=dict)
     types: Mapping[str, PostgresType] = field(default_factory=dict)
     protected: tuple[ProtectedColumn, ...] = ()
+    key: frozenset[str] = frozenset()
 
     def after(self, relation: SourceRelation) -> SilverColumns:
         """Return the columns once silver has followed a version; what its catalog lacked stays as it was."""
@@ -56,16 +58,19 @@ class SilverColumns:
             types[column.name] = column.type
             if not column.is_type_known and column.name in self.types:
                 types[column.name] = self.types[column.name]
-        return SilverColumns(relation.oid, numbers, types=types, protected=relation.protected)
+        key = frozenset(relation.key)
+        return SilverColumns(relation.oid, numbers, types=types, protected=relation.protected, key=key)
 
     def renamed(self, renames: Sequence[RenameColumn]) -> SilverColumns:
         """Return the columns under their new names."""
         numbers, types = dict(self.numbers), dict(self.types)
+        names = {rename.name: rename.to for rename in renames}
+        key = frozenset(names.get(name, name) for name in self.key)
         for rename in renames:
             numbers[rename.to] = numbers.pop(rename.name)
             if rename.name in types:
                 types[rename.to] = types.pop(rename.name)
-        return replace(self, numbers=numbers, types=types)
+        return replace(self, numbers=numbers, types=types, key=key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,8 @@ def plan_evolution(
     if before is not None and (change := changed_rule(before.protected, before.numbers, relation)):
         action = f"Run {relation.name.command('resync')}, which copies all rows under the new rules."
         return [_hold(relation, change, action, kind="resync")]
+    if before is not None and rule.keeps_rows_by_key and relation.key and not before.key <= {*relation.key}:
+        return [_has_another_key(relation, before.key)]
     operations += [RuleNote(text) for text in rule_notes(before.protected if before else (), relation)]
     if before is not None and relation.is_in_catalog and rule.dropped_columns == "drop":
         dropped = before.numbers.keys() - {column.name for column in relation.columns}
@@ -224,6 +226,17 @@ def _lacks_key(relation: SourceRelation, rule: TableRule) -> Hold:
         f"mode {rule.mode} finds rows by a key, and its replica identity is {identity}",
         "Give it a primary key and REPLICA IDENTITY DEFAULT and run "
         f"{relation.name.command('resync')}, or set mode to mirror or append in its rule.",
+    )
+
+
+def _has_another_key(relation: SourceRelation, before: frozenset[str]) -> Hold:
+    names = ", ".join(sorted(before))
+    return _hold(
+        relation,
+        f"its key was ({names}) and is ({', '.join(relation.key)}), and silver keeps rows that the source"
+        " deleted, several of which may have one new key",
+        f"Run {relation.name.command('resync')} and, once the copy is complete, "
+        f"{relation.name.command('rebuild')} to begin with it.",
     )
 
 

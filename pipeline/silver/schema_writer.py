@@ -317,12 +317,15 @@ class SchemaWriter:
     ) -> tuple[RegisteredColumn, ...]:
         recorded, source_names = evolution.recorded, evolution.aligned.source_names
         return tuple(
-            RegisteredColumn(
-                source_names.get(number or 0, name),
-                name,
-                number,
-                physical[name],
-                *recorded.types.get(name, (None, None)),
+            replace(
+                RegisteredColumn(
+                    source_names.get(number or 0, name),
+                    name,
+                    number,
+                    physical[name],
+                    *recorded.types.get(name, (None, None)),
+                ),
+                is_key=name in recorded.key,
             )
             for name, number in recorded.numbers.items()
             if name in physical
@@ -347,6 +350,7 @@ class SchemaWriter:
                 if c.type_oid is not None and c.type_modifier is not None
             },
             registered.protected,
+            frozenset(name for c, name in columns.items() if c.is_key),
         )
 
     def _with_metadata(self, operation: CreateTable, source_names: Collection[str]) -> CreateTable:

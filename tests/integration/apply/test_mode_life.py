@@ -159,6 +159,46 @@ def test_a_table_without_a_key_is_held_where_its_mode_needs_one(
     assert "finds rows by a key" in (pipeline.apply().tables[NAME].held or "")
 
 
+@pytest.mark.parametrize(
+    "rule", [TableRule("public.*", mode="soft_delete"), TableRule("public.*", on_delete="ignore")]
+)
+@pytest.mark.parametrize("is_one_batch", [False, True])
+def test_another_key_holds_a_table_that_keeps_rows_by_key(
+    make_pipeline: MakePipeline, rule: TableRule, is_one_batch: bool
+) -> None:
+    pipeline = with_rules(make_pipeline(copy="initial", create_publication="all"), rule)
+    pipeline.run("CREATE TABLE t (id int, code text NOT NULL, v int, CONSTRAINT k PRIMARY KEY (id))")
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (1, 'a', 1)")
+    pipeline.catch_up()
+    pipeline.run("DELETE FROM t", "INSERT INTO t VALUES (2, 'a', 2)")
+    # a key that has the former columns too finds the same rows, also under another name
+    pipeline.run("ALTER TABLE t DROP CONSTRAINT k, ADD CONSTRAINT k PRIMARY KEY (id, code)")
+    pipeline.run("ALTER TABLE t RENAME id TO number", "UPDATE t SET v = 3")
+    pipeline.catch_up()
+    assert {(1, "a", 1), (2, "a", 3)} == set(rows(pipeline, "t", "number, code, v"))
+    statement = "UPDATE t SET v = 4"
+    if is_one_batch:
+        pipeline.run(statement)
+    pipeline.run("ALTER TABLE t DROP CONSTRAINT k, ADD PRIMARY KEY (code)", "UPDATE t SET v = 5")
+    pipeline.ingest()
+    held = pipeline.apply().tables[NAME].held or ""
+    assert "its key was (code, number) and is (code)" in held
+    assert {(1, "a", 1), (2, "a", 4 if is_one_batch else 3)} == set(rows(pipeline, "t", "number, code, v"))
+    assert held == pipeline.apply().tables[NAME].held
+    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
+    pipeline.ingest()
+    pipeline.run("INSERT INTO t VALUES (3, 'b', 6)")
+    pipeline.ingest()
+    assert pipeline.apply().tables[NAME].held
+    rebuilt = run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
+    assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
+    pipeline.run("UPDATE t SET code = 'c' WHERE code = 'a'")
+    pipeline.catch_up()
+    gone = {(2, "a", 5)} if rule.mode == "soft_delete" else set()
+    assert {(2, "c", 5), (3, "b", 6)} | gone == set(rows(pipeline, "t", "number, code, v"))
+
+
 def test_a_table_that_was_created_again_is_held(pipeline: Pipeline) -> None:
     pipeline = in_mode(pipeline, "soft_delete")
     begin(pipeline)
