@@ -57,7 +57,7 @@ class ForgottenTable:
             if rule is not None and rule != f"{HMAC_SHA256} {fingerprint(secret)}":
                 raise LakeError(
                     f"The key of {self.name} is hashed with another source.hash_key. Set the one that its "
-                    f"rows were captured with, then run {self.name.command('forget')} again."
+                    "rows were captured with, then run this command again."
                 )
         return [
             [

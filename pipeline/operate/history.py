@@ -120,7 +120,8 @@ def read_history(config: Config, glob: str, key: Sequence[str]) -> RowHistory:
         )
     name = _find_table(bronze, glob)
     table = plan_table(name, bronze.source_relations().values(), "history")
-    wanted = _parse_key(table, key)
+    [texts] = table.hashed([key], config.source.hash_key)
+    wanted = _parse_key(table, texts)
     scans = _Scans(bronze, table, bronze.changes.local_path)
     subject = SubjectRows(table)
     pairs = {pair for rows in scans.read(SubjectRows.COLUMNS) for pair in subject.key_changes(rows)}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pipeline.config.tables import ColumnRules, TableRule
 from pipeline.errors import ConfigError, LakeError
 from pipeline.operate.history import read_history
 from pipeline.operate.resync import run_resync
-from tests.support.pipelines import MakePipeline
+from tests.support.pipelines import MakePipeline, with_rules
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -71,3 +73,23 @@ def test_the_life_of_a_row_is_what_the_source_did_to_it(make_pipeline: MakePipel
             read_history(pipeline.config, table, wrong)
     with pytest.raises(LakeError, match=r"The key of public\.entire is not known"):
         read_history(pipeline.config, "public.entire", ("1",))
+
+
+def test_a_row_is_found_by_the_value_of_its_hashed_key(make_pipeline: MakePipeline) -> None:
+    made = make_pipeline(create_publication="all")
+    columns = ColumnRules(hash={"mail": "hmac-sha256"})
+    pipeline = with_rules(made, TableRule("public.*", columns=columns))
+    source = replace(pipeline.config.source, hash_key="the key of the tests, 123")
+    pipeline = replace(pipeline, config=replace(pipeline.config, source=source))
+    pipeline.run("CREATE TABLE t (n int, mail text, PRIMARY KEY (n, mail))")
+    pipeline.ingest()
+    pipeline.run(
+        "INSERT INTO t VALUES (1, 'a@b'), (1, 'c@d')", "UPDATE t SET mail = 'e@f' WHERE mail = 'a@b'"
+    )
+    pipeline.ingest()
+    for mail in ("a@b", "e@f"):
+        [life] = read_history(pipeline.config, "public.t", ("1", mail)).as_json()["rows"]
+        assert [entry["op"] for entry in life] == ["I", "U"]
+    other = replace(pipeline.config, source=replace(source, hash_key="another key of the tests"))
+    with pytest.raises(LakeError, match="is hashed with another"):
+        read_history(other, "public.t", ("1", "a@b"))
