@@ -319,7 +319,10 @@ def _table_of(rows: Any, snapshot: Snapshot, schema: TableSchema | None = None) 
     import pyarrow as pa
 
     target = (schema or TableSchema.of_json(snapshot.schema_string)).arrow
-    names = set(rows.column_names) if isinstance(rows, pa.Table) else {name for row in rows for name in row}
+    if isinstance(rows, pa.Table):
+        names = set(rows.column_names)
+    else:  # a table that an earlier version created may lack columns that have no values
+        names = {name for row in rows for name, value in row.items() if value is not None}
     if unknown := sorted(names.difference(target.names)):
         raise LakeError(
             f"The table in {snapshot.path} has no column {', '.join(unknown)}: another version of pgdelta "

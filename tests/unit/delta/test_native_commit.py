@@ -125,6 +125,13 @@ def test_what_depends_on_all_rows_conflicts_with_every_change(
     assert 2 not in ids(table)
 
 
+def test_a_table_may_lack_columns_without_values(table: LakeTable) -> None:
+    table.append_rows([{"id": 1, "tag": "a", "later": None}], f"{DDL}, later STRING")
+    assert table.rows().to_pylist() == [{"id": 1, "tag": "a"}]
+    with pytest.raises(LakeError, match="has no column later"):
+        table.append_rows([{"id": 2}, {"id": 3, "later": "x"}], f"{DDL}, later STRING")
+
+
 def test_an_append_conflicts_with_other_columns(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     do_before_commit(monkeypatch, lambda: table.overwrite_rows([], "id BIGINT", replaces_schema=True))
     with pytest.raises(ConflictError):
