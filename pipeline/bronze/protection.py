@@ -159,6 +159,11 @@ class ColumnProtection:
         rule = self._config.rule_for(name)
         return rule.columns if rule is not None and rule.columns else None
 
+    def rules_under(self, names: Iterable[TableName]) -> ColumnRules | None:
+        """Return the rules for the columns of a table that had these names, newest first."""
+        found = [rules for rules in map(self.rules_of, dict.fromkeys(names)) if rules is not None]
+        return reduce(ColumnRules.followed_by, found) if found else None
+
     def protect(self, relation: Relation, catalog: CatalogRelation | None) -> Protection | None:
         """Return the protection of a relation, None if no rule concerns it.
 
@@ -169,11 +174,9 @@ class ColumnProtection:
         name = TableName(storable(relation.namespace) or "pg_catalog", storable(relation.name))
         with self._lock:
             known = self._known.get(relation.oid)
-            earlier = (self.rules_of(table) for table in known.tables if table != name) if known else ()
-            found_rules = [each for each in (self.rules_of(name), *earlier) if each is not None]
-            if not found_rules:
+            rules = self.rules_under((name, *(known.tables if known else ())))
+            if rules is None:
                 return None
-            rules = reduce(ColumnRules.followed_by, found_rules)
             found = self._protection(rules, relation, catalog, known)
             self._remember(name, relation, found)
         _refuse_key(rules, relation, found)

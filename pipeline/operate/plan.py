@@ -64,10 +64,13 @@ def _with_rules_to_come(
 ) -> list[TablePlan]:
     """Return the plans with the rules for columns that the configuration changes."""
     found = {table.name: table for table in planned}
+    has_rules = any(rule.columns for rule in config.tables)
+    has_rules = has_rules and applier.bronze.relations.exists()
+    relations = applier.bronze.source_relations().values() if has_rules else ()
     for name, registered in applier.records.tables.read().items():
         if not matches(name) or config.rule_for(name) is None:
             continue
-        if (sentence := rule_to_come(config, registered)) is not None:
+        if (sentence := rule_to_come(config, registered, relations)) is not None:
             plan = found.get(name, TablePlan(name, INVALID, {}))
             if not any(step.holds for step in plan.steps):
                 step = PlanStep(plan.after, sentence, "no data is written until then")

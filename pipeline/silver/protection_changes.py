@@ -6,7 +6,7 @@ table needs a resync, which copies all rows under the new rules.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pipeline.bronze.protection import ColumnProtection
 from pipeline.bronze.relations import SourceRelation
@@ -39,10 +39,17 @@ def changed_rule(
     return None
 
 
-def rule_to_come(config: Config, table: RegisteredTable) -> str | None:
-    """Return which rule the configuration changes for a silver table, as a sentence; None if none."""
+def rule_to_come(
+    config: Config, table: RegisteredTable, relations: Iterable[SourceRelation] = ()
+) -> str | None:
+    """Return which rule the configuration changes for a silver table, as a sentence; None if none.
+
+    `relations` have the names that the table had before.
+    """
     protection = ColumnProtection(config)
-    rules = protection.rules_of(table.name)
+    versions = (each for each in relations if each.oid == table.relation_id)
+    names = (each.name for each in sorted(versions, key=lambda each: each.lsn, reverse=True))
+    rules = protection.rules_under((table.name, *names))
     protected = [column for column in table.protected if column.rule != MISSING]
     named = [(c.name, c.attribute_number) for c in table.columns if c.type_oid is not None]
     named += [(str(c.name), c.attribute_number) for c in protected if c.rule == EXCLUDE]

@@ -135,3 +135,13 @@ def test_the_configuration_is_compared_with_what_silver_has(rules: ColumnRules, 
     found = rule_to_come(config, table)
     assert (found is None) == (sentence is None), found
     assert sentence is None or sentence in str(found)
+
+
+def test_a_renamed_table_keeps_the_rules_of_its_earlier_name() -> None:
+    columns = tuple(RegisteredColumn(name, name, n, name, 25, -1) for name, n in NUMBERS.items())
+    table = RegisteredTable("public", "renamed", "/t", 500, columns, protected=(protected("a", HASH, 2),))
+    rules = (TableRule("public.t", columns=ColumnRules(hash={"a": "hmac-sha256"})), TableRule("public.*"))
+    config = Config("p", Source(hash_key=KEY), tables=rules)
+    before = replace(version(NUMBERS, protected("a", HASH, 2)), oid=500, schema_name="public", table_name="t")
+    assert rule_to_come(config, table, [before]) is None
+    assert rule_to_come(config, table, [replace(before, oid=501)]) is not None
