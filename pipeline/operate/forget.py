@@ -32,7 +32,7 @@ from pipeline.metadata.manifests import Manifest, Manifests
 from pipeline.metadata.registry import Records
 from pipeline.operate.forget_bronze import ErasedRows, count_rows, erase_rows, find_keys
 from pipeline.operate.forget_intent import Intent, Intents
-from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, plan_table
+from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, find_table, plan_table
 from pipeline.operate.forget_plan import (
     SilverKeys,
     check_pending,
@@ -52,7 +52,7 @@ from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.versions import manifest_entry
-from pipeline.table_name import TableName, match_tables
+from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ def run_forget(
     if not bronze.changes.exists() or bronze.captured_offset() is None:
         raise lake.no_match()
     with _stopped_jobs(config, lake):
-        forgetting = _Forgetting(bronze, _find_table(bronze, glob), config.source.hash_key)
+        forgetting = _Forgetting(bronze, find_table(bronze, glob), config.source.hash_key)
         return forgetting.run(keys, is_dry_run=is_dry_run)
 
 
@@ -101,16 +101,6 @@ def _stopped_jobs(config: Config, lake: Lake) -> Iterator[None]:
                 "then run pgdelta forget again."
             ) from None
         yield
-
-
-def _find_table(bronze: Bronze, glob: str) -> TableName:
-    matches = match_tables([glob])
-    found = sorted(name for name in bronze.table_names() if matches(name))
-    if not found:
-        raise bronze.lake.no_match()
-    if len(found) > 1:
-        raise ConfigError(f"--key names rows of one table, but --table matches {len(found)} tables.")
-    return found[0]
 
 
 @dataclass(frozen=True, slots=True)

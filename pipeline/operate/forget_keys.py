@@ -19,10 +19,12 @@ from pipeline.bronze.protection import fingerprint
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.errors import ConfigError, LakeError
 from pipeline.protected_columns import HMAC_SHA256
-from pipeline.table_name import TableName
+from pipeline.table_name import TableName, match_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from pipeline.bronze.log import Bronze
 
 _SEPARATOR = "\x1f"
 _BPCHAR, _NUMERIC = 1042, 1700
@@ -97,6 +99,17 @@ class ForgottenTable:
         except ValueError:
             pass
         return None
+
+
+def find_table(bronze: Bronze, glob: str) -> TableName:
+    """Return the one table of bronze that a glob matches; raise ConfigError if none or several do."""
+    matches = match_tables([glob])
+    found = sorted(name for name in bronze.table_names() if matches(name))
+    if not found:
+        raise bronze.lake.no_match()
+    if len(found) > 1:
+        raise ConfigError(f"{glob} matches {len(found)} tables. Name one, as schema.table.")
+    return found[0]
 
 
 def plan_table(

@@ -18,7 +18,7 @@ from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, LakeError
-from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys, plan_table
+from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys, find_table, plan_table
 from pipeline.operate.row_history import (
     OPERATIONS,
     ChangedColumn,
@@ -28,7 +28,7 @@ from pipeline.operate.row_history import (
     find_lives,
 )
 from pipeline.protocol.lsn import LSN
-from pipeline.table_name import TableName, match_tables
+from pipeline.table_name import TableName
 from pipeline.tail.text_format import value_text
 from pipeline.terminal import plain, print_paragraph
 
@@ -118,7 +118,7 @@ def read_history(config: Config, glob: str, key: Sequence[str]) -> RowHistory:
             f"pgdelta history needs a lake on a file system of this machine, and {lake.root} is on other "
             "storage. Query bronze/changes by Spark."
         )
-    name = _find_table(bronze, glob)
+    name = find_table(bronze, glob)
     table = plan_table(name, bronze.source_relations().values(), "history")
     [texts] = table.hashed([key], config.source.hash_key)
     wanted = _parse_key(table, texts)
@@ -184,16 +184,6 @@ class _Scans:
             row["new"] or (),
             frozenset(row["unsent"] or ()),
         )
-
-
-def _find_table(bronze: Bronze, glob: str) -> TableName:
-    matches = match_tables([glob])
-    found = sorted(name for name in bronze.table_names() if matches(name))
-    if not found:
-        raise bronze.lake.no_match()
-    if len(found) > 1:
-        raise ConfigError(f"{glob} matches {len(found)} tables. Name one, as schema.table.")
-    return found[0]
 
 
 def _parse_key(table: ForgottenTable, key: Sequence[str]) -> str:
