@@ -172,10 +172,18 @@ class FoldSql:
 
     def with_key_changes(self, folded: str, followed: str) -> str:
         """Replace inherited columns of folded rows by those of `followed`, and add their base keys."""
-        fold = self.fold
-        on = " AND ".join(f"f.{k} IS NOT DISTINCT FROM l.{k}" for k in fold.key_names)
+        on = " AND ".join(f"f.{k} IS NOT DISTINCT FROM l.{k}" for k in self.fold.key_names)
         return select(
-            *(f"f.{k} AS {k}" for k in fold.key_names),
+            *self.inheriting_columns(),
+            *(f"l.{b} AS {b}" for b in self.base_keys),
+            source=f"{folded} AS f LEFT JOIN {followed} AS l ON {on}",
+        )
+
+    def inheriting_columns(self) -> list[str]:
+        """Return the columns of folded rows `f`, with what they inherit replaced by that of `l`."""
+        fold = self.fold
+        return [
+            *(f"f.{key} AS {key}" for key in fold.key_names),
             "f.op AS op",
             "f.commit_lsn AS commit_lsn",
             "f.commit_time AS commit_time",
@@ -190,9 +198,7 @@ class FoldSql:
                 for i in fold.partial
             ),
             *(f"f.{name} AS {name}" for name in self._own),
-            *(f"l.{b} AS {b}" for b in self.base_keys),
-            source=f"{folded} AS f LEFT JOIN {followed} AS l ON {on}",
-        )
+        ]
 
     def from_silver(self, source: str, silver: str) -> str:
         """Fill the columns in state FROM_SILVER from the silver row with the base key."""

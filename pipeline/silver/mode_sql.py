@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from pipeline.silver.fold import (
     FROM_SILVER,
-    INHERITED,
     UNKNOWN,
     VALUE,
     column_state,
@@ -23,7 +22,6 @@ from pipeline.silver.fold import (
     pick,
 )
 from pipeline.silver.fold_sql import FoldSql, group_by, select
-from pipeline.silver.modes import own_columns
 
 
 def with_truncates(sql: FoldSql, steps: str) -> str:
@@ -187,24 +185,9 @@ def _text_of_step(sql: FoldSql, i: int) -> str:
 
 def with_moves(sql: FoldSql, found: str, segments: str) -> str:
     """Replace what versions inherit by the values of the segment that moved, and add their base keys."""
-    fold = sql.fold
-    pairs = list(zip(fold.key_names, sql.base_keys, strict=True))
+    pairs = list(zip(sql.fold.key_names, sql.base_keys, strict=True))
     return select(
-        *(f"f.{key} AS {key}" for key in fold.key_names),
-        "f.op AS op",
-        "f.commit_lsn AS commit_lsn",
-        "f.commit_time AS commit_time",
-        *(
-            f"CASE WHEN f.s{i} = {INHERITED} THEN l.x{i} ELSE f.x{i} END AS x{i}"
-            if i in fold.partial
-            else f"f.x{i} AS x{i}"
-            for i in range(len(fold.columns))
-        ),
-        *(
-            f"CASE WHEN f.s{i} = {INHERITED} THEN coalesce(l.s{i}, {UNKNOWN}) ELSE f.s{i} END AS s{i}"
-            for i in fold.partial
-        ),
-        *(f"f.{name} AS {name}" for name in own_columns(fold.mode)),
+        *sql.inheriting_columns(),
         *(f"CASE WHEN f.moved_in IS NULL THEN f.{key} ELSE l.{base} END AS {base}" for key, base in pairs),
         source=f"{found} AS f LEFT JOIN {segments} AS l ON f.moved_in = l.moved_out",
     )
