@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 FILL = "INSERT INTO sales SELECT i, 'v' || i FROM generate_series({}, {}) i"
 
 
-@pytest.fixture(scope="module", params=[13, 18])
+@pytest.fixture(scope="module", params=[pytest.param(13, marks=pytest.mark.slow), 18])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Give a server of an old and of a new version."""
     folder = tmp_path_factory.mktemp(f"partitions-{request.param}")
