@@ -50,6 +50,12 @@ class RetentionStep(Step):
     COMPACT_CHANGES = "changes are compacted"
 
 
+class RebuildStep(Step):
+    """The step of `pgdelta rebuild --into` that can end early."""
+
+    PUBLISH_TABLE = "a built table is published"
+
+
 def _ignore(step: Step, moment: str) -> None:
     del step, moment
 

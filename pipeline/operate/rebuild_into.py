@@ -19,7 +19,7 @@ from pipeline.bronze.changes_scan import ROW_OPS
 from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze
 from pipeline.config.config import Config
-from pipeline.crash_steps import CrashStep, crash_step
+from pipeline.crash_steps import RebuildStep, crash_step
 from pipeline.delta.filesystem import is_local, path_exists
 from pipeline.delta.sql import literal, to_microseconds
 from pipeline.delta.table import Lake, LakeTable
@@ -245,6 +245,6 @@ def _publish(target: LakeTable, built: LakeTable, pipeline: str, name: TableName
         "table": [name.schema, name.table],
         "end_lsn": str(lsn),
     }
-    with crash_step(CrashStep.SWAP_TABLE), metadata_settings(target.spark, metadata):
+    with crash_step(RebuildStep.PUBLISH_TABLE), metadata_settings(target.spark, metadata):
         target.replace_with(built, None)
     target.run(f"ALTER TABLE {table} SET TBLPROPERTIES ('{SHOWN}' = '{lsn}')")

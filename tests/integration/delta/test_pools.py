@@ -49,6 +49,7 @@ def test_a_small_job_ends_while_a_large_one_has_tasks_that_wait(spark: SparkSess
 
 def test_each_thread_has_a_pool_of_its_own(spark: SparkSession) -> None:
     sessions, barrier = SparkProvider(spark), threading.Barrier(2)
+    of_this_thread = spark.sparkContext.getLocalProperty("spark.scheduler.pool")
 
     def pool_of(_: int) -> str | None:
         barrier.wait(60)
@@ -57,4 +58,4 @@ def test_each_thread_has_a_pool_of_its_own(spark: SparkSession) -> None:
 
     with ThreadPoolExecutor(2, thread_name_prefix="own") as pool:
         assert sorted(map(str, pool.map(pool_of, range(2)))) == ["own_0", "own_1"]
-    assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") is None
+    assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") == of_this_thread

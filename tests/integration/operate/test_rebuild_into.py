@@ -12,7 +12,7 @@ import pytest
 
 import pgdelta
 from pipeline.config.tables import RowMode, TableRule
-from pipeline.crash_steps import CrashStep
+from pipeline.crash_steps import RebuildStep
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import ConfigError, LakeError
 from pipeline.metadata.manifests import Manifests
@@ -175,13 +175,13 @@ def test_a_result_replaces_only_an_earlier_one_and_survives_a_crash(
     pipeline.ingest()
     after = look(pipeline)
     into = tmp_path / "built" / "silver" / "keyed"
-    with crash_at(CrashStep.SWAP_TABLE), pytest.raises(Crash):
+    with crash_at(RebuildStep.PUBLISH_TABLE), pytest.raises(Crash):
         built(pipeline, "keyed", into, lsn=before.lsn)
     assert "pgdelta.lsn" not in LakeTable(str(into)).snapshot().configuration
     built(pipeline, "keyed", into, lsn=before.lsn)
     assert_shows(pipeline, "keyed", before, into)
     assert LakeTable(str(into)).snapshot().configuration["pgdelta.lsn"] == before.lsn
-    with crash_at(CrashStep.SWAP_TABLE), pytest.raises(Crash):
+    with crash_at(RebuildStep.PUBLISH_TABLE), pytest.raises(Crash):
         built(pipeline, "keyed", into)
     assert_shows(pipeline, "keyed", before, into)
     assert built(pipeline, "keyed", into).lsn >= 0

@@ -2,6 +2,8 @@
 
 import re
 
+import click
+
 from pipeline.cli.main import cli
 from tests.support.paths import ROOT
 from tools.reference_cli import reference
@@ -21,4 +23,6 @@ def test_every_command_and_option_is_on_the_page() -> None:
         section = re.search(rf"\n## pgdelta {name}\n(.*?)(?=\n## |\Z)", text, re.DOTALL)
         assert section, name
         for parameter in command.params:
-            assert all(f"`{each}" in section[1] or f" {each}" in section[1] for each in parameter.opts)
+            is_option = isinstance(parameter, click.Option)
+            names = parameter.opts if is_option else [parameter.human_readable_name]
+            assert all(f"`{each}" in section[1] or f" {each}" in section[1] for each in names), names
