@@ -22,7 +22,8 @@ def test_every_command_and_option_is_on_the_page() -> None:
     for name, command in cli.commands.items():
         section = re.search(rf"\n## pgdelta {name}\n(.*?)(?=\n## |\Z)", text, re.DOTALL)
         assert section, name
-        for parameter in command.params:
-            is_option = isinstance(parameter, click.Option)
-            names = parameter.opts if is_option else [parameter.human_readable_name]
-            assert all(f"`{each}" in section[1] or f" {each}" in section[1] for each in names), names
+        arguments = command.collect_usage_pieces(click.Context(command))
+        options = [
+            each for option in command.params if isinstance(option, click.Option) for each in option.opts
+        ]
+        assert all(f"`{each}" in section[1] or f" {each}" in section[1] for each in [*arguments, *options])
