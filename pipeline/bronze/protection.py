@@ -3,7 +3,7 @@
 A rule names a column as the configuration does. It follows the column through renames, by its attribute
 number, and a table by its oid: a renamed column or table never becomes plain. Rules for the new name of a
 table come first, and those for its earlier names hold for all other columns. If the catalog does not say
-which column was renamed, every column with a new name may be it and has its rule. The values themselves are
+which column was renamed, every column with a new name has the rule of that column. The values themselves are
 replaced in `columnar/protected_values.py`, before anything is written.
 """
 

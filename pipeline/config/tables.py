@@ -274,7 +274,7 @@ class TableRule:
     ] = None
 
     def without_layout(self) -> TableRule:
-        """Return the rule for a table that nobody reads, such as one that is about to be swapped in."""
+        """Return the rule for a table that is not read before it is swapped in."""
         return replace(self, comment=None, properties={}, change_feed=None)
 
     @property

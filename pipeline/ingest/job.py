@@ -87,9 +87,10 @@ def run_ingest(
                 if config.source.lost_slot == "stop":
                     raise
                 offset = cross_gap(connection, config, writer, offset, str(gap))
-        protection = ColumnProtection(config, bronze.source_relations().values())
-        if protection.is_configured:
+        has_rules = any(rule.columns for rule in config.tables)
+        if has_rules:
             bronze.refuse_unprotected()
+        protection = ColumnProtection(config, bronze.source_relations().values() if has_rules else ())
         writer.force_logs()  # the stream reports the offset as soon as it runs
         stream = _start_stream(config, identity, offset, stop)
         try:

@@ -364,7 +364,7 @@ class FoldSql:
         )
 
     def followed(self, segments: str) -> str:
-        """Return the rows that silver shows at a new key, given segments of which none inherits."""
+        """Return the rows that silver shows at a new key, given segments without inherited columns."""
         columns = (c for i in self.fold.partial for c in (f"s{i}", f"x{i}"))
         rows = select(*self.fold.key_names, *self.base_keys, *columns, source=segments)
         return f"{rows} WHERE {'is_last' if self.fold.mode == 'soft_delete' else 'moved_out IS NULL'}"

@@ -234,7 +234,7 @@ def _has_another_key(relation: SourceRelation, before: frozenset[str]) -> Hold:
     return _hold(
         relation,
         f"its key was ({names}) and is ({', '.join(relation.key)}), and silver keeps rows that the source"
-        " deleted, several of which may have one new key",
+        " deleted: several of them may have the same new key",
         f"Run {relation.name.command('resync')} and, once the copy is complete, "
         f"{relation.name.command('rebuild')} to begin with it.",
     )
