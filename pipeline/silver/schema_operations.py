@@ -211,32 +211,34 @@ class DropColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class NeedsRebuild:
-    """Rebuild the table from bronze with the types of the newest relation version."""
+class _Note:
+    """What changes no column: an event that says why."""
 
     sentence: str
     kind: str = "evolved"
-    loses: None = None
+    loses: str | None = None
     features: tuple[Feature, ...] = ()
 
     def statements(self, table: str) -> tuple[str, ...]:
         return ()
 
     def cost(self, rows: int, changes: int) -> str:
+        return _METADATA_ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsRebuild(_Note):
+    """Rebuild the table from bronze with the types of the newest relation version."""
+
+    def cost(self, rows: int, changes: int) -> str:
         return f"{changes} changes are read again, {rows} rows are replaced"
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(_Note):
     """Hold the table before the relation version that silver cannot follow."""
 
-    sentence: str
     kind: str = "held"  # or resync
-    loses: None = None
-    features: tuple[Feature, ...] = ()
-
-    def statements(self, table: str) -> tuple[str, ...]:
-        return ()
 
     def cost(self, rows: int, changes: int) -> str:
         return "nothing is applied after it"
@@ -253,32 +255,13 @@ class NeedsResync(Hold):
 
 
 @dataclass(frozen=True, slots=True)
-class RuleNote:
+class RuleNote(_Note):
     """Record that a rule for columns names no column of the table, or one under its former name."""
-
-    sentence: str
-    kind: str = "evolved"
-    loses: None = None
-    features: tuple[Feature, ...] = ()
-
-    def statements(self, table: str) -> tuple[str, ...]:
-        return ()
-
-    def cost(self, rows: int, changes: int) -> str:
-        return _METADATA_ONLY
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaNote:
+class SchemaNote(_Note):
     """Continue, and record that silver may differ from the source."""
 
-    sentence: str
     kind: str = "diverged"  # or resync
-    loses: str = "values that only a resync copies"
-    features: tuple[Feature, ...] = ()
-
-    def statements(self, table: str) -> tuple[str, ...]:
-        return ()
-
-    def cost(self, rows: int, changes: int) -> str:
-        return _METADATA_ONLY
+    loses: str | None = "values that only a resync copies"
