@@ -7,10 +7,10 @@ AIRFLOW := .airflow/venv
 AIRFLOW_PINS := 'apache-airflow>=3.3,<3.4' 'apache-airflow-providers-standard>=1.21,<2'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test slow matrix faults races soak bench growth demo dist airflow notebook docs clean
+.PHONY: help setup setup-s3 check test slow matrix faults races soak bench growth demo dist airflow notebook docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## leave everything the pipeline needs in .venv (Python packages, Delta's JARs, Spark's settings)
 
@@ -23,6 +23,9 @@ $(READY): pyproject.toml pipeline/delta/spark/jars.py pipeline/delta/spark/setti
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --editable '.[demo,notebook,docs,dev]'
 	@$(VENV)/bin/python -m pipeline.delta.spark.jars
 	@touch $@
+
+setup-s3: $(READY) ## setup, with Hadoop's client for S3 (12 MB), for a storage.root on S3
+	@$(VENV)/bin/python -m pipeline.delta.spark.jars s3
 
 check: $(READY) ## lint, types and the pure tests: seconds
 	$(VENV)/bin/ruff check .
@@ -45,7 +48,8 @@ faults: $(READY) ## every fault at every step of a run: about an hour
 	$(VENV)/bin/pytest -m slow -s tests/integration/faults/test_fault_matrix.py
 
 races: $(READY) ## processes that commit to one table at the same moments: 50,000 times the log, 1,000 times jobs
-	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/delta/test_log_store_races.py tests/integration/delta/test_job_races.py
+	$(VENV)/bin/pytest -m "slow or not slow" -s tests/integration/delta/test_log_store_races.py \
+		tests/integration/delta/test_s3_log_store_races.py tests/integration/delta/test_job_races.py
 
 soak: $(READY) ## an hour under load with a fault each minute, and proofs that silver equals the source
 	$(VENV)/bin/python -m tools.soak

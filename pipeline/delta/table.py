@@ -70,7 +70,7 @@ class Lake:
     ) -> None:
         """Use a session, or start one of the application's name where it is needed.
 
-        With `commits` the session must be one whose commits to a local folder exclude those of others.
+        With `commits` the session must be one whose commits to the root exclude those of others.
         """
         parsed = urlparse(root)
         if (
@@ -82,8 +82,8 @@ class Lake:
         if isinstance(spark, SparkProvider):
             self.sessions = spark
         else:
-            is_local = self.local_root is not None
-            self.sessions = SparkProvider(spark, name=application, commits_locally=commits and is_local)
+            scheme = urlparse(self.root).scheme if commits else None
+            self.sessions = SparkProvider(spark, name=application, commits_to=scheme)
 
     @classmethod
     def for_writing(

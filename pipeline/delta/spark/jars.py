@@ -15,12 +15,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.delta.spark.log_store import COMPILER, JAR_NAME, build_jar, is_current
-from pipeline.delta.spark.settings import DELTA_JARS, LOG4J_PROPERTIES, SPARK_SETTINGS
+from pipeline.delta.spark.settings import DELTA_JARS, LOG4J_PROPERTIES, S3_JARS, SPARK_SETTINGS
 from pipeline.errors import LakeError
 
 _OLDEST_JAVA = 17
@@ -30,6 +31,10 @@ _IVY_SETTINGS = """\
   <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
 </ivysettings>
 """
+_IVY_MODULE = (
+    '<ivy-module version="2.0"><info organisation="" module=""/><dependencies>{}</dependencies></ivy-module>'
+)
+_IVY_DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" conf="default" transitive="false"/>'
 _FIND_SPARK_HOME = """\
 # Sourced by the commands of this folder: this environment's Spark and Python, activated or not.
 if [ -z "${SPARK_HOME}" ]; then
@@ -44,20 +49,10 @@ fi
 def prepare_spark(spark_home: Path, scripts: Path) -> list[str]:
     """Prepare Spark for Delta; return one line for each change that was necessary."""
     check_java()
-    changes = []
-    for group, artifact, version in DELTA_JARS:
-        jar = spark_home / "jars" / f"{artifact}-{version}.jar"
-        if _is_jar(jar):
-            continue
-        for stale in (spark_home / "jars").glob(f"{artifact.split('_')[0]}*.jar"):
-            stale.unlink()
-        retrieve_jar(spark_home, group, artifact, version, jar)
-        changes.append(f"{jar.name} placed in Spark's jars")
+    changes = [f"{name} placed in Spark's jars" for name in _add_jars(spark_home, DELTA_JARS)]
     # before the settings, with which Delta loads its class
     if not is_current(spark_home / "jars" / JAR_NAME):
-        with tempfile.TemporaryDirectory() as folder:
-            compiler = Path(folder, "ecj.jar")
-            retrieve_jar(spark_home, *COMPILER, compiler)
+        with retrieved(spark_home, [COMPILER]) as (compiler,):
             build_jar(check_java(), compiler, spark_home / "jars", spark_home / "jars" / JAR_NAME)
         changes.append(f"{JAR_NAME} compiled into Spark's jars")
     defaults = "".join(f"{key} {value}\n" for key, value in SPARK_SETTINGS.items())
@@ -88,46 +83,77 @@ def check_java() -> Path:
     return Path(java)
 
 
-def retrieve_jar(spark_home: Path, group: str, artifact: str, version: str, jar: Path) -> None:
-    """Fetch one JAR; raise LakeError if that fails. A damaged Ivy cache is bypassed."""
+@contextmanager
+def retrieved(spark_home: Path, jars: Sequence[tuple[str, str, str]]) -> Iterator[list[Path]]:
+    """Fetch JARs, without what they depend on, into a folder that exists as long as the block.
+
+    Raises LakeError if one cannot be fetched. A damaged Ivy cache is bypassed.
+    """
     ivy = next((spark_home / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
         raise LakeError(
             "This Spark has no Ivy to fetch JARs with. Reinstall pyspark and run make setup again."
         )
     with tempfile.TemporaryDirectory() as folder:
-        settings = Path(folder, "ivysettings.xml")
+        settings, wanted = Path(folder, "ivysettings.xml"), Path(folder, "ivy.xml")
         settings.write_text(_IVY_SETTINGS)
+        wanted.write_text(_IVY_MODULE.format("".join(_IVY_DEPENDENCY.format(*jar) for jar in jars)))
         command = [str(check_java()), "-jar", str(ivy), "-settings", str(settings), "-warn"]
-        command += ["-dependency", group, artifact, version, "-confs", "default", "-notransitive"]
-        command += ["-types", "jar", "-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
-        fetched = Path(folder, f"{artifact}-{version}.jar")
+        command += ["-ivy", str(wanted), "-confs", "default", "-types", "jar"]
+        command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
+        paths = [Path(folder, f"{artifact}-{version}.jar") for _, artifact, version in jars]
         message = ""
-        # the user's own cache first, which may have the JAR; then an empty one, in case the first is damaged
+        # the user's own cache first, which may have the JARs; then an empty one, in case the first is damaged
         for cache in ([], ["-cache", f"{folder}/cache"]):
             done = subprocess.run([*command, *cache], capture_output=True, text=True, check=False)
-            if _is_jar(fetched):
-                # copied under another name, then renamed: another session never sees half a JAR
-                partial = jar.with_suffix(".partial")
-                shutil.copyfile(fetched, partial)
-                partial.replace(jar)
+            if all(map(_is_jar, paths)):
+                yield paths
                 return
             message = next((line.strip() for line in done.stdout.splitlines()[::-1] if "ERROR" in line), "")
+        lacking = next(":".join(jar) for jar, path in zip(jars, paths, strict=True) if not _is_jar(path))
         raise LakeError(
-            f"{group}:{artifact}:{version} could not be fetched from Maven "
-            f"Central{f' ({message})' if message else ''}. Check this machine's access to it and run make "
-            "setup again."
+            f"{lacking} could not be fetched from Maven Central{f' ({message})' if message else ''}. Check "
+            "this machine's access to it and run make setup again."
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepare the Spark of this environment; print the changes, or the error on stderr."""
-    del arguments
+def add_s3_client(spark_home: Path) -> list[str]:
+    """Add Hadoop's client for S3 to Spark's JARs; return one line if something was missing."""
+    added = _add_jars(spark_home, S3_JARS)
+    return [f"the client for S3 placed in Spark's jars ({len(added)} files)"] if added else []
+
+
+def _add_jars(spark_home: Path, jars: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Place the JARs that Spark lacks, and remove other versions of them; return their names."""
+    folder = spark_home / "jars"
+    missing = [jar for jar in jars if not _is_jar(folder / f"{jar[1]}-{jar[2]}.jar")]
+    if not missing:
+        return []
+    with retrieved(spark_home, missing) as fetched:
+        for (_, artifact, _), path in zip(missing, fetched, strict=True):
+            for stale in folder.glob(f"{artifact.split('_')[0]}[-_][0-9]*.jar"):
+                stale.unlink()
+            # copied under another name, then renamed: another session never sees half a JAR
+            partial = (folder / path.name).with_suffix(".partial")
+            shutil.copyfile(path, partial)
+            partial.replace(folder / path.name)
+        return [path.name for path in fetched]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepare the Spark of this environment, with the argument `s3` for S3 too.
+
+    Prints the changes, or the error on stderr.
+    """
     spec = find_spec("pyspark")
     try:
         if spec is None or spec.origin is None:
             raise LakeError("pyspark is not installed in this environment. Run make setup.")
-        for change in prepare_spark(Path(spec.origin).parent, Path(sys.prefix, "bin")):
+        spark_home = Path(spec.origin).parent
+        changes = prepare_spark(spark_home, Path(sys.prefix, "bin"))
+        if "s3" in arguments:
+            changes += add_s3_client(spark_home)
+        for change in changes:
             print(change)
     except (LakeError, OSError) as error:
         print(f"pgdelta: {error}", file=sys.stderr)
@@ -140,4 +166,4 @@ def _is_jar(path: Path) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
-"""Build the JAR of the log store for local folders, and check that a session uses it.
+"""Build the JAR of the log stores for local folders and for S3, and check that a session uses them.
 
-Delta's own store for `file:` checks whether a version exists and renames then: two processes can both believe
-that they committed one version, and one commit is lost. `LinkLogStore` creates the version in one step and
-syncs it to disk. The Eclipse compiler compiles it, which needs a Java runtime and no JDK.
+Delta's own stores for them check whether a version exists and write it then: two processes can both believe
+that they committed one version, and one commit is lost. `LinkLogStore` and `S3LogStore` create the version in
+one step. The Eclipse compiler compiles it, which needs a Java runtime and no JDK.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.delta.spark.settings import LOG_STORE, LOG_STORE_SETTING
+from pipeline.delta.spark.settings import LOG_STORES, log_store_setting
 from pipeline.errors import LakeError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ JAR_NAME = "pgdelta-log-store.jar"
 COMPILER = ("org.eclipse.jdt", "ecj", "3.36.0")
 SOURCES = Path(__file__).resolve().parent / "java"
 
+_UNSAFE_ON_S3 = "io.delta.storage.S3SingleDriverLogStore"
 _MANIFEST = "META-INF/MANIFEST.MF"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a ZIP archive
 
@@ -55,14 +56,22 @@ def build_jar(java: Path, compiler: Path, class_path: Path, jar: Path, sources: 
         partial.replace(jar)
 
 
-def require_log_store(spark: SparkSession) -> None:
-    """Raise LakeError if commits of this session to a local folder do not exclude other commits."""
-    if spark.sparkContext.getConf().get(LOG_STORE_SETTING) != LOG_STORE:
+def require_log_store(spark: SparkSession, scheme: str) -> None:
+    """Raise LakeError if commits of this session to storage of a scheme do not exclude other commits.
+
+    On S3 another log store is accepted if the user has set it, such as Delta's over DynamoDB. Other schemes
+    are left to Delta.
+    """
+    if scheme not in LOG_STORES:
+        return
+    setting, needed = log_store_setting(scheme), LOG_STORES[scheme]
+    found = spark.sparkContext.getConf().get(setting)
+    if found != needed and (scheme == "file" or found in (None, _UNSAFE_ON_S3)):
         raise LakeError(
-            "This Spark session would commit to a local folder by Delta's own log store, which can lose "
-            f"commits of two processes. Start Spark with --conf {LOG_STORE_SETTING}={LOG_STORE}."
+            f"This Spark session would commit to {scheme}: by Delta's own log store, which can lose commits "
+            f"of two processes. Start Spark with --conf {setting}={needed}."
         )
-    if not is_on_class_path(spark, LOG_STORE):
+    if found == needed and not is_on_class_path(spark, needed):
         raise LakeError(
             f"{JAR_NAME} is not on Spark's class path. Run `make setup`, or pass the JAR that `make dist` "
             "builds to spark-submit in --jars."

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 class SparkProvider:
     """A Spark session, or the name of an application whose session starts at its first use.
 
-    Safe to use from several threads. With `commits_locally` the session is refused if its commits to a local
-    folder do not exclude those of other processes.
+    Safe to use from several threads. With `commits_to` the session is refused if its commits to storage of
+    that scheme do not exclude those of other processes.
     """
 
     def __init__(
-        self, spark: SparkSession | None = None, *, name: str = "pgdelta", commits_locally: bool = False
+        self, spark: SparkSession | None = None, *, name: str = "pgdelta", commits_to: str | None = None
     ) -> None:
         self._spark = spark
         self._name = name
-        self._commits_locally = commits_locally
+        self._commits_to = commits_to
         self._is_checked = False
         self._lock = threading.Lock()
 
@@ -57,10 +57,10 @@ class SparkProvider:
         return self._spark
 
     def _check(self, spark: SparkSession) -> None:
-        if self._commits_locally and not self._is_checked:
+        if self._commits_to is not None and not self._is_checked:
             from pipeline.delta.spark.log_store import require_log_store
 
-            require_log_store(spark)
+            require_log_store(spark, self._commits_to)
             self._is_checked = True
 
 

@@ -11,16 +11,44 @@ DELTA_JARS = (
     ("io.delta", "delta-storage", DELTA_VERSION),
 )
 
-# for a storage.root on a mounted file system; only the driver commits
-LOG_STORE_SETTING = "spark.delta.logStore.file.impl"
-LOG_STORE = "pgdelta.storage.LinkLogStore"
+# Hadoop's client for S3, of Spark's Hadoop, with the parts of Amazon's SDK that it uses: 12 MB, where the
+# bundle that it asks for has 600 MB. Spark has its other dependencies.
+_SDK = "software.amazon.awssdk"
+_SDK_VERSION = "2.35.4"
+_SDK_PARTS = (
+    "annotations apache-client arns auth aws-core aws-query-protocol aws-xml-protocol checksums "
+    "checksums-spi crt-core endpoints-spi http-auth http-auth-aws http-auth-aws-eventstream http-auth-spi "
+    "http-client-spi identity-spi json-utils metrics-spi netty-nio-client profiles protocol-core regions "
+    "retries retries-spi s3 s3-transfer-manager sdk-core sts third-party-jackson-core utils utils-lite"
+)
+S3_JARS = (
+    ("org.apache.hadoop", "hadoop-aws", "3.5.0"),
+    *((_SDK, part, _SDK_VERSION) for part in _SDK_PARTS.split()),
+    ("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.1"),
+    ("software.amazon.eventstream", "eventstream", "1.0.1"),
+    ("org.reactivestreams", "reactive-streams", "1.0.4"),
+)
+
+# The log store that commits by Spark use, by the scheme of storage.root; only the driver commits. Delta's own
+# stores for these schemes can lose commits of two processes.
+LOG_STORES = {
+    "file": "pgdelta.storage.LinkLogStore",
+    "s3a": "pgdelta.storage.S3LogStore",
+    "s3": "pgdelta.storage.S3LogStore",
+}
+
+
+def log_store_setting(scheme: str) -> str:
+    """Return the Spark setting that names the log store of a scheme."""
+    return f"spark.delta.logStore.{scheme}.impl"
+
 
 SPARK_SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.memory": "3g",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    LOG_STORE_SETTING: LOG_STORE,
+    **{log_store_setting(scheme): name for scheme, name in LOG_STORES.items()},
     # timestamps in text without a zone are UTC on every host
     "spark.sql.session.timeZone": "UTC",
     # a micro-batch is small: Spark's 200 shuffle tasks, and Delta's 50 for a log, would cost more than its

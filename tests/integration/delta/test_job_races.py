@@ -22,7 +22,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark.settings import LOG_STORE_SETTING
+from pipeline.delta.spark.settings import log_store_setting
 from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
 from tests.support.paths import ROOT
@@ -72,7 +72,7 @@ class Racers:
         self._folder = root.parent
         self._first = 0
         settings = "--conf spark.sql.shuffle.partitions=1 --conf spark.master=local[1]"
-        classes = f"--driver-class-path {jar} --conf {LOG_STORE_SETTING}={store} " if jar else ""
+        classes = f"--driver-class-path {jar} --conf {log_store_setting('file')}={store} " if jar else ""
         java = '--driver-memory 1g --driver-java-options "-XX:TieredStopAtLevel=1"'
         environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{settings} {classes}{java} pyspark-shell"}
         self._answers = [self._folder / f"answers-{number}" for number in range(count)]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.delta.spark.settings import LOG_STORE
+from pipeline.delta.spark.settings import LOG_STORES
 from pipeline.delta.table import Lake
 
 pytestmark = pytest.mark.spark
+LOG_STORE = LOG_STORES["file"]
 LINES = ['{"commitInfo":{}}', '{"remove":{"path":"x","dataChange":true}}']
 
 

@@ -7,73 +7,28 @@ told of is a lost commit.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections import Counter
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from pipeline.delta.spark.dist import spark_folder
-from pipeline.delta.spark.jars import check_java
-from pipeline.delta.spark.settings import LOG_STORE
-from tests.support.paths import ROOT
-from tests.support.processes import ended
+from pipeline.delta.spark.settings import LOG_STORES
+from tests.support.races.log_stores import Outcome, Race, txn_ids
 
+LOG_STORE = LOG_STORES["file"]
 DELTAS_OWN = "io.delta.storage.HDFSLogStore"  # what Delta takes for `file:` unless told otherwise
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How many versions were contested, told to nobody, and told to several processes."""
-
-    races: int
-    unwritten: int
-    lost: int
 
 
 def race(
     racer: Path, log: Path, store: str, *, processes: int, races: int, first: int = 0, natives: int = 0
 ) -> Outcome:
-    """Race for `races` versions from `first` on, and hold what is told against what is in the log.
-
-    The first `natives` of the processes commit without Spark's log store.
-    """
+    """Race for versions of a log in a folder, and hold what is told against what is in it."""
     log.mkdir(parents=True, exist_ok=True)
     meeting = log.parent / f"meeting-{first}"
-    meeting.write_bytes(bytes(64 * processes))
-    java = [str(check_java()), "-XX:+UseSerialGC", "-Xmx256m"]
-    java += ["-cp", f"{racer}:{spark_folder() / 'jars'}/*", "Race", store]
-    python = [sys.executable, "-m", "tests.support.races.native"]
-    running = [
-        subprocess.Popen(
-            [
-                *(python if number < natives else java),
-                *map(str, (log, meeting, number, processes, first, races)),
-            ],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for number in range(processes)
-    ]
-    told: Counter[int] = Counter()
-    with ExitStack() as ending:
-        for process in running:
-            ending.enter_context(ended(process))
-        for number, process in enumerate(running):
-            out, _ = process.communicate(timeout=3600)
-            assert process.returncode == 0
-            for version in map(int, out.split()):
-                told[version] += 1
-                if store == LOG_STORE:
-                    entry = json.loads((log / f"{version:020}.json").read_text())
-                    assert entry["commitInfo"]["txnId"] == f"{number}-{version}"
-    return Outcome(races, races - len(told), sum(count > 1 for count in told.values()))
+    told = Race(str(racer), f"file:{log}", store, meeting, processes, races, first, natives).run()
+    if store == LOG_STORE:
+        for version, tellers in told.items():
+            assert txn_ids((log / f"{version:020}.json").read_bytes()) == tellers
+    return Outcome.of(races, told)
 
 
 @pytest.mark.parametrize("processes", [2, 3])

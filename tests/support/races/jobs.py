@@ -122,7 +122,7 @@ def use_any_store() -> None:
     """Write through another log store than the project's, for the test that this harness finds losses."""
     from pipeline.delta.spark import log_store
 
-    setattr(log_store, "require_log_store", lambda spark: None)  # noqa: B010
+    setattr(log_store, "require_log_store", lambda spark, scheme: None)  # noqa: B010
 
 
 def main() -> None:

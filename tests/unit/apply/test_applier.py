@@ -24,7 +24,7 @@ def test_no_log_is_asked_before_it_is_time_to_try_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(LakeTable, "version", version)
     # there is no Spark
-    monkeypatch.setattr("pipeline.delta.spark.log_store.require_log_store", lambda spark: None)
+    monkeypatch.setattr("pipeline.delta.spark.log_store.require_log_store", lambda spark, scheme: None)
     applier = Applier(cast(SparkSession, object()), CONFIG)
     applier._batch_at = time.monotonic()
     applier.retry_when_due()

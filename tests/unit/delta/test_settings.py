@@ -20,7 +20,7 @@ import pytest
 
 from pipeline.delta.spark.jars import check_java, prepare_spark
 from pipeline.delta.spark.log_store import JAR_NAME, manifest, require_log_store
-from pipeline.delta.spark.settings import DELTA_JARS, LOG_STORE, LOG_STORE_SETTING, SPARK_SETTINGS
+from pipeline.delta.spark.settings import DELTA_JARS, LOG_STORES, SPARK_SETTINGS, log_store_setting
 from pipeline.errors import LakeError
 from tests.support.paths import ROOT
 
@@ -79,6 +79,8 @@ def test_a_log_store_of_another_source_is_compiled_again(spark_home: Path) -> No
 
 
 def test_a_session_with_another_log_store_is_refused() -> None:
+    setting, log_store = log_store_setting("file"), LOG_STORES["file"]
+
     def session(store: str | None, *, has_class: bool) -> Any:
         def for_name(*_: object) -> None:
             if not has_class:
@@ -86,14 +88,22 @@ def test_a_session_with_another_log_store_is_refused() -> None:
 
         java = SimpleNamespace(lang=SimpleNamespace(Class=SimpleNamespace(forName=for_name)))
         thread = SimpleNamespace(currentThread=lambda: SimpleNamespace(getContextClassLoader=lambda: None))
-        context = SimpleNamespace(getConf=lambda: {LOG_STORE_SETTING: store})
+        context = SimpleNamespace(getConf=lambda: {setting: store})
         return SimpleNamespace(sparkContext=context, _jvm=SimpleNamespace(java=java, Thread=thread))
 
-    require_log_store(session(LOG_STORE, has_class=True))
-    with pytest.raises(LakeError, match=rf"Start Spark with --conf {LOG_STORE_SETTING}={LOG_STORE}\.$"):
-        require_log_store(session(None, has_class=True))
+    require_log_store(session(log_store, has_class=True), "file")
+    require_log_store(session(None, has_class=True), "hdfs")
+    for store in (None, "io.delta.storage.HDFSLogStore"):
+        with pytest.raises(LakeError, match=rf"Start Spark with --conf {setting}={log_store}\.$"):
+            require_log_store(session(store, has_class=True), "file")
     with pytest.raises(LakeError, match=f"{JAR_NAME} is not on Spark's class path. Run `make setup`"):
-        require_log_store(session(LOG_STORE, has_class=False))
+        require_log_store(session(log_store, has_class=False), "file")
+    setting, log_store = log_store_setting("s3a"), LOG_STORES["s3a"]
+    require_log_store(session(log_store, has_class=True), "s3a")
+    require_log_store(session("io.delta.storage.S3DynamoDBLogStore", has_class=False), "s3a")
+    for store in (None, "io.delta.storage.S3SingleDriverLogStore"):
+        with pytest.raises(LakeError, match=rf"commit to s3a: .* --conf {setting}={log_store}\.$"):
+            require_log_store(session(store, has_class=True), "s3a")
 
 
 def test_a_missing_or_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

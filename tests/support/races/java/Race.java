@@ -33,7 +33,7 @@ public class Race {
       for (long version = first; version < first + races; version++) {
         meeting.putLong(64 * number, version + 1);
         meet(meeting, count, version + 1);
-        Path path = new Path("file:" + arguments[1] + "/" + String.format("%020d.json", version));
+        Path path = new Path(arguments[1] + "/" + String.format("%020d.json", version));
         String line = "{\"commitInfo\":{\"txnId\":\"" + number + "-" + version + "\"}}";
         try {
           store.write(path, Arrays.asList(line).iterator(), false, configuration);
