@@ -47,6 +47,17 @@ class Event:
         return TableName(self.schema_name, self.table_name)
 
 
+@dataclass(frozen=True, slots=True)
+class NewestEvents:
+    """The newest event of each table's rows or columns, and why tables are not published.
+
+    `unpublished` has the tables that were not published when ingest last polled, each with the reason.
+    """
+
+    tables: Mapping[TableName, Event]
+    unpublished: Mapping[TableName, str]
+
+
 class EventLog:
     """Reads and writes `_pgdelta/events`; safe to use from several threads."""
 
@@ -117,22 +128,19 @@ class EventLog:
                 if self._resyncs.get(name) == lsn:
                     del self._resyncs[name]
 
-    def newest(self) -> dict[TableName, Event]:
-        """Return the newest event of each table's rows or columns."""
-        left_out = (MAINTENANCE_FAILED, *_MEMBERSHIP)
-        return {event.name: event for event in self._in_order() if event.kind not in left_out}
-
-    def unpublished(self) -> dict[TableName, str]:
-        """Return the tables that were not published when ingest last polled, each with the reason."""
-        newest = {event.name: event for event in self._in_order() if event.kind in _MEMBERSHIP}
-        return {name: event.sentence for name, event in newest.items() if event.kind == UNPUBLISHED}
-
-    def _in_order(self) -> list[Event]:
+    def newest(self) -> NewestEvents:
+        """Return the newest events of each table, by one read."""
         if not self._table.exists():
-            return []
+            return NewestEvents({}, {})
         rows = self._table.rows().to_pylist()
         rows.sort(key=lambda row: (row["recorded_at"], row["lsn"]))
-        return [_event(row) for row in rows]
+        events = [_event(row) for row in rows]
+        membership = {event.name: event for event in events if event.kind in _MEMBERSHIP}
+        left_out = (MAINTENANCE_FAILED, *_MEMBERSHIP)
+        return NewestEvents(
+            {event.name: event for event in events if event.kind not in left_out},
+            {name: event.sentence for name, event in membership.items() if event.kind == UNPUBLISHED},
+        )
 
     def _read(self) -> None:
         """Read the events that are recorded, on this machine only from files that were not read yet."""

@@ -162,9 +162,9 @@ def read_tables(
     def chunks(copy: CopyState) -> int:
         return max(bronze.chunk_count(copy.name) - copy.snapshots[0].chunks_before, 0)
 
-    if unpublished is None:
-        unpublished = records.events.unpublished()
-    found = describe_tables(lake, records.events.newest(), records.misfits.counts(), chunks, unpublished)
+    events = records.events.newest()
+    shown = events.unpublished if unpublished is None else unpublished
+    found = describe_tables(lake, events.tables, records.misfits.counts(), chunks, shown)
     verified = Reconciliations(bronze.lake).verified()
     return tuple(replace(table, verified=verified.get(table.name)) for table in found)
 

@@ -164,7 +164,7 @@ class CopyCandidates:
         if new:
             records = Records(self._bronze.lake)
             records.ensure()
-            last = records.events.newest()
+            last = records.events.newest().tables
             events = [
                 Event(*name, lsn, "held", f"The table cannot be copied: {why}") for name, why in new.items()
             ]

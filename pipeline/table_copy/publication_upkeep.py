@@ -46,7 +46,7 @@ class PublicationUpkeep:
         self._summary.published += [table for table in added if table not in self._summary.published]
         self._summary.unpublished = {table: str(why) for table, why in unpublished.items()}
         sentences = {table: unpublished_sentence(why) for table, why in unpublished.items()}
-        before = self._records.events.unpublished() if self._sentences is None else self._sentences
+        before = self._records.events.newest().unpublished if self._sentences is None else self._sentences
         if added or sentences != before:
             gone = before.keys() - sentences.keys() - set(added)
             events = self._events(

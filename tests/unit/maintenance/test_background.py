@@ -226,7 +226,7 @@ def test_a_failure_is_recorded_once_and_fails_nothing(grown: NativeLake) -> None
         assert row.is_failed
         assert row.sentence == progress.failures["bronze/changes"]
     assert events(grown) == [("bronze", "changes", "maintenance")]
-    assert EventLog(grown.lake).newest() == {}, "it says nothing of the rows of a table"
+    assert EventLog(grown.lake).newest().tables == {}, "it says nothing of the rows of a table"
 
 
 def test_a_thread_maintains_while_a_run_goes_on_and_ends_with_it(
