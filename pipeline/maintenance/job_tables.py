@@ -25,6 +25,7 @@ OWN_TABLES = (
     ("_pgdelta", "reconciliations"),
     ("_pgdelta", "maintenance"),
     ("_pgdelta", "catalog"),
+    ("_pgdelta", "erasures"),
 )
 """Paths, below the root, of the tables that are not silver."""
 

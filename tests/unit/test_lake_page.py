@@ -10,6 +10,7 @@ from pipeline.bronze.bases import BASES
 from pipeline.bronze.copies import COPIES, REQUESTS
 from pipeline.bronze.erasures import ERASURES
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
+from pipeline.maintenance.job_tables import OWN_TABLES
 from pipeline.metadata.catalog import CATALOG
 from pipeline.metadata.events import EVENTS
 from pipeline.metadata.maintenance import MAINTENANCE
@@ -62,6 +63,11 @@ def test_every_field_of_a_column_is_told(table: str) -> None:
 @pytest.mark.parametrize("table", SCHEMAS)
 def test_every_column_is_told(table: str) -> None:
     assert told_of(table) == columns_of(SCHEMAS[table])
+
+
+def test_every_table_is_maintained() -> None:
+    maintained = {"/".join(names) for names in OWN_TABLES}
+    assert maintained == set(SCHEMAS) | {"bronze/prepared"}  # whose columns are those of `changes`
 
 
 def test_every_table_has_its_columns_told() -> None:
