@@ -24,6 +24,7 @@ class CrashStep(Step):
     ACKNOWLEDGE = "the slot is acknowledged"
     STAGE_COPIED_ROWS = "copied rows are staged"
     RECORD_COPY = "a copy is recorded"
+    RECORD_CATALOG = "the state of the catalog is recorded"
     EVOLVE_COLUMNS = "columns evolve"
     REGISTER_TABLE = "a table is registered"
     WRITE_TABLE = "a table is written"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.crash_steps import CrashStep, crash_step
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import now
 from pipeline.delta.table import Lake
@@ -74,7 +75,8 @@ class CatalogTable:
     def replace(self, state: CatalogState, publication: str) -> None:
         """Record a state in place of the last one."""
         rows = _rows(state, publication)
-        retry_conflicts(lambda: self._table.overwrite_rows(rows, CATALOG))  # apply maintains the table
+        with crash_step(CrashStep.RECORD_CATALOG):
+            retry_conflicts(lambda: self._table.overwrite_rows(rows, CATALOG))  # apply maintains the table
 
 
 def _rows(state: CatalogState, publication: str) -> list[dict[str, object]]:

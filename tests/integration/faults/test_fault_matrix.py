@@ -55,8 +55,11 @@ def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 
     pipeline.run(
         "CREATE TABLE keyed (id int PRIMARY KEY, v text)",
         "CREATE TABLE bag (a int, v text)",
+        "CREATE TABLE parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
         "ALTER TABLE bag REPLICA IDENTITY FULL",
         *(f"CREATE TABLE {mode} (id int PRIMARY KEY, v text)" for mode in MODES),
+        f"CREATE PUBLICATION {pipeline.config.source.publication} FOR ALL TABLES"
+        " WITH (publish_via_partition_root)",
     )
     pipeline.catch_up()
     silent = []
@@ -65,12 +68,18 @@ def run_cells(pipeline: Pipeline, folder: Path, cells: list[Cell], first: int = 
         change_modes(pipeline, number)
         if cell.step is CrashStep.SWAP_TABLE:  # which only takes a new copy of a table that silver has
             run_resync(pipeline.config, ["public.keyed"], spark=pipeline.spark)
+        if cell.step is CrashStep.RECORD_CATALOG:  # whose state changes with the partitions of a root
+            bounds = f"FROM ({number}) TO ({number + 1})"
+            pipeline.run(
+                f"CREATE TABLE parted_{number} PARTITION OF parted FOR VALUES {bounds}",
+                f"INSERT INTO parted VALUES ({number}, 'v')",
+            )
         has_struck = run_killed(cell, config) if cell.fault == "killed" else run_hurt(cell, pipeline)
         if not has_struck:
             silent.append(str(cell))
         pipeline.catch_up()
         came = [f"came{n}" for n in range(max(0, number - KEPT), number + 1)]
-        pipeline.assert_equal("keyed", "bag", *came, ignore_left_columns=True)
+        pipeline.assert_equal("keyed", "bag", "parted", *came, ignore_left_columns=True)
         for mode in MODES:
             name = TableName("public", mode)
             assert_equals_model(pipeline.source, pipeline.root, pipeline.config.pipeline, mode, name)
