@@ -54,7 +54,7 @@ races: $(READY) ## processes that commit to one table at the same moments: 50,00
 soak: $(READY) ## an hour under load with a fault each minute, and proofs that silver equals the source
 	$(VENV)/bin/python -m tools.soak
 
-bench: $(READY) ## start, commands, latency, many tables, a mixed load, a copy and the demo, each with its limit
+bench: $(READY) ## start, commands, latency, many tables, a mixed load, a copy, the demo and the modes
 	$(VENV)/bin/python -m tools.bench
 
 growth: $(READY) ## what a batch costs as tables grow to 100 million rows, as a law, with a plot

@@ -12,7 +12,7 @@ from tools.bench.copy import measure_copy
 from tools.bench.join import measure_join
 from tools.bench.layout import measure_layouts
 from tools.bench.memory import measure_delay, measure_memory, measure_streams
-from tools.bench.modes import measure_modes
+from tools.bench.modes import MODES, WRITERS, measure_modes
 
 MODE_ROUNDS = 4
 
@@ -111,13 +111,15 @@ def _modes(server: EmbeddedServer, folder: Path, scale: float) -> None:
     found = measure_modes(
         start_session("bench"), server, folder, rows=rows, changes=changes, rounds=MODE_ROUNDS
     )
-    print(f"modes: {changes} changes into {rows} rows, each of {MODE_ROUNDS} rounds, next to mirror")
-    mirror = 0.0
-    for cost in found:
-        mirror = cost.median if cost.mode == "mirror" else mirror
-        seconds = " ".join(f"{each:6.2f}" for each in cost.seconds)
-        ratio = cost.median / mirror
-        print(f"  {cost.writer:6s} {cost.mode:12s} {seconds} s   ratio {ratio:5.2f}", flush=True)
+    medians = {(cost.mode, cost.writer): cost.median for cost in found}
+    print(f"modes: {changes} changes into {rows} rows, medians of {MODE_ROUNDS} rounds, next to mirror")
+    print("  mode             native  ratio      Spark  ratio")
+    for mode in MODES:
+        cells = (
+            f"{medians[mode, writer]:7.2f} s {medians[mode, writer] / medians['mirror', writer]:6.2f}"
+            for writer in WRITERS
+        )
+        print(f"  {mode:12s} {'  '.join(cells)}", flush=True)
 
 
 def _copy(server: EmbeddedServer, folder: Path, scale: float) -> None:

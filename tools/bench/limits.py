@@ -69,6 +69,14 @@ FIGURES = (
     Figure("copy", "copy_ratio", "  Spark / to silver", "x", 0.5, is_least=True),
     Figure("demo", "demo_lag", "make demo, greatest lag in its live table", "s", 3),
     Figure("demo", "demo_seconds", "  the whole demo", "s", 75),
+    Figure("modes", "native_mirror", "5,000 changes into 50,000 rows, mirror", "s"),
+    Figure("modes", "native_soft_delete", "  soft_delete / mirror", "x"),
+    Figure("modes", "native_history", "  history / mirror", "x"),
+    Figure("modes", "native_append", "  append / mirror", "x"),
+    Figure("modes", "spark_mirror", "  the same by Spark, mirror", "s"),
+    Figure("modes", "spark_soft_delete", "  by Spark, soft_delete / mirror", "x"),
+    Figure("modes", "spark_history", "  by Spark, history / mirror", "x"),
+    Figure("modes", "spark_append", "  by Spark, append / mirror", "x"),
 )
 BY_KEY = {figure.key: figure for figure in FIGURES}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import psycopg
 
@@ -22,6 +22,9 @@ from tools.bench import processes
 from tools.bench.ideal import Ideal
 from tools.bench.logs import Logs
 from tools.bench.processes import Job, Run
+
+if TYPE_CHECKING:
+    from tools.bench.modes import ModeCost
 
 BIN = Path(sys.executable).parent
 INGEST = (sys.executable, str(ROOT / "jobs" / "ingest.py"))
@@ -186,6 +189,19 @@ class Rig:
         """Run the demo in a terminal; the output has the frames of its live table."""
         command = [str(BIN / "pgdelta"), "demo", "--root", str(self.folder / "demo")]
         return processes.run_in_terminal("demo", [*command, "--seconds", str(seconds)])
+
+    def modes(self, rows: int, changes: int, rounds: int) -> Iterator[ModeCost]:
+        """Write the same changes in each mode by either writer, in this process; `mirror` comes first."""
+        from pipeline.delta.spark.session import start_session
+        from tools.bench.modes import measure_modes
+
+        spark = start_session("bench")
+        try:
+            yield from measure_modes(
+                spark, self._server, self.folder, rows=rows, changes=changes, rounds=rounds
+            )
+        finally:
+            spark.stop()
 
     def job(self, name: Literal["ingest", "apply"], config: Path) -> AbstractContextManager[Job]:
         """Start a continuous job; `--log json` gives the batches of apply."""

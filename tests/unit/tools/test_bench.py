@@ -15,11 +15,14 @@ from typing import Any, cast
 
 import pytest
 
+from pipeline.config.tables import RowMode
+from pipeline.silver.writer_choice import WriterSetting
 from tools.bench import __main__ as bench
 from tools.bench.ideal import Ideal
 from tools.bench.latency import Sample, Seen, delays, percentile
 from tools.bench.limits import BY_KEY, FIGURES, WIDTH, Figure, Measured, Row, heading, rows_of
 from tools.bench.logs import Logs, TableLog
+from tools.bench.modes import ModeCost
 from tools.bench.parts import PARTS
 from tools.bench.parts.demo import greatest_lag
 from tools.bench.parts.mixed import scripts
@@ -393,6 +396,13 @@ class FakeRig(Rig):
     def demo(self, seconds: int) -> Run:
         return self._run(70.0, FRAME.format(second=1, stage="changing the shop", lag=1.5))
 
+    def modes(self, rows: int, changes: int, rounds: int) -> Iterator[ModeCost]:
+        ratios: dict[RowMode, float] = {"mirror": 1, "soft_delete": 1.1, "history": 1.5, "append": 0.25}
+        seconds: dict[WriterSetting, float] = {"native": 0.5, "spark": 2.0}
+        for writer, mirror in seconds.items():
+            for mode, ratio in ratios.items():
+                yield ModeCost(mode, writer, (0.1, mirror * ratio, 9.0))
+
     @contextmanager
     def job(self, name: str, config: Path) -> Iterator[Job]:
         assert config.exists()
@@ -433,6 +443,7 @@ EXPECTED: dict[str, dict[str, float]] = {
     "apply": {"apply_ideal": 3.0, "apply_batch": 6.0, "apply_ratio": 2.0},
     "copy": {"copy_reference": 3.0, "copy_ingest": 2.0, "copy_silver": 8.0, "copy_ratio": 3 / 8},
     "demo": {"demo_lag": 1.5, "demo_seconds": 70.0},
+    "modes": {"native_mirror": 0.5, "native_history": 1.5, "spark_mirror": 2.0, "spark_append": 0.25},
 }
 
 

@@ -9,6 +9,7 @@ from tools.bench.parts.copy import measure_copy
 from tools.bench.parts.demo import measure_demo
 from tools.bench.parts.latency import measure_latency
 from tools.bench.parts.mixed import measure_mixed
+from tools.bench.parts.modes import measure_modes
 from tools.bench.parts.start import measure_start
 from tools.bench.parts.tables import measure_tables
 from tools.bench.rig import Rig
@@ -22,4 +23,5 @@ PARTS: dict[str, Callable[[Rig], Iterator[Measured]]] = {
     "apply": measure_apply,
     "copy": measure_copy,
     "demo": measure_demo,
+    "modes": measure_modes,
 }
