@@ -131,6 +131,38 @@ class MaintenanceProgress:
 
 
 @dataclass(slots=True)
+class CatalogProgress:
+    """What a run changed in the catalog of Spark; `failures` are sentences, each with its tables."""
+
+    registered: int = 0
+    removed: int = 0
+    failures: dict[str, list[TableName]] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return the closing lines for people."""
+        lines = [
+            f"not in the catalog: {_name_tables(names)}. {sentence}" if names else f"catalog: {sentence}"
+            for sentence, names in self.failures.items()
+        ]
+        if self.registered or self.removed:
+            lines.append(
+                f"catalog: {format_count(self.registered, 'table')} registered, {self.removed} removed"
+            )
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same as data."""
+        return {
+            "registered": self.registered,
+            "removed": self.removed,
+            "failures": [
+                {"sentence": sentence, "tables": [{"schema": n[0], "table": n[1]} for n in names]}
+                for sentence, names in self.failures.items()
+            ],
+        }
+
+
+@dataclass(slots=True)
 class IngestSummary:
     """What a run captured so far; `captured_offset` is in bronze and acknowledged to the slot."""
 
@@ -293,6 +325,7 @@ class ApplySummary:
     batch_seconds: float = 0.0  # of the last batch
     stream: StreamProgress | None = None
     maintenance: MaintenanceProgress = field(default_factory=MaintenanceProgress)
+    catalog: CatalogProgress = field(default_factory=CatalogProgress)
     rebuilt: list[TableName] | None = None  # tables that `pgdelta rebuild` built again; None: another command
 
     def show(self, manifest: Manifest) -> None:
@@ -331,7 +364,7 @@ class ApplySummary:
                 lines.append(f"waits: {state.waits}")
             if state.failure:
                 lines.append(f"failed: {name}: {state.failure}")
-        return [*lines, *self.maintenance.lines()]
+        return [*lines, *self.catalog.lines(), *self.maintenance.lines()]
 
     def _rebuilt_line(self, names: Sequence[TableName]) -> str:
         few = f": {', '.join(map(str, sorted(names)))}" if 0 < len(names) <= _FEW else ""
@@ -358,13 +391,15 @@ class ApplySummary:
                 }
                 for name, state in sorted(self.tables.items())
             ],
+            "catalog": self.catalog.as_json(),
             "maintenance": self.maintenance.as_json(),
         }
 
     def exit_code(self, strict: bool) -> int:
-        """Return 1 if a table failed, or under `strict` if one is held."""
+        """Return 1 if a table failed, or under `strict` if one is held or not in the catalog."""
         states = self.tables.values()
-        return int(any(s.failure for s in states) or (strict and any(s.held for s in states)))
+        has_stopped = any(s.held for s in states) or bool(self.catalog.failures)
+        return int(any(s.failure for s in states) or (strict and has_stopped))
 
 
 IngestProgress = Callable[[IngestSummary], None]

@@ -14,6 +14,7 @@ from contextlib import closing, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
+from pipeline.apply.catalog_registrar import CatalogRegistrar
 from pipeline.apply.first_batches import LOOK_SECONDS, FirstBatches
 from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
@@ -45,7 +46,14 @@ def run_apply(
     continuous run goes on, and at the end of another one.
     """
     stop = stop or threading.Event()
-    applier = Applier(spark, config, progress)
+
+    def report(summary: ApplySummary) -> None:
+        registrar.update()
+        if progress is not None:
+            progress(summary)
+
+    applier = Applier(spark, config, report)
+    registrar = CatalogRegistrar(config, applier)
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None
@@ -53,8 +61,8 @@ def run_apply(
         maintenance = _maintenance(applier, config, stop, progress)
         if trigger == "continuous":
             with maintenance.in_background():
-                return _apply(applier, trigger, stop, status)
-        summary = _apply(applier, trigger, stop, status)
+                return _apply(applier, registrar, trigger, stop, status)
+        summary = _apply(applier, registrar, trigger, stop, status)
         maintenance.run()
         return summary
 
@@ -79,7 +87,11 @@ def _maintenance(
 
 
 def _apply(
-    applier: Applier, trigger: str, stop: threading.Event, status: StatusWriter | None
+    applier: Applier,
+    registrar: CatalogRegistrar,
+    trigger: str,
+    stop: threading.Event,
+    status: StatusWriter | None,
 ) -> ApplySummary:
     if trigger == "continuous":
         applier.run_continuously()
@@ -88,12 +100,12 @@ def _apply(
     with FirstBatches(applier, goes_on=trigger == "continuous") as first:
         # Without work there is nothing to start Spark for.
         if _wait_for_bronze(applier, stop) if trigger == "continuous" else first.wait_for_work():
-            failure = _follow(applier, trigger, stop, status, checkpoint, first)
+            failure = _follow(applier, registrar, trigger, stop, status, checkpoint, first)
             if failure is not None and applier.error is None and not stop.is_set():
                 # The checkpoint is damaged, or names a version that Delta removed. Only the trigger depends
                 # on it.
                 remove_folder(applier.lake.sessions, checkpoint)
-                failure = _follow(applier, trigger, stop, status, checkpoint, first)
+                failure = _follow(applier, registrar, trigger, stop, status, checkpoint, first)
     if applier.error is not None:
         raise applier.error
     if failure is not None and not stop.is_set():
@@ -102,6 +114,7 @@ def _apply(
         applier.apply_pending()
     if status is not None:
         status.write()
+    registrar.finish(stop)
     return applier.summary
 
 
@@ -116,6 +129,7 @@ def _wait_for_bronze(applier: Applier, stop: threading.Event) -> bool:
 
 def _follow(
     applier: Applier,
+    registrar: CatalogRegistrar,
     trigger: str,
     stop: threading.Event,
     status: StatusWriter | None,
@@ -143,6 +157,7 @@ def _follow(
             first.end()
         if trigger == "continuous":
             applier.retry_when_due()
+            registrar.update()
             if status is not None:
                 status.write_when_due()
     first.end()

@@ -15,10 +15,12 @@ from pydantic import ConfigDict, Field
 from pipeline.config.jobs import (
     DEFAULT_APPLY,
     DEFAULT_BRONZE,
+    DEFAULT_CATALOG,
     DEFAULT_INGEST,
     DEFAULT_MAINTENANCE,
     Apply,
     BronzeLog,
+    Catalog,
     Ingest,
     Maintenance,
 )
@@ -440,6 +442,10 @@ class Config:
     ] = DEFAULT_MAINTENANCE
     ingest: Annotated[Ingest, Field(description="What ingest may use of this machine.")] = DEFAULT_INGEST
     apply: Annotated[Apply, Field(description="How apply works.")] = DEFAULT_APPLY
+
+    catalog: Annotated[
+        Catalog, Field(description="By which names Spark's catalog has the silver tables.")
+    ] = DEFAULT_CATALOG
 
     def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule that matches, or None: the table has no silver table."""

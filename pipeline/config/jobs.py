@@ -7,7 +7,16 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from pipeline.config.scalars import AtOnce, ByteCount, Flag, Number, Retention, Seconds
+from pipeline.config.scalars import (
+    AtOnce,
+    ByteCount,
+    CatalogSchema,
+    CatalogTable,
+    Flag,
+    Number,
+    Retention,
+    Seconds,
+)
 from pipeline.config.tables import FILE_SECTION
 
 
@@ -42,6 +51,33 @@ class Apply:
             " than Spark's cores, from 2 to 16. With `1`, batches wait for slow tables."
         ),
     ] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """How silver tables are named in the catalog of the Spark session; without `schema`, not at all."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    schema: Annotated[
+        str | None,
+        CatalogSchema,
+        Field(
+            description="Schema in which apply registers silver tables: a name, also with `{schema}`, the"
+            " schema at the source, and `{pipeline}`. Spark must have a metastore.",
+            examples=["{schema}", "shop", "raw_{schema}"],
+            json_schema_extra={"x-default": "no table is registered"},
+        ),
+    ] = None
+    table: Annotated[
+        str,
+        CatalogTable,
+        Field(
+            description="Name of each table there: a name with `{table}`, and also `{schema}` and"
+            " `{pipeline}`.",
+            examples=["{table}", "{schema}_{table}"],
+        ),
+    ] = "{table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +183,4 @@ DEFAULT_BRONZE = BronzeLog()
 DEFAULT_APPLY = Apply()
 DEFAULT_MAINTENANCE = Maintenance()
 DEFAULT_INGEST = Ingest()
+DEFAULT_CATALOG = Catalog()

@@ -25,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from pipeline.config.config import Config
+from pipeline.config.jobs import Catalog
 from pipeline.config.tables import INHERITED, ColumnRules, TableRule
 from pipeline.config.yaml_document import Document, Items, Scalar, Section, dotted, parse_document
 from pipeline.errors import ConfigError
@@ -62,6 +63,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
     _check_targets(config.tables, document)
     _check_columns(config, document)
     _check_properties(config.tables, document)
+    _check_catalog(config.catalog, document)
     return _resolve(config, document)
 
 
@@ -182,6 +184,17 @@ def _check_properties(rules: Sequence[TableRule], document: Document) -> None:
                     *("tables", index, "properties", name),
                     at_key=True,
                 )
+
+
+def _check_catalog(catalog: Catalog, document: Document) -> None:
+    """Raise ConfigError for names in a catalog that lack their schema, or that all tables would have."""
+    fault = None
+    if catalog.schema is None:
+        fault = "catalog.schema is missing, so no table is registered. Write it, or remove this key."
+    elif "{table}" not in catalog.table:
+        fault = "All tables would have one name. Write {table} in it."
+    if fault is not None and "table" in _keys(document.get("catalog")):
+        raise document.error(fault, "catalog", "table")
 
 
 def _column_places(columns: ColumnRules, index: int, document: Document) -> dict[str, str]:

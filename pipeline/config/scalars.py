@@ -8,6 +8,7 @@ the value; the type that it annotates, with its own constraints, is checked by p
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import parse_qsl
 
@@ -37,6 +38,8 @@ _SILVER_TYPE = re.compile(
     r"BOOLEAN|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|STRING|BINARY|DATE|TIMESTAMP|TIMESTAMP_NTZ|VARIANT"
     r"|MAP<STRING,STRING>|DECIMAL\((?P<precision>[0-9]{1,2}),(?P<scale>[0-9]{1,2})\)"
 )
+_PLACEHOLDER = re.compile(r"\{([A-Za-z0-9_]*)\}")
+_CATALOG_NAME = re.compile("[A-Za-z0-9_]*")
 MOST_AT_ONCE = 64
 LEAST_KEY = 16
 
@@ -155,6 +158,27 @@ def read_publication(node: Node) -> str:
     return name
 
 
+def read_catalog_schema(node: Node) -> str:
+    """Return the template of a schema's name in a catalog."""
+    return _read_template(node, ("schema", "pipeline"))
+
+
+def read_catalog_table(node: Node) -> str:
+    """Return the template of a table's name in a catalog."""
+    return _read_template(node, ("schema", "table", "pipeline"))
+
+
+def _read_template(node: Node, allowed: Sequence[str]) -> str:
+    """Return a text of letters, digits, `_` and placeholders."""
+    text = read_text(node)
+    placeholders = " or ".join(f"{{{name}}}" for name in allowed)
+    if not set(_PLACEHOLDER.findall(text)) <= set(allowed):
+        raise ValueError(f"Unknown placeholder. Write {placeholders}, or leave it out.")
+    if not _CATALOG_NAME.fullmatch(_PLACEHOLDER.sub("", text)):
+        raise ValueError("A catalog's name has letters of ASCII, digits and `_` only. Choose another name.")
+    return text
+
+
 def read_hash_key(node: Node) -> str:
     """Return a key that comes from the environment, of at least 16 characters."""
     if not isinstance(node, Scalar) or not node.has_variables or node.without_variables:
@@ -216,6 +240,8 @@ Conninfo = BeforeValidator(read_conninfo)
 Root = BeforeValidator(read_root)
 Publication = BeforeValidator(read_publication)
 HashKey = BeforeValidator(read_hash_key)
+CatalogSchema = BeforeValidator(read_catalog_schema)
+CatalogTable = BeforeValidator(read_catalog_table)
 Name = Annotated[str, Text]
 Mask = Annotated[str | None, BeforeValidator(read_mask), WithJsonSchema({"type": ["string", "null"]})]
 ByteCount = Annotated[

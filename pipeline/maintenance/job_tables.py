@@ -26,6 +26,7 @@ OWN_TABLES = (
     ("_pgdelta", "maintenance"),
     ("_pgdelta", "catalog"),
     ("_pgdelta", "erasures"),
+    ("_pgdelta", "catalog_entries"),
 )
 """Paths, below the root, of the tables that are not silver."""
 

@@ -22,6 +22,8 @@ NEEDS_RESYNC = ("resync", "diverged")
 """Kinds of events after which only a resync makes silver equal to the source."""
 MAINTENANCE_FAILED = "maintenance"
 """The kind of the events that say nothing of a table's rows."""
+CATALOG = "catalog"
+"""The kind of the events about a table's name in Spark's catalog."""
 PUBLISHED, UNPUBLISHED, DETACHED = "published", "unpublished", "detached"
 """Kinds of events about a table's membership in the publication, which say nothing of its rows either."""
 _MEMBERSHIP = (PUBLISHED, UNPUBLISHED, DETACHED)
@@ -33,7 +35,8 @@ _IDENTITY = ["schema_name", "table_name", "lsn", "kind", "sentence"]
 class Event:
     """One event of a table.
 
-    `kind` is evolved, refused, held, resync, diverged, published, unpublished, detached or maintenance.
+    `kind` is evolved, refused, held, resync, diverged, published, unpublished, detached, maintenance
+    or catalog.
     """
 
     schema_name: str
@@ -136,7 +139,7 @@ class EventLog:
         rows.sort(key=lambda row: (row["recorded_at"], row["lsn"]))
         events = [_event(row) for row in rows]
         membership = {event.name: event for event in events if event.kind in _MEMBERSHIP}
-        left_out = (MAINTENANCE_FAILED, *_MEMBERSHIP)
+        left_out = (MAINTENANCE_FAILED, CATALOG, *_MEMBERSHIP)
         return NewestEvents(
             {event.name: event for event in events if event.kind not in left_out},
             {name: event.sentence for name, event in membership.items() if event.kind == UNPUBLISHED},

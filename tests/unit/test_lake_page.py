@@ -12,6 +12,7 @@ from pipeline.bronze.erasures import ERASURES
 from pipeline.bronze.schema import CHANGES, RELATIONS, spark_ddl
 from pipeline.maintenance.job_tables import OWN_TABLES
 from pipeline.metadata.catalog import CATALOG
+from pipeline.metadata.catalog_entries import CATALOG_ENTRIES
 from pipeline.metadata.events import EVENTS
 from pipeline.metadata.maintenance import MAINTENANCE
 from pipeline.metadata.manifests import MANIFESTS
@@ -37,6 +38,7 @@ SCHEMAS = {
     "_pgdelta/differences": DIFFERENCES,
     "_pgdelta/erasures": ERASURES,
     "_pgdelta/catalog": CATALOG,
+    "_pgdelta/catalog_entries": CATALOG_ENTRIES,
     "bronze/bases": BASES,
 }
 

@@ -49,6 +49,10 @@ SAFE = {
         *("key", "value"),  # properties are constants
         "condition",  # of prepared transactions: of `literal`s and numbers
     },
+    "pipeline/delta/spark/metastore.py": {
+        *("_CATALOG", "name", "pattern"),  # constants, quoted names and a literal
+        *("quoted(schema)", "literal(path)"),
+    },
     "pipeline/postgres/catalog.py": {"_COLUMNS.format(missing=missing, not_null=not_null)"},
     "pipeline/postgres/column_rules.py": {"_KEYS.format(key=for_server(connection, KEY_COLUMNS))"},
     "pipeline/postgres/connection.py": {"timeline"},

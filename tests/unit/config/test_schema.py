@@ -47,7 +47,9 @@ def file_with(path: Path_, value: object) -> dict[str, Any]:
         else:
             nested = {part: nested}
     assert isinstance(nested, dict)
-    needed = {"source": {"hash_key": "${PGDELTA_HASH_KEY}"}} if "hash" in path else {}
+    needed: dict[str, Any] = {"source": {"hash_key": "${PGDELTA_HASH_KEY}"}} if "hash" in path else {}
+    if path == ("catalog", "table"):
+        nested = {"catalog": {"schema": "shop", **nested["catalog"]}}
     return {"pipeline": "shop", **needed, **nested}
 
 

@@ -1,0 +1,365 @@
+"""Register silver tables in the catalog of the Spark session, next to the batches.
+
+What has to change follows from the configuration, the registered tables and `_pgdelta/catalog_entries`, so a
+batch that creates no table calls no catalog. A thread of its own makes the changes: a catalog that is slow or
+fails delays no table. Spark is started for a change, but not to compare entries that are recorded: they are
+compared once in a run that has Spark anyway.
+
+An entry is created, replaced or dropped only if it is pgdelta's: recorded as such, and pointing to the path
+that is recorded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from pipeline.apply.applier import Applier
+from pipeline.config.config import Config
+from pipeline.delta.spark.metastore import Metastore, MetastoreEntry, describe_failure
+from pipeline.delta.sql import now
+from pipeline.errors import report_error
+from pipeline.metadata.catalog_entries import (
+    DONE_STATES,
+    FAILED,
+    FOUND,
+    OWN_STATES,
+    PENDING,
+    REFUSED,
+    REGISTERED,
+    CatalogEntries,
+    CatalogEntry,
+    CatalogName,
+)
+from pipeline.metadata.events import CATALOG, Event
+from pipeline.protocol.lsn import INVALID
+from pipeline.silver.catalog_names import catalog_names
+from pipeline.silver.versions import resolve_path
+from pipeline.table_name import TableName
+
+FIRST_PAUSE = 10.0  # seconds until the second attempt; each later pause is twice as long
+MOST_PAUSE = 300.0
+OTHER_RUNS = timedelta(hours=1)
+"""How long a failure of an earlier run does not start Spark in a run that does not need it."""
+WAIT_SECONDS = 60.0  # for the changes at the end of a run
+_STOP_SECONDS = 5.0  # the same after a signal
+_MOST_FAILURES = 3  # in a row, after which the catalog is not called again for a while
+_NOT_TRIED = "The catalog of Spark failed for other tables. Check the metastore and Spark's settings for it."
+_WHOLE = TableName("_pgdelta", "catalog_entries")  # the name of events about the catalog as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How a silver table is to be in the catalog."""
+
+    catalog_name: CatalogName
+    path: str
+
+    def entry(self, name: TableName, state: str, sentence: str | None = None) -> CatalogEntry:
+        """Return the entry of a silver table in a state, recorded now."""
+        return CatalogEntry(*name, *self.catalog_name, self.path, state, sentence, now())
+
+    def is_done(self, entry: CatalogEntry | None, time_now: datetime | None) -> bool:
+        """Return whether nothing has to be done for a recorded entry, without comparing it.
+
+        With a time, an entry that failed less than `OTHER_RUNS` ago counts as done.
+        """
+        if entry is None or not self.is_entry(entry):
+            return False
+        is_recent = time_now is not None and time_now - entry.recorded_at < OTHER_RUNS
+        return entry.state in DONE_STATES or (entry.sentence is not None and is_recent)
+
+    def is_entry(self, entry: CatalogEntry | None) -> bool:
+        """Return whether a recorded entry has this name and path."""
+        return entry is not None and entry.catalog_name == self.catalog_name and entry.path == self.path
+
+
+def targets(
+    config: Config, paths: Mapping[TableName, str], recorded: Mapping[TableName, CatalogEntry]
+) -> dict[TableName, Target]:
+    """Return how silver tables, given by their paths, are to be in the catalog."""
+    kept = {name: entry.catalog_name for name, entry in recorded.items() if name in paths}
+    names = catalog_names(config.catalog, config.pipeline, paths, kept)
+    return {name: Target(names[name], paths[name]) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What may have to change: recorded entries that are out of date, and tables to register."""
+
+    obsolete: tuple[CatalogEntry, ...]
+    due: Mapping[TableName, Target]
+
+    @property
+    def names(self) -> set[CatalogName]:
+        """The names to look for in the catalog."""
+        return {entry.catalog_name for entry in self.obsolete} | {t.catalog_name for t in self.due.values()}
+
+
+def plan_changes(
+    wanted: Mapping[TableName, Target], recorded: Mapping[TableName, CatalogEntry], *, compares: bool
+) -> Changes:
+    """Return what may have to change; all wanted tables are due if the catalog `compares`."""
+    obsolete = (
+        entry for name, entry in recorded.items() if name not in wanted or not wanted[name].is_entry(entry)
+    )
+    due = {
+        name: target
+        for name, target in wanted.items()
+        if compares or not target.is_done(recorded.get(name), None)
+    }
+    return Changes(tuple(obsolete), due)
+
+
+class CatalogRegistrar:
+    """Keeps the catalog in line with the silver tables of one applier; only one thread works at a time."""
+
+    def __init__(self, config: Config, applier: Applier, metastore: Metastore | None = None) -> None:
+        self._config = config
+        self._applier = applier
+        self._lake = applier.lake
+        self._metastore = metastore or Metastore(applier.lake.sessions.new())
+        self._entries = CatalogEntries(applier.lake)
+        self._progress = applier.summary.catalog
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._recorded: dict[TableName, CatalogEntry] | None = None
+        self._is_compared = False  # the catalog with the recorded entries, in this run
+        self._attempted: Mapping[TableName, str] | None = None  # paths for which all was done or has failed
+        self._has_failed = False  # at the last attempt
+        self._pause = 0.0
+        self._retry_at = 0.0  # monotonic
+
+    def update(self) -> None:
+        """Begin what is due, in the background; calls no catalog if nothing has changed."""
+        if self._config.catalog.schema is None:
+            return
+        with self._lock:
+            if self._applier.manifest is None or (self._thread is not None and self._thread.is_alive()):
+                return
+            try:
+                paths = self._paths()
+                is_due = self._is_due(paths)
+            except Exception as error:  # of the lake; it delays no table
+                self._end_attempt({}, {report_error(error): []})
+                return
+            if is_due:
+                # A call that never returns must not keep the process alive.
+                self._thread = threading.Thread(
+                    target=self._attempt, args=(paths,), name="catalog", daemon=True
+                )
+                self._thread.start()
+
+    def finish(self, stop: threading.Event) -> None:
+        """Wait for what is due, for a limited time; the next run continues with the rest."""
+        self.update()
+        end = time.monotonic() + WAIT_SECONDS
+        while (thread := self._thread) is not None and thread.is_alive():
+            if stop.is_set():
+                end = min(end, time.monotonic() + _STOP_SECONDS)
+            if time.monotonic() >= end:
+                self._record_failures(
+                    {f"Spark's catalog has not answered for {WAIT_SECONDS:g} s. Check the metastore.": []}
+                )
+                return
+            thread.join(0.05)
+            if not thread.is_alive() and not stop.is_set():
+                self.update()
+
+    def _paths(self) -> dict[TableName, str]:
+        """Return the silver tables that are to be registered, with their paths.
+
+        These are the tables of the manifest, and those that have an entry and left it, until they are
+        archived.
+        """
+        if self._recorded is None:
+            self._recorded = self._entries.read()
+        known, root = self._shown() | self._recorded.keys(), self._lake.root
+        paths = {
+            name: resolve_path(table.path, name, root)
+            for name, table in self._applier.records.tables.read().items()
+            if name in known
+        }
+        return {name: path for name, path in paths.items() if path.startswith(f"{root}/silver/")}
+
+    def _shown(self) -> set[TableName]:
+        """Return the tables of the newest manifest that have rows or columns."""
+        manifest = self._applier.manifest
+        return {entry.name for entry in manifest.entries if entry.version >= 0} if manifest else set()
+
+    def _is_due(self, paths: Mapping[TableName, str]) -> bool:
+        is_attempted = paths == self._attempted
+        if is_attempted and time.monotonic() < self._retry_at:
+            return False
+        if self._has_failed or (self._lake.sessions.started is not None and not self._is_compared):
+            return True
+        if is_attempted:
+            return False
+        recorded = self._recorded or {}
+        wanted = targets(self._config, paths, recorded)
+        is_due = bool(recorded.keys() - wanted.keys()) or any(
+            not target.is_done(recorded.get(name), now()) for name, target in wanted.items()
+        )
+        if not is_due:
+            self._attempted = paths
+        return is_due
+
+    def _attempt(self, paths: Mapping[TableName, str]) -> None:
+        """Change the catalog for some silver tables, and record what became of each."""
+        recorded = self._recorded or {}
+        try:
+            wanted = targets(self._config, self._existing(paths), recorded)
+            work = plan_changes(wanted, recorded, compares=not self._is_compared)
+            self._metastore.check()
+            found = self._find(work.names)
+        except Exception as error:
+            report_error(error)
+            sentence = describe_failure(error)
+            self._try_record(recorded | self._failed(paths, sentence))
+            self._end_attempt(paths, {sentence: []})
+            return
+        try:
+            failures = self._change(work, found)
+            self._is_compared = True
+        except Exception as error:  # of the lake
+            failures = {report_error(error): []}
+        self._end_attempt(paths, failures)
+
+    def _failed(self, paths: Mapping[TableName, str], sentence: str) -> dict[TableName, CatalogEntry]:
+        """Return the entries of the tables that are not registered, and that were not looked for."""
+        recorded, entries = self._recorded or {}, {}
+        for name, target in targets(self._config, paths, recorded).items():
+            entry = recorded.get(name)
+            if not target.is_done(entry, None):
+                is_pending = entry is not None and target.is_entry(entry) and entry.state == PENDING
+                entries[name] = target.entry(name, PENDING if is_pending else FAILED, sentence)
+        return entries
+
+    def _existing(self, paths: Mapping[TableName, str]) -> dict[TableName, str]:
+        """Leave out the tables that left the manifest and whose folder is gone."""
+        shown = self._shown()
+        return {
+            name: path
+            for name, path in paths.items()
+            if name in shown or self._is_compared or self._lake.table_at(path).exists()
+        }
+
+    def _find(self, names: Iterable[CatalogName]) -> dict[CatalogName, MetastoreEntry]:
+        by_schema: dict[str, set[str]] = {}
+        for name in names:
+            by_schema.setdefault(name.schema, set()).add(name.table)
+        return {
+            CatalogName(schema, table): entry
+            for schema, tables in by_schema.items()
+            for table, entry in self._metastore.entries(schema, tables).items()
+        }
+
+    def _change(self, work: Changes, found: dict[CatalogName, MetastoreEntry]) -> dict[str, list[TableName]]:
+        """Drop and create entries; return the sentences of those that are not as they are to be."""
+        after = dict(self._recorded or {})
+        for entry in work.obsolete:
+            there = found.get(entry.catalog_name)
+            if there is not None and entry.state in OWN_STATES and self._may_drop(entry, there):
+                self._metastore.drop_table(*entry.catalog_name)
+                self._progress.removed += 1
+                del found[entry.catalog_name]
+            del after[entry.name]
+        creates = []
+        for source, target in work.due.items():
+            there, old = found.get(target.catalog_name), after.get(source)
+            if there is None:
+                creates.append(source)
+                after[source] = target.entry(source, PENDING)
+            elif not there.points_to(target.path):
+                sentence = (
+                    f"The name {target.catalog_name} has another table or view. Drop that one, or change "
+                    "catalog.schema or catalog.table."
+                )
+                after[source] = target.entry(source, REFUSED, sentence)
+            else:
+                is_own = target.is_entry(old) and old is not None and old.state in OWN_STATES
+                after[source] = target.entry(source, REGISTERED if is_own else FOUND)
+        self._record(after)  # a run that ends before an entry is recorded as registered finds it as its own
+        self._create(creates, work.due, after)
+        self._record(after)
+        failures: dict[str, list[TableName]] = {}
+        for source, entry in after.items():
+            if entry.sentence is not None:
+                failures.setdefault(entry.sentence, []).append(source)
+        return failures
+
+    def _may_drop(self, entry: CatalogEntry, there: MetastoreEntry) -> bool:
+        """Return whether an entry is that of this lake: a copy of a lake has the records of the other one."""
+        if not there.points_to(entry.path):
+            return False
+        return entry.path.startswith(f"{self._lake.root}/") or not self._lake.table_at(entry.path).exists()
+
+    def _create(
+        self,
+        sources: Sequence[TableName],
+        due: Mapping[TableName, Target],
+        after: dict[TableName, CatalogEntry],
+    ) -> None:
+        """Create entries, and put into `after` how that went."""
+        created: set[str] = set()
+        failures = 0
+        for source in sources:
+            target = due[source]
+            schema, table = target.catalog_name
+            try:
+                if schema not in created:
+                    self._metastore.create_schema(schema)
+                    created.add(schema)
+                self._metastore.create_table(schema, table, target.path)
+                after[source] = target.entry(source, REGISTERED)
+                self._progress.registered += 1
+                failures = 0
+            except Exception as error:
+                report_error(error)
+                failures += 1
+                # It may have been created nevertheless.
+                after[source] = target.entry(source, PENDING, describe_failure(error))
+                if failures == _MOST_FAILURES:
+                    break
+        for source in sources:
+            if after[source].state == PENDING and after[source].sentence is None:
+                after[source] = replace(after[source], sentence=_NOT_TRIED)
+
+    def _record(self, after: dict[TableName, CatalogEntry]) -> None:
+        """Record entries if they differ from those that are recorded, apart from their times."""
+        before = self._recorded or {}
+        limit = now() - OTHER_RUNS
+        kept = {
+            name: before[name] if name in before and before[name].is_same(entry, limit) else entry
+            for name, entry in after.items()
+        }
+        if kept != before:
+            self._entries.replace(kept.values())
+        self._recorded = kept
+
+    def _try_record(self, after: dict[TableName, CatalogEntry]) -> None:
+        try:
+            self._record(after)
+        except Exception as error:
+            report_error(error)
+
+    def _end_attempt(self, paths: Mapping[TableName, str], failures: Mapping[str, list[TableName]]) -> None:
+        self._attempted, self._has_failed = paths, bool(failures)
+        self._pause = min(max(2 * self._pause, FIRST_PAUSE), MOST_PAUSE) if failures else 0.0
+        self._retry_at = time.monotonic() + self._pause
+        self._record_failures(failures)
+
+    def _record_failures(self, failures: Mapping[str, list[TableName]]) -> None:
+        self._progress.failures = dict(failures)
+        events = [
+            Event(*name, INVALID, CATALOG, sentence)
+            for sentence, names in failures.items()
+            for name in names or [_WHOLE]
+        ]
+        try:
+            self._applier.records.events.record(events)
+        except Exception as error:
+            report_error(error)

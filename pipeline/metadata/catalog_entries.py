@@ -1,0 +1,102 @@
+"""`_pgdelta/catalog_entries`: the names that silver tables have in the catalog of Spark, one row a table.
+
+Only apply writes here. A row is recorded as `pending` before the entry is created in the catalog, so a run
+that ends in between finds out that the entry is pgdelta's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.sql import quoted
+from pipeline.delta.table import Lake
+from pipeline.table_name import TableName
+
+CATALOG_ENTRIES = (
+    "schema_name STRING, table_name STRING, catalog_schema STRING, catalog_table STRING, path STRING, "
+    "state STRING, sentence STRING, recorded_at TIMESTAMP"
+)
+PENDING, REGISTERED, FOUND, REFUSED, FAILED = "pending", "registered", "found", "refused", "failed"
+OWN_STATES = (PENDING, REGISTERED)
+"""The states of entries that pgdelta created, or may have."""
+DONE_STATES = (REGISTERED, FOUND)
+"""The states of entries by which the table can be queried."""
+
+
+_PLAIN = re.compile("[a-z][a-z0-9_]*")
+
+
+class CatalogName(NamedTuple):
+    """The name of a table in the session's catalog, as the catalog holds it."""
+
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        return ".".join(part if _PLAIN.fullmatch(part) else quoted(part) for part in self)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """The entry of a silver table: its name in the catalog, and the path that it points to.
+
+    `state` is registered, found (another session had created the same entry), refused (the name has another
+    table or view), pending (it was about to be created) or failed (the catalog could not be read). The
+    sentence says why a table is not registered.
+    """
+
+    schema_name: str
+    table_name: str
+    catalog_schema: str
+    catalog_table: str
+    path: str
+    state: str
+    sentence: str | None
+    recorded_at: datetime
+
+    @property
+    def catalog_name(self) -> CatalogName:
+        """The name in the catalog."""
+        return CatalogName(self.catalog_schema, self.catalog_table)
+
+    def is_same(self, other: CatalogEntry, oldest: datetime) -> bool:
+        """Return whether a later entry says the same, and this one, if it failed, was recorded lately."""
+        is_lasting = self.sentence is None or self.recorded_at >= oldest
+        return is_lasting and self == replace(other, recorded_at=self.recorded_at)
+
+    @property
+    def name(self) -> TableName:
+        """The source table."""
+        return TableName(self.schema_name, self.table_name)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the entry as data."""
+        return {"name": str(self.catalog_name), "state": self.state, "sentence": self.sentence}
+
+
+class CatalogEntries:
+    """Reads and writes `_pgdelta/catalog_entries`."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._table = lake.table("_pgdelta", "catalog_entries")
+
+    def read(self) -> dict[TableName, CatalogEntry]:
+        """Return the recorded entries by source table."""
+        if not self._table.exists():
+            return {}
+        entries = (_entry(row) for row in self._table.rows().to_pylist())
+        return {entry.name: entry for entry in entries}
+
+    def replace(self, entries: Iterable[CatalogEntry]) -> None:
+        """Record entries in place of all others, in one commit."""
+        rows = [asdict(entry) for entry in sorted(entries, key=lambda entry: entry.name)]
+        retry_conflicts(lambda: self._table.overwrite_rows(rows, CATALOG_ENTRIES))
+
+
+def _entry(row: dict[str, Any]) -> CatalogEntry:
+    return CatalogEntry(**row)
