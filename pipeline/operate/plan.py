@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.apply.applier import Applier
+from pipeline.apply.catalog_registrar import targets
 from pipeline.apply.planner import BatchPlan
 from pipeline.apply.planner import TablePlan as ApplyTablePlan
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.errors import report_error
+from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.operate.plan_report import Plan, PlanStep, TablePlan
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, Decision, Step, TableFacts
@@ -55,6 +57,7 @@ def make_plan(
         elif table.step.writes and pending is not None:
             found.append(_table(applier, pending, name, has_sql=shows_sql))
     found = _with_rules_to_come(config, applier, found, matches)
+    found = _with_catalog(config, applier, found, matches)
     captured_offset = pending.end.lsn if pending is not None else _captured_lsn(applier)
     return Plan(config.pipeline, captured_offset, tuple(found), has_details, shows_sql)
 
@@ -75,6 +78,32 @@ def _with_rules_to_come(
             if not any(step.holds for step in plan.steps):
                 step = PlanStep(plan.after, sentence, "no data is written until then")
                 found[name] = replace(plan, steps=(step, *plan.steps))
+    return list(found.values())
+
+
+def _with_catalog(
+    config: Config, applier: Applier, planned: Sequence[TablePlan], matches: Callable[[TableName], bool]
+) -> list[TablePlan]:
+    """Return the plans with the names that tables get in the catalog of Spark."""
+    if config.catalog.schema is None:
+        return list(planned)
+    recorded = CatalogEntries(applier.lake).read()
+    manifest = applier.manifests.last()
+    shown = {entry.name for entry in manifest.entries if entry.version >= 0} if manifest else set()
+    found = {table.name: table for table in planned}
+    written = {name for name, table in applier.tables.items() if table.step.writes}
+    paths = {name: entry.path for name, entry in recorded.items()}
+    paths |= {name: applier.path(name) for name in shown | written}
+    for name, target in sorted(targets(config, paths, recorded).items()):
+        entry = recorded.get(name)
+        if not matches(name) or target.is_done(entry, None):
+            continue
+        plan = found.get(name, TablePlan(name, INVALID, {}))
+        sentence = f"The table is registered in the catalog of Spark as {target.catalog_name}."
+        if entry is not None and target.is_entry(entry) and entry.sentence is not None:
+            sentence += f" The last attempt failed: {entry.sentence}"
+        step = PlanStep(plan.after, sentence, "an entry in the metastore; no data is written")
+        found[name] = replace(plan, steps=(*plan.steps, step))
     return list(found.values())
 
 

@@ -21,6 +21,7 @@ from pipeline.delta.log import user_metadata_of
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.delta.txn import OURS
 from pipeline.errors import ConfigError, SourceError
+from pipeline.metadata.catalog_entries import CatalogEntries
 from pipeline.metadata.events import Event
 from pipeline.metadata.maintenance import Maintained, MaintenanceTable
 from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
@@ -103,6 +104,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
     now = source.now if source else datetime.now(timezone.utc)
     applied = {table.applied for table in tables}
     activity = read_activity(bronze, point, applied, now) if point else Activity()
+    catalog = CatalogEntries(bronze.lake).read()
     end = source.wal_lsn if source else captured
     return Status(
         config.pipeline,
@@ -113,6 +115,7 @@ def _read_status(config: Config, bronze: Bronze, records: Records, is_offline: b
             replace(
                 with_lag(table, manifest, activity.commit_times, end, now),
                 operations=activity.operations.get(table.name, {}),
+                catalog=catalog.get(table.name),
             )
             for table in tables
         ),

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from pipeline.delta.sql import utc_text
 from pipeline.errors import one_line
+from pipeline.metadata.catalog_entries import CatalogEntry
 from pipeline.metadata.events import NEEDS_RESYNC, Event
 from pipeline.metadata.maintenance import Maintained
 from pipeline.metadata.status import FAILED
@@ -68,7 +69,8 @@ class TableStatus:
     `version` is -1 before the first copy is in silver. `commit_time` is that of the last transaction up to
     `applied`. `operations` counts what committed within the last day, by the operation's letter. `verified`
     is the LSN at which reconcile last found the table equal. `copy_share` is the part of a running copy that
-    bronze holds; a table that `awaits_copy` gets one from the next ingest.
+    bronze holds; a table that `awaits_copy` gets one from the next ingest. `catalog` is its entry in the
+    catalog of Spark.
     """
 
     name: TableName
@@ -85,6 +87,7 @@ class TableStatus:
     event: Event | None = None
     copy_share: float | None = None
     awaits_copy: bool = False
+    catalog: CatalogEntry | None = None
 
     @property
     def attention(self) -> tuple[int, bool, int, TableName]:
@@ -119,6 +122,7 @@ class TableStatus:
             "lag_bytes": self.lag_bytes,
             "copy_share": None if self.copy_share is None else round(self.copy_share, 3),
             "awaits_copy": self.awaits_copy,
+            "catalog": self.catalog and self.catalog.as_json(),
             "last_day": {name: self.operations.get(op, 0) for op, name in OPERATIONS.items()},
         }
 

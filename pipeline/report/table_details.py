@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.metadata.catalog_entries import DONE_STATES, CatalogEntry
 from pipeline.metadata.maintenance import Maintained
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status_page import OPERATIONS, Status, TableStatus, maintained_json
@@ -143,6 +144,8 @@ def _facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str | Text
         yield "last day", ", ".join(format_count(count, noun) for count, noun in counts)
     if details.path is not None:
         yield "silver", f"version {table.version}, {details.path}" if table.version >= 0 else details.path
+    if table.catalog is not None:
+        yield "catalog", _catalog_text(table.catalog)
     if details.writer is not None:
         yield "written", "natively" if details.writer == "native" else "by Spark"
     if details.maintained is not None:
@@ -154,6 +157,12 @@ def _facts(details: TableDetails, behind: str) -> Iterator[tuple[str, str | Text
         yield "misfits", f"{format_count(sum(table.misfits.values()), 'value')}, in _pgdelta/misfits"
     if event is not None:
         yield "last event", f"{event.kind} at {event.lsn}: {event.sentence}"
+
+
+def _catalog_text(entry: CatalogEntry) -> str:
+    if entry.state in DONE_STATES:
+        return str(entry.catalog_name)
+    return f"not registered as {entry.catalog_name}: {entry.sentence or 'the next apply registers it'}"
 
 
 def _maintained_text(done: Maintained) -> str:

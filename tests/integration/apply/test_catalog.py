@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from pipeline.config.jobs import Catalog
 from pipeline.delta.spark.metastore import Metastore
 from pipeline.delta.table import Lake
 from pipeline.metadata.catalog_entries import CatalogEntries, CatalogEntry
+from pipeline.operate.plan import make_plan
 from pipeline.operate.rebuild import run_rebuild
 from pipeline.progress import ApplySummary
+from pipeline.report.status import read_status
 from tests.support.lives import FILL, TABLE
 from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_writer
 from tests.support.running import wait_until
@@ -116,6 +119,28 @@ def test_registering_commits_nothing_to_a_table(shop: Pipeline) -> None:
     assert lines_of(shop.apply()) == ["catalog: 1 table registered, 0 removed"]
     assert versions(shop) == before
     assert names_in(shop) == ["a", "b"]
+
+
+def test_status_and_plan_show_the_name(shop: Pipeline) -> None:
+    without = replace(shop, config=replace(shop.config, catalog=Catalog()))
+    without.catch_up()
+    shop.run(TABLE.format('"Order items"'))
+    shop.ingest()
+    found = {table.name.table: table.steps for table in make_plan(shop.config, spark=shop.spark).tables}
+    schema = schema_of(shop)
+    digits = sha256(b"public\0Order items").hexdigest()[:8]
+    name = f"{schema}.order_items_{digits}"
+    assert found.keys() == {"a", "b", "Order items"}
+    for table, planned in (("a", f"{schema}.a"), ("Order items", name)):
+        assert found[table][-1].sentence == f"The table is registered in the catalog of Spark as {planned}."
+    shop.apply()
+    assert make_plan(shop.config, spark=shop.spark).tables == ()
+    status = read_status(shop.config, spark=shop.spark, is_offline=True).as_json()
+    assert {table["table"]: table["catalog"]["name"] for table in status["tables"]} == {
+        "a": f"{schema}.a",
+        "b": f"{schema}.b",
+        "Order items": name,
+    }
 
 
 def test_a_batch_without_new_tables_calls_no_catalog(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
