@@ -12,6 +12,7 @@ pytest_plugins = [  # those that others import come first
     "tests.support.lives",
     "tests.support.races.racer",
     "tests.support.silver.small_session",
+    "tests.support.modes.workloads",
 ]
 
 # How long an example takes says more of the machine than of the code; `make bench` measures.

@@ -347,6 +347,7 @@ class Applier:
                 history,
                 metadata_columns=self._config.silver.metadata_columns,
                 native=NativeWriting(self._config.silver.writer, self._rows),
+                is_copied=self._config.source.copy != "never",
             )
         self._writers[name].history = history
         return self._writers[name]

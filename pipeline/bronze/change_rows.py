@@ -25,7 +25,7 @@ from pipeline.bronze.changes_scan import (
     missing_file,
 )
 from pipeline.bronze.divided_rows import DividedRows
-from pipeline.bronze.log import CHANGE_OPS, LOGGED_OPS, Bronze, log_op
+from pipeline.bronze.log import Bronze, log_op, selected_ops
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
 from pipeline.delta.table_log import data_path, local_path
@@ -205,7 +205,8 @@ def row_changes(
 ) -> str:
     """Return DuckDB's query for the row changes in (first, last] of a table's input, without truncations.
 
-    Copied rows are inserts there, as in `log.between`. With `is_log` they are not, and truncations remain.
+    Copied rows are inserts there, as in `log.between`. With `is_log` they are not, and truncations remain; of
+    a copy that is later, only its rows.
     """
     copy = start.copy
     if copy is None:
@@ -218,7 +219,7 @@ def row_changes(
         "relation_version, old_kind, old, new, unsent "
         f"FROM (SELECT * REPLACE ({commit_lsn} AS commit_lsn) FROM {rows} "
         f"WHERE {is_table(name)} AND {condition}) AS b "
-        f"WHERE op IN {LOGGED_OPS if is_log else CHANGE_OPS} "
+        f"WHERE op IN {selected_ops(is_log=is_log, is_later=start.is_later)} "
         f"AND (commit_lsn > {first[0]} OR (commit_lsn = {first[0]} AND ordinal > {first[1]})) "
         f"AND (commit_lsn < {last[0]} OR (commit_lsn = {last[0]} AND ordinal <= {last[1]}))"
     )

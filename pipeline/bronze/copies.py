@@ -128,7 +128,8 @@ def _states(rows: Sequence[Mapping[str, Any]]) -> dict[TableName, list[CopyState
             state.relation_version = row["relation_version"]
             chunks = tuple(Chunk(**chunk) for chunk in row["chunks"])
             running, before = tuple(row["running"]), row["chunks_before"]
-            state.snapshots.append(SnapshotChunks(LSN(row["lsn"]), running, before, chunks))
+            lsn, recorded_at = LSN(row["lsn"]), row["recorded_at"]
+            state.snapshots.append(SnapshotChunks(lsn, running, before, chunks, recorded_at))
             state.key_ranges = _key_ranges(row["key_ranges"])
         elif row["state"] == DROPPED:
             state.dropped_at = LSN(row["lsn"])

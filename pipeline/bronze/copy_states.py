@@ -14,8 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import uuid4
 
+from pipeline.delta.sql import EPOCH, to_microseconds
 from pipeline.key_ranges import KeyRange
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -46,11 +48,15 @@ class SnapshotChunks:
     running: tuple[int, ...]
     chunks_before: int
     chunks: tuple[Chunk, ...]
+    recorded_at: datetime = EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteCopy:
-    """One complete copy; `lsns` are those of its snapshots, in order."""
+    """One complete copy; `lsns` are those of its snapshots, in order.
+
+    `micros` is when the last one was recorded, in microseconds since 1970.
+    """
 
     id: int
     version: int  # the relation version of its rows
@@ -58,6 +64,7 @@ class CompleteCopy:
     row_count: int
     invisible_commits: tuple[LSN, ...] = ()  # commit LSNs; none if there are several snapshots
     key_ranges: tuple[KeyRange, ...] = ()  # of a partial resync
+    micros: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -128,7 +135,13 @@ class CopyState:
             return None
         lsns = tuple(snapshot.lsn for snapshot in self.snapshots)
         return CompleteCopy(
-            self.id, self.relation_version, lsns, self.row_count, self.invisible_commits, self.key_ranges
+            self.id,
+            self.relation_version,
+            lsns,
+            self.row_count,
+            self.invisible_commits,
+            self.key_ranges,
+            to_microseconds(self.snapshots[-1].recorded_at),
         )
 
 
@@ -263,6 +276,12 @@ class CopyHistory:
         """Return whether a table that is still published was copied before an LSN, or never."""
         copy = self.newest().get(name)
         return not self.is_dropped(name) and (copy is None or copy.lsns[0] < lsn)
+
+    def whole_copies(self, name: TableName, last: CompleteCopy) -> list[CompleteCopy]:
+        """Return the complete copies of all rows of a table, in order, up to one of them."""
+        found = (state.copy for state in self.states.get(name, ()) if not state.key_ranges)
+        copies = [copy for copy in found if copy and (copy.end_lsn, copy.id) <= (last.end_lsn, last.id)]
+        return sorted(copies, key=lambda copy: (copy.end_lsn, copy.id))
 
     def partial_copies(self, name: TableName, after: CompleteCopy | None) -> list[CompleteCopy]:
         """Return the complete copies of keys of a table, in order, that came after a copy of all its rows."""

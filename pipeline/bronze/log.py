@@ -419,20 +419,29 @@ CHANGE_OPS = "('I', 'U', 'D', 'R')"
 LOGGED_OPS = "('I', 'U', 'D', 'R', 'T')"
 
 
+def selected_ops(*, is_log: bool, is_later: bool) -> str:
+    """Return SQL for the operations of a table's input; a log has of a later copy no changes again."""
+    if not is_log:
+        return CHANGE_OPS
+    return "('R')" if is_later else LOGGED_OPS
+
+
 def log_op(*, is_log: bool) -> str:
     """Return SQL for the operation of a change; copied rows are inserts unless changes are read as a log."""
     return "op" if is_log else "CASE op WHEN 'R' THEN 'I' ELSE op END"
 
 
-def between(changes: DataFrame, start: SequenceKey, end: SequenceKey, *, is_log: bool = False) -> DataFrame:
+def between(
+    changes: DataFrame, start: SequenceKey, end: SequenceKey, *, is_log: bool = False, is_later: bool = False
+) -> DataFrame:
     """Return the row changes in (start, end] without truncations; copied rows are inserts there.
 
-    With `is_log` they are not, and truncations remain.
+    With `is_log` they are not, and truncations remain; of a copy that `is_later`, only its rows.
     """
     from pyspark.sql import functions as F
 
     rows = changes.where(
-        f"op IN {LOGGED_OPS if is_log else CHANGE_OPS} "
+        f"op IN {selected_ops(is_log=is_log, is_later=is_later)} "
         f"AND (commit_lsn > {start[0]} OR (commit_lsn = {start[0]} AND ordinal > {start[1]})) "
         f"AND (commit_lsn < {end[0]} OR (commit_lsn = {end[0]} AND ordinal <= {end[1]}))"
     )

@@ -15,10 +15,14 @@ _LAST_ORDINAL = 2**62
 
 @dataclass(frozen=True, slots=True)
 class InputStart:
-    """Where a table's input begins: after an offset, or with the rows of a copy."""
+    """Where a table's input begins: after an offset, or with the rows of a copy.
+
+    The rows of a copy that `is_later` do not replace those of the table, which has rows that are gone.
+    """
 
     offset: LSN = INVALID
     copy: CompleteCopy | None = None
+    is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

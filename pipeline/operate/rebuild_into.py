@@ -91,7 +91,7 @@ class PastTable(SilverTable):
 
     def _request_whole_copy(self, reason: str, copy: CompleteCopy) -> None:
         raise LakeError(
-            f"Table {self.name} cannot be built with the partial copy at {copy.end_lsn}. {reason} Choose an "
+            f"Table {self.name} cannot be built with the copy at {copy.end_lsn}. {reason} Choose an "
             "LSN before it, or one after the next copy of all rows."
         )
 
@@ -144,6 +144,7 @@ def build_into(
         history,
         metadata_columns=config.silver.metadata_columns,
         native=NativeWriting(config.silver.writer, ChangeRows(bronze)),
+        is_copied=facts.is_copied,
     )
     folder = CloneFolder(lake)
     with closing(folder):

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.log import Bronze, between
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, SequenceKey, Survey, Truncate
@@ -25,6 +26,7 @@ from pipeline.engine import DUCKDB, SPARK, Engine
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable, Successor
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.duckdb_sql import DuckSql
+from pipeline.silver.later_copies import plan_later_copy
 from pipeline.silver.modes import MARKINGS, mode_changed
 from pipeline.silver.native_session import (
     NativeWriting,
@@ -123,7 +125,7 @@ class BatchWriter:
             sentence = mode_changed(self._name, registered.mode, self._rule.mode)
             return RangePlan(start, start.offset, registered, Stop(sentence))
         truncates = self._truncates(surveys, start, end_lsn)
-        surveys = self._without_cuts(surveys)
+        surveys = self._without_cuts(surveys, is_later=start.is_later)
         stop: Stop | None = None
         if refusal := self._find_refusal(surveys, relations, start, end_lsn):
             end_lsn, stop = refusal.commit_lsn, Stop(refusal.sentence, refusal.kind)
@@ -144,13 +146,14 @@ class BatchWriter:
 
     def _truncates(self, surveys: Sequence[Survey], start: InputStart, end_lsn: LSN) -> list[Truncate]:
         """Return the truncates that mark rows, in a mode that keeps those."""
-        if self._rule.mode not in MARKINGS or not any(survey.last_truncate for survey in surveys):
+        is_marked = self._rule.mode in MARKINGS and not start.is_later
+        if not is_marked or not any(survey.last_truncate for survey in surveys):
             return []
         return self._bronze.truncates_of(self._name, start, end_lsn)
 
-    def _without_cuts(self, surveys: Sequence[Survey]) -> Sequence[Survey]:
+    def _without_cuts(self, surveys: Sequence[Survey], *, is_later: bool = False) -> Sequence[Survey]:
         """Return surveys without the truncates, if these do not make what is before them irrelevant."""
-        if self._rule.is_cut_by_truncates:
+        if self._rule.is_cut_by_truncates or is_later:
             return surveys
         return [replace(survey, last_truncate=None) for survey in surveys]
 
@@ -158,6 +161,8 @@ class BatchWriter:
         self, plan: RangePlan, evolution: Evolution, truncates: Sequence[Truncate]
     ) -> tuple[Write, ...]:
         start, end_lsn, relations = plan.start, plan.end_lsn, evolution.relations
+        if start.is_later and start.copy is not None:
+            return (self._plan_later_copy(plan, evolution, start.copy),)
         runs = self._runs(plan.surveys, relations, start, end_lsn)
         table = TableInput(plan.surveys, relations, end_lsn, runs, start.copy)
         columns = {name: stored(ddl) for name, ddl in evolution.columns.items()}
@@ -182,6 +187,14 @@ class BatchWriter:
             )
             is_empty = False
         return tuple(writes)
+
+    def _plan_later_copy(self, plan: RangePlan, evolution: Evolution, copy: CompleteCopy) -> Write:
+        table = TableInput(plan.surveys, evolution.relations, plan.end_lsn, (), copy)
+        columns = {name: stored(ddl) for name, ddl in evolution.columns.items()}
+        metadata = {"table": list(self._name), **copy_metadata(copy.id)}
+        commit = TableCommit(self._txn.of(TxnKind.COPIED, copy.id), copy.end_lsn, metadata)
+        identifier = self._table.identifier
+        return plan_later_copy(table, columns, self._rule, commit, evolution.metadata, identifier)
 
     def execute(self, plan: RangePlan) -> WriteResult:
         """Carry out a plan."""
@@ -241,7 +254,7 @@ class BatchWriter:
             replace(c, name=e.name if e else c.name, is_key=e.is_key if e else None) for c, e in found
         )
         before = replace(after, columns=columns)
-        if copy and copy.key_ranges:
+        if copy and (copy.key_ranges or plan.start.is_later):
             before = replace(before, copy_id=copy_before)
         if registered and registered.relation_id != oid:
             first_commit = plan.writes[0].commit
@@ -361,7 +374,8 @@ class BatchWriter:
         changes = self._bronze.table_changes(self._name, start, end_lsn)
         session = SparkSql(self._table.spark)
         try:
-            session.add("changes", between(changes, first, last, is_log=self._is_log))
+            rows = between(changes, first, last, is_log=self._is_log, is_later=start.is_later)
+            session.add("changes", rows)
             yield session
         finally:
             session.clear()

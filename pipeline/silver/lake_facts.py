@@ -20,6 +20,7 @@ from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import TableFacts
+from pipeline.silver.later_copies import order_copies
 from pipeline.silver.modes import keeps_past, mode_changed
 from pipeline.table_name import TableName
 
@@ -123,7 +124,7 @@ class LakeFacts:
             folder=log.taken if log else None,
             lost=log.lost if log else None,
             copy=starts,
-            past=keeps_past(name, rule) if rule and rule.keeps_past and table and offset > INVALID else None,
+            past=self._past(rule, table, starts) if rule and table and offset > INVALID else None,
             other_mode=_other_mode(table, rule) if offset > INVALID else None,
             gap=self.gaps.get(name),
             type_change=type_change if type_change and INVALID < offset <= type_change else None,
@@ -132,6 +133,22 @@ class LakeFacts:
             guards=rule.applied_guards if rule else NO_LIMITS,
             min_interval=rule.min_interval if rule else 0,
         )
+
+    def _past(self, rule: TableRule, table: RegisteredTable, copy: CompleteCopy | None) -> str | None:
+        """Return why a copy would remove rows of a table, None if it would not."""
+        if copy is None or not rule.keeps_past:
+            return None
+        order = order_copies(
+            table.name,
+            rule,
+            self.history,
+            self.relations,
+            copy,
+            is_copied=self.config.source.copy != "never",
+        )
+        if rule.mode != "mirror" and (order.first is None or order.first.id <= (table.copy_id or 0)):
+            return None
+        return keeps_past(table.name, rule)
 
     def recorded(self, name: TableName) -> TableFacts:
         """Return the facts of a table whose log is as the manifest says, without reading it.

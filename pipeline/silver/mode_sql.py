@@ -12,6 +12,7 @@ are marked by the commit. A delete sends no values, so each column keeps the val
 
 from __future__ import annotations
 
+from pipeline.bronze.table_input import Truncate
 from pipeline.silver.fold import (
     FROM_SILVER,
     UNKNOWN,
@@ -22,6 +23,7 @@ from pipeline.silver.fold import (
     pick,
 )
 from pipeline.silver.fold_sql import FoldSql, group_by, select
+from pipeline.silver.modes import MARKINGS, inserted_values, metadata_columns, own_columns, truncate_marks
 
 
 def with_truncates(sql: FoldSql, steps: str) -> str:
@@ -223,6 +225,75 @@ def appended(sql: FoldSql, changes: str) -> str:
         f"nullif({names}, {engine.cast(engine.array(), 'ARRAY<STRING>')}) AS unchanged",
         source=changes,
     )
+
+
+def compared(sql: FoldSql, copied: str, mark: Truncate) -> str:
+    """Return the folded rows by which `silver` gets the rows of a copy, given these by key and typed.
+
+    Rows that are equal stay as they are. `mark` has the LSN and time of the copy. A column that the source
+    does not have any more keeps its value.
+    """
+    fold, engine = sql.fold, sql.engine
+    numbers, keys = range(len(fold.columns)), [*zip(fold.key_names, fold.key, strict=True)]
+    assert fold.current_column is not None
+    is_current = MARKINGS[fold.mode].is_current(f"t.{engine.quoted(fold.current_column)}")
+    rows = select(
+        *(f"t.{engine.quoted(column.name)} AS v{i}" for i, column in enumerate(fold.columns)),
+        f"{is_current} AS is_shown",
+        "true AS is_found",
+        source="silver AS t",
+    )
+    if fold.mode == "history":
+        rows += f" WHERE {is_current}"
+    copied = f"(SELECT *, true AS is_copied FROM {copied} WHERE op <> 'D') AS n"
+    same, differs = [], []
+    for name, i in keys:
+        kind = fold.columns[i].type
+        same.append(" = ".join(kind.comparable(value, engine) for value in (f"n.{name}", f"t.v{i}")))
+    for i, column in enumerate(fold.columns):
+        if column.indexes:
+            both = (column.type.canonical_value(value, engine) for value in (f"n.c{i}", f"t.v{i}"))
+            differs.append(" IS DISTINCT FROM ".join(both))
+    on, is_other = " AND ".join(same), f"({' OR '.join(differs)})"
+    texts = [f"n.x{i} AS x{i}" for i in numbers if not fold.columns[i].type.is_total]
+    commit = (
+        f"{engine.cast(str(mark.commit_lsn), 'BIGINT')} AS commit_lsn",
+        f"{engine.timestamp(mark.micros)} AS commit_time",
+    )
+    written = select(
+        "'U' AS op",
+        *commit,
+        *(f"n.{name} AS {name}" for name, _ in keys),
+        *(
+            f"n.c{i} AS c{i}"
+            if fold.columns[i].indexes
+            else f"CASE WHEN t.is_found THEN t.v{i} ELSE n.c{i} END AS c{i}"
+            for i in numbers
+        ),
+        *texts,
+        source=f"{copied} LEFT JOIN ({rows}) AS t ON {on} "
+        f"WHERE t.is_found IS NULL OR NOT t.is_shown OR {is_other}",
+    )
+    values = inserted_values(fold.mode, engine)
+    written = select(
+        "*", *(f"{values[name]} AS {name}" for name in own_columns(fold.mode)), source=f"({written}) AS w"
+    )
+    # a version that is over ends, and the row of a deleted key keeps its values
+    is_gone = f"n.is_copied IS NULL OR {is_other}" if fold.mode == "history" else "n.is_copied IS NULL"
+    marks = truncate_marks(fold.mode, mark, engine)
+    nulls = {
+        column.source: engine.null(column.ddl) for column in metadata_columns(fold.mode, has_commit=False)
+    }
+    gone = select(
+        "'D' AS op",
+        *commit,
+        *(f"t.v{i} AS {name}" for name, i in keys),
+        *(f"n.c{i} AS c{i}" for i in numbers),
+        *texts,
+        *(f"{marks.get(name, nulls[name])} AS {name}" for name in own_columns(fold.mode)),
+        source=f"({rows}) AS t LEFT JOIN {copied} ON {on} WHERE t.is_shown AND ({is_gone})",
+    )
+    return f"{written} UNION ALL {gone}"
 
 
 def _old_values(sql: FoldSql) -> str:

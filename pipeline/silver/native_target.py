@@ -97,12 +97,25 @@ class NativeTarget(Target):
         chosen: Sequence[int] = range(len(self._files))
         if not fold.truncates:
             chosen = FileChoice.of_keys(self.session, fold).candidates(self._files)
-        if fold.mode == "history" and fold.current_column:  # versions that are over stay as they are
-            column, stats = fold.current_column, [file.get("stats") or "{}" for file in self._files]
-            chosen = [number for number in chosen if may_have_null(stats[number], column)]
+        chosen = self._with_current(fold, chosen)
         self._require_few([self._files[number] for number in chosen])
         names = [fold.columns[i].name for i in dict.fromkeys((*fold.key, *fold.partial))]
         self._add_silver(chosen, [*names, *([fold.current_column] if fold.current_column else [])])
+
+    def define_whole_silver(self, fold: Fold) -> None:
+        if self._has_silver:
+            return
+        self._has_silver = True
+        chosen = self._with_current(fold, range(len(self._files)))
+        self._require_few([self._files[number] for number in chosen], most_bytes=MOST_COMPARED_BYTES)
+        self._add_silver(chosen, self._schema.names)
+
+    def _with_current(self, fold: Fold, numbers: Sequence[int]) -> Sequence[int]:
+        """Return the files that may have versions which are not over; others stay as they are."""
+        if fold.mode != "history" or not fold.current_column:
+            return numbers
+        stats = [file.get("stats") or "{}" for file in self._files]
+        return [number for number in numbers if may_have_null(stats[number], fold.current_column)]
 
     def define_silver_rows(self, fold: Fold) -> None:
         chosen: Sequence[int] = range(len(self._files))

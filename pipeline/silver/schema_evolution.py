@@ -111,7 +111,7 @@ def plan_evolution(
     if before is not None and (change := changed_rule(before.protected, before.numbers, relation)):
         action = f"Run {relation.name.command('resync')}, which copies all rows under the new rules."
         return [_hold(relation, change, action, kind="resync")]
-    if before is not None and rule.keeps_rows_by_key and relation.key and not before.key <= {*relation.key}:
+    if before is not None and _is_other_key(before, relation, rule):
         return [_has_another_key(relation, before.key)]
     operations += [RuleNote(text) for text in rule_notes(before.protected if before else (), relation)]
     if before is not None and relation.is_in_catalog and rule.dropped_columns == "drop":
@@ -164,6 +164,19 @@ def plan_evolution(
         operations = [each for each in operations if not isinstance(each, SchemaNote)]
         return [replace(each, backfill=None) if isinstance(each, AddColumn) else each for each in operations]
     return operations
+
+
+def continues(before: SilverColumns, relation: SourceRelation, rule: TableRule) -> bool:
+    """Return whether rows that silver keeps from before a version stay as they are after it."""
+    if rule.needs_key and not before.key:
+        return False
+    has_same_rules = changed_rule(before.protected, before.numbers, relation) is None
+    return has_same_rules and not _is_other_key(before, relation, rule)
+
+
+def _is_other_key(before: SilverColumns, relation: SourceRelation, rule: TableRule) -> bool:
+    """Return whether several rows that are gone may have one new key."""
+    return rule.keeps_rows_by_key and bool(relation.key) and not before.key <= {*relation.key}
 
 
 def plan_properties(

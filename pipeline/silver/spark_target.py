@@ -40,6 +40,9 @@ class SparkTarget(Target):
         bounds = key_bounds(fold, aggregates or {})
         self.session.add("silver", rows if bounds is None else rows.where(bounds))
 
+    def define_whole_silver(self, fold: Fold) -> None:
+        self.define_silver(fold)
+
     def define_silver_rows(self, fold: Fold) -> None:
         self.define_silver(fold)
 

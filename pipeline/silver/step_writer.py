@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeline.bronze.table_input import Truncate
 from pipeline.delta.txn import TableCommit
 from pipeline.engine import SPARK, Engine
 from pipeline.errors import LakeError
@@ -22,7 +23,7 @@ from pipeline.metadata.registry import Records
 from pipeline.silver import write as write_module
 from pipeline.silver.fold import FROM_SILVER, INHERITED, UNKNOWN, Fold
 from pipeline.silver.fold_sql import ABSENT, FoldSql
-from pipeline.silver.mode_sql import appended
+from pipeline.silver.mode_sql import appended, compared
 from pipeline.silver.sql_session import (
     SqlSession,
     count_images,
@@ -66,6 +67,10 @@ class Target(ABC):
         """
 
     @abstractmethod
+    def define_whole_silver(self, fold: Fold) -> None:
+        """Define `silver`: all its rows, but maybe without versions that are over."""
+
+    @abstractmethod
     def define_silver_rows(self, fold: Fold) -> None:
         """Define `silver`: its rows, or at least those that equal images of `net` which are reduced."""
 
@@ -97,6 +102,8 @@ class StepWriter:
 
         Raises KeyRangesUnusable if silver's types cannot hold the bounds of copied key ranges.
         """
+        if write.kind is WriteKind.COMPARE:
+            return self._write_later_copy(write)
         if write.only_adds:
             return self._write_rows(write)
         if write.step.identity is Identity.WHOLE_ROW:
@@ -133,6 +140,38 @@ class StepWriter:
         else:
             self._target.commit_rows(write, fold)
         return found.misfits
+
+    def _write_later_copy(self, write: Write) -> int:
+        """Write what differs between the rows of a copy and those that silver shows.
+
+        A copy with values that neither it nor the changes meanwhile have is not compared.
+        """
+        fold, merged, session = write.fold, write.merged, self._session
+        assert merged is not None
+        sql = self._sql(fold)
+        fold_by_key(session, sql)
+        session.compute("copied", sql.typed("by_key"))
+        found = self._inspect(fold, "copied")
+        if found.inherits:
+            follow_key_changes(session, sql)
+            session.compute("copied", sql.from_silver("moved", self._no_rows(fold)))
+            found = self._inspect(fold, "copied")
+        self._refuse_lost_keys(found, "by_key", fold)
+        if found.unknown or found.keeps:
+            self.missing_values += max(found.unknown, 1)
+            return 0
+        self._target.define_whole_silver(merged)
+        mark = Truncate(int(write.step.end_lsn), 0, write.step.micros)
+        session.compute(FOLDED, compared(self._sql(merged), "copied", mark))
+        found = self._inspect(merged)
+        self._record_misfits(FOLDED, merged, found.misfits, [fold.columns[i].name for i in fold.key])
+        self._target.commit_merge(write, merged, {})
+        return found.misfits
+
+    def _no_rows(self, fold: Fold) -> str:
+        """Return a relation with the columns of silver's rows, and none of these."""
+        self._target.define_whole_silver(fold)
+        return "(SELECT * FROM silver WHERE false) AS t"
 
     def _write_multiset(self, write: Write) -> int:
         session, plain = self._session, keyless(write.fold)

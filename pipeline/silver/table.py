@@ -26,6 +26,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.batch_writer import BatchWriter
 from pipeline.silver.column_mapping import align_versions
 from pipeline.silver.foreign_commits import has_lost_offset, refuse_foreign_commits, refuse_lost_offset
+from pipeline.silver.later_copies import CopyOrder, order_copies
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.range_plan import RangePlan, WriteResult
 from pipeline.silver.schema_evolution import rule_for_rebuild
@@ -45,7 +46,8 @@ Relations = Mapping[int, SourceRelation]
 class SilverTable:
     """Writes one silver table; used by one thread at a time, in a separate Spark session.
 
-    `history` are the table copies, as the plan of the batch read them.
+    `history` are the table copies, as the plan of the batch read them. Tables of a source that `is_copied`
+    have no rows before their first copy.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class SilverTable:
         *,
         metadata_columns: bool,
         native: NativeWriting | None = None,
+        is_copied: bool = True,
     ) -> None:
         self.name = name
         self.history = history
@@ -69,6 +72,7 @@ class SilverTable:
         self._rule = rule
         self._metadata_columns = metadata_columns
         self._native = native
+        self._is_copied = is_copied
         self._txn = bronze.txn
         self._writer = BatchWriter(
             self.table,
@@ -197,7 +201,8 @@ class SilverTable:
         """Replace the table's rows by those of a copy, and apply the changes that follow."""
         if registered is not None and (incomplete := self._incomplete(copy)):
             return incomplete
-        if self._is_new:
+        order = self._order_copies(copy, relations)
+        if self._is_new and order == CopyOrder(copy):
             # No reader has seen this table, so it is written under its path.
             start = InputStart(copy=copy)
             partial = self.history.partial_copies(self.name, copy)
@@ -207,7 +212,9 @@ class SilverTable:
         if written.held:
             return written
         sentence, kind = "The table starts from a copy of the source's rows.", "evolved"
-        if written.missing_values and not copy.is_whole:
+        if order != CopyOrder(copy):
+            sentence = "The table was rebuilt from bronze and compared with a copy of the source's rows."
+        if written.missing_values and not copy.is_whole and not order.later:
             # Between two snapshots a row moved from pages not read yet to pages read before.
             kind = "resync"
             sentence = (
@@ -229,6 +236,8 @@ class SilverTable:
         """
         start = InputStart(copy=copy)
         if not self._is_new or self.history.partial_copies(self.name, copy):
+            return None
+        if self._order_copies(copy, relations) != CopyOrder(copy):
             return None
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
         return self.plan(surveys, relations, None, start, end_lsn) if surveys else None
@@ -285,12 +294,15 @@ class SilverTable:
     ) -> tuple[WriteResult, BufferedRecords]:
         """Write the table as of an LSN to another one, which is replaced; return what would be recorded.
 
-        Its rows are those of a copy, or without one none, and the changes that follow.
+        Its rows are those of a copy, or without one none, and the changes that follow; in modes that keep
+        rows which are gone, also those of the copies before.
         """
         records = BufferedRecords(self._records)
-        if copy and (incomplete := self._incomplete(copy)):
-            return incomplete, records
-        start = InputStart(copy=copy)
+        order = self._order_copies(copy, relations)
+        for each in (order.first, *order.later):
+            if each and (incomplete := self._incomplete(each)):
+                return incomplete, records
+        start = InputStart(copy=order.first)
         surveys = self.bronze.survey_table(self.name, start, end_lsn)
         into.remove()
         writer = type(self)(
@@ -299,16 +311,53 @@ class SilverTable:
             records,
             self.name,
             into.path,
-            self._rule_of_newest(surveys, relations),
+            self._rule_of_newest([*surveys, *map(survey_of, order.later)], relations),
             self.history,
             metadata_columns=self._metadata_columns,
             native=self._native,
+            is_copied=self._is_copied,
         )
-        partial = self.history.partial_copies(self.name, copy)
-        written = writer.apply_partial_copies(partial, relations, None, start, end_lsn)
+        if self._rule.mode == "mirror":
+            partial = self.history.partial_copies(self.name, copy)
+            written = writer.apply_partial_copies(partial, relations, None, start, end_lsn)
+        else:
+            written = writer.apply_later_copies(order.later, relations, start, end_lsn)
         if not written.held and self._was_compacted(start, end_lsn, surveys):
             return self.build(into, relations, end_lsn, copy)
         return written, records
+
+    def apply_later_copies(
+        self, copies: Sequence[CompleteCopy], relations: Relations, start: InputStart, end_lsn: LSN
+    ) -> WriteResult:
+        """Apply the changes from a start up to an LSN, and compare each later copy at its LSN.
+
+        A copy that lacks values is not compared, and another one is requested.
+        """
+        written = WriteResult(start.offset)
+        for copy in copies:
+            written = written.then(self._apply_changes(start, relations, copy.end_lsn))
+            if written.held:
+                return written
+            start = InputStart(copy=copy, is_later=True)
+            surveys = [survey_of(copy)]
+            if self._rule.mode != "append":
+                surveys = self.bronze.survey_table(self.name, start, copy.end_lsn)
+            compared = self.apply(surveys, relations, self._writer.registered, start, copy.end_lsn)
+            written = written.then(compared)
+            if written.held:
+                return written
+            if compared.missing_values and copy is copies[-1]:
+                self._request_whole_copy(f"{compared.missing_values} values of a copy are missing.", copy)
+            start = InputStart(copy.end_lsn)
+        return written.then(self._apply_changes(start, relations, end_lsn))
+
+    def _order_copies(self, last: CompleteCopy | None, relations: Relations) -> CopyOrder:
+        """Return the copies from which the table is built, up to the last one."""
+        base = self.bronze.bases.read().tables.get(self.name)
+        versions = relations.values()
+        return order_copies(
+            self.name, self._rule, self.history, versions, last, is_copied=self._is_copied, base=base
+        )
 
     def _was_compacted(self, start: InputStart, end_lsn: LSN, surveys: Sequence[Survey]) -> bool:
         """Return whether bronze.retention changed the input of a rebuild since it was surveyed.

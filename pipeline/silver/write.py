@@ -44,6 +44,7 @@ class WriteKind(enum.Enum):
     MERGE = "merge by key"
     MERGE_ROWS = "merge whole rows"
     REPLACE_KEYS = "replace key ranges"
+    COMPARE = "compare with a copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Write:
     """One write: what it reads, how it folds, what it does and what its commit records.
 
     `condition` is that of REPLACE_KEYS, `statement` the MERGE; `merge_within` gives it with the bounds of the
-    changed keys.
+    changed keys. COMPARE folds by `fold`, as a mirror, and merges by `merged`.
     """
 
     step: WriteStep
@@ -62,6 +63,7 @@ class Write:
     table: str
     statement: str | None = None
     condition: str | None = None
+    merged: Fold | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,11 +74,13 @@ class Write:
     def only_adds(self) -> bool:
         """Whether no other change of the step updates or deletes a row that the step inserts."""
         is_log = self.fold.mode == "append"
+        if self.kind is WriteKind.COMPARE:
+            return False
         return is_log or self.step.copy_id is not None or self.step.identity is Identity.NONE
 
     def merge_within(self, bounds: str | None) -> str:
         """Return the MERGE by key with the bounds of the changed keys, if these are known."""
-        return merge_by_key(self.table, FOLDED, self.fold, self.metadata, bounds)
+        return merge_by_key(self.table, FOLDED, self.merged or self.fold, self.metadata, bounds)
 
     @property
     def sql(self) -> str:

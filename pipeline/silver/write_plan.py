@@ -64,6 +64,7 @@ class WriteStep:
     key_ranges: tuple[KeyRange, ...] = ()  # of copied keys
     key_types: tuple[int, ...] = ()  # the oids of the key's types at the source
     truncates: tuple[Truncate, ...] = ()  # that mark rows, in modes that keep those
+    micros: int = 0  # the time of a later copy
 
 
 @dataclass(frozen=True, slots=True)

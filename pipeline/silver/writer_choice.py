@@ -139,7 +139,7 @@ def other_types(fold: Fold) -> tuple[str, ...]:
 
 def compared_bytes(kind: WriteKind, fold: Fold, snapshot: Snapshot) -> int:
     """Return the bytes of a table whose rows are all compared, 0 if statistics show which files to read."""
-    if kind is not WriteKind.MERGE_ROWS or has_sure_column(fold):
+    if kind is not WriteKind.COMPARE and (kind is not WriteKind.MERGE_ROWS or has_sure_column(fold)):
         return 0
     return sum(int(file["size"]) for file in snapshot.files.values())
 

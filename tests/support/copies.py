@@ -5,6 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
+import pytest
+
+from pipeline.bronze.copy_states import Chunk
+from pipeline.bronze.staged_files import StagedFile
+from pipeline.postgres.snapshot.read_table import CopyReader
+from pipeline.table_copy.reader_pool import ReaderPool, TableCopy
 from tests.support.pipelines import Pipeline
 
 BIG = "(SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 90) j)"
@@ -73,3 +79,17 @@ def statement(random: Random, i: int) -> str:
             f"INSERT INTO bag VALUES ({i % 50}, 'new')",
         ]
     )
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
+    """Let copying end by a failure once so many chunks of a table were read, always the same ones."""
+    stage = ReaderPool._stage
+
+    def stage_or_stop(
+        self: ReaderPool, reader: CopyReader, table: TableCopy, chunk: Chunk
+    ) -> StagedFile | None:
+        if table.snapshot.chunks.index(chunk) >= chunks:
+            raise OSError("cut off")
+        return stage(self, reader, table, chunk)
+
+    monkeypatch.setattr(ReaderPool, "_stage", stage_or_stop)

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.delta.table import Lake
+from pipeline.key_ranges import KeyRange
 from pipeline.metadata.reconciliations import EQUAL, UNPROVEN
 from pipeline.metadata.registry import Records
 from pipeline.operate.plan import make_plan
@@ -119,9 +120,10 @@ def test_the_current_rows_of_a_mode_are_compared_with_the_source(pipeline: Pipel
     assert (verdict.verdict, verdict.silver_rows) == (EQUAL, 8), verdict
 
 
+@pytest.mark.parametrize("key_ranges", [(), (KeyRange(("1",), ("2",)),)])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_later_copy_holds_a_table_until_a_rebuild_begins_with_it(
-    make_pipeline: MakePipeline, mode: RowMode
+def test_a_later_copy_corrects_a_table_and_keeps_its_past(
+    make_pipeline: MakePipeline, mode: RowMode, key_ranges: tuple[KeyRange, ...]
 ) -> None:
     pipeline = in_mode(make_pipeline("public.*", copy="initial", create_publication="all"), mode)
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
@@ -129,11 +131,17 @@ def test_a_later_copy_holds_a_table_until_a_rebuild_begins_with_it(
     pipeline.run("DELETE FROM t WHERE id = 2")
     pipeline.catch_up()
     assert_is_model(pipeline, mode)
-    run_resync(pipeline.config, ["public.t"], spark=pipeline.spark)
-    pipeline.ingest()
-    pipeline.run("INSERT INTO t VALUES (3, 'c')")
-    pipeline.ingest()
-    assert "a copy of the source's rows is complete" in (pipeline.apply().tables[NAME].held or "")
+    before = rows(pipeline, "t", "id, v, _deleted_at") if mode == "soft_delete" else []
+    run_resync(pipeline.config, ["public.t"], key_ranges=key_ranges, spark=pipeline.spark)
+    for number in (3, 4):  # of keys, a copy of all rows is requested at first
+        pipeline.ingest()
+        pipeline.run(f"INSERT INTO t VALUES ({number}, 'c')")
+        pipeline.catch_up()
+    assert (
+        len([copy for copy in pipeline.frame("bronze", "copies").collect() if copy.state == "complete"]) > 1
+    )
+    assert_is_model(pipeline, mode)
+    assert {*before} <= {*(rows(pipeline, "t", "id, v, _deleted_at") if before else [])}
     rebuilt = run_rebuild(pipeline.config, ["public.t"], spark=pipeline.spark)
     assert rebuilt.exit_code(strict=True) == 0, rebuilt.lines()
     assert_is_model(pipeline, mode)

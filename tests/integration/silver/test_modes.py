@@ -15,10 +15,8 @@ import pytest
 from pipeline.apply.applier import Applier
 from pipeline.bronze import change_rows
 from pipeline.bronze.log import BronzeOffset
-from pipeline.config.config import Config
 from pipeline.config.tables import RowMode, TableRule
 from pipeline.crash_steps import CrashStep
-from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
 from pipeline.metadata.manifests import Manifests
@@ -29,22 +27,20 @@ from tests.support.comparable.silver import silver_path
 from tests.support.fault_points import WHEN, crash_at
 from tests.support.modes.models import Append, History
 from tests.support.modes.oracle import assert_equals_model
+from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of
 from tests.support.pipelines import Crash
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database
-from tests.support.workload.tables import Schema, Table, create_schema
-from tests.support.workload.transactions import Step, run_workload
+from tests.support.workload.tables import Schema, create_schema
+from tests.support.workload.transactions import run_workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.silver.writer_choice import WriterSetting
 
 pytestmark = pytest.mark.postgres
 
 FIXED_SEED = 20_264
-KEYED = ("documents", "Lines", "tickets")
-MODES: Sequence[RowMode] = ("soft_delete", "append", "history")
 APPLY_STEPS = (
     CrashStep.EVOLVE_COLUMNS,
     CrashStep.REGISTER_TABLE,
@@ -52,35 +48,6 @@ APPLY_STEPS = (
     CrashStep.RECORD_MANIFEST,
 )
 WAYS = ("one batch", "random cuts", "one transaction a batch")
-
-
-class RowSteps(Step):
-    """Steps that change no column: Spark adds those."""
-
-    def add_column(self, table: Table) -> None:
-        self.insert(table)
-
-
-def config_of(
-    database: Database, root: Path, mode: RowMode, writer: WriterSetting, copy: str = "never"
-) -> Config:
-    """Return a pipeline whose tables with a key have a mode."""
-    config = database.config("*.*", root=str(root), create_publication="all", copy=copy)
-    rules = tuple(TableRule(f"w_*.{table}", mode=mode) for table in (("*",) if mode == "append" else KEYED))
-    return replace(config, silver=replace(config.silver, writer=writer), tables=rules)
-
-
-def names_of(schema: Schema, mode: RowMode) -> list[TableName]:
-    """Return the tables that can have a mode: without a key only append can."""
-    return [name for name in schema.names if mode == "append" or name.table in KEYED]
-
-
-@pytest.fixture
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(provider: SparkProvider) -> None:
-        raise AssertionError("Spark was started")
-
-    monkeypatch.setattr(SparkProvider, "session", property(refuse))
 
 
 @pytest.mark.usefixtures("without_spark")

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.apply.applier import Applier
-from pipeline.bronze.copy_states import Chunk
 from pipeline.bronze.log import Bronze
-from pipeline.bronze.staged_files import StagedFile
 from pipeline.bronze.writer import BronzeWriter
 from pipeline.config.config import Copying
 from pipeline.delta.table import Lake
@@ -20,7 +18,6 @@ from pipeline.delta.txn import TableCommit, TxnKind
 from pipeline.operate.resync import run_resync
 from pipeline.postgres.connection import Connection
 from pipeline.postgres.snapshot.export import COPY_SESSIONS, Snapshot, begin_under
-from pipeline.postgres.snapshot.read_table import CopyReader
 from pipeline.progress import IngestSummary
 from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
@@ -28,8 +25,8 @@ from pipeline.table_copy import attempts as attempts_module
 from pipeline.table_copy import coordinator as copying_module
 from pipeline.table_copy.attempts import MOST_REWRITES
 from pipeline.table_copy.candidates import CopyCandidates
-from pipeline.table_copy.reader_pool import ReaderPool, TableCopy
-from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load
+from pipeline.table_copy.reader_pool import ReaderPool
+from tests.support.copies import BAG, FILL, FILL_BAG, ORDERS, load, stop_after
 from tests.support.pipelines import MakePipeline, Pipeline
 from tests.support.running import wait_until
 from tests.support.servers import Database, MakeServer
@@ -50,20 +47,6 @@ def copies(pipeline: Pipeline, table: str) -> list[tuple[str, int | None]]:
         pipeline.frame("bronze", "copies").where(f"table_name = '{table}'").orderBy("recorded_at").collect()
     )
     return [(row.state, row.chunks_before) for row in rows]
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
-    """Let copying end by a failure once so many chunks of a table were read, always the same ones."""
-    stage = ReaderPool._stage
-
-    def stage_or_stop(
-        self: ReaderPool, reader: CopyReader, table: TableCopy, chunk: Chunk
-    ) -> StagedFile | None:
-        if table.snapshot.chunks.index(chunk) >= chunks:
-            raise OSError("cut off")
-        return stage(self, reader, table, chunk)
-
-    monkeypatch.setattr(ReaderPool, "_stage", stage_or_stop)
 
 
 def test_rows_from_before_the_slot_are_copied(copying: Pipeline) -> None:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from pipeline.bronze.relations import SourceRelation
-from tests.support.modes.changes import Change, Row, Text
+from tests.support.modes.changes import Change, LaterCopy, Row, Text
 
 Key = tuple[Text, ...]
 
@@ -27,11 +27,14 @@ class Model(ABC):
     def __init__(self) -> None:
         self._columns: set[str] = set()
 
-    def feed(self, changes: Iterable[Change]) -> None:
-        """Apply changes in order."""
+    def feed(self, changes: Iterable[Change | LaterCopy]) -> None:
+        """Apply changes and copies in order."""
         for change in changes:
             self._add_columns(change.relation)
-            self.apply(change)
+            if isinstance(change, LaterCopy):
+                self.compare(change)
+            else:
+                self.apply(change)
 
     def _add_columns(self, relation: SourceRelation) -> None:
         for column in relation.columns:
@@ -43,6 +46,10 @@ class Model(ABC):
     @abstractmethod
     def apply(self, change: Change) -> None:
         """Apply one change."""
+
+    @abstractmethod
+    def compare(self, copy: LaterCopy) -> None:
+        """Get the rows of a copy."""
 
     @abstractmethod
     def all_rows(self) -> list[Row]:
@@ -87,17 +94,35 @@ class SoftDelete(Model):
                 if change.key in self._rows:
                     self._delete(self._rows[change.key], change)
             case _:
-                base = self._rows[change.old_key].values if change.op == "U" else {}
+                before = self._rows.get(change.old_key) if change.op == "U" else None  # None: it was not sent
+                base = before.values if before else {}
                 values = {**base, **change.new, **dict(zip(change.relation.key, change.key, strict=True))}
-                if change.op == "U" and change.old_key != change.key:
-                    self._delete(self._rows[change.old_key], change)
+                if before and change.old_key != change.key:
+                    self._delete(before, change)
                 self._rows[change.key] = SoftRow(values, *commit)
 
+    def _delete(self, row: SoftRow, change: Change) -> None:
+        self._mark(row, change.commit_lsn, change.commit_time)
+
     @staticmethod
-    def _delete(row: SoftRow, change: Change) -> None:
+    def _mark(row: SoftRow, lsn: int, time: datetime) -> None:
         if row.deleted_at is None:
-            row.commit_lsn, row.commit_time = change.commit_lsn, change.commit_time
-            row.deleted_at = change.commit_time
+            row.commit_lsn, row.commit_time, row.deleted_at = lsn, time, time
+
+    def compare(self, copy: LaterCopy) -> None:
+        copied = rows_of_copy(copy)
+        for key, row in self._rows.items():
+            if key not in copied:
+                self._mark(row, copy.lsn, copy.time)
+        for key, values in copied.items():
+            before = self._rows.get(key)
+            if before is None or before.deleted_at is not None or _differ(before.values, values):
+                kept = before.values if before else {}
+                self._rows[key] = SoftRow({**kept, **values}, copy.lsn, copy.time)
+
+    def shown_rows(self) -> dict[Key, Row]:
+        """Return the values of the rows that are not gone, by key."""
+        return {key: row.values for key, row in self._rows.items() if row.deleted_at is None}
 
     def all_rows(self) -> list[Row]:
         return [row.values for row in self._rows.values()]
@@ -122,6 +147,17 @@ class Mirror(SoftDelete):
 
     def rows(self) -> list[dict[str, Any]]:
         return [{**row.values} for row in self._rows.values() if row.deleted_at is None]
+
+
+def rows_of_copy(copy: LaterCopy) -> dict[Key, Row]:
+    """Return the rows of the source at the LSN of a copy, by key."""
+    mirror = Mirror()
+    mirror.feed(copy.changes)
+    return mirror.shown_rows()
+
+
+def _differ(before: Row, after: Row) -> bool:
+    return any(before.get(name) != value for name, value in after.items())
 
 
 @dataclass(slots=True)
@@ -167,9 +203,20 @@ class History(Model):
                 current[key].end = commit
         self._versions = [version for version in self._versions if version.start != version.end]
         if change.op in "IRU":
-            base = current[change.old_key].values if change.op == "U" else {}
+            is_known = change.op == "U" and change.old_key in current
+            base = current[change.old_key].values if is_known else {}
             values = {**base, **change.new, **dict(zip(change.relation.key, change.key, strict=True))}
             self._versions.append(Version(change.key, values, commit))
+
+    def compare(self, copy: LaterCopy) -> None:
+        commit, copied = (copy.lsn, copy.time), rows_of_copy(copy)
+        for version in [version for version in self._versions if version.end is None]:
+            values = copied.pop(version.key, None)
+            if values is None or _differ(version.values, values):
+                version.end = commit
+            if values is not None and version.end is not None:
+                self._versions.append(Version(version.key, {**version.values, **values}, commit))
+        self._versions += [Version(key, values, commit) for key, values in copied.items()]
 
     def all_rows(self) -> list[Row]:
         return [version.values for version in self._versions]
@@ -223,6 +270,11 @@ class Append(Model):
                 "_unchanged": unchanged or None,
             }
         )
+
+    def compare(self, copy: LaterCopy) -> None:
+        for change in copy.changes:
+            if change.op == "R":
+                self.apply(change)
 
     def all_rows(self) -> list[Row]:
         return []  # a column that joins later is NULL in earlier rows

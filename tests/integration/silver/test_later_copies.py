@@ -1,0 +1,320 @@
+"""Silver has the rows of each mode's model after later copies, and shows the source's, however it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.bronze.copies import Copies
+from pipeline.bronze.copy_states import CopyState
+from pipeline.bronze.log import BronzeOffset
+from pipeline.config.config import Config, Copying
+from pipeline.config.tables import RowMode, TableRule
+from pipeline.crash_steps import CrashStep
+from pipeline.delta.table import Lake
+from pipeline.ingest.job import run_ingest
+from pipeline.operate.resync import run_resync
+from pipeline.protocol.lsn import LSN
+from pipeline.table_name import TableName
+from tests.support.comparable.arrow import arrow_rows
+from tests.support.comparable.silver import silver_path
+from tests.support.comparable.source import Connection, snapshot, source_columns, source_rows
+from tests.support.copies import BIG, stop_after
+from tests.support.fault_points import WHEN, crash_at
+from tests.support.modes.oracle import assert_equals_model
+from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules
+from tests.support.seeds import seed_of_run
+from tests.support.servers import Database, MakeServer
+from tests.support.unseen import unseen_commits
+from tests.support.workload.tables import Schema, create_schema
+from tests.support.workload.transactions import run_workload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.silver.writer_choice import WriterSetting
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]  # a rebuilt table is swapped in by Spark
+
+FIXED_SEED = 20_265
+NAME = TableName("public", "t")
+SHOWN = {"soft_delete": pc.field("_deleted") == pc.scalar(False), "history": pc.field("_is_current")}
+APPLY_STEPS = (
+    CrashStep.EVOLVE_COLUMNS,
+    CrashStep.REGISTER_TABLE,
+    CrashStep.WRITE_TABLE,
+    CrashStep.SWAP_TABLE,
+    CrashStep.RECORD_MANIFEST,
+)
+
+
+def publish(source: Connection, config: Config, operations: str) -> None:
+    """Set which operations are published: the stream lacks all others."""
+    source.execute(f"ALTER PUBLICATION {config.source.publication} SET (publish = '{operations}')".encode())
+
+
+def lose_changes(source: Connection, config: Config, rng: Random, schema: Schema) -> None:
+    """Run a workload of which the stream has the inserts only."""
+    publish(source, config, "insert")
+    run_workload(source, rng, 3, schema=schema, steps=RowSteps)
+    publish(source, config, "insert, update, delete, truncate")
+
+
+def assert_shows_source(source: Connection, config: Config, mode: RowMode, name: TableName) -> None:
+    """Assert that the rows which are not gone are those of the source."""
+    if mode == "append":
+        return
+    columns = [column.name for column in source_columns(source, *name)]
+    with snapshot(source):
+        wanted = source_rows(source, *name)
+    found = arrow_rows(silver_path(config.storage.root, *name), columns, SHOWN[mode])
+    assert found == wanted, (name, list((wanted - found).items())[:3], list((found - wanted).items())[:3])
+
+
+def apply(config: Config, spark: SparkSession, end: LSN | None = None) -> Applier:
+    applier = Applier(spark, config)
+    newest = applier.bronze.captured_offset()
+    assert newest is not None
+    summary = applier.apply_pending(BronzeOffset(newest.version, end) if end else None)
+    assert summary.exit_code(strict=True) == 0, summary.tables
+    return applier
+
+
+def random_cuts(config: Config, rng: Random, spark: SparkSession) -> None:
+    """Apply some of what bronze holds, up to random commits."""
+    applier = Applier(spark, config)
+    manifest = applier.manifests.last() if applier.bronze.changes.exists() else None
+    rows = applier.bronze.changes.rows(["end_lsn"]).column("end_lsn").to_pylist()
+    ends = sorted({end for end in rows if manifest is None or end > manifest.lsn})
+    for end in sorted(rng.sample(ends, min(rng.randrange(3), len(ends)))):
+        apply(config, spark, LSN(end))
+
+
+def prove(
+    database: Database,
+    spark: SparkSession,
+    folder: Path,
+    seed: int,
+    mode: RowMode,
+    writer: WriterSetting,
+    rounds: int,
+) -> None:
+    """Lose changes, copy the tables again and compare them with their model, by random cuts."""
+    print(f"PGDELTA_SEED={seed}")
+    rng = Random(seed)
+    config = config_of(database, folder / "lake", mode, writer, copy="initial")
+    with database.connect() as source:
+        source.execute("CREATE TABLE other (v int)")
+        schema = create_schema(source, rng, name="w_0")
+        names, count = names_of(schema, mode), 0
+
+        def capture() -> None:
+            run_ingest(config)
+            source.execute("INSERT INTO other VALUES (1)")  # a copy is applied once the stream is past it
+            run_ingest(config)
+
+        run_workload(source, rng, 3, schema=schema, steps=RowSteps)
+        capture()
+        for _ in range(rounds):
+            run_workload(source, rng, 3, schema=schema, steps=RowSteps)
+            lose_changes(source, config, rng, schema)
+            run_workload(source, rng, 2, schema=schema, steps=RowSteps)
+            if rng.random() < 0.5:
+                capture()
+                random_cuts(config, rng, spark)
+            run_resync(config, [str(name) for name in rng.sample(names, rng.randint(1, len(names)))])
+            run_ingest(config)
+            run_workload(source, rng, 2, schema=schema, steps=RowSteps)
+            capture()
+            random_cuts(config, rng, spark)
+        run_resync(config, [str(name) for name in names])
+        capture()
+        apply(config, spark)
+        for name in names:
+            place = config.storage.root, config.pipeline, mode, name
+            count += assert_equals_model(source, *place)
+            assert_shows_source(source, config, mode, name)
+        run_workload(source, rng, 3, schema=schema, steps=RowSteps)
+        capture()
+        apply(config, spark)
+        for name in names:
+            count += assert_equals_model(source, config.storage.root, config.pipeline, mode, name)
+            assert_shows_source(source, config, mode, name)
+        assert count
+
+
+@pytest.mark.parametrize(
+    ("mode", "writer"),
+    [*((mode, "native") for mode in MODES), ("soft_delete", "spark"), ("history", "spark")],
+)
+def test_later_copies_leave_the_rows_of_the_model(
+    database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode, writer: WriterSetting
+) -> None:
+    prove(database, spark, tmp_path, FIXED_SEED, mode, writer, rounds=2 if writer == "native" else 1)
+
+
+ROWS = (
+    "CREATE TABLE {0} (id int8 PRIMARY KEY, n int, big text)",
+    "ALTER TABLE {0} ALTER big SET STORAGE EXTERNAL",
+    "ALTER TABLE {0} SET (autovacuum_enabled = off)",
+    f"INSERT INTO {{0}} SELECT i, i % 7, CASE WHEN i % 3 > 0 THEN {BIG} END FROM generate_series(1, 400) i",
+)
+LOST = ("UPDATE {0} SET n = -2 WHERE id % 9 = 1", "DELETE FROM {0} WHERE id BETWEEN 100 AND 130")
+
+
+def with_modes(pipeline: Pipeline) -> Pipeline:
+    """Return the pipeline with a table of each mode, which is its name."""
+    pipeline = with_rules(pipeline, *(TableRule(f"public.{mode}", mode=mode) for mode in MODES))
+    pipeline.run("CREATE TABLE other (id int)", *(each.format(mode) for mode in MODES for each in ROWS))
+    return pipeline
+
+
+def run_in_all(pipeline: Pipeline, *statements: str) -> None:
+    pipeline.run(*(statement.format(mode) for statement in statements for mode in MODES))
+
+
+def lose(pipeline: Pipeline, *statements: str) -> None:
+    """Run statements that the stream lacks, in the table of each mode."""
+    publish(pipeline.source, pipeline.config, "insert")
+    run_in_all(pipeline, *statements)
+    publish(pipeline.source, pipeline.config, "insert, update, delete, truncate")
+
+
+def catch_up(pipeline: Pipeline) -> None:
+    """Capture and apply all there is, and copies that are complete."""
+    pipeline.ingest()
+    pipeline.run("INSERT INTO other VALUES (1)")
+    pipeline.ingest()
+    assert pipeline.apply().exit_code(strict=True) == 0
+
+
+def assert_right(pipeline: Pipeline, *, shows_source: bool = True) -> None:
+    for mode in MODES:
+        name = TableName("public", mode)
+        place = pipeline.source, pipeline.root, pipeline.config.pipeline, mode, name
+        assert assert_equals_model(*place)
+        if shows_source:
+            assert_shows_source(pipeline.source, pipeline.config, mode, name)
+
+
+def test_a_copy_that_was_interrupted_counts_once(
+    make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying = Copying(range_size=32 << 10)
+    pipeline = with_modes(make_pipeline(copy="initial", copying=copying, create_publication="all"))
+    pipeline.run("DELETE FROM history WHERE id < 60", "DELETE FROM soft_delete WHERE id < 60")
+    pipeline.run("VACUUM history, soft_delete")
+    catch_up(pipeline)
+    lose(pipeline, *LOST)
+    run_resync(pipeline.config, None, spark=pipeline.spark)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        pipeline.ingest()
+    # new versions of rows are where the first ones were, and their long values are not sent
+    run_in_all(
+        pipeline, "UPDATE {0} SET n = -1 WHERE id BETWEEN 300 AND 320", "DELETE FROM {0} WHERE id = 380"
+    )
+    run_in_all(pipeline, "INSERT INTO {0} VALUES (380, 0, 'again'), (110, 0, 'back')")
+    catch_up(pipeline)
+    snapshots = [len(state.snapshots) for state in states_of(pipeline, "history")]
+    assert max(snapshots) > 1
+    catch_up(pipeline)  # a copy that lacks values is followed by another one
+    assert any(kind == "resync" for kind, _ in pipeline.events("history"))
+    for mode in ("soft_delete", "history"):
+        assert_shows_source(pipeline.source, pipeline.config, mode, TableName("public", mode))
+
+
+def states_of(pipeline: Pipeline, table: str) -> Sequence[CopyState]:
+    return Copies(Lake(pipeline.root)).read().states[TableName("public", table)]
+
+
+def test_what_a_snapshot_did_not_see_is_part_of_the_copy(
+    make_server: MakeServer, make_pipeline: MakePipeline
+) -> None:
+    server = make_server({"synchronous_standby_names": ""})
+    database = Database(server, "postgres", server.conninfo)
+    pipeline = with_modes(make_pipeline(copy="initial", create_publication="all", database=database))
+    catch_up(pipeline)
+    lose(pipeline, *LOST)
+    run_resync(pipeline.config, None, spark=pipeline.spark)
+    statements = (
+        "UPDATE {} SET n = -5, id = id + 1000 WHERE id IN (10, 20)",
+        "DELETE FROM {} WHERE id = 37",
+        "INSERT INTO {} VALUES (77777, 1)",
+    )
+    with unseen_commits(database, *(each.format(mode) for mode in MODES for each in statements)):
+        pipeline.ingest()
+        later = [state for mode in MODES for state in states_of(pipeline, mode)[1:] if state.copy]
+        assert all(state.invisible_commits for state in later)
+    catch_up(pipeline)
+    assert_right(pipeline)
+
+
+def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(make_pipeline: MakePipeline) -> None:
+    pipeline = with_modes(make_pipeline(copy="initial", create_publication="all"))
+    catch_up(pipeline)
+    for number, (step, when) in enumerate(product(APPLY_STEPS, WHEN)):
+        lose(
+            pipeline,
+            f"UPDATE {{0}} SET n = -2 WHERE id % 9 = {number}",
+            f"DELETE FROM {{0}} WHERE id = {number}",
+        )
+        run_in_all(pipeline, "ALTER TABLE {0} ADD " + f"c{number} int", "UPDATE {0} SET n = 0 WHERE id = 200")
+        run_resync(pipeline.config, None, spark=pipeline.spark)
+        pipeline.ingest()
+        run_in_all(pipeline, f"INSERT INTO {{0}} VALUES ({1000 + number}, 1)")
+        pipeline.ingest()
+        with crash_at(step, when, passing=number % 3), suppress(Crash):
+            pipeline.apply()
+        assert pipeline.apply().exit_code(strict=True) == 0, (step, when)
+        assert_right(pipeline)
+
+
+def test_a_type_change_and_an_event_have_their_copies_in_a_mode(make_pipeline: MakePipeline) -> None:
+    pipeline = with_modes(make_pipeline(copy="initial", create_publication="all"))
+    silver = replace(pipeline.config.silver, resync="auto")
+    rules = tuple(replace(rule, type_changes="resync") for rule in pipeline.config.tables)
+    pipeline = replace(pipeline, config=replace(pipeline.config, silver=silver, tables=rules))
+    catch_up(pipeline)
+    run_in_all(pipeline, "DELETE FROM {0} WHERE id = 7")
+    lose(pipeline, *LOST)  # ingest sees that the publication was changed
+    for _ in range(2):
+        catch_up(pipeline)
+    assert_right(pipeline)
+    run_in_all(
+        pipeline,
+        "ALTER TABLE {0} ALTER n TYPE text USING 'number ' || n",
+        "UPDATE {0} SET n = 'new' WHERE id = 8",
+    )
+    for _ in range(3):
+        pipeline.ingest()
+        pipeline.run("INSERT INTO other VALUES (1)")
+        pipeline.apply()
+    assert pipeline.apply().exit_code(strict=True) == 0
+    for mode in MODES:
+        assert_shows_source(pipeline.source, pipeline.config, mode, TableName("public", mode))
+    history = pipeline.frame("silver", "public", "history")
+    assert [row.n for row in history.where("id = 9").orderBy("_valid_from_lsn").collect()] == [
+        "2",
+        "number 2",
+    ]
+    assert history.where("id = 7 AND NOT _is_current").count() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writer", ["native", "spark"])
+@pytest.mark.parametrize("mode", MODES)
+def test_many_later_copies_leave_the_rows_of_the_model(
+    database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode, writer: WriterSetting
+) -> None:
+    prove(database, spark, tmp_path, seed_of_run(), mode, writer, rounds=20)

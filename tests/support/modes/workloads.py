@@ -1,0 +1,53 @@
+"""Random workloads on tables that have a mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.config.config import Config
+from pipeline.config.tables import RowMode, TableRule
+from pipeline.delta.spark.provider import SparkProvider
+from pipeline.table_name import TableName
+from tests.support.servers import Database
+from tests.support.workload.tables import Schema, Table
+from tests.support.workload.transactions import Step
+
+if TYPE_CHECKING:
+    from pipeline.silver.writer_choice import WriterSetting
+
+KEYED = ("documents", "Lines", "tickets")
+MODES: Sequence[RowMode] = ("soft_delete", "append", "history")
+
+
+class RowSteps(Step):
+    """Steps that change no column: Spark adds those."""
+
+    def add_column(self, table: Table) -> None:
+        self.insert(table)
+
+
+def config_of(
+    database: Database, root: Path, mode: RowMode, writer: WriterSetting, copy: str = "never"
+) -> Config:
+    """Return a pipeline whose tables with a key have a mode."""
+    config = database.config("*.*", root=str(root), create_publication="all", copy=copy)
+    rules = tuple(TableRule(f"w_*.{table}", mode=mode) for table in (("*",) if mode == "append" else KEYED))
+    return replace(config, silver=replace(config.silver, writer=writer), tables=rules)
+
+
+def names_of(schema: Schema, mode: RowMode) -> list[TableName]:
+    """Return the tables that can have a mode: without a key only append can."""
+    return [name for name in schema.names if mode == "append" or name.table in KEYED]
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(provider: SparkProvider) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(SparkProvider, "session", property(refuse))
