@@ -19,9 +19,10 @@ from pipeline.apply.detached_tables import archive_detached, detached_tables
 from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
 from pipeline.apply.resync_requests import request_after_events, request_after_type_change, request_replaced
+from pipeline.apply.stopped_tables import gap_events, stopped_tables
 from pipeline.apply.table_pool import Job, TablePool
 from pipeline.apply.table_renames import OtherNames, refuse_nested_folder, rename_events
-from pipeline.apply.tables_at_once import spark_cores, tables_at_once, this_machine
+from pipeline.apply.tables_at_once import configured_tables_at_once
 from pipeline.bronze.change_rows import ChangeRows
 from pipeline.bronze.copy_states import CopyHistory
 from pipeline.bronze.log import Bronze, BronzeOffset
@@ -37,9 +38,10 @@ from pipeline.metadata.manifests import Manifest, ManifestEntry, Manifests
 from pipeline.metadata.registry import Records
 from pipeline.progress import ApplyProgress, ApplySummary, TableState
 from pipeline.protocol.lsn import INVALID, LSN
-from pipeline.silver.decision import STOPPED_BY_RECORD, Decision, Step
+from pipeline.silver.decision import Decision, Step
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.range_plan import WriteResult
+from pipeline.silver.shared_tables import SharedTables
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName
 
@@ -90,6 +92,7 @@ class Applier:
         self._is_closed = False
         self._is_ready = False
         self._planner = Planner(config, self.bronze, self.records)
+        self.shared = SharedTables(self.lake, config.pipeline, self.bronze.txn)
         self._written_at: BronzeOffset | None = None  # bronze, when this process wrote the manifest
         self._writers: dict[TableName, SilverTable] = {}
         self._other_names = OtherNames()
@@ -192,6 +195,7 @@ class Applier:
             self.records.ensure()
             self.manifests.ensure()
             self.manifest = self.manifests.last()
+            self.shared.show_all(self.records.tables.read().values())
             self._is_ready = True
 
     def _apply_until(self, end: BronzeOffset, *, is_whole: bool) -> None:
@@ -226,7 +230,7 @@ class Applier:
         applied = self._write_tables(plan, entries, is_whole=is_whole)
         detached = self._detached(end)
         self._record(plan, entries, applied, detached)
-        self._record_gaps(plan)
+        self.records.events.record(gap_events(plan.tables.values()))
         request_after_events(self._config, self.records, self.bronze.copies)
         request_replaced(plan, self.bronze.copies)
         unfinished = self._pool.busy | {n for n in detached if n in applied and applied[n].is_behind}
@@ -270,7 +274,7 @@ class Applier:
 
         self._count_held(plan)
         if jobs:
-            self._pool.threads = self._tables_at_once()
+            self._pool.threads = configured_tables_at_once(self._config, self.lake)
         before = self._pool.busy
         done = self._pool.run(jobs, is_whole=is_whole, may_stay_busy=is_registered, show=show)
         self._ends |= dict.fromkeys(self._pool.busy - before, plan.end.lsn)
@@ -278,12 +282,6 @@ class Applier:
             self._show(name, outcome.state)
         self._has_conflicts = any(outcome.is_conflict for outcome in done.values())
         return entries_with(done)
-
-    def _tables_at_once(self) -> int:
-        setting = self._config.apply.tables_at_once
-        if setting != "auto":
-            return setting
-        return tables_at_once(this_machine(), spark_cores(self.lake, self._config.silver.writer))
 
     def _detached(self, end: BronzeOffset) -> Mapping[TableName, str]:
         return detached_tables(self._config, self.bronze.copies.read(), self.records.tables.read(), end)
@@ -364,7 +362,9 @@ class Applier:
             if table.step in (Step.START_FROM_COPY, Step.REBUILD):  # they replace foreign commits
                 since = max(since, self.lake.table_at(self.path(name)).version())
             self._planner.expected_versions.require(name)
+            self.shared.claim(self.path(name))
             state = self._write_table(table, plan, since)
+            state = self._share(name, state)
             entry = entries.current(name, state.applied, since, is_behind=state.is_behind)
             self._planner.expected_versions.record(name, entry)
             if state.held:
@@ -390,7 +390,7 @@ class Applier:
             self.held_by_guards.setdefault(name, 0)
         else:
             self.held_by_guards.pop(name, None)
-        refuse_nested_folder(self._config, name)
+        refuse_nested_folder(self._config, name, {each: self.path(each) for each in plan.tables})
         writer = self.writer(name, plan.history)
         writer.bronze.new_files = self.bronze.new_files
         other = self._other_names.find(
@@ -434,6 +434,13 @@ class Applier:
             return TableState(written.applied, misfits=written.misfits, waits=written.held)
         return TableState(written.applied, changes if not written.held else 0, written.misfits, written.held)
 
+    def _share(self, name: TableName, state: TableState) -> TableState:
+        """Let the shared table of a silver table, if it has one, show what was written, or hold it."""
+        if (reason := self.shared.show(name, self.path(name))) is None:
+            return state
+        self.records.events.record([Event(*name, state.applied, "held", reason)])
+        return replace(state, held=state.held or reason)
+
     def _hold(self, counts: Mapping[str, int], state: TableState, name: TableName) -> TableState:
         """Record why the guards hold a table: once, and again when the pending changes have doubled."""
         count = sum(counts.values())
@@ -460,7 +467,11 @@ class Applier:
                 if not INVALID < offset <= end.lsn:
                     continue
                 try:
-                    entries[name] = found.current(name, offset, found.recorded_version(name))
+                    state = self._share(name, TableState(offset))
+                    if state.held:
+                        self._show(name, state)
+                    entry = found.current(name, offset, found.recorded_version(name))
+                    entries[name] = replace(entry, is_behind=state.is_behind)
                 except Exception as error:
                     self.summary.tables[name] = TableState(applied=offset, failure=report_error(error))
                     entries[name] = found.behind(name, offset)
@@ -475,25 +486,10 @@ class Applier:
         self._written_at = end
         self.summary.show(self.manifest)
 
-    def _record_gaps(self, plan: BatchPlan) -> None:
-        gaps = ((name, table.facts.gap) for name, table in plan.tables.items())
-        self.records.events.record(
-            [Event(*name, gap.start, "resync", gap.table_sentence) for name, gap in gaps if gap]
-        )
-
     def _show_stopped(self, manifest: Manifest) -> None:
         """Put tables that cannot be read or written into the summary, and record why they are held."""
-        entries, behind, events = manifest.by_name, manifest.behind, []
-        for name, decision in self._planner.decisions.items():
-            if decision.row == "log unreadable":
-                state = TableState(behind.get(name, INVALID), failure=decision.sentence)
-            elif decision.row in STOPPED_BY_RECORD and decision.sentence:
-                state = TableState(behind.get(name, manifest.lsn), held=decision.sentence)
-                lsn = entries[name].applied_lsn if name in entries else INVALID
-                events.append(Event(*name, lsn, "held", decision.sentence))
-            else:
-                continue
-            self.summary.tables[name] = state
+        states, events = stopped_tables(manifest, self._planner.decisions)
+        self.summary.tables |= states
         self.records.events.record(events)
 
 

@@ -22,6 +22,7 @@ from pipeline.metadata.events import Event
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import LSN
+from pipeline.silver.shared_tables import shared_path
 from pipeline.silver.table import SilverTable
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
@@ -29,14 +30,35 @@ from pipeline.table_name import TableName
 _COLUMNS = ("relation_id", "schema_name", "table_name", "commit_lsn", "end_lsn", "ordinal")
 
 
-def refuse_nested_folder(config: Config, name: TableName) -> None:
-    """Raise LakeError if a table's folder would lie in another table's: VACUUM would delete its files."""
+def refuse_nested_folder(config: Config, name: TableName, paths: Mapping[TableName, str]) -> None:
+    """Raise LakeError if a table's folder would lie in another table's: VACUUM would delete its files.
+
+    `paths` are those of all tables.
+    """
     rule = config.rule_for(name)
+    if any(rule.is_shared for rule in config.tables):
+        _refuse_shared_folder(name, paths)
     if rule and rule.target is None and any(name[0] == other.target for other in config.tables):
         raise LakeError(
             f"Table {name} would lie in the folder of the silver table {name[0]}, which is the target of "
             "another rule. Give one of them another target."
         )
+
+
+def _refuse_shared_folder(name: TableName, paths: Mapping[TableName, str]) -> None:
+    """Raise LakeError if a table that is not shared has the folder of a shared one, above or below it."""
+    own = shared_path(paths[name])
+    folder = f"{own or paths[name]}/"
+    for path in paths.values():
+        shared = shared_path(path)
+        if (shared is None) == (own is None):
+            continue
+        other = f"{shared or path}/"
+        if folder.startswith(other) or other.startswith(folder):
+            raise LakeError(
+                f"Table {name} would have the folder {folder[:-1]}, which is that of {other[:-1]}, above or "
+                "below it: one of them is for several sources. Give one of them another target."
+            )
 
 
 def why_folder_is_taken(

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.config.config import Config
 from pipeline.delta.table import Lake
 
 LEAST = 2  # so that a large table leaves a thread to small ones
@@ -27,6 +28,14 @@ class Machine:
 
     cores: int
     memory: int
+
+
+def configured_tables_at_once(config: Config, lake: Lake) -> int:
+    """Return how many silver tables of a lake are written at once."""
+    setting = config.apply.tables_at_once
+    if setting != "auto":
+        return setting
+    return tables_at_once(this_machine(), spark_cores(lake, config.silver.writer))
 
 
 def tables_at_once(machine: Machine, spark_cores: int | None) -> int:

@@ -356,6 +356,16 @@ class Silver:
             " again (`resync`), which also brings what `ALTER TABLE … USING` computed."
         ),
     ] = "hold"
+    shared_root: Annotated[
+        str | None,
+        Root,
+        Field(
+            description="Folder of the silver tables whose target has `{table}`. Pipelines with the same one"
+            " write the same tables.",
+            examples=["/data/shared"],
+            json_schema_extra={"x-default": "`{storage.root}/silver`"},
+        ),
+    ] = None
     resync: Annotated[
         Literal["ask", "auto"],
         Word,

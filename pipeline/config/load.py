@@ -26,7 +26,7 @@ from pydantic_core import ErrorDetails
 
 from pipeline.config.config import Config
 from pipeline.config.jobs import Catalog
-from pipeline.config.tables import INHERITED, ColumnRules, TableRule
+from pipeline.config.tables import INHERITED, TABLE_PLACEHOLDER, ColumnRules, TableRule
 from pipeline.config.yaml_document import Document, Items, Scalar, Section, dotted, parse_document
 from pipeline.errors import ConfigError
 from pipeline.table_name import TableGlob
@@ -92,6 +92,7 @@ def _resolve(config: Config, document: Document) -> Config:
         guarded = replace(silver.guards, **limits)
         rules.append(replace(each, columns=columns, misfit=silver.misfits, guards=guarded, **left_out))
         _check_mode(rules[-1], index, document)
+        _check_shared(rules[-1], index, document, rules[:-1])
     return replace(config, source=source, tables=tuple(rules), path=document.file)
 
 
@@ -125,7 +126,11 @@ def _check_targets(rules: Sequence[TableRule], document: Document) -> None:
         fault = None
         if rule.target is None:
             continue
-        if "*" in rule.source or "?" in rule.source:
+        if set("{}") & set(rule.target.replace(TABLE_PLACEHOLDER, "", 1)):
+            fault = "A target may have {table} once, and no other braces. Write it like orders or {table}."
+        elif rule.is_shared:
+            continue
+        elif "*" in rule.source or "?" in rule.source:
             fault = "A rule with a target matches one table only. Name the table in source."
         elif any(rule.target == other.target for other in rules[:index]):
             fault = "Another rule has the same target. Choose another name."
@@ -133,6 +138,26 @@ def _check_targets(rules: Sequence[TableRule], document: Document) -> None:
             fault = "The target is the folder of a schema in silver. Choose another name."
         if fault is not None:
             raise document.error(fault, "tables", index, "target")
+
+
+def _check_shared(rule: TableRule, index: int, document: Document, others: Sequence[TableRule]) -> None:
+    """Raise ConfigError for what tables that several sources share cannot have, or have to have alike."""
+    if not rule.is_shared:
+        return
+    fault = None
+    if rule.dropped_columns == "drop":
+        fault = "dropped_columns: drop would drop the column in one source only. Write dropped_columns: keep."
+    elif rule.detached_tables == "archive":
+        fault = (
+            "detached_tables: archive would move the rows of one source only. Write detached_tables: keep."
+        )
+    elif rule.change_feed:
+        fault = "Delta records no change data feed of such a table. Leave change_feed out."
+    elif any(other.target == rule.target and other.mode != rule.mode for other in others):
+        fault = "Another rule with this target has another mode. Write the same mode in both."
+    if fault is not None:
+        reason = "Several sources share the tables of a target with {table}"
+        raise document.error(f"{reason}. {fault}", "tables", index, "target")
 
 
 def _check_columns(config: Config, document: Document) -> None:

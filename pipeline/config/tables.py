@@ -54,6 +54,8 @@ class Guards:
 NO_LIMITS = Guards()
 
 
+TABLE_PLACEHOLDER = "{table}"
+"""What a target has for the name of the source table; the table then is shared by several sources."""
 LAST4 = "last4"
 """The mask that keeps the last four characters."""
 
@@ -164,8 +166,10 @@ class TableRule:
         str | None,
         Text,
         Field(
-            description="Folder of the table in silver, for a rule that matches a single table.",
-            examples=["orders"],
+            description="Folder of the table in silver, for a rule that matches a single table. With"
+            " `{table}` for the name of the source table, the rule may match several: tables of that name in"
+            " several schemas, or in several pipelines, are one silver table with the column `_source`.",
+            examples=["orders", "{table}"],
             json_schema_extra={"x-default": "`<schema>/<table>`"},
         ),
     ] = None
@@ -276,6 +280,11 @@ class TableRule:
     def without_layout(self) -> TableRule:
         """Return the rule for a table that is not read before it is swapped in."""
         return replace(self, comment=None, properties={}, change_feed=None)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several sources have one silver table."""
+        return self.target is not None and TABLE_PLACEHOLDER in self.target
 
     @property
     def needs_key(self) -> bool:

@@ -12,6 +12,7 @@ counted separately, because Delta skips a write whose id and version the table h
     KEY_RANGES  #keys               id of the partial copy whose rows were written
     REBUILD     /rebuild            time in nanoseconds of a rebuild up to an LSN below the table's offset
     BACKFILL    +<oid>.<number>     LSN of the ALTER TABLE that added the column with this attribute number
+    SHARED      #shared/<table>     offset of a source's table whose rows a shared table has
     CHUNKS      #copy/<table>       number of chunks that bronze holds, of all copies of a table
     COPY_CHUNKS #copy/<copy id>     the same, of one copy; earlier versions of pgdelta recorded it
     PREPARED    #prepared           LSN up to which prepared transactions are recorded
@@ -30,7 +31,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class TxnKind(enum.Enum):
     KEY_RANGES = "#keys"
     REBUILD = "/rebuild"
     BACKFILL = "+{}.{}"
+    SHARED = "#shared/{table}"
     CHUNKS = "#copy/{table}"
     COPY_CHUNKS = "#copy/{}"
     PREPARED = "#prepared"
@@ -64,12 +66,15 @@ class TxnKind(enum.Enum):
 
 
 _NUMBER, _TABLE = re.escape("{}"), re.escape("{table}")
-_TABLE_PATTERN = r"(?P<schema>[\w~%-]+)\.(?P<table>[\w~%-]+)"
-_SUFFIXES = "|".join(
-    f"(?P<{kind.name}>{re.escape(kind.value).replace(_NUMBER, '[0-9]+').replace(_TABLE, _TABLE_PATTERN)})"
-    for kind in TxnKind
-    if kind.value
-)
+
+
+def _pattern(kind: TxnKind) -> str:
+    name = rf"(?P<{kind.name}_SCHEMA>[\w~%-]+)\.(?P<{kind.name}_TABLE>[\w~%-]+)"
+    suffix = re.escape(kind.value).replace(_NUMBER, "[0-9]+").replace(_TABLE, name)
+    return f"(?P<{kind.name}>{suffix})"
+
+
+_SUFFIXES = "|".join(_pattern(kind) for kind in TxnKind if kind.value)
 _GRAMMAR = re.compile(rf"pgdelta:(?P<pipeline>.*):(?P<generation>[0-9]+)(?:{_SUFFIXES})?", re.DOTALL)
 
 
@@ -110,8 +115,9 @@ class TxnId:
         if match is None:
             return None
         kind = TxnKind.__members__.get(match.lastgroup or "", TxnKind.OFFSET)
-        if match["table"] is not None:
-            table = TableName(unquote(match["schema"]), unquote(match["table"]))
+        named = match.groupdict()
+        if (name := named.get(f"{kind.name}_TABLE")) is not None:
+            table = TableName(unquote(named[f"{kind.name}_SCHEMA"]), unquote(name))
             return TxnId(match["pipeline"], int(match["generation"]), kind, table=table)
         suffix = text[match.end("generation") :]
         numbers = tuple(int(digits) for digits in re.findall("[0-9]+", suffix))
@@ -122,6 +128,13 @@ class TxnId:
         """Return pgdelta's ids and their versions among all that a log records."""
         found = ((TxnId.parse(text), version) for text, version in recorded.items())
         return {txn: version for txn, version in found if txn is not None}
+
+
+def is_partial(recorded: Mapping[TxnId, LSN]) -> bool:
+    """Return whether a table has only a part of a transaction, or of a copy, given all that it records."""
+    return any(
+        txn.kind.is_part and offset > recorded.get(txn.offset_id, INVALID) for txn, offset in recorded.items()
+    )
 
 
 def _quoted(part: str) -> str:

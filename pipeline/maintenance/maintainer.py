@@ -36,6 +36,7 @@ from pipeline.errors import report_error
 from pipeline.maintenance.write_gate import BusyError
 from pipeline.silver.clustering import clustered_layout, may_be_clustered, plan_clustering
 from pipeline.silver.data_layout import file_size, small_size
+from pipeline.silver.shared_tables import is_current
 from pipeline.silver.writer_choice import unsupported_feature
 
 _CHANGES = "bronze/changes"
@@ -117,7 +118,8 @@ class Maintainer:
         if self.dry_run or not self.by_spark:
             return MaintainedTable(name, needs_spark=reason)
         added, removed = retry_conflicts(table.compact)
-        return MaintainedTable(name, removed, added, table.vacuum() if self.rules.vacuum else 0)
+        vacuums = is_current(table) and self.rules.vacuum
+        return MaintainedTable(name, removed, added, table.vacuum() if vacuums else 0)
 
     def _natively(self, name: str, table: LakeTable, *, is_own: bool) -> MaintainedTable:
         if is_own and not self.dry_run:
@@ -136,7 +138,8 @@ class Maintainer:
         if not is_own:
             retry_conflicts(sort)
         done = replace(done, removed_log_files=self._clean_log(table, is_own=is_own))
-        if self.rules.vacuum and not self.should_stop():
+        may_remove = self.dry_run or is_current(table)
+        if may_remove and self.rules.vacuum and not self.should_stop():
             done = replace(done, removed_files=self._vacuum(table))
         snapshot = table.snapshot()
         size = sum(int(add["size"]) for add in snapshot.files.values())

@@ -51,6 +51,7 @@ from pipeline.operate.forget_records import (
 from pipeline.postgres.connection import connect
 from pipeline.postgres.replication.slot_lock import lock_slot
 from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.silver.shared_tables import SharedTable, is_current
 from pipeline.silver.versions import manifest_entry
 from pipeline.table_name import TableName
 
@@ -220,7 +221,14 @@ class _Forgetting:
             # rows that a deletion vector marks are still in their file
             table.run(f"REORG TABLE {table.identifier} APPLY (PURGE)", FORGET)
         name = _silver_name(silver)
+        if not is_current(table):
+            raise LakeError(
+                f"The shared table of {silver.name} does not show its newest rows, so its history cannot end."
+                " Run pgdelta apply, then pgdelta forget again."
+            )
         removed = self._end(table, partial(self._has_keys, work, name))
+        if (shared := SharedTable.of(table)) is not None:  # its log has the bounds of removed files
+            cut_log(shared.table, {"operation": FORGET})
         return PlaceReceipt(name).with_removed(removed)
 
     def _end(self, table: LakeTable, must_go: partial[bool], *, cuts: bool = True) -> RemovedFiles:

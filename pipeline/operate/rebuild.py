@@ -111,6 +111,7 @@ def _rebuild(applier: Applier, matches: Callable[[TableName], bool], stop: threa
             written = writer.rebuild(applier.relations, registered[name], manifest.lsn)
             if not written.held:
                 entries[name] = found.current(name, manifest.lsn, since)
+                written = replace(written, held=applier.shared.show(name, applier.path(name)))
         except Exception as error:  # the others are written all the same
             state.failure = report_error(error)
             continue

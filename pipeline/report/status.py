@@ -44,7 +44,8 @@ from pipeline.report.status_page import (
 )
 from pipeline.report.table_details import SourceColumnType, StatusDetails, TableDetails, list_columns
 from pipeline.silver.decision import Decision, Step, decide
-from pipeline.silver.lake_facts import LakeFacts, silver_path, why_detached
+from pipeline.silver.lake_facts import LakeFacts, why_detached
+from pipeline.silver.shared_tables import silver_path
 from pipeline.table_name import TableName, match_tables
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@
 - one table: `batch_writer` plans a range (`range_plan`) and carries it out; `table` applies ranges, starts
   from a copy, rebuilds; `swap` replaces all rows in one commit; `past_copies` (pure) has from where a table
   is built as of an LSN
+- many sources in one table: `shared_tables` commits their files to it, with the columns that follow from
+  theirs (`shared_schema`, pure)
 - bronze: `base_rows` chooses the rows that are left when older changes are compacted
 - limits: `policies` (guards, refused values) and `foreign_commits`
 - reading: `versions`, `as_of` (one LSN), `clone` (a snapshot of the source), `comparable_text`, `row_hashes`;

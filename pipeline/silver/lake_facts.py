@@ -15,7 +15,6 @@ from pipeline.bronze.log import BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.config.config import Config
 from pipeline.config.tables import NO_LIMITS, TableRule
-from pipeline.delta.table import Lake
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
@@ -178,13 +177,6 @@ def why_detached(config: Config, copies: CopyHistory, name: TableName, point: Br
     if last is not None and last.state == DROPPED and last.dropped_at <= point.lsn:
         return last.sentence
     return None
-
-
-def silver_path(lake: Lake, config: Config, name: TableName) -> str:
-    """Return the path of a table's silver table."""
-    rule = config.rule_for(name)
-    target = rule.target if rule else None
-    return lake.path("silver", target) if target else lake.path("silver", *name)
 
 
 def _captured(

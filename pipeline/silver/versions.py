@@ -13,10 +13,11 @@ from pipeline.delta.log import commit_info, user_metadata_of
 from pipeline.delta.native_commit import vector_file
 from pipeline.delta.table import LakeTable, path_segment
 from pipeline.delta.table_log import Snapshot
-from pipeline.delta.txn import TxnId
+from pipeline.delta.txn import TxnId, is_partial
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import ManifestEntry
-from pipeline.protocol.lsn import INVALID, LSN
+from pipeline.protocol.lsn import LSN
+from pipeline.silver.shared_tables import IN_LAKE
 from pipeline.silver.swap import REBUILD
 from pipeline.table_name import TableName
 
@@ -76,19 +77,15 @@ def shows_lsn(offsets: Mapping[str, LSN], lsn: LSN, next_offset: int | None) -> 
     if next_offset is not None and next_offset <= lsn:
         return False
     recorded = TxnId.all_of(offsets)
-    for txn, offset in recorded.items():
-        if txn.advances and offset > lsn:
-            return False
-        if txn.kind.is_part and offset > recorded.get(txn.offset_id, INVALID):
-            return False  # only a part of a transaction, or of a copy
-    return True
+    is_newer = any(txn.advances and offset > lsn for txn, offset in recorded.items())
+    return not is_newer and not is_partial(recorded)
 
 
 def resolve_path(path: str, name: TableName, root: str) -> str:
     """Return the current path, under the lake's root, of a table that was recorded at a path.
 
     The path ends in `silver/<schema>/<table>`, `silver/<target>` or `archive/<schema>/…`, after the former
-    root.
+    root, or in `silver/<target>/_parts/<source>`.
     """
     if path.startswith(f"{root}/"):
         return path
@@ -96,6 +93,8 @@ def resolve_path(path: str, name: TableName, root: str) -> str:
     default = ["silver", *map(path_segment, name)]
     is_archived = segments[-3:-1] == ["archive", path_segment(name[0])]
     kept = segments[-3:] if is_archived or segments[-3:] == default else segments[-2:]
+    if segments[-2:-1] == [IN_LAKE]:
+        kept = segments[-4:]
     return "/".join([root, *kept]) if kept[0] in ("silver", "archive") else path
 
 

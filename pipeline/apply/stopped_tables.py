@@ -1,0 +1,36 @@
+"""What a run shows and records of tables that stop without an attempt to write them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pipeline.apply.planner import TablePlan
+from pipeline.metadata.events import Event
+from pipeline.metadata.manifests import Manifest
+from pipeline.progress import TableState
+from pipeline.protocol.lsn import INVALID
+from pipeline.silver.decision import STOPPED_BY_RECORD, Decision
+from pipeline.table_name import TableName
+
+
+def stopped_tables(
+    manifest: Manifest, decisions: Mapping[TableName, Decision]
+) -> tuple[dict[TableName, TableState], list[Event]]:
+    """Return the states of tables that cannot be read or written, and events that say why they are held."""
+    entries, behind = manifest.by_name, manifest.behind
+    states: dict[TableName, TableState] = {}
+    events = []
+    for name, decision in decisions.items():
+        if decision.row == "log unreadable":
+            states[name] = TableState(behind.get(name, INVALID), failure=decision.sentence)
+        elif decision.row in STOPPED_BY_RECORD and decision.sentence:
+            states[name] = TableState(behind.get(name, manifest.lsn), held=decision.sentence)
+            lsn = entries[name].applied_lsn if name in entries else INVALID
+            events.append(Event(*name, lsn, "held", decision.sentence))
+    return states, events
+
+
+def gap_events(tables: Iterable[TablePlan]) -> list[Event]:
+    """Return the events of tables that lack the changes of a gap."""
+    found = ((table.facts.name, table.facts.gap) for table in tables)
+    return [Event(*name, gap.start, "resync", gap.table_sentence) for name, gap in found if gap]

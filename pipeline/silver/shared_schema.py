@@ -1,0 +1,216 @@
+"""The columns of a shared silver table, which follow from those of its sources' tables. Pure.
+
+A shared table has the data files of its sources' tables, so a column must have the same type and the same
+name in the files of all of them. A source that lacks a column has NULL there. Comes in as versions of the
+tables, goes out as the `protocol` and `metaData` actions of a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.delta.features import Feature
+from pipeline.delta.log_retention import short_log
+from pipeline.delta.native_commit import Action
+from pipeline.delta.native_write import metadata_action
+from pipeline.delta.schema import PHYSICAL_NAME, SchemaField, TableSchema
+from pipeline.delta.table_log import Snapshot
+
+SOURCE_COLUMN = "_source"
+_COLUMN_ID = "delta.columnMapping.id"
+_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_TYPE_CHANGES = "delta.typeChanges"
+_COMMENT = "comment"
+_WIDENING = ("typeWidening", "typeWidening-preview")
+_MAPPING = "columnMapping"
+# features that a reader needs for the files of a table, and those that matter for its own log only
+_FILE_FEATURES = frozenset((_MAPPING, "timestampNtz", "variantType", "variantType-preview", *_WIDENING))
+_LOG_FEATURES = frozenset(("deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"))
+
+
+class NotSharable(Exception):
+    """The rows of a source cannot be in the shared table; the text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The table of a source, as of one version."""
+
+    source: str
+    snapshot: Snapshot
+
+    @property
+    def fields(self) -> Sequence[SchemaField]:
+        """Its columns."""
+        return TableSchema.of_json(self.snapshot.schema_string).fields
+
+    def check(self) -> None:
+        """Raise NotSharable if readers of another table could not read its files."""
+        if any(add.get("deletionVector") for add in self.snapshot.files.values()):
+            raise NotSharable("Its table has deletion vectors, which pgdelta did not write.")
+        _ = self.features
+
+    @property
+    def features(self) -> set[str]:
+        """The features that a reader needs for its files; raise NotSharable if others are needed."""
+        protocol = self.snapshot.protocol
+        found = set(protocol.get("readerFeatures") or ())
+        if not found and int(protocol.get("minReaderVersion", 1)) >= 2:
+            found.add(_MAPPING)
+        if other := sorted(found - _FILE_FEATURES - _LOG_FEATURES):
+            raise NotSharable(f"Its table has the feature {', '.join(other)}.")
+        mode = self.snapshot.configuration.get(Feature.COLUMN_MAPPING.value[0], "none")
+        if mode == "none":
+            found.discard(_MAPPING)
+        elif mode != Feature.COLUMN_MAPPING.value[1]:
+            raise NotSharable(f"Its table has column mapping by {mode}.")
+        return found & _FILE_FEATURES
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Columns that are collected from several tables."""
+
+    found: list[SchemaField] = field(default_factory=list)
+    _names: dict[str, tuple[int, str]] = field(default_factory=dict)  # position and whose, by lower case
+    _physical: dict[str, str] = field(default_factory=dict)  # whose, by name in files
+
+    def add(self, each: SchemaField, whose: str) -> None:
+        """Add a column; raise NotSharable if it contradicts another one."""
+        name = each.name
+        if SOURCE_COLUMN in (name.lower(), each.physical_name.lower()):
+            raise NotSharable(f"It has a column {name}, and that of the shared table has the same name.")
+        if name.lower() not in self._names:
+            if (other := self._physical.get(each.physical_name.lower())) is not None:
+                raise NotSharable(f"Its column {name} has another name in {other}.")
+            self._names[name.lower()] = (len(self.found), whose)
+            self._physical[each.physical_name.lower()] = whose
+            self.found.append(SchemaField(name, each.type, _kept(each.metadata, {})))
+            return
+        position, other = self._names[name.lower()]
+        known = self.found[position]
+        if known.name != name:
+            raise NotSharable(f"Its column {name} is {known.name} in {other}.")
+        if known.type != each.type:
+            raise NotSharable(f"Its column {name} has the type {each.ddl}, and {known.ddl} in {other}.")
+        if known.physical_name != each.physical_name:
+            raise NotSharable(f"Its column {name} has another name in its files than in those of {other}.")
+        self.found[position] = SchemaField(name, each.type, _kept(each.metadata, known.metadata))
+
+
+def added_fields(shared: Snapshot, part: Part) -> tuple[SchemaField, ...]:
+    """Return the columns of a shared table with those that a source adds; raise NotSharable if it cannot."""
+    columns = _Columns()
+    for each in _own_fields(shared):
+        columns.add(each, "the shared table")
+    for each in part.fields:
+        columns.add(each, "the shared table")
+    return tuple(columns.found)
+
+
+def derived_fields(shared: Snapshot, part: Part, others: Iterable[Part]) -> tuple[SchemaField, ...]:
+    """Return the columns of a shared table as they follow from those of all sources.
+
+    The table's order is kept, and so are columns that no source has any more, unless a name contradicts them.
+    Raise NotSharable if the columns of a source contradict those of the others.
+    """
+    columns = _Columns()
+    for other in others:
+        for each in other.fields:
+            columns.add(each, other.source)
+    for each in part.fields:
+        columns.add(each, "other sources")
+    order = {}
+    for position, each in enumerate(_own_fields(shared)):
+        order[each.physical_name.lower()] = position
+        try:
+            columns.add(each, "the shared table")
+        except NotSharable:
+            continue  # every source has it with another name or type now
+    last = len(order)
+    return tuple(sorted(columns.found, key=lambda each: order.get(each.physical_name.lower(), last)))
+
+
+def table_actions(shared: Snapshot, fields: Sequence[SchemaField], parts: Iterable[Part]) -> list[Action]:
+    """Return the actions that give a shared table its columns, and the features that its files need."""
+    features = _features(shared).union(*(part.features for part in parts))
+    configuration = dict(shared.configuration) if shared.exists else short_log(0)
+    schema = TableSchema((SchemaField(SOURCE_COLUMN, "string", nullable=False), *fields))
+    if _MAPPING in features:
+        schema, last = _with_ids(schema, shared)
+        configuration |= {Feature.COLUMN_MAPPING.value[0]: "name", _MAX_COLUMN_ID: str(last)}
+    if features.intersection(_WIDENING):
+        configuration |= dict([Feature.TYPE_WIDENING.value])
+    actions: list[Action] = []
+    protocol = _protocol(features)
+    if not shared.exists or features != _features(shared):
+        actions.append({"protocol": protocol})
+    is_new = not shared.exists
+    if is_new or schema != TableSchema.of_json(shared.schema_string) or configuration != shared.configuration:
+        action = metadata_action(schema, configuration, None if is_new else shared)
+        action["metaData"]["partitionColumns"] = [SOURCE_COLUMN]
+        actions.append(action)
+    return actions
+
+
+def _own_fields(shared: Snapshot) -> list[SchemaField]:
+    fields = TableSchema.of_json(shared.schema_string).fields
+    return [each for each in fields if each.name != SOURCE_COLUMN]
+
+
+def _features(shared: Snapshot) -> set[str]:
+    found = set(shared.protocol.get("readerFeatures") or ())
+    if not found and int(shared.protocol.get("minReaderVersion", 1)) >= 2:
+        found.add(_MAPPING)
+    return found
+
+
+def _protocol(features: set[str]) -> dict[str, Any]:
+    if not features:
+        return {"minReaderVersion": 1, "minWriterVersion": 2}
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": sorted(features),
+        "writerFeatures": sorted({*features, "appendOnly", "invariants"}),
+    }
+
+
+def _kept(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a column of the shared table, from that of a source's and what is known."""
+    found: dict[str, Any] = dict(before)
+    if PHYSICAL_NAME in metadata:
+        found[PHYSICAL_NAME] = metadata[PHYSICAL_NAME]
+    if _COLUMN_ID in metadata and _COLUMN_ID not in found:
+        found[_COLUMN_ID] = metadata[_COLUMN_ID]
+    if _COMMENT in metadata:
+        found.setdefault(_COMMENT, metadata[_COMMENT])
+    changes = [*found.get(_TYPE_CHANGES, ())]
+    changes += [each for each in metadata.get(_TYPE_CHANGES, ()) if each not in changes]
+    return found | ({_TYPE_CHANGES: changes} if changes else {})
+
+
+def _with_ids(schema: TableSchema, shared: Snapshot) -> tuple[TableSchema, int]:
+    """Return a schema with column mapping by name, and the greatest id of a column."""
+    known = {
+        each.physical_name: int(each.metadata[_COLUMN_ID])
+        for each in TableSchema.of_json(shared.schema_string).fields
+        if _COLUMN_ID in each.metadata
+    }
+    last = max([0, *known.values(), int(shared.configuration.get(_MAX_COLUMN_ID, 0))])
+    fields = []
+    for each in schema.fields:
+        number = known.get(each.physical_name)
+        if number is None:
+            number = last = last + 1
+        metadata = {**each.metadata, _COLUMN_ID: number, PHYSICAL_NAME: each.physical_name}
+        fields.append(SchemaField(each.name, each.type, metadata, each.nullable))
+    return TableSchema(tuple(fields)), last
+
+
+def shared_file(path: str, add: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the `add` action by which a shared table has a file of a source's table."""
+    kept = {key: value for key, value in add.items() if key in ("size", "modificationTime", "stats")}
+    return {"path": path, "partitionValues": {SOURCE_COLUMN: source}, **kept, "dataChange": True}

@@ -1,0 +1,304 @@
+"""Shared silver tables: one Delta table with the rows of many sources.
+
+A source is a schema of a pipeline. Its rows are in a Delta table of their own, in a folder below the shared
+table, and everything that writes silver writes that table. The shared table has the same data files, and each
+belongs to a partition of the column `_source`. So a commit to the shared table exchanges files of one source,
+without reading a row, and no write can touch the rows of another source. Commits of several processes exclude
+each other, and one that loses is made again.
+
+Such tables are on a file system of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote, unquote, urlparse
+from uuid import uuid4
+
+from pipeline.config.config import Config
+from pipeline.config.tables import TABLE_PLACEHOLDER
+from pipeline.delta.file_list import Add
+from pipeline.delta.native_commit import Action, Operation, Reads, remove_action
+from pipeline.delta.retry import ConflictError, SameWriteError
+from pipeline.delta.sync import sync_names
+from pipeline.delta.table import Lake, LakeTable, path_segment
+from pipeline.delta.table_log import Snapshot
+from pipeline.delta.txn import OURS, TxnId, TxnKind, is_partial
+from pipeline.errors import LakeError, report_error
+from pipeline.metadata.registry import RegisteredTable
+from pipeline.protocol.lsn import INVALID
+from pipeline.silver.shared_schema import (
+    SOURCE_COLUMN,
+    NotSharable,
+    Part,
+    added_fields,
+    derived_fields,
+    shared_file,
+    table_actions,
+)
+from pipeline.table_name import TableName
+
+IN_LAKE = "_parts"
+"""The folder, in that of a shared table of the lake, which has its sources' tables."""
+OUTSIDE = "_shards"
+"""The same of a shared table in `silver.shared_root`."""
+_OWNERS = "_owners"
+_ATTEMPTS = 100  # of a commit: each that fails has let another writer's in
+_OPERATION = "share"
+
+
+def source_of(pipeline: str, schema: str) -> str:
+    """Return the value of `_source` for a schema, which is quoted as in globs if its name has a dot."""
+    return f"{pipeline}.{TableName(schema, '').glob.removesuffix('.')}"
+
+
+def silver_path(lake: Lake, config: Config, name: TableName) -> str:
+    """Return the path of a table's silver table; one with a shared target is a folder below that table."""
+    rule = config.rule_for(name)
+    if rule is None or rule.target is None:
+        return lake.path("silver", *name)
+    if not rule.is_shared:
+        return lake.path("silver", rule.target)
+    target = path_segment(rule.target.replace(TABLE_PLACEHOLDER, name.table))
+    source = path_segment(source_of(config.pipeline, name.schema))
+    root = config.silver.shared_root
+    if root is None:
+        return f"{lake.path('silver')}/{target}/{IN_LAKE}/{source}"
+    address = root if urlparse(root).scheme else f"file:{os.path.abspath(root)}"
+    return f"{address}/{target}/{OUTSIDE}/{source}"
+
+
+def shared_path(path: str) -> str | None:
+    """Return the path of the shared table that a silver table belongs to, None if it is not shared."""
+    segments = path.rsplit("/", 2)
+    return segments[0] if len(segments) == 3 and segments[1] in (IN_LAKE, OUTSIDE) else None
+
+
+def is_current(table: LakeTable) -> bool:
+    """Let the shared table of a silver table have its files after a write that changed no row.
+
+    Returns whether it has them, or there is none: only then may old files be removed.
+    """
+    shared = SharedTable.of(table)
+    return shared is None or shared.refresh()
+
+
+class SharedTable:
+    """The shared table to which the table of a source belongs."""
+
+    def __init__(self, table: LakeTable) -> None:
+        """Use the table of a source, whose path is below the shared table's."""
+        path = shared_path(table.path)
+        assert path is not None, table.path
+        self.table = LakeTable(path, table.sessions)
+        self._part = table
+        self._source = unquote(table.path.rpartition("/")[2])
+
+    @classmethod
+    def of(cls, table: LakeTable) -> SharedTable | None:
+        """Return the shared table of a silver table, None if it has none."""
+        return cls(table) if shared_path(table.path) is not None else None
+
+    def show(self, name: TableName, txn: TxnId) -> str | None:
+        """Let the shared table show what the source's table has; return why it cannot, as a sentence.
+
+        The commit records the offset of the source's table.
+        """
+        reason = self._commit(txn.of(TxnKind.SHARED, table=name))
+        return reason and (
+            f"Table {name} is held in {self.table.path}, which has its earlier rows. {reason} Change the "
+            "tables of all sources alike, or give this one another target."
+        )
+
+    def refresh(self) -> bool:
+        """Let the shared table have the files that the source's table has now, with the same rows.
+
+        Returns whether it has them.
+        """
+        return self._commit(None) is None and self.is_shown()
+
+    def is_shown(self) -> bool:
+        """Return whether the shared table has exactly the files of the source's table."""
+        shared, snapshot = self.table.snapshot(), self._part.snapshot()
+        return not snapshot.exists or not _exchanged(shared, Part(self._source, snapshot))
+
+    def _is_whole(self, snapshot: Snapshot) -> bool:
+        """Return whether a version of a source's table has whole transactions only."""
+        return snapshot.exists and not is_partial(TxnId.all_of(self._part.offsets(snapshot)))
+
+    def _commit(self, txn: TxnId | None) -> str | None:
+        """Commit what the shared table lacks, with the offset for an id; return why it cannot be shown.
+
+        Without an id, a table that was not shown yet is left to a commit with one.
+        """
+        for _ in range(_ATTEMPTS):
+            shared = self.table.snapshot()  # first: what is read of the source's table is not older
+            snapshot = self._part.snapshot()
+            recorded = [text for text in shared.offsets if self._is_ours(text)]
+            if not self._is_whole(snapshot) or (txn is None and not recorded):
+                return None
+            part = Part(self._source, snapshot)
+            versions = {}
+            if txn is not None:
+                versions[str(txn)] = int(snapshot.offsets.get(str(txn.offset_id), INVALID))
+            try:
+                actions, reads = self._plan(shared, part)
+            except NotSharable as error:
+                return str(error)
+            if not actions and all(shared.offsets.get(each) == lsn for each, lsn in versions.items()):
+                return None
+            reads = replace(reads, app_ids=recorded)
+            try:
+                self.table.commit(shared, actions, versions, self._operation(snapshot), reads)
+                return None
+            except (ConflictError, SameWriteError):
+                continue
+        raise ConflictError(f"Other writers changed {self.table.path} {_ATTEMPTS} times. Run again.")
+
+    def _is_ours(self, text: str) -> bool:
+        txn = TxnId.parse(text)
+        return (
+            txn is not None
+            and txn.table is not None
+            and self._source == source_of(txn.pipeline, txn.table[0])
+        )
+
+    def _plan(self, shared: Snapshot, part: Part) -> tuple[list[Action], Reads]:
+        """Return the actions by which the shared table shows a source's table; raise NotSharable.
+
+        Where its columns contradict those of the shared table, the tables of all sources decide: if they
+        agree, the files of all of them are exchanged with the columns.
+        """
+        part.check()
+        try:
+            fields = added_fields(shared, part)
+        except NotSharable as error:
+            others = list(self._others())
+            try:
+                fields = derived_fields(shared, part, others)
+                for other in others:
+                    other.check()
+                    if not self._is_whole(other.snapshot):
+                        raise error
+            except NotSharable:
+                raise error from None
+            parts = [part, *others]
+            exchanged = [action for each in parts for action in _exchanged(shared, each)]
+            return table_actions(shared, fields, parts) + exchanged, Reads(whole_table=True)
+        return table_actions(shared, fields, [part]) + _exchanged(shared, part), Reads()
+
+    def _others(self) -> Iterator[Part]:
+        """Yield the tables of the other sources."""
+        for folder in (IN_LAKE, OUTSIDE):
+            path = self.table.folder / folder
+            for segment in sorted(os.listdir(path)) if path.is_dir() else ():
+                table = LakeTable(f"{self.table.path}/{folder}/{segment}", self.table.sessions)
+                if table.path != self._part.path and (snapshot := table.snapshot()).exists:
+                    yield Part(unquote(segment), snapshot)
+
+    def _operation(self, snapshot: Snapshot) -> Operation:
+        metadata = {OURS: 1, "operation": _OPERATION, "source": self._source, "version": snapshot.version}
+        predicate = json.dumps([f"{SOURCE_COLUMN} = '{self._source}'"])
+        return Operation("WRITE", {"mode": "Overwrite", "predicate": predicate}, {}, json.dumps(metadata))
+
+
+def _exchanged(shared: Snapshot, part: Part) -> list[Action]:
+    """Return the actions that exchange the files of a source for those that its table has."""
+    below = "/".join(quote(segment) for segment in part.snapshot.path.rstrip("/").split("/")[-2:])
+    present = _Files.of(shared).by_source.get(part.source, {})
+    wanted = {f"{below}/{add['path']}": add for add in part.snapshot.files.values()}
+    removed = [remove_action(add) for path, add in present.items() if path not in wanted]
+    added = [
+        {"add": shared_file(path, add, part.source)} for path, add in wanted.items() if path not in present
+    ]
+    return removed + added
+
+
+class _Files:
+    """The files of a version of a shared table by source and path; kept for the newest version."""
+
+    _newest: ClassVar[dict[str, _Files]] = {}
+
+    def __init__(self, shared: Snapshot) -> None:
+        self.state = shared.version, shared.table_id
+        self.by_source: dict[str, dict[str, Add]] = {}
+        for add in shared.files.values():
+            source = str((add.get("partitionValues") or {}).get(SOURCE_COLUMN))
+            self.by_source.setdefault(source, {})[add["path"]] = add
+
+    @classmethod
+    def of(cls, shared: Snapshot) -> _Files:
+        found = cls._newest.get(shared.path)
+        if found is None or found.state != (shared.version, shared.table_id):
+            found = cls._newest[shared.path] = cls(shared)
+        return found
+
+
+class SharedTables:
+    """The shared tables that a pipeline writes.
+
+    A shared table has one lake for each pipeline, which is known by its registry: two lakes whose pipelines
+    have one name would write the same rows.
+    """
+
+    def __init__(self, lake: Lake, pipeline: str, txn: TxnId) -> None:
+        self._lake = lake
+        self._pipeline = pipeline
+        self._txn = txn
+        self._claimed: set[str] = set()
+
+    def show_all(self, registered: Iterable[RegisteredTable]) -> None:
+        """Let shared tables show what a command wrote that ended before it could let them."""
+        for table in registered:
+            if shared_path(table.path) is not None:
+                try:
+                    self.show(table.name, table.path)
+                except Exception as error:  # one table that cannot be read stops no other
+                    report_error(error)
+
+    def show(self, name: TableName, path: str) -> str | None:
+        """Let the shared table of a silver table, if it has one, show its rows; return why it cannot."""
+        shared = SharedTable.of(self._lake.table_at(path))
+        return None if shared is None else shared.show(name, self._txn)
+
+    def claim(self, path: str) -> None:
+        """Claim the shared table of a silver table, if it has one, for this lake; raise LakeError."""
+        shared = shared_path(path)
+        if shared is None or shared in self._claimed:
+            return
+        table = self._lake.table_at(shared)
+        if table.local_path is None:
+            raise LakeError(
+                f"{shared} would be a table of several sources, and these need a file system of this "
+                "machine. Give the tables targets without {table}."
+            )
+        own = self._lake.table("_pgdelta", "tables").snapshot().table_id
+        folder = table.folder / _OWNERS
+        folder.mkdir(parents=True, exist_ok=True)
+        owner = folder / path_segment(self._pipeline)
+        if _create(owner, own) != own:
+            raise LakeError(
+                f"{shared} has rows of another lake whose pipeline is named {self._pipeline} too. Rename one "
+                f"of the pipelines, or remove {owner} if that lake does not exist any more."
+            )
+        self._claimed.add(shared)
+
+
+def _create(path: Path, text: str) -> str:
+    """Create a file with a text unless it exists; return the text that it has."""
+    if not path.exists():
+        temporary = path.with_name(f".{path.name}.{uuid4()}.tmp")
+        temporary.write_text(text, encoding="utf-8")
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+        sync_names(path.parent)
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,87 @@
+"""Several schemas have one silver table: its rows with a `_source` equal those of that source."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.config.config import Config
+from pipeline.config.tables import TableRule
+from pipeline.ingest.job import run_ingest
+from pipeline.silver.shared_tables import SharedTable
+from tests.support.many_sources import AlikeSteps, assert_equal
+from tests.support.pipelines import Crash, crash
+from tests.support.seeds import seed_of_run
+from tests.support.servers import Database
+from tests.support.workload.tables import create_schema
+from tests.support.workload.transactions import run_workload
+
+pytestmark = pytest.mark.postgres
+
+FIXED_SEED = 20_264
+
+
+def tenants_of(config: Config) -> Config:
+    return replace(config, tables=(TableRule("tenant_*.*", target="{table}"),))
+
+
+@pytest.mark.parametrize("copy", ["initial", "never"])
+def test_tenants_share_their_tables(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: str
+) -> None:
+    prove(database, tmp_path, monkeypatch, FIXED_SEED, copy=copy, cuts=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copy", ["initial", "never"])
+def test_tenants_share_their_tables_for_long(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: str
+) -> None:
+    prove(database, tmp_path, monkeypatch, seed_of_run(), copy=copy, cuts=40)
+
+
+def prove(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int, *, copy: str, cuts: int
+) -> None:
+    print(f"PGDELTA_SEED={seed}")
+    rng = Random(seed)
+    config = tenants_of(database.config(root=str(folder / "lake"), create_publication="all", copy=copy))
+    if copy == "never":
+        run_ingest(config)
+    with database.connect() as source:
+        source.execute("CREATE TABLE other (v int)")
+        schemas = [create_schema(source, rng, name=f"tenant_{n}") for n in range(3)]
+        for _ in range(cuts):
+            for schema in schemas:
+                run_workload(source, rng, rng.randint(0, 6), schema=schema, steps=AlikeSteps)
+            run_ingest(config)
+            source.execute("INSERT INTO other VALUES (1)")  # a copy is applied once the stream is past it
+            run_ingest(config)
+            if rng.random() < 0.6:
+                interrupt(config, rng, monkeypatch)
+            summary = Applier(None, config).apply_pending()
+            assert summary.exit_code(strict=True) == 0, summary.tables
+            assert_equal(source, config, schemas)
+
+
+def interrupt(config: Config, rng: Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an apply end before or after a commit to a shared table."""
+    show, left = SharedTable.show, [rng.randint(0, 8)]
+
+    def show_or_crash(self: SharedTable, *arguments: Any) -> str | None:
+        left[0] -= 1
+        if left[0] == 0 and rng.random() < 0.5:
+            crash()
+        reason = show(self, *arguments)
+        return crash() if left[0] == 0 else reason
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedTable, "show", show_or_crash)
+        with suppress(Crash):
+            Applier(None, config).apply_pending()

@@ -1,0 +1,77 @@
+"""Targets with `{table}`: what they may be, and which silver table they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.config import Config
+from pipeline.config.load import load_config
+from pipeline.delta.table import Lake
+from pipeline.errors import ConfigError
+from pipeline.silver.shared_tables import shared_path, silver_path, source_of
+from pipeline.silver.versions import resolve_path
+from pipeline.table_name import TableName
+
+HEAD = "pipeline: shop\nstorage: {root: /lake}\n"
+ORDERS = TableName("tenant_a", "orders")
+
+
+def load(tmp_path: Path, *lines: str, silver: str = "") -> Config:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(HEAD + (f"silver: {{{silver}}}\n" if silver else "") + "tables:\n" + "\n".join(lines))
+    return load_config(file, {})
+
+
+SHARED = '  - {source: "tenant_*.*", target: "{table}"}'
+
+
+def test_tables_of_a_name_have_one_folder(tmp_path: Path) -> None:
+    config, lake = load(tmp_path, SHARED), Lake("/lake")
+    assert silver_path(lake, config, ORDERS) == "file:/lake/silver/orders/_parts/shop.tenant_a"
+    assert shared_path(silver_path(lake, config, ORDERS)) == "file:/lake/silver/orders"
+    assert shared_path("file:/lake/silver/public/orders") is None
+
+
+def test_pipelines_have_one_folder(tmp_path: Path) -> None:
+    config = load(tmp_path, SHARED, silver="shared_root: /shared/silver")
+    path = silver_path(Lake("/lake"), config, ORDERS)
+    assert path == "file:/shared/silver/orders/_shards/shop.tenant_a"
+    assert resolve_path(path, ORDERS, "file:/elsewhere") == path
+
+
+def test_a_lake_that_moves_takes_its_tables_along() -> None:
+    path = "file:/lake/silver/orders/_parts/shop.tenant_a"
+    assert resolve_path(path, ORDERS, "file:/new") == "file:/new/silver/orders/_parts/shop.tenant_a"
+
+
+def test_a_source_is_named_without_doubt() -> None:
+    assert source_of("shop", "tenant_a") == "shop.tenant_a"
+    assert source_of("shop", "a.b") == 'shop."a.b"'
+    assert source_of("shop.a", "b") != source_of("shop", "a.b")
+
+
+@pytest.mark.parametrize(
+    ("lines", "silver", "place"),
+    [
+        (['  - {source: "*.*", target: "{schema}"}'], "", ":4: tables[0].target: A target may have {table}"),
+        (['  - {source: "*.*", target: "{table}{table}"}'], "", ":4: tables[0].target: A target may have"),
+        (['  - {source: "*.*", target: "all"}'], "", ":4: tables[0].target: A rule with a target matches"),
+        (['  - {source: "*.*", target: "{table}", change_feed: true}'], "", ":4: tables[0].target: Sever"),
+        (['  - {source: "*.*", target: "{table}", dropped_columns: drop}'], "", ":4: tables[0].target: S"),
+        ([SHARED], "detached_tables: archive", ":5: tables[0].target: Several sources share"),
+        ([SHARED], "dropped_columns: drop", ":5: tables[0].target: Several sources share"),
+        ([SHARED, SHARED.replace('"}', '", mode: append}')], "", ":5: tables[1].target: Several"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(tmp_path: Path, lines: list[str], silver: str, place: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, *lines, silver=silver)
+    assert place in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_rules_with_one_target_may_be_several(tmp_path: Path) -> None:
+    config = load(tmp_path, SHARED, '  - {source: "x.*", target: "{table}", misfits: {day: text}}')
+    assert [rule.is_shared for rule in config.tables] == [True, True]
