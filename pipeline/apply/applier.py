@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pipeline.apply.comment_upkeep import CommentUpkeep
 from pipeline.apply.detached_tables import archive_detached, detached_tables
 from pipeline.apply.expected_versions import ChangedError, ManifestEntries
 from pipeline.apply.planner import BatchPlan, Planner, TablePlan
@@ -96,6 +97,7 @@ class Applier:
         self._written_at: BronzeOffset | None = None  # bronze, when this process wrote the manifest
         self._writers: dict[TableName, SilverTable] = {}
         self._other_names = OtherNames()
+        self._comments = CommentUpkeep(config, self.records, self._planner, self.gate, self.writer)
         self._batch_at = 0.0
         self._has_conflicts = False  # in the last batch
         self._is_continuous = False
@@ -165,7 +167,7 @@ class Applier:
             return  # without reading a log
         is_behind = self.manifest is not None and bool(self.manifest.behind)
         has_copies = self.bronze.copies.version() != self._planner.copies_version
-        if is_behind or has_copies or self._planner.is_poll_due:
+        if is_behind or has_copies or self._comments.is_due or self._planner.is_poll_due:
             self.apply_pending()
 
     def apply_pending(self, end: BronzeOffset | None = None) -> ApplySummary:
@@ -222,6 +224,7 @@ class Applier:
         self._show_stopped(manifest)
         if plan is None:
             self.summary.show(manifest)
+            self._comments.set_comments(self.summary, self._pool.busy)
             self._report()
             return
         self.has_work.set()
@@ -237,12 +240,13 @@ class Applier:
         unfinished |= {
             name
             for name, table in plan.stopped.items()
-            if table.step in (Step.POSTPONE, Step.BACK_OFF) or _is_guarded(table)
+            if table.step in (Step.POSTPONE, Step.BACK_OFF) or table.is_guarded
         }
         for name in archive_detached(
             self._config, self.records, detached, self.summary.tables, end, self.path, unfinished
         ):
             self._writers.pop(name, None)
+        self._comments.set_comments(self.summary, self._pool.busy)
         self.summary.count_batch(time.monotonic() - self._batch_at)
         self._report()
 
@@ -253,7 +257,7 @@ class Applier:
         jobs = [
             Job(name, table.oldest_lsn, table.is_large, partial(self._apply_table, table, plan, entries))
             for name, table in plan.tables.items()
-            if table.step.writes or (_is_guarded(table) and table.facts.last_stop is None)
+            if table.step.writes or (table.is_guarded and table.facts.last_stop is None)
         ]
 
         def is_registered(name: TableName) -> bool:
@@ -290,7 +294,7 @@ class Applier:
         """Show what waits for the tables that their guards still hold, and whose next attempt is not due."""
         for name, table in plan.tables.items():
             shown, sentence = self.summary.tables.get(name), table.decision.sentence
-            if _is_guarded(table) and table.facts.last_stop is not None and shown and shown.held:
+            if table.is_guarded and table.facts.last_stop is not None and shown and shown.held:
                 state = TableState(table.facts.offset, held=sentence)
                 self._show(name, self._hold(table.facts.counts or {}, state, name))
 
@@ -386,7 +390,7 @@ class Applier:
         facts, name = table.facts, table.facts.name
         registered = plan.registered.get(name)
         surveys = [each.survey for each in table.surveys]
-        if _is_guarded(table):  # also if something else is wrong with it: `pgdelta rebuild` skips it
+        if table.is_guarded:  # also if something else is wrong with it: `pgdelta rebuild` skips it
             self.held_by_guards.setdefault(name, 0)
         else:
             self.held_by_guards.pop(name, None)
@@ -404,7 +408,7 @@ class Applier:
         renames = rename_events(name, plan.registered, self.relations, surveys, other)
         self.records.events.record([*renames])
         writer.refuse_foreign_commits(since)
-        if table.decision.sentence is not None and _is_guarded(table):
+        if table.decision.sentence is not None and table.is_guarded:
             return self._hold(
                 facts.counts or {}, TableState(facts.offset, held=table.decision.sentence), name
             )
@@ -491,7 +495,3 @@ class Applier:
         states, events = stopped_tables(manifest, self._planner.decisions)
         self.summary.tables |= states
         self.records.events.record(events)
-
-
-def _is_guarded(table: TablePlan) -> bool:
-    return table.decision.row == "guards"

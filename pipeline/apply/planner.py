@@ -52,6 +52,11 @@ class TablePlan:
         return self.decision.step
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether the table's guards hold it."""
+        return self.decision.row == "guards"
+
+    @property
     def is_large(self) -> bool:
         """Whether the plan is expected to take long."""
         return self.step.writes and (self.step is Step.REBUILD or self._size >= LARGE)

@@ -382,6 +382,14 @@ class Silver:
             " and unpublished tables with `source.copy: initial`."
         ),
     ] = "keep"
+    source_comments: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Whether silver tables and their columns get the comments on the source's"
+            " (`COMMENT ON`)."
+        ),
+    ] = True
     writer: Annotated[
         Literal["auto", "spark", "native"],
         Word,

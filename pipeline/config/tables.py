@@ -34,6 +34,7 @@ INHERITED = (
     "type_changes",
     "detached_tables",
     "min_interval",
+    "source_comments",
 )
 
 
@@ -257,8 +258,19 @@ class TableRule:
     comment: Annotated[
         str | None,
         Text,
-        Field(description="Comment of the silver table.", json_schema_extra={"x-default": "none"}),
+        Field(
+            description="Comment of the silver table, in place of the source's.",
+            json_schema_extra={"x-default": "the comment on the source table"},
+        ),
     ] = None
+    source_comments: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Whether these tables and their columns get the comments of the source.",
+            json_schema_extra={"x-default": "`silver.source_comments`"},
+        ),
+    ] = True
     properties: Annotated[
         Mapping[str, Annotated[str, Text]],
         Field(
@@ -279,7 +291,11 @@ class TableRule:
 
     def without_layout(self) -> TableRule:
         """Return the rule for a table that is not read before it is swapped in."""
-        return replace(self, comment=None, properties={}, change_feed=None)
+        return replace(self.without_properties(), comment=None)
+
+    def without_properties(self) -> TableRule:
+        """Return the rule without what it says of properties."""
+        return replace(self, properties={}, change_feed=None)
 
     @property
     def is_shared(self) -> bool:

@@ -27,6 +27,7 @@ OWN_TABLES = (
     ("_pgdelta", "catalog"),
     ("_pgdelta", "erasures"),
     ("_pgdelta", "catalog_entries"),
+    ("_pgdelta", "comments"),
 )
 """Paths, below the root, of the tables that are not silver."""
 

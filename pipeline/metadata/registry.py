@@ -22,6 +22,7 @@ from pipeline.delta.table import Lake
 from pipeline.delta.txn import TxnId
 from pipeline.metadata.events import EventLog
 from pipeline.metadata.misfits import MisfitLog
+from pipeline.metadata.source_comments import CommentTable
 from pipeline.metadata.waiting import Waiting
 from pipeline.protected_columns import ProtectedColumn, read_protected
 from pipeline.protocol.lsn import LSN
@@ -209,13 +210,14 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[RegisteredColumn, ...]:
 
 
 class Records:
-    """`tables`, `events` and `misfits` of a lake; safe to use from several threads of one apply."""
+    """`tables`, `events`, `misfits` and `comments` of a lake; threads of one apply may share them."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self.tables = TableRegistry(lake)
         self.events = EventLog(lake)
         self.misfits = MisfitLog(lake)
+        self.comments = CommentTable(lake)
 
     def ensure(self) -> None:
         """Create the Delta tables unless they exist."""

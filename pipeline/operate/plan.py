@@ -32,6 +32,8 @@ from pipeline.silver.schema_operations import (
 from pipeline.silver.writer_choice import Choice
 from pipeline.table_name import TableName, match_tables
 
+_MOST_CHARACTERS = 100  # of a property's value or a comment
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -207,10 +209,24 @@ def _describe(operation: Operation) -> str:
         case CreateTable():
             return f"The table is created: {operation.ddl}"
         case SetProperties():
-            pairs = ", ".join(f"{name} = {value}" for name, value in operation.properties)
-            return f"The table's properties are set: {pairs}"
+            return _describe_layout(operation)
         case RenameColumn(sentence=None):
             return f"Column {operation.name} is renamed to {operation.to} temporarily."
         case NeedsRebuild():
             return f"{operation.sentence} The table is rebuilt from bronze."
     return operation.sentence or ""
+
+
+def _describe_layout(operation: SetProperties) -> str:
+    pairs = ", ".join(f"{name} = {_shortened(value)}" for name, value in operation.properties)
+    sentences = [f"The table's properties are set: {pairs}"] if pairs else []
+    if operation.comments:
+        names = ", ".join(name for name, _ in operation.comments)
+        sentences.append(f"Comments of columns are set: {names}")
+    return ". ".join(sentences)
+
+
+def _shortened(text: str) -> str:
+    """Return a text as one line of at most `_MOST_CHARACTERS`."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_CHARACTERS else line[:_MOST_CHARACTERS] + "…"

@@ -222,6 +222,12 @@ class BatchWriter:
         count = _changes_of(plan.surveys)
         return WriteResult(plan.end_lsn, held, misfits, stop.kind, count, missing_values, stop.copy_lsn)
 
+    def set_comments(self, registered: RegisteredTable) -> None:
+        """Give the table the comments of the source, unless it has them or its rows are another table's."""
+        current = self._current(registered)
+        if current is not None:
+            self._schema.set_comments(current)
+
     def _registrations(
         self,
         plan: RangePlan,

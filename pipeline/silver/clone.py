@@ -34,6 +34,7 @@ from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTabl
 from pipeline.postgres.snapshot.export import Snapshot
 from pipeline.protocol.lsn import LSN
 from pipeline.silver.modes import current_rows
+from pipeline.silver.schema_operations import LAYOUT
 from pipeline.silver.swap import BufferedRecords
 from pipeline.silver.table import SilverTable
 from pipeline.table_copy.invisible_commits import find_invisible_commits, was_running
@@ -114,11 +115,12 @@ def _is_complete(table: LakeTable, version: int, txn: TxnId) -> bool:
     commits = table.history(_MAX_COMMITS)
     newest = commits.where(f"version <= {version}").orderBy("version", ascending=False)
     for operation, text in newest.select("operation", "userMetadata").collect():
-        commit = TxnId.parse(str(json_object(text).get("app_id", "")))
+        metadata = json_object(text)
+        commit = TxnId.parse(str(metadata.get("app_id", "")))
         if commit is not None and commit.offset_id == txn:
             # Changes that copied keys include are applied again, as apply does.
             return commit.kind in (TxnKind.OFFSET, TxnKind.REBUILD, TxnKind.KEY_RANGES)
-        if operation in COLUMN_CHANGING:
+        if operation in COLUMN_CHANGING and metadata.get("operation") != LAYOUT:
             return False
     return True
 
@@ -204,7 +206,8 @@ class SnapshotCloner:
                 records,
                 pinned.name,
                 clone.path,
-                replace(rule.without_layout(), type_changes="hold"),  # a clone is never rebuilt
+                # A clone is never rebuilt, and nobody reads its comments.
+                replace(rule.without_layout(), type_changes="hold", source_comments=False),
                 self._bronze.copies.read(),
                 metadata_columns=metadata_columns,
             )

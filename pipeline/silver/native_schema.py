@@ -21,7 +21,7 @@ from pipeline.delta.txn import OURS, TableCommit
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.duckdb_sql import DuckSql
-from pipeline.silver.schema_operations import COMMENT, AddColumn, SetProperties
+from pipeline.silver.schema_operations import COMMENT, LAYOUT, AddColumn, SetProperties
 from pipeline.silver.writer_choice import unsupported_feature
 
 if TYPE_CHECKING:
@@ -60,17 +60,18 @@ def metadata_with(snapshot: Snapshot, field: SchemaField) -> Action:
     """Return the metadata of a table with one more column, the last one; all else stays as it is."""
     schema = json.loads(snapshot.schema_string)
     schema["fields"].append(_json_of(field, field.type))
-    text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
-    return {"metaData": {**snapshot.metadata, "schemaString": text}}
+    return {"metaData": {**snapshot.metadata, "schemaString": _compact(schema)}}
 
 
 def add_columns_operation(field: SchemaField) -> Operation:
     """Return what Spark's ALTER TABLE … ADD COLUMNS records of itself; of a nested type only the name."""
     kind = field.type if isinstance(field.type, str) else field.type["type"]
     columns = [{"column": _json_of(field, kind)}]
-    text = json.dumps(columns, separators=(",", ":"), ensure_ascii=False)
     return Operation(
-        "ADD COLUMNS", {"columns": text}, user_metadata=json.dumps({OURS: 1}), is_blind_append=True
+        "ADD COLUMNS",
+        {"columns": _compact(columns)},
+        user_metadata=json.dumps({OURS: 1}),
+        is_blind_append=True,
     )
 
 
@@ -94,6 +95,10 @@ def update_operation(
     return Operation("UPDATE", {"predicate": "[]"}, texts, user_metadata)
 
 
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def _json_of(field: SchemaField, kind: Any) -> dict[str, Any]:
     return {"name": field.name, "type": kind, "nullable": True, "metadata": {}}
 
@@ -111,7 +116,7 @@ def add_column(table: LakeTable, snapshot: Snapshot, operation: AddColumn) -> No
 
 
 def set_layout(table: LakeTable, snapshot: Snapshot, operation: SetProperties) -> None:
-    """Commit the table's metadata with other properties and another comment.
+    """Commit the table's metadata with other properties and comments.
 
     Raises ConflictError if another commit changed columns or properties meanwhile.
     """
@@ -121,8 +126,17 @@ def set_layout(table: LakeTable, snapshot: Snapshot, operation: SetProperties) -
     metadata = {**snapshot.metadata, "configuration": configuration}
     if comment is not None:
         metadata["description"] = comment
-    text = json.dumps(dict(operation.properties), ensure_ascii=False)
-    described = Operation("SET TBLPROPERTIES", {"properties": text}, {}, json.dumps({OURS: 1}))
+    if operation.comments:
+        comments = dict(operation.comments)
+        schema = json.loads(snapshot.schema_string)
+        for field in schema["fields"]:
+            if field["name"] in comments:
+                field["metadata"] = {**field["metadata"], COMMENT: comments[field["name"]]}
+        metadata["schemaString"] = _compact(schema)
+    name, parameters = "SET TBLPROPERTIES", {"properties": _compact(dict(operation.properties))}
+    if not operation.properties:
+        name, parameters = "CHANGE COLUMNS", {"columns": _compact(list(comments))}
+    described = Operation(name, parameters, {}, json.dumps({OURS: 1, "operation": LAYOUT}))
     table.commit(snapshot, [{"metaData": metadata}], {}, described)
 
 

@@ -180,16 +180,26 @@ def _is_other_key(before: SilverColumns, relation: SourceRelation, rule: TableRu
 
 
 def plan_properties(
-    rule: TableRule, configuration: Mapping[str, str], comment: str | None
+    rule: TableRule,
+    configuration: Mapping[str, str],
+    comment: str | None,
+    source_comment: str | None = None,
+    column_comments: Mapping[str, str] | None = None,
 ) -> SetProperties | None:
-    """Plan what gives the table the properties of its rule; None if it has them."""
+    """Plan what gives the table the properties of its rule, and comments; None if it has them.
+
+    `source_comment` is the comment on the source table, which that of the rule precedes; `column_comments`
+    are those that columns do not have yet.
+    """
     wanted = dict(rule.properties)
     if rule.change_feed is not None and (rule.change_feed or CHANGE_FEED in configuration):
         wanted[CHANGE_FEED] = str(rule.change_feed).lower()
     changed = {name: value for name, value in wanted.items() if configuration.get(name) != value}
-    if rule.comment is not None and rule.comment != comment:
-        changed[COMMENT] = rule.comment
-    return SetProperties(tuple(sorted(changed.items()))) if changed else None
+    wanted_comment = source_comment if rule.comment is None else rule.comment
+    if wanted_comment is not None and wanted_comment != (comment or ""):
+        changed[COMMENT] = wanted_comment
+    comments = tuple(sorted((column_comments or {}).items()))
+    return SetProperties(tuple(sorted(changed.items())), comments) if changed or comments else None
 
 
 def columns_after(silver: Mapping[str, str] | None, operations: Sequence[Operation]) -> dict[str, str]:

@@ -15,6 +15,8 @@ from pipeline.silver.text_parsers import SilverType
 
 _METADATA_ONLY = "no data is written"
 CHANGE_FEED, COMMENT = "delta.enableChangeDataFeed", "comment"
+LAYOUT = "layout"
+"""The operation in the user metadata of a commit that sets properties or comments."""
 
 
 class Operation(Protocol):
@@ -118,9 +120,10 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class SetProperties:
-    """Set the properties of the table; its comment is Spark's property `comment`."""
+    """Set properties of the table, and comments on columns; its own comment is Spark's property `comment`."""
 
     properties: tuple[tuple[str, str], ...]
+    comments: tuple[tuple[str, str], ...] = ()  # (column, comment)
     sentence: None = None
     kind: str = "evolved"
     loses: None = None
@@ -138,7 +141,11 @@ class SetProperties:
 
     def statements(self, table: str) -> tuple[str, ...]:
         pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in self.properties)
-        return (f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})",)
+        columns = ", ".join(f"{quoted(name)} COMMENT {literal(text)}" for name, text in self.comments)
+        return (
+            *((f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})",) if pairs else ()),
+            *((f"ALTER TABLE {table} ALTER COLUMN {columns}",) if columns else ()),
+        )
 
     def cost(self, rows: int, changes: int) -> str:
         return _METADATA_ONLY

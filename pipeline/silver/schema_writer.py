@@ -18,8 +18,9 @@ from pipeline.delta.table import Feature, LakeTable
 from pipeline.delta.txn import OURS, TableCommit, TxnId, TxnKind, commit_settings
 from pipeline.metadata.events import Event
 from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTable
-from pipeline.protocol.lsn import LSN
+from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver import modes
+from pipeline.silver.column_comments import column_comments, comments_of, differing, source_comment
 from pipeline.silver.column_mapping import (
     AlignedVersions,
     SilverColumns,
@@ -45,6 +46,7 @@ from pipeline.silver.schema_evolution import (
     plan_properties,
 )
 from pipeline.silver.schema_operations import (
+    LAYOUT,
     AddColumn,
     CreateTable,
     DropColumn,
@@ -176,8 +178,8 @@ class SchemaWriter:
             columns = columns_after(columns, planned)
             recorded = (recorded or SilverColumns(relation.oid, {})).after(relation)
         if stop is None:
-            table = self._table.snapshot()
-            layout = plan_properties(self._rule, table.configuration, table.metadata.get("description"))
+            known = recorded or SilverColumns(newest, {})
+            layout = self._plan_layout(self._rule, known, columns or {}, [each for _, each in operations])
             if layout is not None:
                 operations.append((LSN(last.first[0]), layout))
         is_another = registered is not None and silver is not None and registered.relation_id != newest
@@ -196,6 +198,35 @@ class SchemaWriter:
             LSN(versions[0].first[0]) if is_another else None,
             stop,
         )
+
+    def _plan_layout(
+        self,
+        rule: TableRule,
+        recorded: SilverColumns,
+        columns: Collection[str],
+        operations: Sequence[Operation] = (),
+    ) -> SetProperties | None:
+        """Plan the properties and comments of the table with columns that it has after operations."""
+        table, comments = self._table.snapshot(), self._records.comments.read().get(self._name, ())
+        if not rule.source_comments:
+            comments = ()
+        wanted = column_comments(comments, recorded.relation_id, recorded.numbers)
+        found = comments_of(TableSchema.of_json(table.schema_string).fields, operations)
+        return plan_properties(
+            rule,
+            table.configuration,
+            table.metadata.get("description"),
+            source_comment(comments, recorded.relation_id),
+            differing(wanted, found, columns),
+        )
+
+    def set_comments(self, registered: RegisteredTable) -> None:
+        """Give the table as it is registered the comments of the source, unless it has them."""
+        recorded = self._recorded_columns(registered)
+        rule = self._rule.without_properties()
+        layout = self._plan_layout(rule, recorded, self._table.schema().names)
+        if layout is not None:
+            self._perform(PlannedOperation(INVALID, layout, (), layout.statements(self._table.identifier)))
 
     def apply(self, evolution: Evolution) -> tuple[tuple[RegisteredColumn, ...], tuple[str, ...]]:
         """Carry out an evolution without a stop; return the columns to register, and `metadata_columns`."""
@@ -305,8 +336,14 @@ class SchemaWriter:
     def _perform_by_spark(self, planned: PlannedOperation) -> None:
         for statement in planned.enable:
             self._table.spark.sql(statement)
+        name = None
+        match planned.operation:
+            case CreateTable():
+                name = "create"
+            case SetProperties():
+                name = LAYOUT
         for statement in planned.statements:
-            self._table.run(statement, "create" if isinstance(planned.operation, CreateTable) else None)
+            self._table.run(statement, name)
         if planned.backfill is not None:
             commit, statement = planned.backfill
             with commit_settings(self._table.spark, commit):

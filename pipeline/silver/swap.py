@@ -78,7 +78,7 @@ class DiscardedMisfits(MisfitLog):
 
 
 class BufferedRecords(Records):
-    """The records of a table that is written under another path: in memory, except for misfits."""
+    """The records of a table that is written under another path: in memory, but for misfits and comments."""
 
     tables: BufferedRegistry
     events: BufferedEvents
@@ -88,6 +88,7 @@ class BufferedRecords(Records):
         self.tables = BufferedRegistry(records.lake)
         self.events = BufferedEvents(records)
         self.misfits = DiscardedMisfits(records.lake) if discards_misfits else records.misfits
+        self.comments = records.comments
 
 
 def swap_in(

@@ -131,6 +131,10 @@ class SilverTable:
             refuse_lost_offset(self.table, self.name, self._txn)
         return self._writer.execute(self.plan(surveys, relations, registered, start, end_lsn))
 
+    def set_comments(self, registered: RegisteredTable) -> None:
+        """Give the table the comments of the source, unless it has them."""
+        self._writer.set_comments(registered)
+
     def apply_partial_copies(
         self,
         copies: Sequence[CompleteCopy],

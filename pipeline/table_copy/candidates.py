@@ -35,6 +35,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_copy.attempts import CopyAttempts
 from pipeline.table_copy.capture_state import CaptureState
 from pipeline.table_copy.catalog_watch import CatalogWatch
+from pipeline.table_copy.comment_watch import CommentWatch
 from pipeline.table_copy.publication_upkeep import PublicationUpkeep
 from pipeline.table_name import TableName
 
@@ -88,6 +89,7 @@ class CopyCandidates:
         self._connection: Connection | None = None
         self._upkeep = PublicationUpkeep(config, writer.bronze.lake, summary)
         self._catalog = CatalogWatch(config, writer.bronze, state)
+        self._comments = CommentWatch(config, writer.bronze.lake)
         self._new_tables = NewTables()
         self._republished: set[TableName] = set()  # an event is recorded for them
         self._failures: Mapping[TableName, str] = {}  # events are recorded for them
@@ -115,6 +117,7 @@ class CopyCandidates:
         self._upkeep.poll(self._connection)
         published = list_published(self._connection, config.source.publication)
         self._catalog.poll(self._connection, names & published.keys())  # before a copy of what changes begins
+        self._comments.poll(self._connection, published)
         polled_lsn = read_flush_lsn(self._connection)
         under_old_name = self._renew_names(published, polled_lsn)
         history = copies.read()

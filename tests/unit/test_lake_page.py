@@ -19,6 +19,7 @@ from pipeline.metadata.manifests import MANIFESTS
 from pipeline.metadata.misfits import MISFITS
 from pipeline.metadata.reconciliations import DIFFERENCES, RECONCILIATIONS
 from pipeline.metadata.registry import TABLES
+from pipeline.metadata.source_comments import COMMENTS
 from pipeline.metadata.status import STATUS
 from tests.support.paths import ROOT
 
@@ -39,6 +40,7 @@ SCHEMAS = {
     "_pgdelta/erasures": ERASURES,
     "_pgdelta/catalog": CATALOG,
     "_pgdelta/catalog_entries": CATALOG_ENTRIES,
+    "_pgdelta/comments": COMMENTS,
     "bronze/bases": BASES,
 }
 

@@ -28,7 +28,7 @@ SAFE = {
         *("table", "quoted(self.name)", "quoted(self.to)", "self.type.ddl"),
         *("self.ddl", "properties", "key", "value"),
         "self.type.value(literal(self.backfill))",
-        *("pairs", "literal(key)", "literal(value)"),
+        *("pairs", "literal(key)", "literal(value)", "columns", "quoted(name)", "literal(text)"),
     },
     "pipeline/silver/write.py": {
         *("self.table", "self.condition", "names", "FOLDED"),

@@ -31,4 +31,4 @@ def test_no_log_is_asked_before_it_is_time_to_try_again(monkeypatch: pytest.Monk
     assert asked == []
     applier._batch_at -= RETRY_SECONDS
     applier.retry_when_due()
-    assert asked == ["file:/nowhere/bronze/copies"]
+    assert asked == ["file:/nowhere/bronze/copies", "file:/nowhere/_pgdelta/comments"]

@@ -1,0 +1,89 @@
+"""Give silver tables the comments of the source also while none of their rows change.
+
+A table that is written gets its comments before its rows. The others are compared when `_pgdelta/comments`
+has changed, and once when a run starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from pipeline.apply.planner import Planner
+from pipeline.bronze.copy_states import CopyHistory
+from pipeline.config.config import Config
+from pipeline.delta.retry import is_conflict
+from pipeline.errors import report_error
+from pipeline.maintenance.write_gate import WriteGate
+from pipeline.metadata.registry import Records
+from pipeline.metadata.source_comments import Comments, changed_tables
+from pipeline.progress import ApplySummary
+from pipeline.silver.decision import STOPPED
+from pipeline.silver.table import SilverTable
+from pipeline.table_name import TableName
+
+
+class CommentUpkeep:
+    """Sets comments for one run of apply; `writer` returns the writer of a table."""
+
+    def __init__(
+        self,
+        config: Config,
+        records: Records,
+        planner: Planner,
+        gate: WriteGate,
+        writer: Callable[[TableName, CopyHistory], SilverTable],
+    ) -> None:
+        self._config = config
+        self._records = records
+        self._planner = planner
+        self._gate = gate
+        self._writer = writer
+        self._seen: Comments = {}
+        self._version = -1
+        self._due: set[TableName] = set()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether comments changed since the last call of `set_comments`, or some are not set yet."""
+        return bool(self._due) or self._has_changed
+
+    @property
+    def _has_changed(self) -> bool:
+        return self._records.comments.version() != self._version
+
+    def set_comments(self, summary: ApplySummary, busy: Collection[TableName]) -> None:
+        """Set the comments that changed, after a batch; those of busy tables follow with a later call.
+
+        Tables that wait, are held or failed get them before their next write.
+        """
+        if self._has_changed:
+            self._version = self._records.comments.version()
+            comments = self._records.comments.read()
+            self._due |= {*changed_tables(self._seen, comments)}
+            self._seen = comments
+        if not self._due:
+            return
+        waiting = set()
+        for name in sorted(self._due):
+            if name in busy:
+                waiting.add(name)
+                continue
+            plan, shown = self._planner.tables.get(name), summary.tables.get(name)
+            if plan is None or plan.step in STOPPED or (shown is not None and shown.failure):
+                continue
+            try:
+                self._set(name)
+            except Exception as error:
+                if is_conflict(error):
+                    waiting.add(name)
+                else:
+                    report_error(error)
+        self._due = waiting
+
+    def _set(self, name: TableName) -> None:
+        registered, rule = self._records.tables.read().get(name), self._config.rule_for(name)
+        if registered is None or rule is None or not rule.source_comments:
+            return
+        with self._gate.writing(str(name)):
+            self._planner.expected_versions.require(name)
+            self._writer(name, self._planner.bronze.copies.read()).set_comments(registered)

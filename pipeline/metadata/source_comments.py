@@ -1,0 +1,111 @@
+"""`_pgdelta/comments`: the comments on the source's tables and columns, as ingest read them last.
+
+One row for each comment, and for each one that was removed since it was recorded. Ingest replaces all rows
+when they change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from pipeline.delta.retry import retry_conflicts
+from pipeline.delta.sql import now
+from pipeline.delta.table import Lake
+from pipeline.table_name import TableName
+
+COMMENTS = (
+    "schema_name STRING, table_name STRING, relation_id BIGINT, attribute_number INT, column_name STRING, "
+    "comment STRING, recorded_at TIMESTAMP"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceComment:
+    """The comment on a table, if `attribute_number` is 0, or on a column; None is a removed one.
+
+    The number is None for a column of a table that was created again without the comment.
+    """
+
+    schema_name: str
+    table_name: str
+    relation_id: int
+    attribute_number: int | None
+    column_name: str | None
+    comment: str | None
+
+    @property
+    def name(self) -> TableName:
+        return TableName(self.schema_name, self.table_name)
+
+
+Comments = Mapping[TableName, Sequence[SourceComment]]
+
+
+class CommentTable:
+    """Reads and writes `_pgdelta/comments`; threads may share it."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._table = lake.table("_pgdelta", "comments")
+        self._lock = threading.Lock()
+        self._found: dict[TableName, list[SourceComment]] = {}
+        self._version = -1
+
+    def version(self) -> int:
+        """Return the table's version, -1 if there is no comment and never was."""
+        return self._table.version()
+
+    def read(self) -> Comments:
+        """Return the comments by table; rows are read only if the table has another version than before."""
+        with self._lock:
+            version = self._table.version()
+            if version != self._version:
+                self._found = {}
+                columns = list(SourceComment.__slots__)
+                for row in self._table.rows(columns).to_pylist() if version >= 0 else ():
+                    comment = SourceComment(**row)
+                    self._found.setdefault(comment.name, []).append(comment)
+                self._version = version
+            return self._found
+
+    def replace(self, comments: Iterable[SourceComment]) -> None:
+        """Record these comments in place of all others."""
+        recorded_at = now()
+        rows = [asdict(each) | {"recorded_at": recorded_at} for each in comments]
+        retry_conflicts(lambda: self._table.overwrite_rows(rows, COMMENTS))  # apply maintains the table
+
+
+def comments_after(
+    before: Comments, found: Iterable[SourceComment], polled: Mapping[TableName, int]
+) -> list[SourceComment]:
+    """Return what is recorded after a poll of tables, given with their OIDs, that found comments.
+
+    A comment that is gone stays as a removed one, and the comments of tables that were not polled stay.
+    """
+    comments = sorted(found, key=lambda each: (each.name, each.attribute_number or 0))
+    numbers = {(each.relation_id, each.attribute_number) for each in comments}
+    columns = {(each.name, each.column_name) for each in comments}
+    names = {relation_id: name for name, relation_id in polled.items()}
+    kept = []
+    for each in (each for rows in before.values() for each in rows):
+        name = names.get(each.relation_id)
+        if name is not None:  # the same table, maybe renamed
+            if each.attribute_number is None:
+                is_gone = (name, each.column_name) not in columns
+            else:
+                is_gone = (each.relation_id, each.attribute_number) not in numbers
+            if is_gone:
+                kept.append(replace(each, schema_name=name[0], table_name=name[1], comment=None))
+        elif each.name not in polled:
+            kept.append(each)
+        elif (each.name, each.column_name) not in columns:  # another table has the name
+            number = 0 if each.column_name is None else None
+            relation_id = polled[each.name]
+            kept.append(replace(each, relation_id=relation_id, attribute_number=number, comment=None))
+    return comments + kept
+
+
+def changed_tables(before: Comments, now: Comments) -> Collection[TableName]:
+    """Return the tables whose comments differ."""
+    return [name for name, comments in now.items() if comments != before.get(name)]
