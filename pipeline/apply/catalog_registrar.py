@@ -2,8 +2,8 @@
 
 What has to change follows from the configuration, the registered tables and `_pgdelta/catalog_entries`, so a
 batch that creates no table calls no catalog. A thread of its own makes the changes: a catalog that is slow or
-fails delays no table. Spark is started for a change, but not to compare entries that are recorded: they are
-compared once in a run that has Spark anyway.
+fails delays no table. Spark is started for a change, but not to compare entries that are recorded: that is
+done in a run that has Spark anyway, at the start of a continuous one, and once an hour by scheduled ones.
 
 An entry is created, replaced or dropped only if it is pgdelta's: recorded as such, and pointing to the path
 that is recorded.
@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import ParamSpec, TypeVar
 
 from pipeline.apply.applier import Applier
 from pipeline.config.config import Config
 from pipeline.delta.spark.metastore import Metastore, MetastoreEntry, describe_failure
 from pipeline.delta.sql import now
-from pipeline.errors import report_error
+from pipeline.errors import LakeError, report_error
 from pipeline.metadata.catalog_entries import (
     DONE_STATES,
     FAILED,
@@ -42,13 +43,16 @@ from pipeline.table_name import TableName
 
 FIRST_PAUSE = 10.0  # seconds until the second attempt; each later pause is twice as long
 MOST_PAUSE = 300.0
-OTHER_RUNS = timedelta(hours=1)
-"""How long a failure of an earlier run does not start Spark in a run that does not need it."""
-WAIT_SECONDS = 60.0  # for the changes at the end of a run
+COMPARED_EVERY = timedelta(hours=1)
+"""How long scheduled runs rely on recorded entries, and start no Spark only because others have failed."""
+WAIT_SECONDS = 60.0  # at the end of a run, for each call of the catalog
 _STOP_SECONDS = 5.0  # the same after a signal
 _MOST_FAILURES = 3  # in a row, after which the catalog is not called again for a while
 _NOT_TRIED = "The catalog of Spark failed for other tables. Check the metastore and Spark's settings for it."
 _WHOLE = TableName("_pgdelta", "catalog_entries")  # the name of events about the catalog as a whole
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,11 @@ class Target:
     def is_done(self, entry: CatalogEntry | None, time_now: datetime | None) -> bool:
         """Return whether nothing has to be done for a recorded entry, without comparing it.
 
-        With a time, an entry that failed less than `OTHER_RUNS` ago counts as done.
+        With a time, an entry that failed less than `COMPARED_EVERY` ago counts as done.
         """
         if entry is None or not self.is_entry(entry):
             return False
-        is_recent = time_now is not None and time_now - entry.recorded_at < OTHER_RUNS
+        is_recent = time_now is not None and time_now - entry.recorded_at < COMPARED_EVERY
         return entry.state in DONE_STATES or (entry.sentence is not None and is_recent)
 
     def is_entry(self, entry: CatalogEntry | None) -> bool:
@@ -114,14 +118,25 @@ def plan_changes(
     return Changes(tuple(obsolete), due)
 
 
+def _failures(entries: Mapping[TableName, CatalogEntry]) -> dict[str, list[TableName]]:
+    """Return why tables are not registered, each reason with its tables."""
+    failures: dict[str, list[TableName]] = {}
+    for name, entry in entries.items():
+        if entry.sentence is not None:
+            failures.setdefault(entry.sentence, []).append(name)
+    return failures
+
+
 class CatalogRegistrar:
     """Keeps the catalog in line with the silver tables of one applier; only one thread works at a time."""
 
-    def __init__(self, config: Config, applier: Applier, metastore: Metastore | None = None) -> None:
+    def __init__(self, config: Config, applier: Applier, *, compares_at_start: bool = False) -> None:
+        """Compare recorded entries with the catalog at the start, or if that was not done for a while."""
         self._config = config
+        self._compares_at_start = compares_at_start
         self._applier = applier
         self._lake = applier.lake
-        self._metastore = metastore or Metastore(applier.lake.sessions.new())
+        self._metastore = Metastore(applier.lake.sessions.new())
         self._entries = CatalogEntries(applier.lake)
         self._progress = applier.summary.catalog
         self._lock = threading.Lock()
@@ -132,6 +147,8 @@ class CatalogRegistrar:
         self._has_failed = False  # at the last attempt
         self._pause = 0.0
         self._retry_at = 0.0  # monotonic
+        self._is_over = False  # the run does not wait any longer
+        self._answered_at = 0.0  # monotonic; the beginning of the attempt, or the last answer
 
     def update(self) -> None:
         """Begin what is due, in the background; calls no catalog if nothing has changed."""
@@ -147,6 +164,7 @@ class CatalogRegistrar:
                 self._end_attempt({}, {report_error(error): []})
                 return
             if is_due:
+                self._answered_at = time.monotonic()
                 # A call that never returns must not keep the process alive.
                 self._thread = threading.Thread(
                     target=self._attempt, args=(paths,), name="catalog", daemon=True
@@ -154,16 +172,20 @@ class CatalogRegistrar:
                 self._thread.start()
 
     def finish(self, stop: threading.Event) -> None:
-        """Wait for what is due, for a limited time; the next run continues with the rest."""
-        self.update()
-        end = time.monotonic() + WAIT_SECONDS
+        """Wait for what is due, as long as the catalog answers; the next run continues with the rest."""
+        if not stop.is_set():
+            self.update()
+        stopped_at: float | None = None
         while (thread := self._thread) is not None and thread.is_alive():
             if stop.is_set():
-                end = min(end, time.monotonic() + _STOP_SECONDS)
-            if time.monotonic() >= end:
+                stopped_at = stopped_at or time.monotonic()
+                self._is_over = time.monotonic() >= stopped_at + _STOP_SECONDS
+            elif time.monotonic() >= self._answered_at + WAIT_SECONDS:
                 self._record_failures(
                     {f"Spark's catalog has not answered for {WAIT_SECONDS:g} s. Check the metastore.": []}
                 )
+                self._is_over = True
+            if self._is_over:
                 return
             thread.join(0.05)
             if not thread.is_alive() and not stop.is_set():
@@ -194,7 +216,7 @@ class CatalogRegistrar:
         is_attempted = paths == self._attempted
         if is_attempted and time.monotonic() < self._retry_at:
             return False
-        if self._has_failed or (self._lake.sessions.started is not None and not self._is_compared):
+        if self._has_failed or (self._lake.sessions.started is not None and self._must_compare()):
             return True
         if is_attempted:
             return False
@@ -205,7 +227,16 @@ class CatalogRegistrar:
         )
         if not is_due:
             self._attempted = paths
+            self._progress.failures = _failures(recorded)
         return is_due
+
+    def _must_compare(self) -> bool:
+        """Return whether recorded entries have to be compared with the catalog once Spark runs."""
+        if self._is_compared:
+            return False
+        limit = now() - COMPARED_EVERY
+        entries = (self._recorded or {}).values()
+        return self._compares_at_start or any(e.sentence or e.recorded_at <= limit for e in entries)
 
     def _attempt(self, paths: Mapping[TableName, str]) -> None:
         """Change the catalog for some silver tables, and record what became of each."""
@@ -213,18 +244,17 @@ class CatalogRegistrar:
         try:
             wanted = targets(self._config, self._existing(paths), recorded)
             work = plan_changes(wanted, recorded, compares=not self._is_compared)
-            self._metastore.check()
+            self._call(self._metastore.check)
             found = self._find(work.names)
         except Exception as error:
-            report_error(error)
-            sentence = describe_failure(error)
+            sentence = report_error(error)
             self._try_record(recorded | self._failed(paths, sentence))
             self._end_attempt(paths, {sentence: []})
             return
         try:
             failures = self._change(work, found)
             self._is_compared = True
-        except Exception as error:  # of the lake
+        except Exception as error:
             failures = {report_error(error): []}
         self._end_attempt(paths, failures)
 
@@ -247,6 +277,18 @@ class CatalogRegistrar:
             if name in shown or self._is_compared or self._lake.table_at(path).exists()
         }
 
+    def _call(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Call the catalog, and record when it answered; raise LakeError if it fails or the run is over."""
+        try:
+            result = call(*arguments, **options)
+        except Exception as error:
+            report_error(error)
+            raise LakeError(describe_failure(error)) from error
+        self._answered_at = time.monotonic()
+        if self._is_over:
+            raise LakeError("The run is over. The next one continues.")
+        return result
+
     def _find(self, names: Iterable[CatalogName]) -> dict[CatalogName, MetastoreEntry]:
         by_schema: dict[str, set[str]] = {}
         for name in names:
@@ -254,7 +296,7 @@ class CatalogRegistrar:
         return {
             CatalogName(schema, table): entry
             for schema, tables in by_schema.items()
-            for table, entry in self._metastore.entries(schema, tables).items()
+            for table, entry in self._call(self._metastore.entries, schema, tables).items()
         }
 
     def _change(self, work: Changes, found: dict[CatalogName, MetastoreEntry]) -> dict[str, list[TableName]]:
@@ -263,7 +305,7 @@ class CatalogRegistrar:
         for entry in work.obsolete:
             there = found.get(entry.catalog_name)
             if there is not None and entry.state in OWN_STATES and self._may_drop(entry, there):
-                self._metastore.drop_table(*entry.catalog_name)
+                self._call(self._metastore.drop_table, *entry.catalog_name)
                 self._progress.removed += 1
                 del found[entry.catalog_name]
             del after[entry.name]
@@ -285,11 +327,7 @@ class CatalogRegistrar:
         self._record(after)  # a run that ends before an entry is recorded as registered finds it as its own
         self._create(creates, work.due, after)
         self._record(after)
-        failures: dict[str, list[TableName]] = {}
-        for source, entry in after.items():
-            if entry.sentence is not None:
-                failures.setdefault(entry.sentence, []).append(source)
-        return failures
+        return _failures(after)
 
     def _may_drop(self, entry: CatalogEntry, there: MetastoreEntry) -> bool:
         """Return whether an entry is that of this lake: a copy of a lake has the records of the other one."""
@@ -311,17 +349,16 @@ class CatalogRegistrar:
             schema, table = target.catalog_name
             try:
                 if schema not in created:
-                    self._metastore.create_schema(schema)
+                    self._call(self._metastore.create_schema, schema)
                     created.add(schema)
-                self._metastore.create_table(schema, table, target.path)
+                self._call(self._metastore.create_table, schema, table, target.path)
                 after[source] = target.entry(source, REGISTERED)
                 self._progress.registered += 1
                 failures = 0
             except Exception as error:
-                report_error(error)
                 failures += 1
                 # It may have been created nevertheless.
-                after[source] = target.entry(source, PENDING, describe_failure(error))
+                after[source] = target.entry(source, PENDING, report_error(error))
                 if failures == _MOST_FAILURES:
                     break
         for source in sources:
@@ -331,12 +368,12 @@ class CatalogRegistrar:
     def _record(self, after: dict[TableName, CatalogEntry]) -> None:
         """Record entries if they differ from those that are recorded, apart from their times."""
         before = self._recorded or {}
-        limit = now() - OTHER_RUNS
+        limit = now() - COMPARED_EVERY
         kept = {
             name: before[name] if name in before and before[name].is_same(entry, limit) else entry
             for name, entry in after.items()
         }
-        if kept != before:
+        if kept != before and not self._is_over:
             self._entries.replace(kept.values())
         self._recorded = kept
 
@@ -347,6 +384,8 @@ class CatalogRegistrar:
             report_error(error)
 
     def _end_attempt(self, paths: Mapping[TableName, str], failures: Mapping[str, list[TableName]]) -> None:
+        if self._is_over:
+            return
         self._attempted, self._has_failed = paths, bool(failures)
         self._pause = min(max(2 * self._pause, FIRST_PAUSE), MOST_PAUSE) if failures else 0.0
         self._retry_at = time.monotonic() + self._pause

@@ -53,7 +53,7 @@ def run_apply(
             progress(summary)
 
     applier = Applier(spark, config, report)
-    registrar = CatalogRegistrar(config, applier)
+    registrar = CatalogRegistrar(config, applier, compares_at_start=trigger == "continuous")
     if trigger == "available-now" and not applier.bronze.changes.exists():
         return applier.summary
     status = StatusWriter(applier, config) if records_status else None

@@ -65,9 +65,8 @@ class CatalogEntry:
         return CatalogName(self.catalog_schema, self.catalog_table)
 
     def is_same(self, other: CatalogEntry, oldest: datetime) -> bool:
-        """Return whether a later entry says the same, and this one, if it failed, was recorded lately."""
-        is_lasting = self.sentence is None or self.recorded_at >= oldest
-        return is_lasting and self == replace(other, recorded_at=self.recorded_at)
+        """Return whether a later entry says the same, and this one was recorded lately."""
+        return self.recorded_at > oldest and self == replace(other, recorded_at=self.recorded_at)
 
     @property
     def name(self) -> TableName:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from pipeline.apply.applier import Applier
+from pipeline.apply.catalog_registrar import CatalogRegistrar
 from pipeline.apply.expected_versions import ManifestEntries
 from pipeline.apply.status_writer import StatusWriter
 from pipeline.config.config import Config
@@ -44,6 +45,7 @@ def apply_tables(
         with lock_apply(applier.lake):
             applier.apply_pending()
             StatusWriter(applier, config).write(always=True)
+            CatalogRegistrar(config, applier).finish(threading.Event())
     return applier.summary
 
 

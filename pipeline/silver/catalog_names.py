@@ -50,21 +50,25 @@ def _candidates(rule: Catalog, schema: str, pipeline: str, name: TableName) -> I
     values = {"pipeline": pipeline, "schema": name.schema, "table": name.table}
     rendered_schema, table = _render(schema, values), _render(rule.table, values)
     in_schema = rendered_schema.lower() if _HOLDABLE.fullmatch(rendered_schema) else None
-    in_schema = in_schema or _escape(rendered_schema, rendered_schema, _HASH_LENGTHS[0])
+    in_schema = in_schema or _escape(rendered_schema, _digits(rendered_schema)[: _HASH_LENGTHS[0]])
     if _HOLDABLE.fullmatch(table):
         yield CatalogName(in_schema, table.lower())
+    digits = _digits(f"{name.schema}\0{name.table}")
     for length in _HASH_LENGTHS:
-        yield CatalogName(in_schema, _escape(table, f"{name.schema}\0{name.table}", length))
+        yield CatalogName(in_schema, _escape(table, digits[:length]))
 
 
 def _render(template: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
-def _escape(text: str, hashed: str, length: int) -> str:
-    digits = sha256(hashed.encode("utf-8", "surrogatepass")).hexdigest()[:length]
-    kept = re.sub("[^a-z0-9_]", "_", text.translate(_LOWER))[: LONGEST - length - 1]
-    return f"{kept}_{digits}"
+def _digits(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _escape(text: str, digits: str) -> str:
+    kept = re.sub("[^a-z0-9_]", "_", text.translate(_LOWER))
+    return f"{kept[: LONGEST - len(digits) - 1]}_{digits}"
 
 
 _LOWER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -36,6 +37,7 @@ CALLS = ("check", "entries", "create_schema", "create_table", "drop_table")
 def shop(make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
     """Give a pipeline with two tables in silver, whose configuration has a catalog from now on."""
     monkeypatch.setattr(Metastore, "check", lambda self: None)
+    monkeypatch.setattr(catalog_registrar, "COMPARED_EVERY", timedelta(0))
     pipeline = make_pipeline(copy="initial", create_publication="configured")
     pipeline.run(TABLE.format("a"), FILL.format("a", 1, 5), TABLE.format("b"), FILL.format("b", 1, 3))
     schema = f"{pipeline.database.name}_{{schema}}"
@@ -158,6 +160,26 @@ def test_a_batch_without_new_tables_calls_no_catalog(shop: Pipeline, monkeypatch
         # the entries are compared once in a run
         assert called == ["check", "entries"]
     applier.close()
+
+
+def test_scheduled_runs_compare_entries_once_an_hour(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.catch_up()
+    monkeypatch.setattr(catalog_registrar, "COMPARED_EVERY", timedelta(hours=1))
+    called: list[str] = []
+    for name in CALLS:
+        monkeypatch.setattr(Metastore, name, recording(called, name, getattr(Metastore, name)))
+    shop.run("INSERT INTO a VALUES (100, 'x')")
+    shop.catch_up()
+    assert called == []
+    shop.spark.sql(f"DROP TABLE {schema_of(shop)}.a")
+    stop = threading.Event()
+    running = threading.Thread(target=lambda: shop.apply(trigger="continuous", stop=stop))
+    running.start()
+    try:
+        wait_until(lambda: names_in(shop) == ["a", "b"])
+    finally:
+        stop.set()
+        running.join()
 
 
 def test_renamed_dropped_and_archived_tables_follow(shop: Pipeline) -> None:
