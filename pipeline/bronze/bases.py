@@ -41,15 +41,19 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class BaseHistory:
-    """The newest base of each table, and when a run recorded bases last."""
+    """The newest base of each table, and when a run recorded bases last.
+
+    Up to `messages_lsn` logical messages were removed.
+    """
 
     tables: Mapping[TableName, Base]
     recorded_at: datetime | None = None
+    messages_lsn: LSN = INVALID
 
     @property
     def lsn(self) -> LSN:
-        """The LSN after which bronze has every change of every table, INVALID if it never was compacted."""
-        return LSN(max((base.lsn for base in self.tables.values()), default=INVALID))
+        """The LSN after which bronze has every change and message, INVALID if it never was compacted."""
+        return LSN(max(self.messages_lsn, *(base.lsn for base in self.tables.values()), INVALID))
 
     def lsn_of(self, name: TableName) -> LSN:
         """Return the LSN of a table's base, INVALID if it has none."""
@@ -76,21 +80,27 @@ class Bases:
         if version != self._version:
             rows = self.table.rows().to_pylist() if version >= 0 else []
             rows.sort(key=lambda row: (row["lsn"], row["recorded_at"]))
-            found = {}
+            found, messages_lsn = {}, INVALID
             for row in rows:
-                if row["table_name"] is None:  # a run that found nothing to remove
+                if row["table_name"] is None:
+                    messages_lsn = max(messages_lsn, LSN(row["lsn"] if row["removed_rows"] else INVALID))
                     continue
                 name = TableName(row["schema_name"], row["table_name"])
                 counts = row["copied_rows"], row["removed_rows"]
                 found[name] = Base(name, LSN(row["lsn"]), row["copy_id"], *counts)
             times = [row["recorded_at"] for row in rows]
-            self._history, self._version = BaseHistory(found, max(times, default=None)), version
+            history = BaseHistory(found, max(times, default=None), messages_lsn)
+            self._history, self._version = history, version
         return self._history
 
-    def record(self, lsn: LSN, bases: Sequence[Base]) -> None:
-        """Append the bases of a run in one commit; without any, that the run found nothing up to an LSN."""
+    def record(self, lsn: LSN, bases: Sequence[Base], messages: int = 0) -> None:
+        """Append the bases of a run in one commit, and how many messages it removes up to an LSN.
+
+        A run that removes no change or message is recorded too.
+        """
         self.table.ensure(BASES)
         recorded_at = now()
+        has_no_table = bool(messages) or not bases
         rows = [
             {
                 "schema_name": base.name.schema if base else None,
@@ -98,9 +108,9 @@ class Bases:
                 "lsn": int(base.lsn if base else lsn),
                 "copy_id": base.copy_id if base else None,
                 "copied_rows": base.copied_rows if base else None,
-                "removed_rows": base.removed_rows if base else 0,
+                "removed_rows": base.removed_rows if base else messages,
                 "recorded_at": recorded_at,
             }
-            for base in bases or (None,)
+            for base in (*bases, *([None] if has_no_table else []))
         ]
         self.table.append_rows(rows, BASES)

@@ -41,6 +41,7 @@ from pipeline.config.scalars import (
 from pipeline.config.tables import (
     FILE_SECTION,
     NO_LIMITS,
+    PIPELINE_RETENTION,
     DetachedTables,
     DroppedColumns,
     Guards,
@@ -468,3 +469,15 @@ class Config:
     def rule_for(self, name: TableName) -> TableRule | None:
         """Return the first rule that matches, or None: the table has no silver table."""
         return next((rule for rule in self.tables if rule.matches(name)), None)
+
+    def retention_of(self, name: TableName) -> int | None:
+        """Return how many seconds bronze keeps every change of a table, None for ever."""
+        rule = self.rule_for(name)
+        written = PIPELINE_RETENTION if rule is None else rule.retention
+        return self.bronze.retention if written == PIPELINE_RETENTION else written
+
+    @property
+    def shortest_retention(self) -> int | None:
+        """The shortest time in seconds that bronze keeps changes of some tables, None if all for ever."""
+        found = (self.bronze.retention, *(rule.retention for rule in self.tables))
+        return min((each for each in found if each), default=None)

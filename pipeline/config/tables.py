@@ -12,7 +12,18 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from pipeline.config.scalars import Flag, Internal, Limit, Mask, Name, Seconds, SilverType, Text, Word
+from pipeline.config.scalars import (
+    Flag,
+    Internal,
+    Limit,
+    Mask,
+    Name,
+    Retention,
+    Seconds,
+    SilverType,
+    Text,
+    Word,
+)
 from pipeline.table_name import TableGlob, TableName
 
 FILE_SECTION = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -53,6 +64,8 @@ class Guards:
 
 
 NO_LIMITS = Guards()
+PIPELINE_RETENTION = 0
+"""The retention of a rule that leaves it to `bronze.retention`; no file can contain it."""
 
 
 TABLE_PLACEHOLDER = "{table}"
@@ -242,6 +255,14 @@ class TableRule:
             json_schema_extra={"x-default": "`silver.min_interval`"},
         ),
     ] = 0
+    retention: Annotated[
+        Retention,
+        Field(
+            description="How long bronze keeps every change of these tables, such as `30d`.",
+            examples=["30d", "forever"],
+            json_schema_extra={"x-default": "`bronze.retention`"},
+        ),
+    ] = PIPELINE_RETENTION
     guards: Annotated[
         Guards,
         Field(

@@ -26,6 +26,7 @@ from pipeline.maintenance.key_columns import KeyColumns
 from pipeline.maintenance.lake_tables import own_tables, silver_tables
 from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
 from pipeline.operate.retention import Compaction, compact_bronze
+from pipeline.operate.retention_plan import Retentions
 from pipeline.table_name import TableName
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
@@ -131,9 +132,10 @@ def run_maintenance(
             "Run pgdelta maintain --spark, without --dry-run."
         )
     compaction, failure = Compaction(), None
-    if not globs and config.bronze.retention is not None and not stop.is_set():
+    if not globs and config.shortest_retention is not None and not stop.is_set():
+        retentions = Retentions(config.retention_of, config.bronze.retention, config.shortest_retention)
         try:
-            compaction = _compact(config, lake, config.bronze.retention, clock(), dry_run=dry_run)
+            compaction = _compact(config, lake, retentions, clock(), dry_run=dry_run)
         except Exception as error:
             failure = report_error(error)
     keys = KeyColumns(lake)
@@ -161,7 +163,7 @@ def run_maintenance(
     return MaintenanceSummary(config.pipeline, tuple(done), dry_run, compaction, failure)
 
 
-def _compact(config: Config, lake: Lake, retention: int, now: float, *, dry_run: bool) -> Compaction:
+def _compact(config: Config, lake: Lake, retentions: Retentions, now: float, *, dry_run: bool) -> Compaction:
     bronze = Bronze(lake, config.pipeline)
     if not bronze.changes.exists() or bronze.captured_offset() is None:
         return Compaction()
@@ -170,4 +172,4 @@ def _compact(config: Config, lake: Lake, retention: int, now: float, *, dry_run:
         rule = config.rule_for(name)
         return rule is not None and rule.keeps_past
 
-    return compact_bronze(bronze, retention, from_seconds(now), dry_run=dry_run, keeps_past=keeps_past)
+    return compact_bronze(bronze, retentions, from_seconds(now), dry_run=dry_run, keeps_past=keeps_past)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,15 @@ from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import Records
-from pipeline.operate.retention_plan import LakeRecords, RetentionPlan, is_due, last_expired, plan_retention
+from pipeline.operate.retention_plan import (
+    LakeRecords,
+    RetentionPlan,
+    Retentions,
+    is_due,
+    is_in_run,
+    last_expired,
+    plan_retention,
+)
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.base_rows import LOADED_COLUMNS, BaseCounts, BaseInput, BaseRows, NotCompacted
 from pipeline.table_name import TableName
@@ -98,27 +107,28 @@ class _Chosen:
 
 def compact_bronze(
     bronze: Bronze,
-    retention: int,
+    retentions: Retentions,
     now: datetime,
     *,
     dry_run: bool = False,
     keeps_past: Callable[[TableName], bool] = lambda name: False,
 ) -> Compaction:
-    """Compact the changes older than `retention`, in seconds, unless a run did so recently.
+    """Compact the changes that are older than their retention, unless a run did so recently.
 
     Tables for which `keeps_past` is true keep all their changes: silver is built from every one of them.
     With `dry_run` nothing is written to the lake's tables. Raises LakeError if the lake is not on a file
     system of this machine, or a forget has not ended.
     """
-    age = timedelta(seconds=retention)
-    if not is_due(age, bronze.bases.read().recorded_at, now):
+    last = bronze.bases.read().recorded_at
+    if not is_due(timedelta(seconds=retentions.shortest), last, now):
         return Compaction()
-    return retry_conflicts(lambda: _compact(bronze, age, now, keeps_past, dry_run=dry_run))
+    return retry_conflicts(lambda: _compact(bronze, retentions, last, now, keeps_past, dry_run=dry_run))
 
 
 def _compact(
     bronze: Bronze,
-    retention: timedelta,
+    retentions: Retentions,
+    last: datetime | None,
     now: datetime,
     keeps_past: Callable[[TableName], bool],
     *,
@@ -129,7 +139,7 @@ def _compact(
             f"bronze.retention needs a lake on a file system of this machine, and {bronze.lake.root} is on "
             "other storage. Set bronze.retention to forever."
         )
-    plan = _plan(bronze, retention, now, keeps_past)
+    plan = _plan(bronze, retentions, last, now, keeps_past)
     if plan is None:
         return Compaction()
     if any(Path(bronze.lake.local_root, "_pgdelta", "forget").glob("*")):
@@ -149,7 +159,7 @@ def _compact(
             if dry_run:
                 return found
             with crash_step(RetentionStep.RECORD_BASES):
-                bronze.bases.record(plan.end_lsn, _bases(chosen))
+                bronze.bases.record(plan.messages_lsn, _bases(chosen), found.removed_messages)
             if not changed:
                 return found
             with crash_step(RetentionStep.RECORD_COPIES):
@@ -160,13 +170,24 @@ def _compact(
 
 
 def _plan(
-    bronze: Bronze, retention: timedelta, now: datetime, keeps_past: Callable[[TableName], bool]
+    bronze: Bronze,
+    retentions: Retentions,
+    last: datetime | None,
+    now: datetime,
+    keeps_past: Callable[[TableName], bool],
 ) -> RetentionPlan | None:
-    """Return what to compact, None if silver showed nothing a retention ago."""
+    """Return what to compact, None if silver showed nothing the shortest retention ago."""
     manifests = Manifests(bronze.lake)
-    end_lsn = last_expired(manifests.written(), retention, now)
+    written = list(manifests.written())
+
+    @cache
+    def end_lsn(seconds: int | None) -> LSN:
+        if seconds is None or not is_in_run(timedelta(seconds=seconds), last, now):
+            return INVALID
+        return last_expired(written, timedelta(seconds=seconds), now)
+
     manifest = manifests.last()
-    if manifest is None or end_lsn == INVALID:
+    if manifest is None or last_expired(written, timedelta(seconds=retentions.shortest), now) == INVALID:
         return None
     relations = bronze.source_relations().values()
     records = LakeRecords(
@@ -177,11 +198,11 @@ def _plan(
         {name: base.lsn for name, base in bronze.bases.read().tables.items()},
         {relation.name for relation in relations if keeps_past(relation.name)},
     )
-    return plan_retention(end_lsn, records)
+    return plan_retention(lambda name: end_lsn(retentions.of(name)), records, end_lsn(retentions.messages))
 
 
 def _choose(bronze: Bronze, plan: RetentionPlan, snapshot: Snapshot, rows: BaseRows) -> _Chosen:
-    chosen = _Chosen(list(snapshot.files.values()), kept=dict(plan.kept or {}))
+    chosen = _Chosen(list(snapshot.files.values()), kept=dict(plan.kept))
     tables = {table.name: table for table in plan.tables}
     assert bronze.changes.local_path is not None
     for number, add in enumerate(chosen.adds):
@@ -189,7 +210,7 @@ def _choose(bronze: Bronze, plan: RetentionPlan, snapshot: Snapshot, rows: BaseR
             continue
         place = 0
         for found in read_changes(data_path(bronze.changes.local_path, add["path"]), _READ):
-            _load(found, number, place, tables, plan.end_lsn, rows, chosen)
+            _load(found, number, place, tables, plan, rows, chosen)
             place += found.num_rows
     for table in plan.tables:
         try:
@@ -207,18 +228,19 @@ def _load(
     number: int,
     first: int,
     tables: Mapping[TableName, BaseInput],
-    end_lsn: LSN,
+    plan: RetentionPlan,
     rows: BaseRows,
     chosen: _Chosen,
 ) -> None:
-    """Load what a row group has of the tables up to an LSN, and record the messages that go."""
+    """Load what a row group has of the tables up to the plan's LSN, and record the messages that go."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     places = pa.array(range(first, first + found.num_rows), pa.int64())
-    is_old = pc.less_equal(found.column("end_lsn"), int(end_lsn))
+    is_old = pc.less_equal(found.column("end_lsn"), int(plan.end_lsn))
     is_copied, is_message = (pc.equal(found.column("op"), op) for op in ("R", "M"))
-    if messages := places.filter(pc.and_(is_message, is_old).combine_chunks()).to_pylist():
+    goes = pc.and_(is_message, pc.less_equal(found.column("end_lsn"), int(plan.messages_lsn)))
+    if messages := places.filter(goes.combine_chunks()).to_pylist():
         chosen.messages.setdefault(number, []).extend(messages)
     names = zip(*(found.column(n).to_pylist() for n in ("schema_name", "table_name")), strict=True)
     numbers = pa.array([_number(tables, schema, table) for schema, table in names], pa.int32())

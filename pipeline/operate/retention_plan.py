@@ -5,9 +5,9 @@ Bronze keeps what is younger than the retention, and what a silver table, a copy
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 
 from pipeline.bronze.copy_states import DROPPED, CopyHistory
 from pipeline.bronze.relations import SourceRelation
@@ -16,6 +16,7 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.base_rows import BaseInput
 from pipeline.table_name import TableName
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _RUNS = 10  # within a retention: each run reads all that is left of the older changes
 
 
@@ -23,12 +24,29 @@ _RUNS = 10  # within a retention: each run reads all that is left of the older c
 class RetentionPlan:
     """What to compact: the tables, and for each other one the reason why it keeps all its changes.
 
-    Logical messages go up to `end_lsn`.
+    Logical messages go up to `messages_lsn`.
     """
 
-    end_lsn: LSN
+    messages_lsn: LSN = INVALID
     tables: tuple[BaseInput, ...] = ()
-    kept: Mapping[TableName, str] | None = None
+    kept: Mapping[TableName, str] = field(default_factory=dict)
+
+    @property
+    def end_lsn(self) -> LSN:
+        """The LSN beyond which nothing is compacted."""
+        return LSN(max(self.messages_lsn, *(table.end_lsn for table in self.tables), INVALID))
+
+
+@dataclass(frozen=True, slots=True)
+class Retentions:
+    """How long what bronze has is kept, in seconds, None for ever.
+
+    `of` is for the changes of a table, `messages` for logical messages; no table has less than `shortest`.
+    """
+
+    of: Callable[[TableName], int | None]
+    messages: int | None
+    shortest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +66,17 @@ def is_due(retention: timedelta, last: datetime | None, now: datetime) -> bool:
     return last is None or now - last >= retention / _RUNS
 
 
+def is_in_run(retention: timedelta, last: datetime | None, now: datetime) -> bool:
+    """Return whether tables of a retention are compacted by a run that a shorter one makes due.
+
+    Time is divided into tenths of the retention: they are if one has ended since the last run.
+    """
+    if last is None:
+        return True
+    tenth = retention / _RUNS
+    return (now - _EPOCH) // tenth > (last - _EPOCH) // tenth
+
+
 def last_expired(manifests: Iterable[tuple[LSN, datetime]], retention: timedelta, now: datetime) -> LSN:
     """Return the LSN up to which silver was complete a retention ago, INVALID if that is not known.
 
@@ -56,22 +85,32 @@ def last_expired(manifests: Iterable[tuple[LSN, datetime]], retention: timedelta
     return LSN(max((lsn for lsn, written_at in manifests if written_at <= now - retention), default=INVALID))
 
 
-def plan_retention(end_lsn: LSN, records: LakeRecords) -> RetentionPlan:
-    """Return the tables to compact up to an LSN, or up to what silver has of them if that is less."""
+def plan_retention(
+    end_lsn_of: Callable[[TableName], LSN], records: LakeRecords, messages_lsn: LSN = INVALID
+) -> RetentionPlan:
+    """Return the tables to compact up to their LSN, or up to what silver has of them if that is less.
+
+    A table whose LSN is INVALID is not compacted now.
+    """
     relations = list(records.relations)
     names: dict[int, set[TableName]] = {}
+    first_lsns: dict[TableName, LSN] = {}
     for relation in relations:
         names.setdefault(relation.oid, set()).add(relation.name)
+        first_lsns[relation.name] = LSN(min(relation.lsn, first_lsns.get(relation.name, relation.lsn)))
     renamed = {name for found in names.values() if len(found) > 1 for name in found}
     tables: list[BaseInput] = []
     kept: dict[TableName, str] = {}
-    for name in sorted({relation.name for relation in relations if relation.lsn <= end_lsn}):
+    for name, first_lsn in sorted(first_lsns.items()):
+        end_lsn = end_lsn_of(name)
+        if end_lsn == INVALID or first_lsn > end_lsn:
+            continue
         found = _plan_table(len(tables), name, end_lsn, records, is_renamed=name in renamed)
         if isinstance(found, str):
             kept[name] = found
         elif found.end_lsn >= records.bases.get(name, INVALID):
             tables.append(found)
-    return RetentionPlan(end_lsn, tuple(tables), kept)
+    return RetentionPlan(messages_lsn, tuple(tables), kept)
 
 
 def _plan_table(

@@ -13,6 +13,7 @@ import pytest
 from pipeline.bronze.log import Bronze
 from pipeline.bronze.merge import changes_layout
 from pipeline.config.jobs import BronzeLog
+from pipeline.config.tables import TableRule
 from pipeline.crash_steps import RetentionStep
 from pipeline.delta.merge import merge_groups
 from pipeline.operate import retention
@@ -27,7 +28,7 @@ from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile
 from tests.support import oracle
 from tests.support.fault_points import crash_at
-from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_writer
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -212,6 +213,41 @@ def test_a_run_that_crashes_is_ended_by_the_next(
     assert_whole(pipeline, "t")
     maintain(pipeline, later=10 * RETENTION)
     assert rows_of(pipeline, "t") == 2
+    assert_whole(pipeline, "t")
+
+
+def test_tables_with_retentions_of_their_own(make_pipeline: MakePipeline) -> None:
+    rules = (TableRule("public.short", retention=60), TableRule("public.long", retention=None))
+    pipeline = with_rules(copied(make_pipeline), *rules, TableRule("public.*"))
+    tables = ("short", "long", "plain")
+    for table in tables:
+        pipeline.run(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, n int)", f"INSERT INTO {table} VALUES (1, 1)"
+        )
+    pipeline.catch_up()
+    pipeline.run(*(f"UPDATE {table} SET n = n + 1" for table in tables))
+    pipeline.run("SELECT pg_logical_emit_message(false, 'old', 'message')")
+    pipeline.catch_up()
+    found = bases(maintain(pipeline, later=RETENTION / 2))
+    assert {name: table.removed_rows for name, table in found.items()} == {"short": 1}
+    assert [rows_of(pipeline, table) for table in tables] == [1, 2, 2]
+    assert_whole(pipeline, *tables)
+    found = bases(maintain(pipeline))
+    assert {name: table.removed_rows for name, table in found.items()} == {"plain": 1}
+    assert [rows_of(pipeline, table) for table in tables] == [1, 2, 1]
+    assert not any(row["op"] == "M" for row in pipeline.changes())
+    assert_whole(pipeline, *tables)
+
+
+def test_messages_are_removed_though_tables_keep_all(make_pipeline: MakePipeline) -> None:
+    pipeline = with_rules(copied(make_pipeline), TableRule("public.*", retention=None))
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1)")
+    pipeline.catch_up()
+    pipeline.run("UPDATE t SET n = 2", "SELECT pg_logical_emit_message(true, 'old', 'message')")
+    pipeline.run("UPDATE t SET n = 3")
+    pipeline.catch_up()
+    assert maintain(pipeline).compaction.removed_messages == 1
+    assert rows_of(pipeline, "t") == 3
     assert_whole(pipeline, "t")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 
 import pytest
 
@@ -20,7 +21,7 @@ from pipeline.bronze.copy_states import (
 from pipeline.bronze.relations import SourceRelation
 from pipeline.key_ranges import KeyRange
 from pipeline.metadata.manifests import Manifest, ManifestEntry
-from pipeline.operate.retention_plan import LakeRecords, is_due, last_expired, plan_retention
+from pipeline.operate.retention_plan import LakeRecords, is_due, is_in_run, last_expired, plan_retention
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.base_rows import BaseInput
 from pipeline.table_name import TableName
@@ -56,8 +57,7 @@ RECORDS = LakeRecords(
 
 def planned(**changed: object) -> BaseInput | str | None:
     """Return what is planned for the table: its input, why it keeps everything, or None if nothing is new."""
-    plan = plan_retention(END, replace(RECORDS, **changed))  # type: ignore[arg-type]
-    assert plan.kept is not None
+    plan = plan_retention(lambda name: END, replace(RECORDS, **changed))  # type: ignore[arg-type]
     assert len(plan.tables) + len(plan.kept) <= 1
     found: list[BaseInput | str] = [*plan.tables, *plan.kept.values()]
     return found[0] if found else None
@@ -109,9 +109,9 @@ def test_what_is_still_needed_is_kept(
 
 
 def test_a_renamed_table_is_kept() -> None:
-    plan = plan_retention(END, replace(RECORDS, relations=[relation(), relation("u")]))
+    plan = plan_retention(lambda name: END, replace(RECORDS, relations=[relation(), relation("u")]))
     assert plan.tables == ()
-    assert set((plan.kept or {}).values()) == {"it was renamed"}
+    assert set(plan.kept.values()) == {"it was renamed"}
 
 
 def test_a_table_that_is_gone_from_source_and_silver_goes() -> None:
@@ -134,6 +134,31 @@ def test_runs_are_a_tenth_of_the_retention_apart() -> None:
     assert not is_due(MONTH, NOW - timedelta(days=2), NOW)
 
 
+def test_tables_of_a_longer_retention_are_in_a_run_once_in_each_tenth() -> None:
+    runs = [NOW + timedelta(hours=7 * n) for n in range(100)]
+    pairs = pairwise(runs)
+    found = [now for last, now in pairs if is_in_run(MONTH, last, now)]
+    assert len(found) == (runs[-1] - runs[0]) // (MONTH / 10)
+    assert all(later - earlier >= MONTH / 10 - timedelta(hours=7) for earlier, later in pairwise(found))
+    assert is_in_run(MONTH, None, NOW)
+    assert is_in_run(MONTH, NOW - MONTH / 10, NOW), "what is due is in the run"
+
+
+def test_each_table_is_compacted_up_to_an_lsn_of_its_own() -> None:
+    other = TableName("public", "u")
+    records = replace(
+        RECORDS,
+        manifest=Manifest(LSN(200), None, (entry(), replace(entry(), table_name="u"))),
+        relations=[relation(), relation("u", oid=2, lsn=40)],
+        registered={NAME, other},
+    )
+    plan = plan_retention(lambda name: LSN(50) if name == other else END, records, LSN(70))
+    assert {table.name: table.end_lsn for table in plan.tables} == {NAME: END, other: LSN(50)}
+    assert (plan.end_lsn, plan.messages_lsn) == (END, LSN(70))
+    plan = plan_retention(lambda name: INVALID if name == NAME else LSN(39), records, LSN(170))
+    assert (plan.tables, plan.kept, plan.end_lsn) == ((), {}, LSN(170))
+
+
 def test_bases_say_from_where_on_bronze_is_complete() -> None:
     other = TableName("public", "u")
     bases = BaseHistory({NAME: Base(NAME, LSN(10), 5), other: Base(other, LSN(30))})
@@ -145,3 +170,4 @@ def test_bases_say_from_where_on_bronze_is_complete() -> None:
     assert [bases.may_lack_rows(NAME, copy_id) for copy_id in (4, 5, 6)] == [True, True, False]
     assert bases.may_lack_rows(other, 9)
     assert BaseHistory({}).lsn == INVALID
+    assert BaseHistory(bases.tables, messages_lsn=LSN(40)).lsn == LSN(40)
