@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from pipeline.bronze.columnar.protected_values import hash_all
 from pipeline.bronze.protection import fingerprint
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.errors import ConfigError, LakeError
+from pipeline.operate.key_types import SUPPORTED, KeyFamily, as_printed, family_of, same_spelling
 from pipeline.protected_columns import HMAC_SHA256
 from pipeline.table_name import TableName, match_tables
 
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
     from pipeline.bronze.log import Bronze
 
 _SEPARATOR = "\x1f"
-_BPCHAR, _NUMERIC = 1042, 1700
-_INTEGERS = frozenset({20, 21, 23, 26})
-_TEXTS = frozenset({25, 1043, _BPCHAR})
-_UUID = 2950
-_NUMBER, _TEXT, _PADDED_TEXT, _UUID_TEXT = "number", "text", "padded text", "uuid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,7 @@ class ForgottenTable:
     oids: frozenset[int]
     names: frozenset[TableName]
     key: tuple[SourceColumn, ...]
-    families: tuple[str, ...]
+    families: tuple[KeyFamily, ...]
     indexes: Mapping[int, tuple[int, ...]]
     key_names: frozenset[tuple[str, ...]]  # the names that these columns had
     rules: tuple[str | None, ...] = ()  # of the key's columns, None for plain ones
@@ -78,7 +72,7 @@ class ForgottenTable:
         """
         import pyarrow as pa
 
-        spelled = [_as_printed(text, family) for text, family in zip(texts, self.families, strict=True)]
+        spelled = [as_printed(text, family) for text, family in zip(texts, self.families, strict=True)]
         found: str = self.keys_of([pa.array([text], pa.string()) for text in spelled])[0].as_py()
         return found
 
@@ -86,7 +80,7 @@ class ForgottenTable:
         """Return the key of each row from the Arrow texts of its columns; NULL if one of them is NULL."""
         import pyarrow.compute as pc
 
-        same = [_one_spelling(each, family) for each, family in zip(columns, self.families, strict=True)]
+        same = [same_spelling(each, family) for each, family in zip(columns, self.families, strict=True)]
         return pc.binary_join_element_wise(*same, _SEPARATOR, null_handling="emit_null")
 
     def key_in_json(self, text: str | None) -> str | None:
@@ -194,41 +188,14 @@ def _columns_of(
     return found
 
 
-def _family_of(columns: Sequence[SourceColumn], name: TableName, command: str) -> str:
-    oids = {column.base_oid for column in columns}
-    if oids <= _INTEGERS | {_NUMERIC}:
-        return _NUMBER
-    if oids == {_UUID}:
-        return _UUID_TEXT
-    if oids <= _TEXTS:
-        return _PADDED_TEXT if _BPCHAR in oids else _TEXT
-    raise LakeError(
-        f"The key of {name} has a type, or had one before, that pgdelta {command} does not support. It "
-        "supports integers, numeric, text, varchar, char and uuid."
-    )
-
-
-def _one_spelling(texts: Any, family: str) -> Any:
-    """Return texts, as PostgreSQL prints them; equal values have equal texts."""
-    import pyarrow.compute as pc
-
-    if family == _NUMBER:
-        texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+\.[0-9]*?)0+$", r"\1")
-        return pc.replace_substring_regex(texts, r"\.$", "")
-    return pc.utf8_rtrim(texts, " ") if family == _PADDED_TEXT else texts
-
-
-def _as_printed(text: str, family: str) -> str:
-    """Return a text in the form that PostgreSQL prints; raise ValueError if it has none."""
-    if family == _UUID_TEXT:
-        return str(UUID(text.strip()))
-    if family != _NUMBER:
-        return text
-    try:
-        number = Decimal(text.strip())
-    except InvalidOperation:
-        raise ValueError("not a number") from None
-    return format(number or Decimal(0), "f") if number.is_finite() else text.strip()
+def _family_of(columns: Sequence[SourceColumn], name: TableName, command: str) -> KeyFamily:
+    family = family_of(columns)
+    if family is None:
+        raise LakeError(
+            f"The key of {name} has a type, or had one before, that pgdelta {command} does not support. It "
+            f"supports {SUPPORTED}."
+        )
+    return family
 
 
 def close_keys(keys: Iterable[str], changes: Iterable[tuple[str, str]]) -> set[str]:

@@ -16,6 +16,7 @@ from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.operate.forget_keys import ForgottenTable
+from pipeline.operate.key_types import texts_of
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
@@ -66,24 +67,20 @@ class SilverKeys:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        texts = [_texts(column.combine_chunks(), self.name) for column in rows.columns]
-        found = self._forgotten.keys_of(texts)
-        return int(pc.sum(pc.is_in(found, value_set=pa.array(sorted(keys), pa.string()))).as_py() or 0)
+        found = pc.is_in(self._keys_of(rows), value_set=pa.array(sorted(keys), pa.string()))
+        return int(pc.sum(found).as_py() or 0)
 
-
-def _texts(column: Any, name: TableName) -> Any:
-    """Return the values of a silver column as PostgreSQL prints them."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_decimal(kind):  # Arrow writes small ones with an exponent
-        return pa.array([None if d is None else format(d, "f") for d in column.to_pylist()], pa.string())
-    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return column.cast(pa.string())
-    raise LakeError(
-        f"The key of silver table {name} has the type {kind}, which pgdelta forget does not support. Nothing "
-        "was erased."
-    )
+    def _keys_of(self, rows: pa.Table) -> Any:
+        texts = []
+        for column, family in zip(rows.columns, self._forgotten.families, strict=True):
+            found = texts_of(column.combine_chunks(), family)
+            if found is None:
+                raise LakeError(
+                    f"A column of the key of silver table {self.name} has the type {column.type}, in which "
+                    "pgdelta forget cannot find the key. Nothing was erased."
+                )
+            texts.append(found)
+        return self._forgotten.keys_of(texts)
 
 
 def find_silver_tables(
@@ -139,7 +136,7 @@ def check_tables(bronze: Bronze, silver: Sequence[SilverKeys], own: Sequence[Lak
 
 
 def check_rows(silver: Sequence[SilverKeys], keys: AbstractSet[str], given: AbstractSet[str]) -> None:
-    """Raise LakeError if a silver table still has a row with one of the keys."""
+    """Raise LakeError if a silver table still has a row with one of the keys, or may have one."""
     for table in silver:
         mode = table.registered.mode
         if mode != "mirror" and (table.count(given) or table.count(keys)):

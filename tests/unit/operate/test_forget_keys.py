@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date, datetime, timezone
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -11,10 +13,12 @@ from pipeline.bronze.erasures import erasures_in
 from pipeline.bronze.relations import SourceColumn, SourceRelation
 from pipeline.errors import ConfigError, LakeError
 from pipeline.operate.forget_keys import ForgottenTable, SubjectRows, close_keys, plan_table
+from pipeline.operate.key_types import family_of, texts_of
 from pipeline.table_name import TableName
 
 NAME = TableName("public", "t")
-NUMERIC, INT, TEXT, UUID, CHAR, TIMESTAMP = 1700, 23, 25, 2950, 1042, 1114
+NUMERIC, INT, TEXT, UUID, CHAR = 1700, 23, 25, 2950, 1042
+BOOLEAN, BYTEA, DATE, TIMESTAMP, TIMESTAMPTZ, INTERVAL, MACADDR = 16, 17, 1082, 1114, 1184, 1186, 829
 
 
 def column(name: str, number: int, oid: int = INT, *, is_key: bool = False) -> SourceColumn:
@@ -71,7 +75,8 @@ def test_columns_are_found_by_their_numbers_in_each_version() -> None:
             "also that of another",
         ),
         ([relation(1, ID, V), relation(2, ID, replace(V, is_key=True))], "another key before"),
-        ([relation(1, column("id", 1, TIMESTAMP, is_key=True))], "does not support"),
+        ([relation(1, column("id", 1, INTERVAL, is_key=True))], "does not support"),
+        ([relation(1, ID), relation(2, column("id", 1, DATE, is_key=True))], "does not support"),
         ([relation(1, ID), relation(2, column("id", 1, TEXT, is_key=True))], "does not support"),
     ],
 )
@@ -97,12 +102,65 @@ def test_a_table_that_bronze_does_not_have_is_a_mistake() -> None:
         (CHAR, ["a  ", "a"], "a b"),
         (TEXT, ["a"], "a "),
         (UUID, ["A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "{a0eebc999c0b4ef8bb6d6bb9bd380a11}"], "0" * 32),
+        (BOOLEAN, ["t", "true", "TRUE"], "f"),
+        (BYTEA, ["\\x00ff"], "\\x00"),
+        (DATE, ["2026-01-31"], "infinity"),
+        (TIMESTAMP, ["2026-01-31 09:30:00.5"], "0044-03-15 09:30:00 BC"),
+        (TIMESTAMPTZ, ["2026-01-31 09:30:00+00"], "10000-01-31 09:30:00+00"),
+        (MACADDR, ["08:00:2b:01:02:03"], "08:00:2b:01:02:04"),
     ],
 )
 def test_equal_values_have_one_key(oid: int, texts: list[str], other: str) -> None:
     table = plan_table(NAME, [relation(1, column("id", 1, oid, is_key=True))])
     assert len({table.key_of([text]) for text in texts}) == 1
     assert table.key_of([other]) != table.key_of(texts[:1])
+
+
+@pytest.mark.parametrize(
+    ("oid", "text"),
+    [
+        (BOOLEAN, "yes"),
+        (BYTEA, "00ff"),
+        (DATE, "31.01.2026"),
+        (TIMESTAMP, "2026-01-31T09:30:00"),
+        (TIMESTAMP, "2026-01-31 09:30:00.50"),
+        (TIMESTAMPTZ, "2026-01-31 10:30:00+01"),
+    ],
+)
+def test_a_value_is_written_as_postgresql_prints_it(oid: int, text: str) -> None:
+    table = plan_table(NAME, [relation(1, column("id", 1, oid, is_key=True))])
+    with pytest.raises(ValueError, match="as PostgreSQL prints it"):
+        table.key_of([text])
+
+
+@pytest.mark.parametrize(
+    ("oid", "column_type", "value", "text"),
+    [
+        (BOOLEAN, pa.bool_(), False, "f"),
+        (BYTEA, pa.binary(), b"\0\xff", "\\x00ff"),
+        (DATE, pa.date32(), date(1, 2, 3), "0001-02-03"),
+        (TIMESTAMP, pa.timestamp("us"), datetime(2026, 1, 31, 9, 30), "2026-01-31 09:30:00"),
+        (TIMESTAMP, pa.timestamp("us"), datetime(1, 1, 1, 0, 0, 10, 120), "0001-01-01 00:00:10.00012"),
+        (
+            TIMESTAMPTZ,
+            pa.timestamp("us", tz="UTC"),
+            datetime(2026, 1, 31, 9, 30, 0, 500_000, tzinfo=timezone.utc),
+            "2026-01-31 09:30:00.5+00",
+        ),
+        (NUMERIC, pa.decimal128(10, 8), Decimal("0.00000001"), "0.00000001"),
+        (MACADDR, pa.string(), "08:00:2b:01:02:03", "08:00:2b:01:02:03"),
+        (TIMESTAMP, pa.timestamp("us", tz="UTC"), None, None),
+        (TEXT, pa.int32(), 7, None),
+        (DATE, pa.timestamp("us"), None, None),
+    ],
+)
+def test_values_of_silver_have_the_texts_of_bronze(
+    oid: int, column_type: pa.DataType, value: object, text: str | None
+) -> None:
+    family = family_of([column("id", 1, oid)])
+    assert family is not None
+    found = texts_of(pa.array([value, None], column_type), family)
+    assert (None if found is None else found.to_pylist()) == (None if text is None else [text, None])
 
 
 def test_texts_of_no_value_are_refused() -> None:
