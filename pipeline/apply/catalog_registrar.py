@@ -38,6 +38,7 @@ from pipeline.metadata.catalog_entries import (
 from pipeline.metadata.events import CATALOG, Event
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.catalog_names import catalog_names
+from pipeline.silver.shared_tables import OUTSIDE
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
 
@@ -205,7 +206,7 @@ class CatalogRegistrar:
             for name, table in self._applier.records.tables.read().items()
             if name in known
         }
-        return {name: path for name, path in paths.items() if path.startswith(f"{root}/silver/")}
+        return {name: path for name, path in paths.items() if not path.startswith(f"{root}/archive/")}
 
     def _shown(self) -> set[TableName]:
         """Return the tables of the newest manifest that have rows or columns."""
@@ -333,7 +334,9 @@ class CatalogRegistrar:
         """Return whether an entry is that of this lake: a copy of a lake has the records of the other one."""
         if not there.points_to(entry.path):
             return False
-        return entry.path.startswith(f"{self._lake.root}/") or not self._lake.table_at(entry.path).exists()
+        # Only one lake writes below a shared root.
+        is_here = entry.path.startswith(f"{self._lake.root}/") or f"/{OUTSIDE}/" in entry.path
+        return is_here or not self._lake.table_at(entry.path).exists()
 
     def _create(
         self,

@@ -16,6 +16,7 @@ from pipeline.apply import catalog_registrar
 from pipeline.apply.applier import Applier
 from pipeline.config.config import Storage
 from pipeline.config.jobs import Catalog
+from pipeline.config.tables import TableRule
 from pipeline.delta.spark.metastore import Metastore
 from pipeline.delta.table import Lake
 from pipeline.metadata.catalog_entries import CatalogEntries, CatalogEntry
@@ -216,6 +217,23 @@ def test_another_target_or_template_replaces_the_entry(shop: Pipeline) -> None:
     assert names_in(shop) == []
     assert names_in(shop, f"{shop.database.name}_one") == ["public_a", "public_b"]
     assert shop.frame("silver", "moved").count() == 6
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_tables_of_many_sources_are_registered_one_by_one(shop: Pipeline, is_outside: bool) -> None:
+    for number, schema in enumerate(("one", "two")):
+        name = f"{schema}.orders"
+        shop.run(f"CREATE SCHEMA {schema}", TABLE.format(name), FILL.format(name, 1, number + 2))
+    shared_root = f"{shop.path().parent}/shared" if is_outside else None
+    silver = replace(shop.config.silver, shared_root=shared_root)
+    rules = (TableRule("*.orders", target="{table}"),)
+    many = replace(shop, config=replace(shop.config, silver=silver, tables=rules))
+    many.catch_up()
+    counts = [shop.spark.table(f"{shop.database.name}_{schema}.orders").count() for schema in ("one", "two")]
+    assert counts == [2, 3]
+    other = replace(many, config=replace(many.config, catalog=Catalog(f"{shop.database.name}_all")))
+    assert lines_of(other.apply()) == ["catalog: 2 tables registered, 2 removed"]
+    assert len(names_in(shop, f"{shop.database.name}_all")) == 2
 
 
 def test_an_entry_of_others_is_never_touched(shop: Pipeline) -> None:
