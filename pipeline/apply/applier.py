@@ -42,7 +42,6 @@ from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import Decision, Step
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.range_plan import WriteResult
-from pipeline.silver.shared_tables import SharedTables
 from pipeline.silver.table import SilverTable
 from pipeline.table_name import TableName
 
@@ -93,7 +92,7 @@ class Applier:
         self._is_closed = False
         self._is_ready = False
         self._planner = Planner(config, self.bronze, self.records)
-        self.shared = SharedTables(self.lake, config.pipeline, self.bronze.txn)
+        self.shared = self._planner.shared
         self._written_at: BronzeOffset | None = None  # bronze, when this process wrote the manifest
         self._writers: dict[TableName, SilverTable] = {}
         self._other_names = OtherNames()

@@ -28,7 +28,7 @@ from pipeline.metadata.registry import Records, RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import STOPPED, STOPPED_BY_RECORD, Decision, Step, TableFacts, decide
 from pipeline.silver.lake_facts import LakeFacts, TableLog
-from pipeline.silver.shared_tables import silver_path
+from pipeline.silver.shared_tables import SharedTables, silver_path
 from pipeline.table_name import TableName
 
 POLL_SECONDS = 30.0
@@ -117,6 +117,7 @@ class Planner:
 
     def __init__(self, config: Config, bronze: Bronze, records: Records) -> None:
         self.bronze = bronze
+        self.shared = SharedTables(bronze.lake, config.pipeline, bronze.txn)
         self.relations: dict[int, SourceRelation] = {}
         self.copies_version = -1
         self.expected_versions = ExpectedVersions(bronze.lake, self.path, bronze.txn)
@@ -254,6 +255,7 @@ class Planner:
     def _read_folder(self, name: TableName, known: LakeFacts, bases: BaseHistory) -> TableLog:
         entry = known.manifest.by_name.get(name) if name in known.registered else None
         try:
+            self.shared.check(self.path(name))
             version, change = self.expected_versions.check(name, entry)
         except Exception as error:  # one table that cannot be read stops no other
             self.expected_versions.forget(name)

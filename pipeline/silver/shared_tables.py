@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -266,39 +267,47 @@ class SharedTables:
         shared = SharedTable.of(self._lake.table_at(path))
         return None if shared is None else shared.show(name, self._txn)
 
-    def claim(self, path: str) -> None:
-        """Claim the shared table of a silver table, if it has one, for this lake; raise LakeError."""
+    def check(self, path: str) -> None:
+        """Raise LakeError if this lake may not write the shared table of a silver table, if it has one."""
         shared = shared_path(path)
         if shared is None or shared in self._claimed:
             return
-        table = self._lake.table_at(shared)
-        if table.local_path is None:
+        if self._lake.table_at(shared).local_path is None:
             raise LakeError(
                 f"{shared} would be a table of several sources, and these need a file system of this "
                 "machine. Give the tables targets without {table}."
             )
-        own = self._lake.table("_pgdelta", "tables").snapshot().table_id
-        folder = table.folder / _OWNERS
-        folder.mkdir(parents=True, exist_ok=True)
-        owner = folder / path_segment(self._pipeline)
-        if _create(owner, own) != own:
+        owner = self._owner(shared)
+        if owner.exists() and owner.read_text(encoding="utf-8") != self._lake_id:
             raise LakeError(
                 f"{shared} has rows of another lake whose pipeline is named {self._pipeline} too. Rename one "
                 f"of the pipelines, or remove {owner} if that lake does not exist any more."
             )
-        self._claimed.add(shared)
+
+    def claim(self, path: str) -> None:
+        """Claim the shared table of a silver table, if it has one, for this lake; raise LakeError."""
+        self.check(path)
+        shared = shared_path(path)
+        if shared is not None and shared not in self._claimed:
+            _create(self._owner(shared), self._lake_id)
+            self.check(path)
+            self._claimed.add(shared)
+
+    @property
+    def _lake_id(self) -> str:
+        return self._lake.table("_pgdelta", "tables").snapshot().table_id
+
+    def _owner(self, shared: str) -> Path:
+        return self._lake.table_at(shared).folder / _OWNERS / path_segment(self._pipeline)
 
 
-def _create(path: Path, text: str) -> str:
-    """Create a file with a text unless it exists; return the text that it has."""
+def _create(path: Path, text: str) -> None:
+    """Create a file with a text unless it exists."""
     if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid4()}.tmp")
         temporary.write_text(text, encoding="utf-8")
-        try:
+        with suppress(FileExistsError):
             os.link(temporary, path)
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink()
+        temporary.unlink()
         sync_names(path.parent)
-    return path.read_text(encoding="utf-8")

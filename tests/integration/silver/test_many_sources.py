@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from random import Random
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.apply.applier import Applier
 from pipeline.config.config import Config
-from pipeline.config.tables import TableRule
+from pipeline.config.tables import SilverMode, TableRule
 from pipeline.ingest.job import run_ingest
 from pipeline.silver.shared_tables import SharedTable
 from tests.support.many_sources import AlikeSteps, assert_equal
@@ -44,6 +46,40 @@ def test_tenants_share_their_tables_for_long(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: str
 ) -> None:
     prove(database, tmp_path, monkeypatch, seed_of_run(), copy=copy, cuts=40)
+
+
+@pytest.mark.parametrize("mode", ["soft_delete", "history", "append"])
+def test_each_mode_has_the_rows_of_its_sources(database: Database, tmp_path: Path, mode: SilverMode) -> None:
+    config = tenants_of(database.config(root=str(tmp_path / "lake"), create_publication="all"))
+    config = replace(config, tables=(replace(config.tables[0], mode=mode),))
+    run_ingest(config)
+    with database.connect() as source:
+        for tenant in ("tenant_a", "tenant_b"):
+            source.execute(f"CREATE SCHEMA {tenant}".encode())
+            source.execute(f"CREATE TABLE {tenant}.t (id int PRIMARY KEY, v text)".encode())
+        for number in range(3):
+            source.execute("INSERT INTO tenant_a.t SELECT i, 'a' FROM generate_series(1, 4) i")
+            source.execute("INSERT INTO tenant_b.t SELECT i, 'b' FROM generate_series(1, 4) i")
+            source.execute("UPDATE tenant_b.t SET v = 'c', id = 10 WHERE id = 1")
+            source.execute("DELETE FROM tenant_a.t WHERE id = 2")
+            source.execute("TRUNCATE tenant_b.t" if number == 1 else "DELETE FROM tenant_b.t")
+            source.execute("DELETE FROM tenant_a.t")
+            run_ingest(config)
+            assert Applier(None, config).apply_pending().exit_code(strict=True) == 0
+            found = table_rows(tmp_path / "lake" / "silver" / "t")
+            wanted: Counter[str] = Counter()
+            for tenant in ("tenant_a", "tenant_b"):
+                name = f"{config.pipeline}.{tenant}"
+                own = table_rows(tmp_path / "lake" / "silver" / "t" / "_parts" / name, _source=name)
+                assert own, (tenant, mode)
+                wanted += own
+            assert found == wanted
+
+
+def table_rows(path: Path, **added: str) -> Counter[str]:
+    """Return the rows of a table as texts, each with columns that are added."""
+    rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return Counter(repr(sorted((row | added).items())) for row in rows)
 
 
 def prove(
