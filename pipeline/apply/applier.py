@@ -217,6 +217,7 @@ class Applier:
         has_news = self._take_ended()
         manifest = self.manifest or Manifest(INVALID)
         self._rows.begin_batch(manifest.lsn)
+        self.records.comments.refresh()
         plan = self._planner.plan(
             end, manifest, self._written_at, busy=self._pool.busy, is_whole=is_whole, has_news=has_news
         )

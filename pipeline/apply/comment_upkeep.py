@@ -39,26 +39,20 @@ class CommentUpkeep:
         self._gate = gate
         self._writer = writer
         self._seen: Comments = {}
-        self._version = -1
         self._due: set[TableName] = set()
 
     @property
     def is_due(self) -> bool:
-        """Whether comments changed since the last call of `set_comments`, or some are not set yet."""
-        return bool(self._due) or self._has_changed
-
-    @property
-    def _has_changed(self) -> bool:
-        return self._records.comments.version() != self._version
+        """Whether comments changed since they were read, or some are not set yet."""
+        return bool(self._due) or self._records.comments.has_changed
 
     def set_comments(self, summary: ApplySummary, busy: Collection[TableName]) -> None:
         """Set the comments that changed, after a batch; those of busy tables follow with a later call.
 
         Tables that wait, are held or failed get them before their next write.
         """
-        if self._has_changed:
-            self._version = self._records.comments.version()
-            comments = self._records.comments.read()
+        comments = self._records.comments.read()
+        if comments is not self._seen:
             self._due |= {*changed_tables(self._seen, comments)}
             self._seen = comments
         if not self._due:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.sql import now
@@ -41,6 +41,7 @@ class SourceComment:
 
 
 Comments = Mapping[TableName, Sequence[SourceComment]]
+_COLUMNS = tuple(each.name for each in fields(SourceComment))
 
 
 class CommentTable:
@@ -49,31 +50,41 @@ class CommentTable:
     def __init__(self, lake: Lake) -> None:
         self._table = lake.table("_pgdelta", "comments")
         self._lock = threading.Lock()
-        self._found: dict[TableName, list[SourceComment]] = {}
+        self._found: Comments | None = None
         self._version = -1
 
-    def version(self) -> int:
-        """Return the table's version, -1 if there is no comment and never was."""
-        return self._table.version()
+    @property
+    def has_changed(self) -> bool:
+        """Whether the table has another version than was read."""
+        return self._table.version() != self._version
 
     def read(self) -> Comments:
-        """Return the comments by table; rows are read only if the table has another version than before."""
+        """Return the comments by table as they were read last; the first call reads them."""
         with self._lock:
-            version = self._table.version()
-            if version != self._version:
-                self._found = {}
-                columns = list(SourceComment.__slots__)
-                for row in self._table.rows(columns).to_pylist() if version >= 0 else ():
-                    comment = SourceComment(**row)
-                    self._found.setdefault(comment.name, []).append(comment)
-                self._version = version
-            return self._found
+            if self._found is None:
+                self._read()
+            return self._found or {}
+
+    def refresh(self) -> None:
+        """Read the comments again if the table has another version."""
+        with self._lock:
+            if self._found is None or self.has_changed:
+                self._read()
+
+    def _read(self) -> None:
+        self._version = self._table.version()
+        found: dict[TableName, list[SourceComment]] = {}
+        for row in self._table.rows(_COLUMNS).to_pylist() if self._version >= 0 else ():
+            comment = SourceComment(**row)
+            found.setdefault(comment.name, []).append(comment)
+        self._found = found
 
     def replace(self, comments: Iterable[SourceComment]) -> None:
         """Record these comments in place of all others."""
         recorded_at = now()
         rows = [asdict(each) | {"recorded_at": recorded_at} for each in comments]
         retry_conflicts(lambda: self._table.overwrite_rows(rows, COMMENTS))  # apply maintains the table
+        self.refresh()
 
 
 def comments_after(

@@ -56,7 +56,7 @@ def test_what_a_table_had_that_was_created_again_is_removed() -> None:
 
 def test_what_is_recorded_is_read(tmp_path: Path) -> None:
     table = CommentTable(Lake(str(tmp_path)))
-    assert (table.version(), table.read()) == (-1, {})
+    assert table.read() == {}
     rows = [on(T, 1, 0, None, "a\n'b'"), on(T, 1, 2, "b", None), on(U, 2, None, "c", None)]
     table.replace(rows)
     assert CommentTable(Lake(str(tmp_path))).read() == table.read() == recorded(*rows)
