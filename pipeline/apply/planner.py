@@ -36,7 +36,8 @@ POLL_SECONDS = 30.0
 
 LARGE = 50_000
 """Changes and copied rows from which on a table is large: its write takes longer than a second."""
-_NOT_SURVEYED = (Step.POSTPONE, Step.WRITING)
+_WAITING = (Step.BACK_OFF, Step.POSTPONE)
+"""Steps of tables that are written later: what their survey found is kept until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ class Planner:
         if end.lsn == manifest.lsn and not has_news and not _has_news(tables, decisions, manifest):
             return None
         self.bronze.read_new_files(since, end)
-        needed = {n for n, d in decisions.items() if d.step.writes or d.step is Step.BACK_OFF}
+        needed = {n for n, d in decisions.items() if d.step.writes or d.step in _WAITING}
         starts = {name: _start(tables[name]) for name in needed}
         starts = {name: lsn for name, lsn in starts.items() if lsn != manifest.lsn}
         surveyed = self._surveys.survey(end, manifest.lsn, starts, busy)
@@ -192,7 +193,7 @@ class Planner:
         plans = {}
         for name, facts in tables.items():
             surveys = tuple(found.get(name, ()))
-            if decisions[name].step not in _NOT_SURVEYED:
+            if decisions[name].step is not Step.WRITING:
                 facts = replace(facts, counts=_counts(surveys), is_replaced=name in replaced)
             plans[name] = TablePlan(facts, decide(facts), surveys)
         self.tables = plans

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pipeline.apply.applier import Applier
+from pipeline.bronze.log import Bronze
 from pipeline.config.tables import TableRule
+from pipeline.protocol.lsn import LSN
 from pipeline.report.status import read_status
 from pipeline.report.status_page import BEHIND
 from pipeline.silver.decision import Step
@@ -51,7 +55,15 @@ def test_a_table_waits_for_its_interval_and_holds_back_no_other(
     assert not manifest.behind
     version = pipeline.version("slow")
 
-    for _ in range(2):  # the second finds it behind, and does not survey it
+    surveyed: list[set[TableName]] = []
+    survey_tables = Bronze.survey_tables
+
+    def record_survey(bronze: Bronze, starts: Mapping[TableName, LSN], end_lsn: LSN) -> Any:
+        surveyed.append(set(starts))
+        return survey_tables(bronze, starts, end_lsn)
+
+    monkeypatch.setattr(Bronze, "survey_tables", record_survey)
+    for _ in range(4):
         change(pipeline)
         apply_all(applier)
         assert applier.decisions[SLOW].step is Step.POSTPONE
@@ -65,11 +77,15 @@ def test_a_table_waits_for_its_interval_and_holds_back_no_other(
     apply_all(applier)  # bronze has nothing new
     assert pipeline.frame("_pgdelta", "manifests").count() == newest
 
+    # the second batch found it behind; the others, and the one below, read its changes in new files only
+    assert surveyed == [{SLOW}]
+    change(pipeline)
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600)
     monkeypatch.setattr("pipeline.apply.planner.time", later)
     apply_all(applier)
     assert applier.manifest is not None
     assert not applier.manifest.behind
+    assert surveyed == [{SLOW}]
     assert pipeline.version("slow") == version + 1
     pipeline.assert_equal("slow", "fast")
 
