@@ -337,7 +337,7 @@ class Applier:
     def writer(self, name: TableName, history: CopyHistory) -> SilverTable:
         """Return the writer of a table, in its own session; it uses the copies in `history`."""
         if name not in self._writers:
-            rule = self._config.rule_for(name)
+            config, rule = self._config, self._config.rule_for(name)
             assert rule is not None
             self._writers[name] = SilverTable(
                 self.lake.sessions.new(),
@@ -347,9 +347,9 @@ class Applier:
                 self.path(name),
                 rule,
                 history,
-                metadata_columns=self._config.silver.metadata_columns,
-                native=NativeWriting(self._config.silver.writer, self._rows),
-                is_copied=self._config.source.copy != "never",
+                metadata_columns=config.silver.metadata_columns,
+                native=NativeWriting(config.silver.writer, self._rows),
+                is_copied=config.source.copy != "never",
             )
         self._writers[name].history = history
         return self._writers[name]
@@ -414,8 +414,7 @@ class Applier:
             )
         if facts.lost:
             self.records.events.record([Event(*name, plan.manifest.lsn, "evolved", facts.lost)])
-        changes = sum((facts.counts or {}).values())
-        start = InputStart(facts.offset)
+        changes, start = sum((facts.counts or {}).values()), InputStart(facts.offset)
         written: WriteResult
         match table.step:
             case Step.START_FROM_COPY:

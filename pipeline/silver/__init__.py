@@ -7,7 +7,8 @@
   and changes it, by Spark or by `native_schema`
 - rows: `write_plan` (the steps of an input), `fold` and `fold_sql` (one row per key), `write` (the MERGE),
   `key_bounds` (by which it skips files), `file_statistics` and `writer_choice` (Spark or not) are pure; so
-  are `modes` (what else than a mirror a table may be) and `mode_sql` (their fold)
+  are `modes` (what else than a mirror a table may be), `mode_sql` (their fold) and `later_copies` (which
+  correct their rows)
 - writing: `step_writer` runs the fold in a `sql_session` and commits to a target: `spark_sql` and
   `spark_target`, or `duckdb_sql` and `native_target`; `native_session` reads what the latter writes, and
   `data_layout` chooses the files that it reads and their size; `clustering`, those to sort by key

@@ -474,8 +474,7 @@ class BatchWriter:
         start: InputStart,
         end_lsn: LSN,
     ) -> tuple[Run, ...]:
-        runs = plain_runs(surveys, relations)
-        if runs is not None:
+        if (runs := plain_runs(surveys, relations)) is not None:
             return runs
         signatures: dict[tuple[object, ...], int] = {}
         numbers = {

@@ -33,6 +33,11 @@ BY_UMASK = {
     # a table's
     "pipeline/delta/native_commit.py": {"log.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/filesystem.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
+    # a silver table's: whoever may write it claims it
+    "pipeline/silver/shared_tables.py": {
+        "path.parent.mkdir(parents=True, exist_ok=True)",
+        "temporary.write_text(text, encoding='utf-8')",
+    },
     # links to the log beside it, which are as private as that
     "pipeline/delta/checkpoints.py": {"links.mkdir(parents=True)"},
     # setup writes into the environment that it runs in, dist into a folder that is to be copied
@@ -40,6 +45,7 @@ BY_UMASK = {
         "path.parent.mkdir(exist_ok=True)",
         "path.write_text(text)",
         "settings.write_text(_IVY_SETTINGS)",
+        "module.write_text(_IVY_MODULE.format(''.join((_IVY_DEPENDENCY.format(*jar) for jar in jars))))",
     },
     "pipeline/delta/spark/dist.py": {
         "(folder / 'jobs').mkdir(parents=True)",

@@ -95,11 +95,11 @@ def retrieved(spark_home: Path, jars: Sequence[tuple[str, str, str]]) -> Iterato
             "This Spark has no Ivy to fetch JARs with. Reinstall pyspark and run make setup again."
         )
     with tempfile.TemporaryDirectory() as folder:
-        settings, wanted = Path(folder, "ivysettings.xml"), Path(folder, "ivy.xml")
+        settings, module = Path(folder, "ivysettings.xml"), Path(folder, "ivy.xml")
         settings.write_text(_IVY_SETTINGS)
-        wanted.write_text(_IVY_MODULE.format("".join(_IVY_DEPENDENCY.format(*jar) for jar in jars)))
+        module.write_text(_IVY_MODULE.format("".join(_IVY_DEPENDENCY.format(*jar) for jar in jars)))
         command = [str(check_java()), "-jar", str(ivy), "-settings", str(settings), "-warn"]
-        command += ["-ivy", str(wanted), "-confs", "default", "-types", "jar"]
+        command += ["-ivy", str(module), "-confs", "default", "-types", "jar"]
         command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
         paths = [Path(folder, f"{artifact}-{version}.jar") for _, artifact, version in jars]
         message = ""

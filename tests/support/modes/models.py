@@ -111,6 +111,8 @@ class SoftDelete(Model):
 
     def compare(self, copy: LaterCopy) -> None:
         copied = rows_of_copy(copy)
+        if copied is None:
+            return
         for key, row in self._rows.items():
             if key not in copied:
                 self._mark(row, copy.lsn, copy.time)
@@ -149,11 +151,12 @@ class Mirror(SoftDelete):
         return [{**row.values} for row in self._rows.values() if row.deleted_at is None]
 
 
-def rows_of_copy(copy: LaterCopy) -> dict[Key, Row]:
-    """Return the rows of the source at the LSN of a copy, by key."""
+def rows_of_copy(copy: LaterCopy) -> dict[Key, Row] | None:
+    """Return the rows of the source at the LSN of a copy, by key; None if a value was not sent."""
     mirror = Mirror()
     mirror.feed(copy.changes)
-    return mirror.shown_rows()
+    rows, names = mirror.shown_rows(), {column.name for column in copy.relation.columns}
+    return None if any(names - row.keys() for row in rows.values()) else rows
 
 
 def _differ(before: Row, after: Row) -> bool:
@@ -210,6 +213,8 @@ class History(Model):
 
     def compare(self, copy: LaterCopy) -> None:
         commit, copied = (copy.lsn, copy.time), rows_of_copy(copy)
+        if copied is None:
+            return
         for version in [version for version in self._versions if version.end is None]:
             values = copied.pop(version.key, None)
             if values is None or _differ(version.values, values):
