@@ -64,6 +64,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
     _check_columns(config, document)
     _check_properties(config.tables, document)
     _check_catalog(config.catalog, document)
+    _check_cluster_by(config.tables, document)
     return _resolve(config, document)
 
 
@@ -220,6 +221,22 @@ def _check_catalog(catalog: Catalog, document: Document) -> None:
         fault = "All tables would have one name. Write {table} in it."
     if fault is not None and "table" in _keys(document.get("catalog")):
         raise document.error(fault, "catalog", "table")
+
+
+def _check_cluster_by(rules: Sequence[TableRule], document: Document) -> None:
+    """Raise ConfigError for columns that files cannot be sorted by."""
+    for index, rule in enumerate(rules):
+        place = ("tables", index, "cluster_by")
+        written = document.get(*place)
+        if isinstance(written, Items) and not written:
+            raise document.error("No column is named. Name some, or leave the key out.", *place)
+        for number, name in enumerate(rule.cluster_by):
+            if name in rule.cluster_by[:number]:
+                raise document.error("The column is named twice. Remove one of the two.", *place, number)
+            if rule.columns.excludes(name):
+                raise document.error(
+                    "The column is not captured. Remove it here, or capture it.", *place, number
+                )
 
 
 def _column_places(columns: ColumnRules, index: int, document: Document) -> dict[str, str]:

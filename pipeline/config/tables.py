@@ -300,6 +300,15 @@ class TableRule:
             examples=[{"owner.team": "sales", "delta.dataSkippingNumIndexedCols": "8"}],
         ),
     ] = field(default_factory=dict, hash=False)
+    cluster_by: Annotated[
+        tuple[Name, ...],
+        Field(
+            description="Columns by which maintenance sorts the files of these tables, so that a query that"
+            " filters by them opens few files.",
+            examples=[["customer_id", "ordered_at"]],
+            json_schema_extra={"x-default": "the columns of the key", "minItems": 1},
+        ),
+    ] = ()
     change_feed: Annotated[
         bool | None,
         Flag,

@@ -52,6 +52,7 @@ class JobMaintenance:
         report: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._config = config
         self._lake = lake
         self._rules = config.maintenance
         self._is_enabled = self._rules.enabled and lake.local_root is not None
@@ -109,15 +110,15 @@ class JobMaintenance:
         due = due_tables(self._candidates(), self._records.read(), now, self._rules)
         if not due:
             return
-        from pipeline.maintenance.key_columns import KeyColumns
         from pipeline.maintenance.maintainer import Maintainer
+        from pipeline.maintenance.sort_orders import SortOrders
 
-        keys = KeyColumns(self._lake)
+        orders = SortOrders(self._lake, self._config)
         maintainer = Maintainer(
             self._rules,
             should_stop=is_over,
             clock=self._clock,
-            key_of=keys.of,
+            order_of=orders.of,
             committing=self._gate.exchanging,
         )
         done: list[tuple[Candidate, Maintained]] = []

@@ -1,4 +1,4 @@
-"""Keep one table in order: merge small files, sort by key, remove what no version needs, shorten its log.
+"""Keep one table in order: merge small files, sort them, remove what no version needs, shorten its log.
 
 On a file system of this machine this needs no Spark, and jobs may run meanwhile: no row changes. A failure
 is part of the result.
@@ -34,7 +34,13 @@ from pipeline.delta.txn import OURS
 from pipeline.delta.vacuum import find_unneeded, remove_files
 from pipeline.errors import report_error
 from pipeline.maintenance.write_gate import BusyError
-from pipeline.silver.clustering import clustered_layout, may_be_clustered, plan_clustering
+from pipeline.silver.clustering import (
+    SortOrder,
+    clustered_layout,
+    may_be_clustered,
+    plan_clustering,
+    unsorted_columns,
+)
 from pipeline.silver.data_layout import file_size, small_size
 from pipeline.silver.shared_tables import is_current
 from pipeline.silver.writer_choice import unsupported_feature
@@ -48,7 +54,7 @@ _METADATA = json.dumps({OURS: 1, "operation": "maintain"})
 class MaintainedTable:
     """The result for a table: `merged` files became `merged_into`, and how many files were removed.
 
-    `sorted` files were sorted together by key. The table had `files_before` data files, and has `files_after`
+    `sorted` files were sorted together. The table had `files_before` data files, and has `files_after`
     in `bytes` and `version` now. `needs_spark` is why only Spark can maintain it, which was not done;
     `failure` a sentence.
     """
@@ -73,9 +79,9 @@ class MaintainedTable:
         return not any(counts) and self.needs_spark is None and self.failure is None
 
 
-def _no_key(name: str) -> tuple[str, ...]:
+def _no_order(name: str) -> SortOrder:
     del name
-    return ()
+    return SortOrder()
 
 
 def _always(name: str) -> AbstractContextManager[None]:
@@ -87,7 +93,7 @@ def _always(name: str) -> AbstractContextManager[None]:
 class Maintainer:
     """Maintains tables by the rules of a configuration.
 
-    `key_of` returns the key columns of a silver table, by which its files are sorted.
+    `order_of` returns the columns by which files of a silver table are sorted.
     `committing` is held while files are exchanged for merged ones; it raises BusyError if that has to wait.
     """
 
@@ -96,7 +102,7 @@ class Maintainer:
     clock: Callable[[], float]
     dry_run: bool = False
     by_spark: bool = False
-    key_of: Callable[[str], Sequence[str]] = _no_key
+    order_of: Callable[[str], SortOrder] = _no_order
     committing: Callable[[str], AbstractContextManager[None]] = _always
 
     def maintain(self, name: str, table: LakeTable, *, is_own: bool) -> MaintainedTable | None:
@@ -169,17 +175,19 @@ class Maintainer:
         return replace(done, merged=done.merged + count.removed, merged_into=done.merged_into + count.added)
 
     def _sort(self, done: MaintainedTable, table: LakeTable) -> MaintainedTable:
-        """Sort files of a silver table together until few of them may have a key."""
-        while may_be_clustered(snapshot := table.snapshot()) and not self.should_stop():
-            key = self.key_of(done.table)
-            groups = plan_clustering(snapshot, key)
+        """Sort files of a silver table together until few of them may have the same values."""
+        order = self.order_of(done.table)
+        if names := unsorted_columns(table.snapshot(), order):
+            return replace(done, failure=_unsortable(done.table, names))
+        while may_be_clustered(snapshot := table.snapshot(), order) and not self.should_stop():
+            groups = plan_clustering(snapshot, order)
             if not groups or self.dry_run:
                 return replace(done, sorted=done.sorted + sum(map(len, groups)))
             count = merge_groups(
                 table,
                 snapshot,
                 groups,
-                clustered_layout(snapshot, key),
+                clustered_layout(snapshot, order),
                 should_stop=self.should_stop,
                 committing=partial(self.committing, done.table),
             )
@@ -226,6 +234,14 @@ class Maintainer:
     def _vacuum(self, table: LakeTable) -> int:
         found = find_unneeded(table.folder, table.snapshot(), self.clock())
         return len(found) if self.dry_run else remove_files(found)
+
+
+def _unsortable(table: str, names: Sequence[str]) -> str:
+    what = "column" if len(names) == 1 else "columns"
+    return (
+        f"Files of {table} are not sorted: cluster_by names {what} {', '.join(names)}, which silver does not "
+        "have, or of which files have no exact statistics. Correct cluster_by in the rule of the table."
+    )
 
 
 def _why_spark(table: LakeTable, snapshot: Snapshot) -> str | None:

@@ -22,9 +22,9 @@ from pipeline.config.config import Config
 from pipeline.delta.sql import from_seconds
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError, report_error
-from pipeline.maintenance.key_columns import KeyColumns
 from pipeline.maintenance.lake_tables import own_tables, silver_tables
 from pipeline.maintenance.maintainer import MaintainedTable, Maintainer
+from pipeline.maintenance.sort_orders import SortOrders
 from pipeline.operate.retention import Compaction, compact_bronze
 from pipeline.operate.retention_plan import Retentions
 from pipeline.table_name import TableName
@@ -138,14 +138,14 @@ def run_maintenance(
             compaction = _compact(config, lake, retentions, clock(), dry_run=dry_run)
         except Exception as error:
             failure = report_error(error)
-    keys = KeyColumns(lake)
+    orders = SortOrders(lake, config)
     maintainer = Maintainer(
         config.maintenance,
         should_stop=stop.is_set,
         clock=clock,
         dry_run=dry_run,
         by_spark=by_spark,
-        key_of=keys.of,
+        order_of=orders.of,
     )
     tables = [(name, table, True) for name, table in own_tables(lake)] if not globs else []
     tables += [(name, table, False) for name, table in silver_tables(lake, globs)]

@@ -1,4 +1,6 @@
-"""Which files of a silver table are sorted together by key, so that each has its own range of keys. Pure.
+"""Which files of a silver table are sorted together, so that each has its own range of values. Pure.
+
+The columns are those of `cluster_by`, else the key's.
 
 If keys do not grow, as UUIDs, every file has keys of any size: no statistics show where a key is, and a merge
 reads the key column of every file. Files that overlap are sorted together into as many that do not. The
@@ -10,6 +12,7 @@ With 100 million UUIDs in 400 files, a batch of 20 changes was left to Spark and
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.delta.data_files import DataFileWriter, arrow_columns
+from pipeline.delta.data_files import INDEXED_COLUMNS, DataFileWriter, arrow_columns
 from pipeline.delta.merge import FileLayout
 from pipeline.delta.merge_plan import Groups
 from pipeline.delta.schema import TableSchema
@@ -27,12 +30,37 @@ from pipeline.silver.data_layout import file_bounds
 from pipeline.silver.file_statistics import has_sure_bounds
 
 MOST_DEPTH = 8  # files in which a key may be on average: reading their keys costs about one rewritten file
+MOST_CONFIGURED_DEPTH = 2  # the same by columns of the configuration: each file that a reader opens counts
 _LEAST_FILES = 16
 _LEVEL = "pgdelta.sorted"  # the tag of a file that was sorted with others
+_COLUMNS = "pgdelta.sortedBy"  # the tag with the columns, unless they are the key's
 _FEW_FILES = 4  # below, sorting them together saves little
 _MOST_FILES = 12  # that are sorted together
 
 Ranks = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SortOrder:
+    """The columns by which files of a table are sorted, those of its key unless they are configured."""
+
+    columns: tuple[str, ...] = ()
+    is_configured: bool = False
+
+    @property
+    def most_depth(self) -> int:
+        """In how many files a value may be on average."""
+        return MOST_CONFIGURED_DEPTH if self.is_configured else MOST_DEPTH
+
+    @property
+    def least_files(self) -> int:
+        """How many files a table has at least."""
+        return _FEW_FILES if self.is_configured else _LEAST_FILES
+
+    @property
+    def tag(self) -> str | None:
+        """The columns as files record them, None for the key."""
+        return json.dumps(self.columns) if self.is_configured else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,52 +75,62 @@ class KeyedFile:
     level: int = 0
 
 
-def level_of(add: Mapping[str, Any]) -> int:
-    """Return how often the rows of a file were sorted with those of others, by its `add` action."""
-    text = (add.get("tags") or {}).get(_LEVEL, "")
-    return int(text) if text.isdecimal() else 0
+def level_of(add: Mapping[str, Any], columns: str | None = None) -> int:
+    """Return how often the rows of a file were sorted with those of others, by its `add` action.
+
+    `columns` are the tag of the order; files that were sorted in another one are of level 0.
+    """
+    tags = add.get("tags") or {}
+    text = tags.get(_LEVEL, "")
+    return int(text) if text.isdecimal() and tags.get(_COLUMNS) == columns else 0
 
 
-def tags_of(level: int) -> dict[str, str]:
+def tags_of(level: int, columns: str | None = None) -> dict[str, str]:
     """Return the tags of a file of this level."""
-    return {_LEVEL: str(level)}
+    return {_LEVEL: str(level)} | ({} if columns is None else {_COLUMNS: columns})
 
 
-def may_be_clustered(snapshot: Snapshot) -> bool:
+def may_be_clustered(snapshot: Snapshot, order: SortOrder) -> bool:
     """Return whether a table has so many files that sorting them may save work."""
-    return snapshot.file_count >= _LEAST_FILES
+    return bool(order.columns) and snapshot.file_count >= order.least_files
 
 
-def plan_clustering(snapshot: Snapshot, key: Sequence[str]) -> list[list[Mapping[str, Any]]]:
-    """Return the groups of files of a table that are sorted together, by the columns of its key."""
-    columns = _sure_columns(snapshot, key)
-    if not columns or not may_be_clustered(snapshot):
+def unsorted_columns(snapshot: Snapshot, order: SortOrder) -> tuple[str, ...]:
+    """Return the columns of a configured order without exact statistics, or after such a one."""
+    return order.columns[len(_sure_columns(snapshot, order)) :] if order.is_configured else ()
+
+
+def plan_clustering(snapshot: Snapshot, order: SortOrder) -> list[list[Mapping[str, Any]]]:
+    """Return the groups of files of a table that are sorted together."""
+    columns = _sure_columns(snapshot, order)
+    if not columns or not may_be_clustered(snapshot, order):
         return []
     files = [
-        KeyedFile(path, file_bounds(add, columns), level_of(add))
+        KeyedFile(path, file_bounds(add, columns), level_of(add, order.tag))
         for path, add in snapshot.files.items()
         if not add.get("deletionVector")
     ]
-    return [[snapshot.files[path] for path in group] for group in plan_clusters(files, MOST_DEPTH)]
+    return [[snapshot.files[path] for path in group] for group in plan_clusters(files, order.most_depth)]
 
 
-def clustered_layout(snapshot: Snapshot, key: Sequence[str]) -> FileLayout:
-    """Return how files are written whose rows were sorted together by the columns of the key."""
+def clustered_layout(snapshot: Snapshot, order: SortOrder) -> FileLayout:
+    """Return how files are written whose rows were sorted together."""
     schema = arrow_columns(TableSchema.of_json(snapshot.schema_string))
-    order = [(name, "ascending") for name in _sure_columns(snapshot, key)]
+    columns = [(name, "ascending") for name in _sure_columns(snapshot, order)]
     return FileLayout(
         schema,
         lambda folder: DataFileWriter(folder, schema),
-        lambda rows: rows.sort_by(order),
+        lambda rows: rows.sort_by(columns),
         keeps_count=True,
-        tags_of=lambda replaced: tags_of(1 + min(map(level_of, replaced))),
+        tags_of=lambda replaced: tags_of(1 + min(level_of(add, order.tag) for add in replaced), order.tag),
     )
 
 
-def _sure_columns(snapshot: Snapshot, key: Sequence[str]) -> dict[str, str]:
-    """Return the first columns of the key whose statistics are sure, with their types."""
-    types = {f.name: f.ddl for f in TableSchema.of_json(snapshot.schema_string).fields}
-    sure = takewhile(lambda name: name in types and has_sure_bounds(types[name]), key)
+def _sure_columns(snapshot: Snapshot, order: SortOrder) -> dict[str, str]:
+    """Return the first columns of the order whose statistics are sure, with their types."""
+    fields = TableSchema.of_json(snapshot.schema_string).fields
+    types = {f.name: f.ddl for f in (fields[:INDEXED_COLUMNS] if order.is_configured else fields)}
+    sure = takewhile(lambda name: name in types and has_sure_bounds(types[name]), order.columns)
     return {name: types[name] for name in sure}
 
 

@@ -17,6 +17,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.config.tables import RowMode, TableRule
 from pipeline.delta.checkpoints import write_checkpoint
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
@@ -26,10 +27,11 @@ from pipeline.operate.rebuild import run_rebuild
 from pipeline.silver import clustering
 from pipeline.silver.as_of import as_of
 from pipeline.silver.data_layout import file_bounds
+from pipeline.silver.writer_choice import WriterSetting
 from pipeline.table_name import TableName
 from pipeline.verify.audit import run_audit
 from pipeline.verify.reconcile import run_reconcile
-from tests.support.pipelines import MakePipeline, Pipeline
+from tests.support.pipelines import MakePipeline, Pipeline, with_rules, with_writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -275,3 +277,62 @@ def test_files_of_random_keys_are_sorted_by_key(
     pipeline.catch_up()
     assert results(maintain(pipeline))["public.t"].is_unchanged
     assert_sound(pipeline)
+
+
+def opened_bytes(pipeline: Pipeline, condition: str) -> int:
+    """Return the size of the files of the table that Spark opens for a filter."""
+    filtered = pipeline.frame(*SILVER).where(condition)
+    return int(filtered._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
+
+
+@pytest.mark.parametrize(
+    ("writer", "mode"),
+    [("native", "mirror"), ("spark", "history")],
+)
+def test_files_are_sorted_by_the_configured_columns(
+    make_pipeline: MakePipeline, writer: WriterSetting, mode: RowMode
+) -> None:
+    made = with_writer(with_few(make_pipeline(create_publication="all"), 100), writer)
+    rule = TableRule("public.t", mode=mode, cluster_by=("Customer", "at"))
+    pipeline = with_rules(made, rule, TableRule("public.*"))
+    pipeline.ingest()
+    pipeline.run(
+        'CREATE TABLE t (id int PRIMARY KEY, "Customer" int, at date, body text)',
+        "CREATE TABLE u (id int PRIMARY KEY)",
+    )
+    for number in range(5):
+        pipeline.run(
+            f"INSERT INTO u VALUES ({number})",
+            f"INSERT INTO t SELECT {number * 400} + g, (g * 7919 + {number}) % 400, "
+            "date '2024-01-01' + g % 9, repeat(md5(g::text), 20) FROM generate_series(0, 399) AS g",
+        )
+        pipeline.catch_up()
+    condition = "Customer = 123"
+    before, rows = opened_bytes(pipeline, condition), pipeline.frame(*SILVER).count()
+    files = file_count(pipeline, *SILVER)
+    assert results(maintain(pipeline, dry_run=True))["public.t"].sorted == files
+    assert results(maintain(pipeline))["public.t"].sorted == files
+    after = opened_bytes(pipeline, condition)
+    print(f"{before} bytes opened before, {after} after")
+    assert after * 4 < before
+    assert pipeline.frame(*SILVER).count() == rows
+    assert pipeline.frame(*SILVER).where(condition).count() == 5
+    pipeline.run("UPDATE t SET body = 'y' WHERE id % 50 = 3", "DELETE FROM t WHERE id = 4")
+    pipeline.catch_up()
+    assert not results(maintain(pipeline))["public.t"].failure
+    assert run_reconcile(pipeline.config, runs=True, spark=pipeline.spark).exit_code(strict=True) == 0
+    if mode == "mirror":
+        assert_sound(pipeline)
+
+
+def test_a_column_that_silver_does_not_have_is_reported(grown: Pipeline) -> None:
+    pipeline = with_rules(grown, TableRule("public.t", cluster_by=("bodi",)), TableRule("public.*"))
+    summary = maintain(pipeline)
+    assert summary.exit_code(strict=False) == 1
+    [found] = [table for table in summary.tables if table.failure]
+    assert found.table == "public.t"
+    assert found.merged  # all else is done
+    assert found.failure == (
+        "Files of public.t are not sorted: cluster_by names column bodi, which silver does not have, or of"
+        " which files have no exact statistics. Correct cluster_by in the rule of the table."
+    )

@@ -22,14 +22,17 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.silver.clustering import (
+    MOST_CONFIGURED_DEPTH,
     MOST_DEPTH,
     KeyedFile,
+    SortOrder,
     clustered_layout,
     level_of,
     plan_clustering,
     plan_clusters,
+    unsorted_columns,
 )
-from pipeline.silver.data_layout import file_bounds
+from pipeline.silver.data_layout import file_bounds, may_have
 
 FILES, ROWS = 100, 50
 
@@ -58,14 +61,15 @@ def depth(snapshot: Snapshot, key: dict[str, str]) -> float:
     return sum(found) / len(bounds)
 
 
-def cluster(table: LakeTable, *key: str) -> int:
+def cluster(table: LakeTable, *key: str, is_configured: bool = False) -> int:
     """Sort files together until none is planned; return in how many passes."""
+    order = SortOrder(key, is_configured)
     for number in range(20):
         snapshot = table.snapshot()
-        groups = plan_clustering(snapshot, key)
+        groups = plan_clustering(snapshot, order)
         if not groups:
             return number
-        merge_groups(table, snapshot, groups, clustered_layout(snapshot, key))
+        merge_groups(table, snapshot, groups, clustered_layout(snapshot, order))
     raise AssertionError("it does not end")
 
 
@@ -115,6 +119,52 @@ def test_composite_keys_are_sorted_by_all_columns(tmp_path: Path) -> None:
     assert depth(table.snapshot(), {"tenant": "INT", "id": "BIGINT"}) <= 2 * MOST_DEPTH
 
 
+def opened_bytes(snapshot: Snapshot, column: str, value: Any) -> int:
+    """Return the size of the files that a reader opens which filters a column by a value."""
+    files = snapshot.files.values()
+    return sum(int(add["size"]) for add in files if may_have(add, {column: [(value, value)]}, ()))
+
+
+def test_a_filter_by_configured_columns_opens_few_bytes(tmp_path: Path) -> None:
+    found = random.Random(5)
+    files = [[(file * ROWS + row, found.randrange(1000)) for row in range(ROWS)] for file in range(FILES)]
+    table = make_table(tmp_path / "t", "id BIGINT, customer INT", files)
+    rows, before = rows_of(table), opened_bytes(table.snapshot(), "customer", 500)
+    assert cluster(table, "id") == 0  # keys grow: by them nothing is to be sorted
+    assert cluster(table, "customer", is_configured=True)
+    assert rows_of(table) == rows
+    after = opened_bytes(table.snapshot(), "customer", 500)
+    print(f"{before} bytes before, {after} after")
+    assert depth(table.snapshot(), {"customer": "INT"}) <= 2 * MOST_CONFIGURED_DEPTH
+    assert after * 10 < before
+
+
+def test_another_order_sorts_all_files_again(tmp_path: Path) -> None:
+    found = random.Random(6)
+    files = [[(found.getrandbits(40), found.getrandbits(40)) for _ in range(ROWS)] for _ in range(32)]
+    table = make_table(tmp_path / "t", "a BIGINT, b BIGINT", files)
+    for column in ("a", "b", "a"):
+        assert cluster(table, column, is_configured=True)
+        assert depth(table.snapshot(), {column: "BIGINT"}) <= 2 * MOST_CONFIGURED_DEPTH
+        assert cluster(table, column, is_configured=True) == 0
+    assert cluster(table, "b")  # by the key again
+
+
+def test_columns_that_cannot_be_sorted_by_are_named(tmp_path: Path) -> None:
+    more = ", ".join(f"c{n} INT" for n in range(30))
+    row = (1, 1.0, "x", *range(30))
+    table = make_table(tmp_path / "t", f"a BIGINT, b DOUBLE, c STRING, {more}", [[row]])
+    for columns, named in [
+        (("a", "c"), ()),
+        (("a", "b", "c"), ("b", "c")),
+        (("gone",), ("gone",)),
+        (("c28",), ()),
+        (("c29",), ("c29",)),  # Delta has statistics of 32 columns
+    ]:
+        assert unsorted_columns(table.snapshot(), SortOrder(columns, is_configured=True)) == named
+        assert unsorted_columns(table.snapshot(), SortOrder(columns)) == ()
+
+
 def test_equal_bounds_are_not_sorted_for_ever(tmp_path: Path) -> None:
     # statistics of texts are cut off
     prefix = "https://example.com/" + "p" * 300
@@ -137,12 +187,14 @@ def test_equal_bounds_are_not_sorted_for_ever(tmp_path: Path) -> None:
 def test_other_tables_are_left_alone(tmp_path: Path, ddl: str, key: tuple[str, ...], make: Any) -> None:
     files = [[make(file, row) for row in range(ROWS)] for file in range(FILES)]
     table = make_table(tmp_path / "t", ddl, files)
-    assert plan_clustering(table.snapshot(), key) == []
+    assert plan_clustering(table.snapshot(), SortOrder(key)) == []
 
 
 def test_few_files_are_left_alone(tmp_path: Path) -> None:
     assert (
-        plan_clustering(make_table(tmp_path / "t", "id STRING, n INT", uuids(4)[:15]).snapshot(), ["id"])
+        plan_clustering(
+            make_table(tmp_path / "t", "id STRING, n INT", uuids(4)[:15]).snapshot(), SortOrder(("id",))
+        )
         == []
     )
     assert plan_clusters([], 8) == []
