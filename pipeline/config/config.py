@@ -39,12 +39,14 @@ from pipeline.config.scalars import (
     Word,
 )
 from pipeline.config.tables import (
+    COMMITTED_VERSIONS,
     FILE_SECTION,
     NO_LIMITS,
     PIPELINE_RETENTION,
     DetachedTables,
     DroppedColumns,
     Guards,
+    History,
     Misfits,
     OnChange,
     SilverMode,
@@ -315,6 +317,10 @@ class Silver:
             " commit left; `append` has one row per change."
         ),
     ] = "mirror"
+    history: Annotated[
+        History,
+        Field(description="Which versions tables in the mode `history` have."),
+    ] = COMMITTED_VERSIONS
     on_delete: Annotated[
         OnChange,
         Field(

@@ -33,6 +33,7 @@ from pipeline.table_name import TableGlob
 
 _DELTA_PROPERTIES = frozenset(("delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"))
 _RESERVED = frozenset(("comment", "location", "provider", "owner", "external", "is_managed_location"))
+_NO_VERSIONS = "Only the mode history has versions. Leave the key out, or write mode: history."
 _VARIABLE = {
     "type": "string",
     "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}",
@@ -91,9 +92,13 @@ def _resolve(config: Config, document: Document) -> Config:
         left_out = {key: value for key, value in inherited.items() if key not in _keys(keys)}
         limits = {key: getattr(each.guards, key) for key in _keys(guards)}
         guarded = replace(silver.guards, **limits)
-        rules.append(replace(each, columns=columns, misfit=silver.misfits, guards=guarded, **left_out))
+        history = each.history if _keys(document.get("tables", index, "history")) else silver.history
+        found = replace(each, columns=columns, misfit=silver.misfits, guards=guarded, history=history)
+        rules.append(replace(found, **left_out))
         _check_mode(rules[-1], index, document)
         _check_shared(rules[-1], index, document, rules[:-1])
+    if silver.history.intermediate and not any(rule.mode == "history" for rule in rules):
+        raise document.error(_NO_VERSIONS, "silver", "history", "intermediate")
     return replace(config, source=source, tables=tuple(rules), path=document.file)
 
 
@@ -107,6 +112,9 @@ def _check_mode(rule: TableRule, index: int, document: Document) -> None:
                 " write mode: mirror.",
                 *("tables", index, key),
             )
+
+    if rule.mode != "history" and "intermediate" in _keys(document.get("tables", index, "history")):
+        raise document.error(_NO_VERSIONS, "tables", index, "history", "intermediate")
 
 
 def _keys(value: object) -> Iterable[str]:

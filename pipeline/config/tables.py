@@ -70,6 +70,26 @@ PIPELINE_RETENTION = 0
 
 TABLE_PLACEHOLDER = "{table}"
 """What a target has for the name of the source table; the table then is shared by several sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Which versions tables in the mode `history` have."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
+
+    intermediate: Annotated[
+        bool,
+        Flag,
+        Field(
+            description="Whether each change of a row in a transaction is a version, instead of the last one."
+        ),
+    ] = False
+
+
+COMMITTED_VERSIONS = History()
+
+
 LAST4 = "last4"
 """The mask that keeps the last four characters."""
 
@@ -194,6 +214,13 @@ class TableRule:
             json_schema_extra={"x-default": "`silver.mode`"},
         ),
     ] = "mirror"
+    history: Annotated[
+        History,
+        Field(
+            description="Which versions these tables have, in the mode `history`.",
+            json_schema_extra={"x-default": "`silver.history`"},
+        ),
+    ] = COMMITTED_VERSIONS
     on_delete: Annotated[
         OnChange,
         Field(
@@ -336,6 +363,11 @@ class TableRule:
     def needs_key(self) -> bool:
         """Whether rows are kept in a mode that finds them by a key."""
         return self.mode in ("soft_delete", "history")
+
+    @property
+    def has_intermediate(self) -> bool:
+        """Whether each change of a row in a transaction is a version."""
+        return self.mode == "history" and self.history.intermediate
 
     @property
     def ignores_deletes(self) -> bool:

@@ -27,7 +27,7 @@ from pipeline.metadata.registry import Records, RegisteredColumn, RegisteredTabl
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.duckdb_sql import DuckSql
 from pipeline.silver.later_copies import plan_later_copy
-from pipeline.silver.modes import MARKINGS, mode_changed
+from pipeline.silver.modes import MARKINGS, kept_as, mode_changed
 from pipeline.silver.native_session import (
     NativeWriting,
     define_chunks,
@@ -121,8 +121,8 @@ class BatchWriter:
     ) -> RangePlan:
         """Plan the range from a start up to an LSN, or up to the change before which the table is held."""
         registered = self._current(registered)
-        if registered is not None and registered.mode != self._rule.mode:
-            sentence = mode_changed(self._name, registered.mode, self._rule.mode)
+        if registered is not None and registered.mode != kept_as(self._rule):
+            sentence = mode_changed(self._name, registered.mode, kept_as(self._rule))
             return RangePlan(start, start.offset, registered, Stop(sentence))
         truncates = self._truncates(surveys, start, end_lsn)
         surveys = self._without_cuts(surveys, is_later=start.is_later)
@@ -251,7 +251,7 @@ class BatchWriter:
             columns,
             copy_id=copy.id if copy else copy_before,
             metadata_columns=metadata_columns,
-            mode=self._rule.mode,
+            mode=kept_as(self._rule),
             protected=evolution.recorded.protected,
         )
         earlier = {c.physical_name: c for c in registered.columns} if registered else {}

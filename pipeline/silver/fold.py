@@ -50,6 +50,7 @@ class Fold:
     has_key_changes: bool = True
     mode: RowMode = "mirror"
     ignores_deletes: bool = False
+    has_intermediate: bool = False  # versions that a transaction ends itself
     truncates: tuple[Truncate, ...] = ()  # in order; in modes that keep the rows that are gone
     current_column: str | None = None  # that shows which rows of silver are not gone, in such modes
 

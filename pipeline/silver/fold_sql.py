@@ -62,7 +62,7 @@ class FoldSql:
     @property
     def _own(self) -> tuple[str, ...]:
         """The columns of pgdelta that only the fold's mode has."""
-        return own_columns(self.fold.mode)
+        return own_columns(self.fold.mode, has_intermediate=self.fold.has_intermediate)
 
     def steps(self, changes: str) -> str:
         """Return one row per step; `is_key_change` is true for both steps of a key change."""
@@ -136,7 +136,8 @@ class FoldSql:
         fold = self.fold
         picked = [*zip(fold.key_names, fold.key, strict=True), *((f"x{i}", i) for i in self._numbers)]
         texts = (f"{pick_or_missing(fold, i, 'new', self.engine)} AS {name}" for name, i in picked)
-        own = (f"{sql} AS {name}" for name, sql in inserted_values(fold.mode, self.engine).items())
+        values = inserted_values(fold.mode, self.engine, has_intermediate=fold.has_intermediate)
+        own = (f"{sql} AS {name}" for name, sql in values.items())
         columns = ("'I' AS op", "commit_lsn", "commit_time", *texts, *own)
         return f"{select(*columns, source=changes)} WHERE op = 'I'"
 

@@ -20,7 +20,7 @@ from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.silver.decision import TableFacts
 from pipeline.silver.later_copies import order_copies
-from pipeline.silver.modes import keeps_past, mode_changed
+from pipeline.silver.modes import keeps_past, kept_as, mode_changed
 from pipeline.table_name import TableName
 
 
@@ -161,9 +161,9 @@ class LakeFacts:
 
 def _other_mode(table: RegisteredTable | None, rule: TableRule | None) -> str | None:
     """Return why a table waits for a rebuild if its rows are kept in another mode than its rule's."""
-    if table is None or rule is None or table.mode == rule.mode:
+    if table is None or rule is None or table.mode == kept_as(rule):
         return None
-    return mode_changed(table.name, table.mode, rule.mode)
+    return mode_changed(table.name, table.mode, kept_as(rule))
 
 
 def why_detached(config: Config, copies: CopyHistory, name: TableName, point: BronzeOffset) -> str | None:

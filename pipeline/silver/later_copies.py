@@ -137,6 +137,11 @@ def plan_later_copy(
     mirror = replace(rule, mode="mirror", on_delete="apply", on_truncate="apply")
     fold = plan_fold(table, step, columns, mirror)
     current = metadata.name_of(MARKINGS[rule.mode].current_column)
-    merged = replace(all_sent(fold), mode=rule.mode, current_column=current)
+    merged = replace(
+        all_sent(fold),
+        mode=rule.mode,
+        current_column=current,
+        has_intermediate=rule.has_intermediate,
+    )
     statement = merge_by_key(identifier, "folded", merged, metadata)
     return Write(step, WriteKind.COMPARE, fold, commit, metadata, identifier, statement, merged=merged)

@@ -103,7 +103,8 @@ def soft_deletes(sql: FoldSql, steps: str) -> str:
 def versions(sql: FoldSql, steps: str) -> str:
     """Return the versions that commits left at each key, and what ends the version that silver has.
 
-    A version that a commit makes and ends itself is none: the last step of a commit at a key decides.
+    A version that a commit makes and ends itself is none: the last step of a commit at a key decides. With
+    intermediate versions each step does.
     """
     fold, engine = sql.fold, sql.engine
     keys, numbers = ", ".join(fold.key_names), range(len(fold.columns))
@@ -126,7 +127,7 @@ def versions(sql: FoldSql, steps: str) -> str:
         f"lead(commit_lsn) {in_order} AS next_lsn",
         f"lead(commit_time) {in_order} AS next_time",
         f"row_number() {in_order} AS number",
-        source=f"({stated}) AS s WHERE from_end = 1",
+        source=f"({stated}) AS s" if fold.has_intermediate else f"({stated}) AS s WHERE from_end = 1",
     )
     texts = (f"{_text_of_step(sql, i)} AS x{i}" for i in numbers)
     own = f"CASE WHEN segment = 0 THEN {FROM_SILVER} ELSE {UNKNOWN} END"
@@ -142,6 +143,7 @@ def versions(sql: FoldSql, steps: str) -> str:
         "next_lsn AS valid_to_lsn",
         "next_time AS valid_to_time",
         "next_lsn IS NULL AS is_current",
+        *(["sequence_key.ordinal AS valid_from_ordinal"] if fold.has_intermediate else []),
         "moved_in",
         source="l",
     )
@@ -165,6 +167,7 @@ def versions(sql: FoldSql, steps: str) -> str:
         f"{end_lsn} AS valid_to_lsn",
         f"{end_time} AS valid_to_time",
         "false AS is_current",
+        *([f"{engine.null('BIGINT')} AS valid_from_ordinal"] if fold.has_intermediate else []),
         "CASE WHEN false THEN moved_in END AS moved_in",
         source="l",
     )
@@ -274,23 +277,23 @@ def compared(sql: FoldSql, copied: str, mark: Truncate) -> str:
         source=f"{copied} LEFT JOIN ({rows}) AS t ON {on} "
         f"WHERE t.is_found IS NULL OR NOT t.is_shown OR {is_other}",
     )
-    values = inserted_values(fold.mode, engine)
-    written = select(
-        "*", *(f"{values[name]} AS {name}" for name in own_columns(fold.mode)), source=f"({written}) AS w"
+    own = own_columns(fold.mode, has_intermediate=fold.has_intermediate)
+    values = inserted_values(
+        fold.mode, engine, has_intermediate=fold.has_intermediate, ordinal=engine.null("BIGINT")
     )
+    written = select("*", *(f"{values[name]} AS {name}" for name in own), source=f"({written}) AS w")
     # a version that is over ends, and the row of a deleted key keeps its values
     is_gone = f"n.is_copied IS NULL OR {is_other}" if fold.mode == "history" else "n.is_copied IS NULL"
     marks = truncate_marks(fold.mode, mark, engine)
-    nulls = {
-        column.source: engine.null(column.ddl) for column in metadata_columns(fold.mode, has_commit=False)
-    }
+    columns = metadata_columns(fold.mode, has_commit=False, has_intermediate=fold.has_intermediate)
+    nulls = {column.source: engine.null(column.ddl) for column in columns}
     gone = select(
         "'D' AS op",
         *commit,
         *(f"t.v{i} AS {name}" for name, i in keys),
         *(f"n.c{i} AS c{i}" for i in numbers),
         *texts,
-        *(f"{marks.get(name, nulls[name])} AS {name}" for name in own_columns(fold.mode)),
+        *(f"{marks.get(name, nulls[name])} AS {name}" for name in own),
         source=f"({rows}) AS t LEFT JOIN {copied} ON {on} WHERE t.is_shown AND ({is_gone})",
     )
     return f"{written} UNION ALL {gone}"

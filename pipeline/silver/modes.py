@@ -32,6 +32,8 @@ _COMMIT_COLUMNS = (
     MetadataColumn("_commit_lsn", "commit_lsn", "BIGINT"),
     MetadataColumn("_commit_time", "commit_time", "TIMESTAMP"),
 )
+_ORDINAL = MetadataColumn("_valid_from_ordinal", "valid_from_ordinal", "BIGINT")
+_INTERMEDIATE = " with intermediate versions"
 _OWN_COLUMNS: Mapping[RowMode, tuple[MetadataColumn, ...]] = {
     "mirror": (),
     "soft_delete": (
@@ -54,20 +56,30 @@ _OWN_COLUMNS: Mapping[RowMode, tuple[MetadataColumn, ...]] = {
 }
 
 
-def metadata_columns(mode: RowMode, *, has_commit: bool) -> tuple[MetadataColumn, ...]:
+def metadata_columns(
+    mode: RowMode, *, has_commit: bool, has_intermediate: bool = False
+) -> tuple[MetadataColumn, ...]:
     """Return the columns of pgdelta, in order; `has_commit` is whether rows have the commit that wrote it."""
     if mode == "history":  # whose versions have the commits between which they are valid
-        return _OWN_COLUMNS[mode]
+        return (*_OWN_COLUMNS[mode], *((_ORDINAL,) if has_intermediate else ()))
     has_commit |= mode == "append"  # it is part of the order of changes
     return (*(_COMMIT_COLUMNS if has_commit else ()), *_OWN_COLUMNS[mode])
 
 
-def own_columns(mode: RowMode) -> tuple[str, ...]:
+def own_columns(mode: RowMode, *, has_intermediate: bool = False) -> tuple[str, ...]:
     """Return the columns that only this mode has, under their names in folded rows."""
-    return tuple(column.source for column in _OWN_COLUMNS[mode])
+    found = tuple(column.source for column in _OWN_COLUMNS[mode])
+    return (*found, _ORDINAL.source) if has_intermediate else found
 
 
-def inserted_values(mode: RowMode, engine: Engine) -> dict[str, str]:
+def kept_as(rule: TableRule) -> str:
+    """Return how rows are kept by a rule, as it is registered."""
+    return rule.mode + (_INTERMEDIATE if rule.has_intermediate else "")
+
+
+def inserted_values(
+    mode: RowMode, engine: Engine, *, has_intermediate: bool = False, ordinal: str = "ordinal"
+) -> dict[str, str]:
     """Return SQL for the mode's own columns of a row that is inserted and not gone."""
     values = {
         "is_deleted": "false",
@@ -77,11 +89,12 @@ def inserted_values(mode: RowMode, engine: Engine) -> dict[str, str]:
         "valid_to_lsn": engine.null("BIGINT"),
         "valid_to_time": engine.null("TIMESTAMP"),
         "is_current": "true",
+        "valid_from_ordinal": ordinal,
     }
-    return {name: values[name] for name in own_columns(mode)}
+    return {name: values[name] for name in own_columns(mode, has_intermediate=has_intermediate)}
 
 
-def mode_changed(name: TableName, before: str, mode: RowMode) -> str:
+def mode_changed(name: TableName, before: str, mode: str) -> str:
     """Return the sentence about a table whose rows are kept in another mode than its rule's."""
     return (
         f"Table {name} is held: silver has its rows in mode {before}, and its rule has mode {mode}. Run "
@@ -135,7 +148,8 @@ def current_rows(registered: RegisteredTable, names: Mapping[str, str]) -> str |
     mode = row_mode(registered.mode)
     if mode not in MARKINGS:
         return None
-    own, marking = own_columns(mode), MARKINGS[mode]
+    has_intermediate = registered.mode.endswith(_INTERMEDIATE)
+    own, marking = own_columns(mode, has_intermediate=has_intermediate), MARKINGS[mode]
     physical = registered.metadata_columns[-len(own) :][own.index(marking.current_column)]
     return marking.is_current(quoted(names[physical]))
 
@@ -152,7 +166,7 @@ def why_not_comparable(rule: TableRule) -> str | None:
 def row_mode(word: str) -> RowMode:
     """Return the mode that a word names."""
     for mode in _OWN_COLUMNS:
-        if mode == word:
+        if mode == word.removesuffix(_INTERMEDIATE):
             return mode
     raise LakeError(f"Mode {word} of a silver table is not known. Update pgdelta.")
 

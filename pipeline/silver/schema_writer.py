@@ -126,7 +126,9 @@ class SchemaWriter:
         self._name = name
         self._rule = rule
         self._txn = txn
-        self._own = modes.metadata_columns(rule.mode, has_commit=metadata_columns)
+        self._own = modes.metadata_columns(
+            rule.mode, has_commit=metadata_columns, has_intermediate=rule.has_intermediate
+        )
         self._own_names = [column.name for column in self._own]
         self._writer = writer
 

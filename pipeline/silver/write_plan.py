@@ -270,6 +270,7 @@ def plan_fold(table: TableInput, step: WriteStep, silver: Mapping[str, SilverTyp
         has_key_changes=any(s.key_tuples for s in surveys),
         mode=rule.mode,
         ignores_deletes=rule.ignores_deletes,
+        has_intermediate=rule.has_intermediate,
         truncates=step.truncates,
     )
 

@@ -60,7 +60,7 @@ from pipeline.silver.clone import (
     pin_table,
     without_gone,
 )
-from pipeline.silver.modes import mode_changed, why_not_comparable
+from pipeline.silver.modes import kept_as, mode_changed, why_not_comparable
 from pipeline.silver.row_hashes import SilverRows
 from pipeline.table_name import TableName, match_tables
 from pipeline.verify.comparable_columns import ComparableColumns
@@ -246,8 +246,8 @@ class Reconciler:
         assert rule is not None
         if reason := why_not_comparable(rule):
             raise LakeError(reason)
-        if pinned.registered.mode != rule.mode:
-            raise LakeError(mode_changed(pinned.name, pinned.registered.mode, rule.mode))
+        if pinned.registered.mode != kept_as(rule):
+            raise LakeError(mode_changed(pinned.name, pinned.registered.mode, kept_as(rule)))
         of_silver = silver.table_at_snapshot(
             pinned, rule, metadata_columns=self._config.silver.metadata_columns
         )

@@ -15,19 +15,17 @@ from pipeline.bronze.copies import Copies
 from pipeline.bronze.copy_states import CopyState
 from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config, Copying
-from pipeline.config.tables import RowMode, TableRule
 from pipeline.delta.table import Lake
 from pipeline.ingest.job import run_ingest
 from pipeline.operate.resync import run_resync
 from pipeline.protocol.lsn import LSN
-from pipeline.silver.modes import row_mode
 from pipeline.table_name import TableName
 from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import Connection, snapshot, source_columns, source_rows
 from tests.support.copies import BIG, stop_after
 from tests.support.modes.oracle import assert_equals_model
-from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of
+from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of, rule_of
 from tests.support.pipelines import MakePipeline, Pipeline, with_rules
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database, MakeServer
@@ -43,7 +41,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]  # a rebuilt table is swapped in by Spark
 
 FIXED_SEED = 20_265
-SHOWN = {"soft_delete": pc.field("_deleted") == pc.scalar(False), "history": pc.field("_is_current")}
+IS_CURRENT = pc.field("_is_current")
+SHOWN = {
+    "soft_delete": pc.field("_deleted") == pc.scalar(False),
+    "history": IS_CURRENT,
+    "intermediate": IS_CURRENT,
+}
 
 
 def publish(source: Connection, config: Config, operations: str) -> None:
@@ -58,7 +61,7 @@ def lose_changes(source: Connection, config: Config, rng: Random, schema: Schema
     publish(source, config, "insert, update, delete, truncate")
 
 
-def assert_shows_source(source: Connection, config: Config, mode: RowMode, name: TableName) -> None:
+def assert_shows_source(source: Connection, config: Config, mode: str, name: TableName) -> None:
     """Assert that the rows which are not gone are those of the source."""
     if mode == "append":
         return
@@ -93,7 +96,7 @@ def prove(
     spark: SparkSession,
     folder: Path,
     seed: int,
-    mode: RowMode,
+    mode: str,
     writer: WriterSetting,
     rounds: int,
 ) -> None:
@@ -146,7 +149,7 @@ def prove(
     [*((mode, "native") for mode in MODES), ("soft_delete", "spark"), ("history", "spark")],
 )
 def test_later_copies_leave_the_rows_of_the_model(
-    database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode, writer: WriterSetting
+    database: Database, tmp_path: Path, spark: SparkSession, mode: str, writer: WriterSetting
 ) -> None:
     prove(database, spark, tmp_path, FIXED_SEED, mode, writer, rounds=2 if writer == "native" else 1)
 
@@ -162,7 +165,7 @@ LOST = ("UPDATE {0} SET n = -2 WHERE id % 9 = 1", "DELETE FROM {0} WHERE id BETW
 
 def with_modes(pipeline: Pipeline) -> Pipeline:
     """Return the pipeline with a table of each mode, which is its name."""
-    pipeline = with_rules(pipeline, *(TableRule(f"public.{mode}", mode=mode) for mode in MODES))
+    pipeline = with_rules(pipeline, *(rule_of(f"public.{mode}", mode) for mode in MODES))
     pipeline.run("CREATE TABLE other (id int)", *(each.format(mode, 400) for mode in MODES for each in ROWS))
     return pipeline
 
@@ -200,9 +203,7 @@ def test_a_copy_that_was_interrupted_counts_once(
 ) -> None:
     copying, name = Copying(connections=1, range_size=8 << 10), TableName("public", mode)
     pipeline = make_pipeline(f"public.{mode}", copy="initial", copying=copying, create_publication="all")
-    pipeline = with_rules(
-        pipeline, TableRule(f"public.{mode}", mode=row_mode(mode)), TableRule("public.other", mode="append")
-    )
+    pipeline = with_rules(pipeline, rule_of(f"public.{mode}", mode), rule_of("public.other", "append"))
     pipeline.run("CREATE TABLE other (id int)", *(each.format(mode, 1200) for each in ROWS))
     pipeline.run(f"DELETE FROM {mode} WHERE id < 60", f"VACUUM {mode}")
     catch_up(pipeline)
@@ -251,6 +252,6 @@ def test_what_a_snapshot_did_not_see_is_part_of_the_copy(
 @pytest.mark.parametrize("writer", ["native", "spark"])
 @pytest.mark.parametrize("mode", MODES)
 def test_many_later_copies_leave_the_rows_of_the_model(
-    database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode, writer: WriterSetting
+    database: Database, tmp_path: Path, spark: SparkSession, mode: str, writer: WriterSetting
 ) -> None:
     prove(database, spark, tmp_path, seed_of_run(), mode, writer, rounds=20)

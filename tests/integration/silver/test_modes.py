@@ -52,7 +52,7 @@ WAYS = ("one batch", "random cuts", "one transaction a batch")
 
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("mode", MODES)
-def test_native_tables_have_the_rows_of_the_model(database: Database, tmp_path: Path, mode: RowMode) -> None:
+def test_native_tables_have_the_rows_of_the_model(database: Database, tmp_path: Path, mode: str) -> None:
     prove(database, tmp_path, FIXED_SEED, mode, None, schemas=6, transactions=12)
 
 
@@ -61,7 +61,7 @@ def test_native_tables_have_the_rows_of_the_model(database: Database, tmp_path: 
 @pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("mode", MODES)
 def test_many_native_tables_have_the_rows_of_the_model(
-    database: Database, tmp_path: Path, mode: RowMode, part: int
+    database: Database, tmp_path: Path, mode: str, part: int
 ) -> None:
     prove(database, tmp_path, seed_of_run() + part, mode, None, schemas=34, transactions=15)
 
@@ -69,7 +69,7 @@ def test_many_native_tables_have_the_rows_of_the_model(
 @pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES)
 def test_tables_of_spark_have_the_rows_of_the_model(
-    database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode
+    database: Database, tmp_path: Path, spark: SparkSession, mode: str
 ) -> None:
     prove(database, tmp_path, FIXED_SEED, mode, spark, schemas=1, transactions=10, ways=WAYS[1:])
 
@@ -78,7 +78,7 @@ def test_tables_of_spark_have_the_rows_of_the_model(
 @pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES)
 def test_many_tables_of_spark_have_the_rows_of_the_model(
-    database: Database, tmp_path: Path, spark: SparkSession, mode: RowMode
+    database: Database, tmp_path: Path, spark: SparkSession, mode: str
 ) -> None:
     prove(database, tmp_path, seed_of_run(), mode, spark, schemas=34, transactions=8)
 
@@ -117,7 +117,7 @@ def test_a_history_as_of_a_manifest_is_the_mirror_there(database: Database, tmp_
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("mode", MODES)
 def test_tables_that_begin_with_a_copy_have_the_rows_of_the_model(
-    database: Database, tmp_path: Path, mode: RowMode
+    database: Database, tmp_path: Path, mode: str
 ) -> None:
     rng = Random(FIXED_SEED)
     config = config_of(database, tmp_path / "lake", mode, "auto", copy="initial")
@@ -140,7 +140,7 @@ def prove(
     database: Database,
     folder: Path,
     seed: int,
-    mode: RowMode,
+    mode: str,
     spark: SparkSession | None,
     *,
     schemas: int,
@@ -211,7 +211,7 @@ def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(database: Database, tm
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize("mode", MODES)
 def test_more_truncates_than_one_write_marks_are_all_followed(
-    database: Database, tmp_path: Path, mode: RowMode
+    database: Database, tmp_path: Path, mode: str
 ) -> None:
     rng, name = Random(FIXED_SEED), TableName("w_0", "documents")
     config = config_of(database, tmp_path / "lake", mode, "auto")

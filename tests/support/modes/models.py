@@ -171,6 +171,7 @@ class Version:
     values: Row
     start: tuple[int, datetime]
     end: tuple[int, datetime] | None = None
+    ordinal: int | None = None  # of the change that began it; None if a later copy did
 
 
 class History(Model):
@@ -204,12 +205,15 @@ class History(Model):
         for key in gone:
             if key in current:
                 current[key].end = commit
-        self._versions = [version for version in self._versions if version.start != version.end]
+        self._remove_intermediate()
         if change.op in "IRU":
             is_known = change.op == "U" and change.old_key in current
             base = current[change.old_key].values if is_known else {}
             values = {**base, **change.new, **dict(zip(change.relation.key, change.key, strict=True))}
-            self._versions.append(Version(change.key, values, commit))
+            self._versions.append(Version(change.key, values, commit, ordinal=change.ordinal))
+
+    def _remove_intermediate(self) -> None:
+        self._versions = [version for version in self._versions if version.start != version.end]
 
     def compare(self, copy: LaterCopy) -> None:
         commit, copied = (copy.lsn, copy.time), rows_of_copy(copy)
@@ -238,6 +242,19 @@ class History(Model):
             }
             for version in self._versions
         ]
+
+
+class Intermediate(History):
+    """`history` with intermediate versions: every version that a change left."""
+
+    OWN: ClassVar[Mapping[str, str]] = {**History.OWN, "_valid_from_ordinal": "int8"}
+
+    def _remove_intermediate(self) -> None:
+        """Keep them."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        ordinals = [{"_valid_from_ordinal": version.ordinal} for version in self._versions]
+        return [row | ordinal for row, ordinal in zip(super().rows(), ordinals, strict=True)]
 
 
 class Append(Model):
@@ -293,4 +310,5 @@ MODELS: dict[str, type[Model]] = {
     "soft_delete": SoftDelete,
     "append": Append,
     "history": History,
+    "intermediate": Intermediate,
 }

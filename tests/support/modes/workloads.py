@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.config.config import Config
-from pipeline.config.tables import RowMode, TableRule
+from pipeline.config.tables import History, TableRule
 from pipeline.delta.spark.provider import SparkProvider
+from pipeline.silver.modes import row_mode
 from pipeline.table_name import TableName
 from tests.support.servers import Database
 from tests.support.workload.tables import Schema, Table
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pipeline.silver.writer_choice import WriterSetting
 
 KEYED = ("documents", "Lines", "tickets")
-MODES: Sequence[RowMode] = ("soft_delete", "append", "history")
+MODES = ("soft_delete", "append", "history", "intermediate")
+"""The modes; `intermediate` is `history` with intermediate versions."""
 
 
 class RowSteps(Step):
@@ -31,16 +32,23 @@ class RowSteps(Step):
         self.insert(table)
 
 
+def rule_of(source: str, mode: str) -> TableRule:
+    """Return the rule of tables that have a mode."""
+    if mode == "intermediate":
+        return TableRule(source, mode="history", history=History(intermediate=True))
+    return TableRule(source, mode=row_mode(mode))
+
+
 def config_of(
-    database: Database, root: Path, mode: RowMode, writer: WriterSetting, copy: str = "never"
+    database: Database, root: Path, mode: str, writer: WriterSetting, copy: str = "never"
 ) -> Config:
     """Return a pipeline whose tables with a key have a mode."""
     config = database.config("*.*", root=str(root), create_publication="all", copy=copy)
-    rules = tuple(TableRule(f"w_*.{table}", mode=mode) for table in (("*",) if mode == "append" else KEYED))
+    rules = tuple(rule_of(f"w_*.{table}", mode) for table in (("*",) if mode == "append" else KEYED))
     return replace(config, silver=replace(config.silver, writer=writer), tables=rules)
 
 
-def names_of(schema: Schema, mode: RowMode) -> list[TableName]:
+def names_of(schema: Schema, mode: str) -> list[TableName]:
     """Return the tables that can have a mode: without a key only append can."""
     return [name for name in schema.names if mode == "append" or name.table in KEYED]
 

@@ -7,10 +7,17 @@ from typing import get_args
 
 import pytest
 
-from pipeline.config.tables import Guards, RowMode, TableRule
+from pipeline.config.tables import Guards, History, RowMode, TableRule
 from pipeline.errors import LakeError
 from pipeline.metadata.registry import RegisteredTable
-from pipeline.silver.modes import current_rows, keeps_past, metadata_columns, row_mode, why_not_comparable
+from pipeline.silver.modes import (
+    current_rows,
+    keeps_past,
+    kept_as,
+    metadata_columns,
+    row_mode,
+    why_not_comparable,
+)
 from pipeline.table_name import TableName
 
 RULE = TableRule("public.*", guards=Guards(deletes=1, truncates=2))
@@ -48,6 +55,11 @@ def test_current_rows_are_found_by_the_registered_column() -> None:
     history = replace(TABLE, mode="history", metadata_columns=tuple(names))
     assert current_rows(history, dict(zip(names, names, strict=True))) == "`_valid_to_lsn` IS NULL"
     assert current_rows(TABLE, {}) is None
+    names = [c.name for c in metadata_columns("history", has_commit=True, has_intermediate=True)]
+    rule = TableRule("public.*", mode="history", history=History(intermediate=True))
+    history = replace(TABLE, mode=kept_as(rule), metadata_columns=tuple(names))
+    assert current_rows(history, dict(zip(names, names, strict=True))) == "`_valid_to_lsn` IS NULL"
+    assert kept_as(replace(rule, mode="append")) == "append"
 
 
 def test_the_modes_are_those_of_the_configuration() -> None:
