@@ -8,7 +8,7 @@ another writer's, whose commit is about to follow, and stays for a day at least.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,16 @@ _CHANGE_DATA = "_change_data"  # of a change data feed: no version needs it, rea
 _ENDINGS = (".parquet", ".bin")  # of data files and of deletion vectors
 
 
-def find_unneeded(folder: Path, snapshot: Snapshot, now: float) -> list[Path]:
+def find_unneeded(
+    folder: Path, snapshot: Snapshot, now: float, kept: Collection[str] = frozenset()
+) -> list[Path]:
     """Return the files of a table in a local folder that its versions do not need.
 
-    `snapshot` is the newest version, read before this call, and `now` is in seconds since 1970. Raises
-    LakeError if the log does not have what the newest version consists of.
+    `snapshot` is the newest version, read before this call, and `now` is in seconds since 1970. `kept` are
+    paths of files that something else needs. Raises LakeError if the log does not have what the newest
+    version consists of.
     """
-    retention = seconds_of(snapshot.configuration.get(FILE_RETENTION), _DEFAULT_RETENTION)
+    retention = file_retention(snapshot)
     # before the log is read: a file that is committed meanwhile is in what is read then
     listed = [(path, age) for path in _data_files(folder) if (age := _age(path, now)) > retention]
     if not listed:
@@ -39,12 +42,27 @@ def find_unneeded(folder: Path, snapshot: Snapshot, now: float) -> list[Path]:
     removed, added = _removals(folder, snapshot)
     needed = {os.path.normpath(path) for add in snapshot.files.values() for path in _paths(folder, add)}
     needed |= added
+    needed |= set(kept)
     needed |= {path for path, time in removed.items() if now - time <= retention}
     return [
         path
         for path, age in listed
         if (name := os.path.normpath(path)) not in needed and (name in removed or age > _UNCOMMITTED)
     ]
+
+
+def file_retention(snapshot: Snapshot) -> float:
+    """Return for how many seconds a table keeps files that left its newest version."""
+    return seconds_of(snapshot.configuration.get(FILE_RETENTION), _DEFAULT_RETENTION)
+
+
+def removed_since(folder: Path, snapshot: Snapshot, since: float) -> set[str]:
+    """Return the paths of files that versions of a table in a local folder removed after a time.
+
+    `since` is in seconds since 1970. Raises LakeError as `find_unneeded`.
+    """
+    removed, _ = _removals(folder, snapshot)
+    return {path for path, time in removed.items() if time >= since}
 
 
 def remove_files(files: Sequence[Path]) -> int:

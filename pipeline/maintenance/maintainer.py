@@ -31,7 +31,7 @@ from pipeline.delta.retry import retry_conflicts
 from pipeline.delta.table import LakeTable
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS
-from pipeline.delta.vacuum import find_unneeded, remove_files
+from pipeline.delta.vacuum import remove_files
 from pipeline.errors import report_error
 from pipeline.maintenance.write_gate import BusyError
 from pipeline.silver.clustering import (
@@ -42,7 +42,7 @@ from pipeline.silver.clustering import (
     unsorted_columns,
 )
 from pipeline.silver.data_layout import file_size, small_size
-from pipeline.silver.shared_tables import is_current
+from pipeline.silver.shared_tables import is_current, unneeded_files, vacuum
 from pipeline.silver.writer_choice import unsupported_feature
 
 _CHANGES = "bronze/changes"
@@ -125,7 +125,7 @@ class Maintainer:
             return MaintainedTable(name, needs_spark=reason)
         added, removed = retry_conflicts(table.compact)
         vacuums = is_current(table) and self.rules.vacuum
-        return MaintainedTable(name, removed, added, table.vacuum() if vacuums else 0)
+        return MaintainedTable(name, removed, added, vacuum(table) if vacuums else 0)
 
     def _natively(self, name: str, table: LakeTable, *, is_own: bool) -> MaintainedTable:
         if is_own and not self.dry_run:
@@ -232,7 +232,7 @@ class Maintainer:
         return len(found)
 
     def _vacuum(self, table: LakeTable) -> int:
-        found = find_unneeded(table.folder, table.snapshot(), self.clock())
+        found = unneeded_files(table, self.clock())
         return len(found) if self.dry_run else remove_files(found)
 
 

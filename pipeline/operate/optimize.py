@@ -18,7 +18,7 @@ from pipeline.delta.spark.session import start_session
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import report_error
 from pipeline.maintenance.lake_tables import tables_of
-from pipeline.silver.shared_tables import is_current
+from pipeline.silver.shared_tables import is_current, vacuum
 from pipeline.terminal import print_lines, print_list, print_paragraph
 
 
@@ -115,6 +115,6 @@ def _optimize(name: str, table: LakeTable, vacuums: bool) -> OptimizedTable | No
             return None
         added, removed = retry_conflicts(table.compact)
         vacuums = is_current(table) and vacuums
-        return OptimizedTable(name, added, removed, table.vacuum() if vacuums else 0)
+        return OptimizedTable(name, added, removed, vacuum(table) if vacuums else 0)
     except Exception as error:
         return OptimizedTable(name, failure=report_error(error))

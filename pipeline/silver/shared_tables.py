@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +31,7 @@ from pipeline.delta.sync import sync_names
 from pipeline.delta.table import Lake, LakeTable, path_segment
 from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS, TxnId, TxnKind, is_partial
+from pipeline.delta.vacuum import file_retention, find_unneeded, remove_files, removed_since
 from pipeline.errors import LakeError, report_error
 from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID
@@ -87,6 +89,30 @@ def is_current(table: LakeTable) -> bool:
     """
     shared = SharedTable.of(table)
     return shared is None or shared.refresh()
+
+
+def unneeded_files(table: LakeTable, now: float) -> list[Path]:
+    """Return the files of a table on this machine that no version within its retention needs.
+
+    A shared table may show a file for longer than the table of the source has it, and its earlier versions
+    are kept for as long. `now` is in seconds since 1970.
+    """
+    shared, snapshot = SharedTable.of(table), table.snapshot()
+    if shared is None or not shared.table.exists():
+        return find_unneeded(table.folder, snapshot, now)
+    since = now - file_retention(snapshot)
+    kept = removed_since(shared.table.folder, shared.table.snapshot(), since)
+    return find_unneeded(table.folder, snapshot, now, kept)
+
+
+def vacuum(table: LakeTable) -> int:
+    """Remove the files that no version of a silver table within its retention needs; return how many.
+
+    Spark does it, except for the table of a source: Spark does not know the shared table.
+    """
+    if shared_path(table.path) is None:
+        return table.vacuum()
+    return remove_files(unneeded_files(table, time.time()))
 
 
 class SharedTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -14,8 +15,12 @@ from deltalake import DeltaTable
 
 from pipeline.apply.applier import Applier
 from pipeline.config.config import Config
+from pipeline.config.jobs import Maintenance
 from pipeline.config.tables import SilverMode, TableRule
+from pipeline.delta import native_commit
+from pipeline.delta.table import LakeTable
 from pipeline.ingest.job import run_ingest
+from pipeline.maintenance.maintainer import Maintainer
 from pipeline.silver.shared_tables import SharedTable
 from tests.support.many_sources import AlikeSteps, assert_equal
 from tests.support.pipelines import Crash, crash
@@ -27,6 +32,7 @@ from tests.support.workload.transactions import run_workload
 pytestmark = pytest.mark.postgres
 
 FIXED_SEED = 20_264
+DAY = 86_400
 
 
 def tenants_of(config: Config) -> Config:
@@ -80,6 +86,41 @@ def table_rows(path: Path, **added: str) -> Counter[str]:
     """Return the rows of a table as texts, each with columns that are added."""
     rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
     return Counter(repr(sorted((row | added).items())) for row in rows)
+
+
+def test_maintenance_keeps_what_the_shared_table_showed_longest(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tenants_of(database.config(root=str(tmp_path), create_publication="all"))
+    run_ingest(config)
+    database.run(
+        "CREATE SCHEMA tenant_a",
+        "CREATE TABLE tenant_a.t (id int PRIMARY KEY, v text)",
+        "INSERT INTO tenant_a.t VALUES (1, 'a')",
+    )
+    run_ingest(config)
+    Applier(None, config).apply_pending()
+    shared = DeltaTable(tmp_path / "silver/t")
+    database.run("UPDATE tenant_a.t SET v = 'b'")
+    run_ingest(config)
+    with monkeypatch.context() as patch, suppress(Crash):
+        calls = iter((lambda *_: None, lambda *_: crash()))  # before and after the write
+        patch.setattr(SharedTable, "show", lambda *_: next(calls)())
+        Applier(None, config).apply_pending()
+    later = time.time() + 5 * DAY
+    with monkeypatch.context() as patch:
+        patch.setattr(native_commit, "now_milliseconds", lambda: int(later * 1000))
+        Applier(None, config).apply_pending()
+    own = LakeTable(f"file:{tmp_path}/silver/t/_parts/{config.pipeline}.tenant_a")
+    maintainer = Maintainer(Maintenance(), lambda: False, lambda: later + 4 * DAY)
+    done = maintainer.maintain("t", own, is_own=False)
+    assert done is None or (done.failure, done.removed_files) == (None, 0)
+    assert shared.to_pyarrow_table().column("v").to_pylist() == ["a"]
+    maintainer = Maintainer(Maintenance(), lambda: False, lambda: later + 8 * DAY)
+    done = maintainer.maintain("t", own, is_own=False)
+    assert done is not None
+    assert (done.failure, done.removed_files) == (None, 1)
+    assert DeltaTable(tmp_path / "silver/t").to_pyarrow_table().column("v").to_pylist() == ["b"]
 
 
 def prove(
