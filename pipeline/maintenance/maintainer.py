@@ -239,8 +239,8 @@ class Maintainer:
 def _unsortable(table: str, names: Sequence[str]) -> str:
     what = "column" if len(names) == 1 else "columns"
     return (
-        f"Files of {table} are not sorted: cluster_by names {what} {', '.join(names)}, which silver does not "
-        "have, or of which files have no exact statistics. Correct cluster_by in the rule of the table."
+        f"Files of {table} are not sorted: cluster_by names {what} {', '.join(names)}, and silver lacks that "
+        "column, or its files lack exact statistics of it. Correct cluster_by in the rule of the table."
     )
 
 

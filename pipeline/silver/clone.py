@@ -206,7 +206,7 @@ class SnapshotCloner:
                 records,
                 pinned.name,
                 clone.path,
-                # A clone is never rebuilt, and nobody reads its comments.
+                # A clone is never rebuilt, and its comments are not read.
                 replace(rule.without_layout(), type_changes="hold", source_comments=False),
                 self._bronze.copies.read(),
                 metadata_columns=metadata_columns,

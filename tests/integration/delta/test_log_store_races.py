@@ -21,7 +21,7 @@ DELTAS_OWN = "io.delta.storage.HDFSLogStore"  # what Delta takes for `file:` unl
 def race(
     racer: Path, log: Path, store: str, *, processes: int, races: int, first: int = 0, natives: int = 0
 ) -> Outcome:
-    """Race for versions of a log in a folder, and hold what is told against what is in it."""
+    """Race for versions of a log in a folder, and compare what processes were told with what is in it."""
     log.mkdir(parents=True, exist_ok=True)
     meeting = log.parent / f"meeting-{first}"
     told = Race(str(racer), f"file:{log}", store, meeting, processes, races, first, natives).run()

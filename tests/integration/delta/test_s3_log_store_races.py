@@ -37,7 +37,7 @@ def class_path(racer: Path, s3_jars: Path, tmp_path: Path) -> str:
 def race(
     server: S3Server, folder: Path, class_path: str, store: str, *, processes: int, races: int
 ) -> Outcome:
-    """Race for versions of a log on S3, and hold what is told against what is in it."""
+    """Race for versions of a log on S3, and compare what processes were told with what is in it."""
     server.write_settings(folder)
     log = f"s3a://{BUCKET}/{LOG}"
     told = Race(class_path, log, store, folder / "meeting", processes, races).run()

@@ -333,6 +333,6 @@ def test_a_column_that_silver_does_not_have_is_reported(grown: Pipeline) -> None
     assert found.table == "public.t"
     assert found.merged  # all else is done
     assert found.failure == (
-        "Files of public.t are not sorted: cluster_by names column bodi, which silver does not have, or of"
-        " which files have no exact statistics. Correct cluster_by in the rule of the table."
+        "Files of public.t are not sorted: cluster_by names column bodi, and silver lacks that column,"
+        " or its files lack exact statistics of it. Correct cluster_by in the rule of the table."
     )

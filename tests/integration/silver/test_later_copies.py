@@ -55,7 +55,7 @@ def publish(source: Connection, config: Config, operations: str) -> None:
 
 
 def lose_changes(source: Connection, config: Config, rng: Random, schema: Schema) -> None:
-    """Run a workload of which the stream has the inserts only."""
+    """Run a workload whose stream has the inserts only."""
     publish(source, config, "insert")
     run_workload(source, rng, 3, schema=schema, steps=RowSteps)
     publish(source, config, "insert, update, delete, truncate")
