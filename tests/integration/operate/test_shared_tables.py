@@ -1,0 +1,122 @@
+"""What commands do with the silver tables of many sources, and how their columns change, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.operate.forget import run_forget
+from pipeline.operate.maintain import run_maintenance
+from pipeline.operate.resync import run_resync
+from pipeline.table_name import TableName
+from tests.support.pipelines import Pipeline
+from tests.support.servers import Database
+from tests.support.tenants import (
+    TENANTS,
+    apply,
+    assert_tenants_equal,
+    catch_up,
+    files,
+    rows,
+    tenant_rows,
+    with_tenants,
+)
+
+pytestmark = pytest.mark.postgres
+
+DAY = 86_400
+
+
+@pytest.fixture
+def tenants(database: Database, tmp_path: Path) -> Iterator[Pipeline]:
+    """Give a pipeline of three tenants; it has no Spark session."""
+    config = database.config(root=str(tmp_path / "lake"), copy="initial", create_publication="configured")
+    with database.connect() as source:
+        yield with_tenants(Pipeline(database, None, config, source))  # type: ignore[arg-type]
+
+
+def test_a_source_never_touches_another(tenants: Pipeline) -> None:
+    assert_tenants_equal(tenants)
+    others = [files(tenants, tenant) for tenant in TENANTS[1:]]
+    tenants.run(
+        "UPDATE tenant_a.orders SET note = 'changed' WHERE id = 1",
+        "UPDATE tenant_a.orders SET id = 100 WHERE id = 2",
+        "DELETE FROM tenant_a.orders WHERE id = 3",
+    )
+    catch_up(tenants)
+    assert_tenants_equal(tenants)
+    tenants.run("TRUNCATE tenant_a.orders")
+    catch_up(tenants)
+    assert rows(tenants, "tenant_a", "id") == []
+    assert_tenants_equal(tenants)
+    tenants.run("INSERT INTO tenant_a.orders VALUES (7, 'again', 7)")
+    catch_up(tenants)
+    assert_tenants_equal(tenants)
+    assert [files(tenants, tenant) for tenant in TENANTS[1:]] == others
+
+
+def test_a_resync_is_for_one_source(tenants: Pipeline) -> None:
+    others = [files(tenants, tenant) for tenant in TENANTS[1:]]
+    before = files(tenants, "tenant_a")
+    run_resync(tenants.config, ["tenant_a.orders"])
+    tenants.run("UPDATE tenant_a.orders SET total = 9 WHERE id = 1")
+    catch_up(tenants)
+    assert_tenants_equal(tenants)
+    assert not files(tenants, "tenant_a") & before
+    assert [files(tenants, tenant) for tenant in TENANTS[1:]] == others
+
+
+def test_maintenance_keeps_what_the_shared_table_shows(tenants: Pipeline) -> None:
+    rules = replace(tenants.config.maintenance, small_files=2)
+    tenants = replace(tenants, config=replace(tenants.config, maintenance=rules))
+    for number in range(4):
+        tenants.run(f"INSERT INTO tenant_a.orders VALUES ({20 + number}, 'more', {number})")
+        catch_up(tenants)
+    count = len(files(tenants, "tenant_a"))
+    later = time.time() + 30 * DAY
+    summary = run_maintenance(tenants.config, (), clock=lambda: later)
+    assert summary.exit_code(strict=True) == 0
+    assert len(files(tenants, "tenant_a")) < count
+    assert_tenants_equal(tenants)
+
+
+def test_what_is_forgotten_is_gone_from_the_shared_table(tenants: Pipeline) -> None:
+    tenants.run("INSERT INTO tenant_a.orders VALUES (500, 'xyzzySubject', 0)")
+    catch_up(tenants)
+    tenants.run("DELETE FROM tenant_a.orders WHERE id = 500")
+    catch_up(tenants)
+    run_forget(tenants.config, "tenant_a.orders", [("500",)])
+    for path in tenants.path("silver").rglob("*"):
+        assert not path.is_file() or b"xyzzySubject" not in path.read_bytes(), path
+    assert_tenants_equal(tenants)
+    tenants.run("UPDATE tenant_b.orders SET total = 1 WHERE id = 1")
+    catch_up(tenants)
+    assert_tenants_equal(tenants)
+
+
+def test_a_column_comes_to_one_source_first(tenants: Pipeline) -> None:
+    tenants.run(
+        "ALTER TABLE tenant_b.orders ADD COLUMN extra int DEFAULT 3",
+        "UPDATE tenant_b.orders SET note = 'later' WHERE id = 1",
+    )
+    catch_up(tenants)
+    assert_tenants_equal(tenants)
+    assert rows(tenants, "tenant_b", "id", "extra") == tenant_rows(tenants, "tenant_b", "id", "extra")
+    assert {extra for _, extra in rows(tenants, "tenant_a", "id", "extra")} == {None}
+
+
+def test_another_type_is_held(tenants: Pipeline) -> None:
+    tenants.run(
+        "CREATE SCHEMA tenant_d",
+        "CREATE TABLE tenant_d.orders (id int PRIMARY KEY, note text, total text)",
+        "INSERT INTO tenant_d.orders VALUES (1, 'd', 'many')",
+    )
+    summary = apply(tenants)
+    held = summary.tables[TableName("tenant_d", "orders")].held or ""
+    assert "Its column total has the type STRING, and INT in the shared table." in held
+    assert_tenants_equal(tenants)
+    assert rows(tenants, "tenant_d", "id") == []

@@ -1,0 +1,70 @@
+"""Three tenants whose tables of one name are one silver table, and what it has of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deltalake import DeltaTable
+
+from pipeline.apply.applier import Applier
+from pipeline.config.tables import TableRule
+from pipeline.delta.table import Lake
+from pipeline.progress import ApplySummary
+from tests.support.pipelines import Pipeline, with_rules
+
+TENANTS = ("tenant_a", "tenant_b", "tenant_c")
+
+
+def with_tenants(pipeline: Pipeline) -> Pipeline:
+    """Return a pipeline whose tenants have rows in the table `orders`."""
+    pipeline = with_rules(pipeline, TableRule("tenant_*.*", target="{table}"))
+    for number, tenant in enumerate(TENANTS):
+        pipeline.run(
+            f"CREATE SCHEMA {tenant}",
+            f"CREATE TABLE {tenant}.orders (id int PRIMARY KEY, note text, total int)",
+            f"INSERT INTO {tenant}.orders SELECT i, 'n{number}', i FROM generate_series(1, 5) i",
+        )
+    pipeline.run("CREATE TABLE tenant_a.ticks (v int)")
+    catch_up(pipeline)
+    return pipeline
+
+
+def apply(pipeline: Pipeline) -> ApplySummary:
+    """Capture what there is and apply it, without a query of Structured Streaming."""
+    pipeline.ingest()
+    pipeline.run("INSERT INTO tenant_a.ticks VALUES (1)")  # a copy is applied once the stream is past it
+    pipeline.ingest()
+    return Applier(pipeline.spark, pipeline.config).apply_pending()
+
+
+def catch_up(pipeline: Pipeline) -> None:
+    summary = apply(pipeline)
+    assert summary.exit_code(strict=True) == 0, summary.tables
+
+
+def rows(pipeline: Pipeline, tenant: str, *columns: str, spark: bool = False) -> list[tuple[Any, ...]]:
+    """Return the rows of a source in the shared table, as Spark or as the Rust library reads them."""
+    source = f"{pipeline.config.pipeline}.{tenant}"
+    if spark:
+        found = pipeline.frame("silver", "orders").where(f"_source = '{source}'").select(*columns)
+        return sorted(tuple(row) for row in found.collect())
+    table = DeltaTable(str(pipeline.path("silver", "orders")))
+    found = table.to_pyarrow_table(filters=[("_source", "=", source)], columns=list(columns))
+    return sorted(tuple(row[name] for name in columns) for row in found.to_pylist())
+
+
+def tenant_rows(pipeline: Pipeline, tenant: str, *columns: str) -> list[tuple[Any, ...]]:
+    query = f"SELECT {', '.join(columns)} FROM {tenant}.orders ORDER BY 1"
+    return pipeline.source.execute(query.encode()).fetchall()
+
+
+def assert_tenants_equal(pipeline: Pipeline, *columns: str, spark: bool = False) -> None:
+    for tenant in TENANTS:
+        names = columns or ("id", "note", "total")
+        assert rows(pipeline, tenant, *names, spark=spark) == tenant_rows(pipeline, tenant, *names), tenant
+
+
+def files(pipeline: Pipeline, tenant: str) -> set[str]:
+    source = f"{pipeline.config.pipeline}.{tenant}"
+    found = Lake(pipeline.root).table("silver", "orders").snapshot().files.values()
+    return {add["path"] for add in found if add["partitionValues"]["_source"] == source}
