@@ -43,6 +43,7 @@ from pipeline.silver.decision import Decision, Step
 from pipeline.silver.native_session import NativeWriting
 from pipeline.silver.range_plan import WriteResult
 from pipeline.silver.table import SilverTable
+from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
 
 if TYPE_CHECKING:
@@ -196,7 +197,8 @@ class Applier:
             self.records.ensure()
             self.manifests.ensure()
             self.manifest = self.manifests.last()
-            self.shared.show_all(self.records.tables.read().values())
+            tables = self.records.tables.read()
+            self.shared.show_all({n: resolve_path(t.path, n, self.lake.root) for n, t in tables.items()})
             self._is_ready = True
 
     def _apply_until(self, end: BronzeOffset, *, is_whole: bool) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,6 @@ from pipeline.delta.table_log import Snapshot
 from pipeline.delta.txn import OURS, TxnId, TxnKind, is_partial
 from pipeline.delta.vacuum import file_retention, find_unneeded, remove_files, removed_since
 from pipeline.errors import LakeError, report_error
-from pipeline.metadata.registry import RegisteredTable
 from pipeline.protocol.lsn import INVALID
 from pipeline.silver.shared_schema import (
     SOURCE_COLUMN,
@@ -279,12 +278,12 @@ class SharedTables:
         self._txn = txn
         self._claimed: set[str] = set()
 
-    def show_all(self, registered: Iterable[RegisteredTable]) -> None:
+    def show_all(self, paths: Mapping[TableName, str]) -> None:
         """Let shared tables show what a command wrote that ended before it could let them."""
-        for table in registered:
-            if shared_path(table.path) is not None:
+        for name, path in paths.items():
+            if shared_path(path) is not None:
                 try:
-                    self.show(table.name, table.path)
+                    self.show(name, path)
                 except Exception as error:  # one table that cannot be read stops no other
                     report_error(error)
 

@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from shutil import copytree
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 from pipeline.apply.applier import Applier
-from pipeline.config.config import Config
+from pipeline.config.config import Config, Storage
 from pipeline.config.jobs import Maintenance
 from pipeline.config.tables import SilverMode, TableRule
 from pipeline.delta import native_commit
@@ -88,10 +89,9 @@ def table_rows(path: Path, **added: str) -> Counter[str]:
     return Counter(repr(sorted((row | added).items())) for row in rows)
 
 
-def test_maintenance_keeps_what_the_shared_table_showed_longest(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tenants_of(database.config(root=str(tmp_path), create_publication="all"))
+def begin(database: Database, root: Path) -> Config:
+    """Return the configuration of a lake whose shared table has a row 'a'."""
+    config = tenants_of(database.config(root=str(root), create_publication="all"))
     run_ingest(config)
     database.run(
         "CREATE SCHEMA tenant_a",
@@ -100,13 +100,39 @@ def test_maintenance_keeps_what_the_shared_table_showed_longest(
     )
     run_ingest(config)
     Applier(None, config).apply_pending()
-    shared = DeltaTable(tmp_path / "silver/t")
+    return config
+
+
+def write_and_crash(database: Database, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the row be 'b' in the source's table only."""
     database.run("UPDATE tenant_a.t SET v = 'b'")
     run_ingest(config)
     with monkeypatch.context() as patch, suppress(Crash):
         calls = iter((lambda *_: None, lambda *_: crash()))  # before and after the write
         patch.setattr(SharedTable, "show", lambda *_: next(calls)())
         Applier(None, config).apply_pending()
+
+
+def values(root: Path) -> list[str]:
+    return [*DeltaTable(root / "silver/t").to_pyarrow_table().column("v").to_pylist()]
+
+
+def test_a_lake_that_moved_shows_what_was_written_before(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = begin(database, tmp_path / "lake")
+    write_and_crash(database, config, monkeypatch)
+    copytree(tmp_path / "lake", tmp_path / "copy")
+    Applier(None, replace(config, storage=Storage(str(tmp_path / "copy")))).apply_pending()
+    assert (values(tmp_path / "copy"), values(tmp_path / "lake")) == (["b"], ["a"])
+
+
+def test_maintenance_keeps_what_the_shared_table_showed_longest(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = begin(database, tmp_path)
+    shared = DeltaTable(tmp_path / "silver/t")
+    write_and_crash(database, config, monkeypatch)
     later = time.time() + 5 * DAY
     with monkeypatch.context() as patch:
         patch.setattr(native_commit, "now_milliseconds", lambda: int(later * 1000))
@@ -120,7 +146,7 @@ def test_maintenance_keeps_what_the_shared_table_showed_longest(
     done = maintainer.maintain("t", own, is_own=False)
     assert done is not None
     assert (done.failure, done.removed_files) == (None, 1)
-    assert DeltaTable(tmp_path / "silver/t").to_pyarrow_table().column("v").to_pylist() == ["b"]
+    assert values(tmp_path) == ["b"]
 
 
 def prove(
