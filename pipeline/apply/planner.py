@@ -118,7 +118,7 @@ class Planner:
 
     def __init__(self, config: Config, bronze: Bronze, records: Records) -> None:
         self.bronze = bronze
-        self.shared = SharedTables(bronze.lake, config.pipeline, bronze.txn)
+        self.shared = SharedTables(bronze.lake, config, bronze.txn)
         self.relations: dict[int, SourceRelation] = {}
         self.copies_version = -1
         self.expected_versions = ExpectedVersions(bronze.lake, self.path, bronze.txn)

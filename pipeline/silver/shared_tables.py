@@ -71,8 +71,11 @@ def silver_path(lake: Lake, config: Config, name: TableName) -> str:
     root = config.silver.shared_root
     if root is None:
         return f"{lake.path('silver')}/{target}/{IN_LAKE}/{source}"
-    address = root if urlparse(root).scheme else f"file:{os.path.abspath(root)}"
-    return f"{address}/{target}/{OUTSIDE}/{source}"
+    return f"{_address(root)}/{target}/{OUTSIDE}/{source}"
+
+
+def _address(root: str) -> str:
+    return root if urlparse(root).scheme else f"file:{os.path.abspath(root)}"
 
 
 def shared_path(path: str) -> str | None:
@@ -148,6 +151,22 @@ class SharedTable:
         """
         return self._commit(None) is None and self.is_shown()
 
+    def withdraw(self) -> None:
+        """Remove the rows of the source from the shared table; the table of the source keeps them."""
+        for _ in range(_ATTEMPTS):
+            shared = self.table.snapshot()
+            present = _Files.of(shared).by_source.get(self._source, {})
+            if not present:
+                return
+            actions = [remove_action(add) for add in present.values()]
+            reads = Reads(app_ids=[text for text in shared.offsets if self._is_ours(text)])
+            try:
+                self.table.commit(shared, actions, {}, self._operation(self._part.snapshot()), reads)
+                return
+            except (ConflictError, SameWriteError):
+                continue
+        raise self._overtaken()
+
     def is_shown(self) -> bool:
         """Return whether the shared table has exactly the files of the source's table."""
         shared, snapshot = self.table.snapshot(), self._part.snapshot()
@@ -184,7 +203,10 @@ class SharedTable:
                 return None
             except (ConflictError, SameWriteError):
                 continue
-        raise ConflictError(f"Other writers changed {self.table.path} {_ATTEMPTS} times. Run again.")
+        raise self._overtaken()
+
+    def _overtaken(self) -> ConflictError:
+        return ConflictError(f"Other writers changed {self.table.path} {_ATTEMPTS} times. Run again.")
 
     def _is_ours(self, text: str) -> bool:
         txn = TxnId.parse(text)
@@ -272,20 +294,40 @@ class SharedTables:
     have one name would write the same rows.
     """
 
-    def __init__(self, lake: Lake, pipeline: str, txn: TxnId) -> None:
+    def __init__(self, lake: Lake, config: Config, txn: TxnId) -> None:
         self._lake = lake
-        self._pipeline = pipeline
+        self._config = config
         self._txn = txn
         self._claimed: set[str] = set()
 
     def show_all(self, paths: Mapping[TableName, str]) -> None:
-        """Let shared tables show what a command wrote that ended before it could let them."""
+        """Let shared tables show what a command wrote that ended before it could let them.
+
+        The rows of a table that has another target now leave the shared table of the former one. `paths` are
+        those of the registered tables.
+        """
         for name, path in paths.items():
-            if shared_path(path) is not None:
-                try:
+            if shared_path(path) is None:
+                continue
+            try:
+                if self._has_left(name, path):
+                    self.check(path)
+                    SharedTable(self._lake.table_at(path)).withdraw()
+                else:
                     self.show(name, path)
-                except Exception as error:  # one table that cannot be read stops no other
-                    report_error(error)
+            except Exception as error:  # one table that cannot be read stops no other
+                report_error(error)
+
+    def _has_left(self, name: TableName, path: str) -> bool:
+        """Return whether a table has another target than the shared table to which its path belongs.
+
+        What lies outside of the lake and of the configured shared root may belong to a copy of this lake.
+        """
+        if self._config.rule_for(name) is None or path == silver_path(self._lake, self._config, name):
+            return False
+        root = self._config.silver.shared_root
+        roots = [self._lake.root, *([_address(root)] if root else [])]
+        return any(path.startswith(f"{each}/") for each in roots)
 
     def show(self, name: TableName, path: str) -> str | None:
         """Let the shared table of a silver table, if it has one, show its rows; return why it cannot."""
@@ -305,8 +347,8 @@ class SharedTables:
         owner = self._owner(shared)
         if owner.exists() and owner.read_text(encoding="utf-8") != self._lake_id:
             raise LakeError(
-                f"{shared} has rows of another lake whose pipeline is named {self._pipeline} too. Rename one "
-                f"of the pipelines, or remove {owner} if that lake does not exist any more."
+                f"{shared} has rows of another lake whose pipeline is named {self._config.pipeline} too. "
+                f"Rename one of the pipelines, or remove {owner} if that lake does not exist any more."
             )
 
     def claim(self, path: str) -> None:
@@ -323,7 +365,7 @@ class SharedTables:
         return self._lake.table("_pgdelta", "tables").snapshot().table_id
 
     def _owner(self, shared: str) -> Path:
-        return self._lake.table_at(shared).folder / _OWNERS / path_segment(self._pipeline)
+        return self._lake.table_at(shared).folder / _OWNERS / path_segment(self._config.pipeline)
 
 
 def _create(path: Path, text: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from shutil import copytree
 from typing import Any
 
 import pytest
@@ -113,8 +113,8 @@ def write_and_crash(database: Database, config: Config, monkeypatch: pytest.Monk
         Applier(None, config).apply_pending()
 
 
-def values(root: Path) -> list[str]:
-    return [*DeltaTable(root / "silver/t").to_pyarrow_table().column("v").to_pylist()]
+def values(root: Path, table: str = "t") -> list[str]:
+    return [*DeltaTable(root / "silver" / table).to_pyarrow_table().column("v").to_pylist()]
 
 
 def test_a_lake_that_moved_shows_what_was_written_before(
@@ -122,9 +122,28 @@ def test_a_lake_that_moved_shows_what_was_written_before(
 ) -> None:
     config = begin(database, tmp_path / "lake")
     write_and_crash(database, config, monkeypatch)
-    copytree(tmp_path / "lake", tmp_path / "copy")
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
     Applier(None, replace(config, storage=Storage(str(tmp_path / "copy")))).apply_pending()
     assert (values(tmp_path / "copy"), values(tmp_path / "lake")) == (["b"], ["a"])
+
+
+def test_a_table_with_another_target_leaves_the_shared_table(database: Database, tmp_path: Path) -> None:
+    shared = begin(database, tmp_path)
+    database.run(
+        "CREATE SCHEMA tenant_b",
+        "CREATE TABLE tenant_b.t (id int PRIMARY KEY, v text)",
+        "INSERT INTO tenant_b.t VALUES (1, 'b')",
+    )
+    run_ingest(shared)
+    Applier(None, shared).apply_pending()
+    assert sorted(values(tmp_path)) == ["a", "b"]
+    moved = replace(shared, tables=(TableRule("tenant_a.t", target="own"), *shared.tables))
+    Applier(None, moved).apply_pending()
+    assert (values(tmp_path), values(tmp_path, "own")) == (["b"], ["a"])
+    shutil.rmtree(tmp_path / f"silver/t/_parts/{shared.pipeline}.tenant_a")
+    assert values(tmp_path) == ["b"]
+    Applier(None, shared).apply_pending()
+    assert sorted(values(tmp_path)) == ["a", "b"]
 
 
 def test_maintenance_keeps_what_the_shared_table_showed_longest(
