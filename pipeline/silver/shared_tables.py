@@ -27,6 +27,7 @@ from pipeline.config.tables import TABLE_PLACEHOLDER
 from pipeline.delta.file_list import Add
 from pipeline.delta.native_commit import Action, Operation, Reads, remove_action
 from pipeline.delta.retry import ConflictError, SameWriteError
+from pipeline.delta.sql import literal
 from pipeline.delta.sync import sync_names
 from pipeline.delta.table import Lake, LakeTable, path_segment
 from pipeline.delta.table_log import Snapshot
@@ -67,7 +68,8 @@ def silver_path(lake: Lake, config: Config, name: TableName) -> str:
     if not rule.is_shared:
         return lake.path("silver", rule.target)
     target = path_segment(rule.target.replace(TABLE_PLACEHOLDER, name.table))
-    source = path_segment(source_of(config.pipeline, name.schema))
+    # readers such as Polars take a folder a=b in the path of a file for a partition
+    source = path_segment(source_of(config.pipeline, name.schema)).replace("=", "%3D")
     root = config.silver.shared_root
     if root is None:
         return f"{lake.path('silver')}/{target}/{IN_LAKE}/{source}"
@@ -126,7 +128,7 @@ class SharedTable:
         assert path is not None, table.path
         self.table = LakeTable(path, table.sessions)
         self._part = table
-        self._source = unquote(table.path.rpartition("/")[2])
+        self.source = unquote(table.path.rpartition("/")[2])
 
     @classmethod
     def of(cls, table: LakeTable) -> SharedTable | None:
@@ -155,7 +157,7 @@ class SharedTable:
         """Remove the rows of the source from the shared table; the table of the source keeps them."""
         for _ in range(_ATTEMPTS):
             shared = self.table.snapshot()
-            present = _Files.of(shared).by_source.get(self._source, {})
+            present = _Files.of(shared).by_source.get(self.source, {})
             if not present:
                 return
             actions = [remove_action(add) for add in present.values()]
@@ -170,7 +172,7 @@ class SharedTable:
     def is_shown(self) -> bool:
         """Return whether the shared table has exactly the files of the source's table."""
         shared, snapshot = self.table.snapshot(), self._part.snapshot()
-        return not snapshot.exists or not _exchanged(shared, Part(self._source, snapshot))
+        return not snapshot.exists or not _exchanged(shared, Part(self.source, snapshot))
 
     def _is_whole(self, snapshot: Snapshot) -> bool:
         """Return whether a version of a source's table has whole transactions only."""
@@ -187,7 +189,7 @@ class SharedTable:
             recorded = [text for text in shared.offsets if self._is_ours(text)]
             if not self._is_whole(snapshot) or (txn is None and not recorded):
                 return None
-            part = Part(self._source, snapshot)
+            part = Part(self.source, snapshot)
             versions = {}
             if txn is not None:
                 versions[str(txn)] = int(snapshot.offsets.get(str(txn.offset_id), INVALID))
@@ -211,9 +213,7 @@ class SharedTable:
     def _is_ours(self, text: str) -> bool:
         txn = TxnId.parse(text)
         return (
-            txn is not None
-            and txn.table is not None
-            and self._source == source_of(txn.pipeline, txn.table[0])
+            txn is not None and txn.table is not None and self.source == source_of(txn.pipeline, txn.table[0])
         )
 
     def _plan(self, shared: Snapshot, part: Part) -> tuple[list[Action], Reads]:
@@ -250,8 +250,8 @@ class SharedTable:
                     yield Part(unquote(segment), snapshot)
 
     def _operation(self, snapshot: Snapshot) -> Operation:
-        metadata = {OURS: 1, "operation": _OPERATION, "source": self._source, "version": snapshot.version}
-        predicate = json.dumps([f"{SOURCE_COLUMN} = '{self._source}'"])
+        metadata = {OURS: 1, "operation": _OPERATION, "source": self.source, "version": snapshot.version}
+        predicate = json.dumps([f"{SOURCE_COLUMN} = {literal(self.source)}"])
         return Operation("WRITE", {"mode": "Overwrite", "predicate": predicate}, {}, json.dumps(metadata))
 
 

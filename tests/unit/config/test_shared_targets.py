@@ -10,7 +10,7 @@ from pipeline.config.config import Config
 from pipeline.config.load import load_config
 from pipeline.delta.table import Lake
 from pipeline.errors import ConfigError
-from pipeline.silver.shared_tables import shared_path, silver_path, source_of
+from pipeline.silver.shared_tables import SharedTable, shared_path, silver_path, source_of
 from pipeline.silver.versions import resolve_path
 from pipeline.table_name import TableName
 
@@ -32,6 +32,9 @@ def test_tables_of_a_name_have_one_folder(tmp_path: Path) -> None:
     assert silver_path(lake, config, ORDERS) == "file:/lake/silver/orders/_parts/shop.tenant_a"
     assert shared_path(silver_path(lake, config, ORDERS)) == "file:/lake/silver/orders"
     assert shared_path("file:/lake/silver/public/orders") is None
+    named = silver_path(lake, config, TableName("tenant_a=b/c", "orders"))
+    assert named == "file:/lake/silver/orders/_parts/shop.tenant_a%3Db%2Fc"
+    assert SharedTable(lake.table_at(named)).source == "shop.tenant_a=b/c"
 
 
 def test_pipelines_have_one_folder(tmp_path: Path) -> None:
