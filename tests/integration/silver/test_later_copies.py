@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ from pipeline.bronze.copies import Copies
 from pipeline.bronze.copy_states import CopyState
 from pipeline.bronze.log import BronzeOffset
 from pipeline.config.config import Config, Copying
+from pipeline.crash_steps import CrashStep
 from pipeline.delta.table import Lake
 from pipeline.ingest.job import run_ingest
 from pipeline.operate.resync import run_resync
@@ -24,9 +27,10 @@ from tests.support.comparable.arrow import arrow_rows
 from tests.support.comparable.silver import silver_path
 from tests.support.comparable.source import Connection, snapshot, source_columns, source_rows
 from tests.support.copies import BIG, stop_after
+from tests.support.fault_points import WHEN, crash_at
 from tests.support.modes.oracle import assert_equals_model
 from tests.support.modes.workloads import MODES, RowSteps, config_of, names_of, rule_of
-from tests.support.pipelines import MakePipeline, Pipeline, with_rules
+from tests.support.pipelines import Crash, MakePipeline, Pipeline, with_rules
 from tests.support.seeds import seed_of_run
 from tests.support.servers import Database, MakeServer
 from tests.support.unseen import unseen_commits
@@ -41,6 +45,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]  # a rebuilt table is swapped in by Spark
 
 FIXED_SEED = 20_265
+APPLY_STEPS = (
+    CrashStep.EVOLVE_COLUMNS,
+    CrashStep.REGISTER_TABLE,
+    CrashStep.WRITE_TABLE,
+    CrashStep.SWAP_TABLE,
+    CrashStep.RECORD_MANIFEST,
+)
 IS_CURRENT = pc.field("_is_current")
 SHOWN = {
     "soft_delete": pc.field("_deleted") == pc.scalar(False),
@@ -246,6 +257,60 @@ def test_what_a_snapshot_did_not_see_is_part_of_the_copy(
         assert all(state.invisible_commits for state in later)
     catch_up(pipeline)
     assert_right(pipeline)
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_at_any_step_leaves_no_mode_wrong(make_pipeline: MakePipeline) -> None:
+    pipeline = with_modes(make_pipeline(copy="initial", create_publication="all"))
+    catch_up(pipeline)
+    for number, (step, when) in enumerate(product(APPLY_STEPS, WHEN)):
+        lose(
+            pipeline,
+            MODES,
+            f"UPDATE {{0}} SET n = -2 WHERE id % 9 = {number}",
+            f"DELETE FROM {{0}} WHERE id = {number}",
+        )
+        run_in_all(pipeline, "ALTER TABLE {0} ADD " + f"c{number} int", "UPDATE {0} SET n = 0 WHERE id = 200")
+        run_resync(pipeline.config, None, spark=pipeline.spark)
+        pipeline.ingest()
+        run_in_all(pipeline, f"INSERT INTO {{0}} VALUES ({1000 + number}, 1)")
+        pipeline.ingest()
+        passing = 0 if step is CrashStep.RECORD_MANIFEST else number % 3
+        with crash_at(step, when, passing=passing), pytest.raises(Crash):
+            Applier(pipeline.spark, pipeline.config).apply_pending()
+        apply(pipeline.config, pipeline.spark)
+        assert_right(pipeline)
+
+
+def test_a_type_change_and_an_event_have_their_copies_in_a_mode(make_pipeline: MakePipeline) -> None:
+    pipeline = with_modes(make_pipeline(copy="initial", create_publication="all"))
+    silver = replace(pipeline.config.silver, resync="auto")
+    rules = tuple(replace(rule, type_changes="resync") for rule in pipeline.config.tables)
+    pipeline = replace(pipeline, config=replace(pipeline.config, silver=silver, tables=rules))
+    catch_up(pipeline)
+    run_in_all(pipeline, "DELETE FROM {0} WHERE id = 7")
+    lose(pipeline, MODES, *LOST)  # ingest sees that the publication was changed
+    for _ in range(2):
+        catch_up(pipeline)
+    assert_right(pipeline)
+    run_in_all(
+        pipeline,
+        "ALTER TABLE {0} ALTER n TYPE text USING 'number ' || n",
+        "UPDATE {0} SET n = 'new' WHERE id = 8",
+    )
+    for _ in range(3):
+        pipeline.ingest()
+        pipeline.run("INSERT INTO other VALUES (1)")
+        pipeline.apply()
+    assert pipeline.apply().exit_code(strict=True) == 0
+    for mode in MODES:
+        assert_shows_source(pipeline.source, pipeline.config, mode, TableName("public", mode))
+    history = pipeline.frame("silver", "public", "history")
+    assert [row.n for row in history.where("id = 9").orderBy("_valid_from_lsn").collect()] == [
+        "2",
+        "number 2",
+    ]
+    assert history.where("id = 7 AND NOT _is_current").count() == 1
 
 
 @pytest.mark.slow
