@@ -159,8 +159,10 @@ def build_into(
             )
         rows = built.row_count()
         _publish(target, built, config.pipeline, name, end_lsn)
-    notes = tuple(event.sentence for event in records.events.resyncs_after(INVALID))
-    return BuiltTable(config.pipeline, name, end_lsn, target.path, rows, written.missing_values, notes)
+    notes = [event.sentence for event in records.events.resyncs_after(INVALID)]
+    if written.why_uncompared:
+        notes.append(written.why_uncompared)
+    return BuiltTable(config.pipeline, name, end_lsn, target.path, rows, written.missing_values, tuple(notes))
 
 
 def _find_table(config: Config, bronze: Bronze, globs: Sequence[str]) -> TableName:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pipeline.bronze.copy_states import CompleteCopy
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart, Survey
 from pipeline.metadata.registry import RegisteredTable
@@ -25,6 +26,17 @@ class WriteResult:
     changes: int = 0
     missing_values: int = 0  # that neither the stream nor silver has
     copy_lsn: LSN | None = None  # the type change after which the table waits for a copy
+    uncompared: CompleteCopy | None = None  # the last copy, if it lacks values that were not sent
+
+    @property
+    def why_uncompared(self) -> str | None:
+        """Return why the rows are not those of the last copy, None if they are."""
+        if self.uncompared is None:
+            return None
+        return (
+            f"The copy at {self.uncompared.end_lsn} lacks values that the source did not send, so the table "
+            "is not compared with it."
+        )
 
     def then(self, other: WriteResult) -> WriteResult:
         """Return the result of this range and of the one that follows it."""
@@ -33,6 +45,7 @@ class WriteResult:
             misfits=self.misfits + other.misfits,
             changes=self.changes + other.changes,
             missing_values=self.missing_values + other.missing_values,
+            uncompared=other.uncompared or self.uncompared,
         )
 
 

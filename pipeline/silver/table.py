@@ -213,7 +213,7 @@ class SilverTable:
             written = self.apply_partial_copies(partial, relations, None, start, end_lsn)
         else:
             written = self._rebuild(relations, registered, end_lsn, copy=copy)
-        if written.held:
+        if written.held or written.uncompared:
             return written
         sentence, kind = "The table starts from a copy of the source's rows.", "evolved"
         if order != CopyOrder(copy):
@@ -276,6 +276,8 @@ class SilverTable:
         if written.held or records.tables.registered is None:
             return replace(written, applied=self.offset, misfits=0)
         self._records.events.record(records.events.resyncs_after(self.offset))
+        if written.uncompared:
+            self._request_next(written.uncompared, f"{written.why_uncompared} It will be copied again.")
         if need is not None:
             lsn, operation = need
             rebuilt_sentence = f"{operation.sentence} The table was rebuilt from bronze."
@@ -335,7 +337,7 @@ class SilverTable:
     ) -> WriteResult:
         """Apply the changes from a start up to an LSN, and compare each later copy at its LSN.
 
-        A copy that lacks values is not compared, and another one is requested.
+        A copy that lacks values is not compared; the result names the last one if it does.
         """
         written = WriteResult(start.offset)
         for copy in copies:
@@ -347,13 +349,17 @@ class SilverTable:
             if self._rule.mode != "append":
                 surveys = self.bronze.survey_table(self.name, start, copy.end_lsn)
             compared = self.apply(surveys, relations, self._writer.registered, start, copy.end_lsn)
-            written = written.then(compared)
+            lacks = copy if compared.missing_values and copy is copies[-1] else None
+            written = written.then(replace(compared, missing_values=0, uncompared=lacks))
             if written.held:
                 return written
-            if compared.missing_values and copy is copies[-1]:
-                self._request_whole_copy(f"{compared.missing_values} values of a copy are missing.", copy)
             start = InputStart(copy.end_lsn)
         return written.then(self._apply_changes(start, relations, end_lsn))
+
+    def _request_next(self, copy: CompleteCopy, sentence: str) -> None:
+        """Request the copy after one that lacks values."""
+        self.bronze.copies.request([CopyRequest.of(self.name, sentence)])
+        self._records.events.record([Event(*self.name, copy.end_lsn, "resync", sentence)])
 
     def _order_copies(self, last: CompleteCopy | None, relations: Relations) -> CopyOrder:
         """Return the copies from which the table is built, up to the last one."""
