@@ -158,7 +158,7 @@ def prove(
 
 @pytest.mark.parametrize(
     ("mode", "writer"),
-    [*((mode, "native") for mode in MODES), ("soft_delete", "spark"), ("history", "spark")],
+    [*((mode, "native") for mode in MODES), *((mode, "spark") for mode in MODES if mode != "append")],
 )
 def test_later_copies_leave_the_rows_of_the_model(
     database: Database, tmp_path: Path, spark: SparkSession, mode: str, writer: WriterSetting
