@@ -68,3 +68,24 @@ def files(pipeline: Pipeline, tenant: str) -> set[str]:
     source = f"{pipeline.config.pipeline}.{tenant}"
     found = Lake(pipeline.root).table("silver", "orders").snapshot().files.values()
     return {add["path"] for add in found if add["partitionValues"]["_source"] == source}
+
+
+def assert_others_stay(pipeline: Pipeline, *, spark: bool = False) -> None:
+    """Assert that one tenant's changes, a truncate among them, leave the files of the others as they are."""
+    assert_tenants_equal(pipeline)
+    others = [files(pipeline, tenant) for tenant in TENANTS[1:]]
+    pipeline.run(
+        "UPDATE tenant_a.orders SET note = 'changed' WHERE id = 1",
+        "UPDATE tenant_a.orders SET id = 100 WHERE id = 2",
+        "DELETE FROM tenant_a.orders WHERE id = 3",
+    )
+    catch_up(pipeline)
+    assert_tenants_equal(pipeline)
+    pipeline.run("TRUNCATE tenant_a.orders")
+    catch_up(pipeline)
+    assert rows(pipeline, "tenant_a", "id") == []
+    assert_tenants_equal(pipeline)
+    pipeline.run("INSERT INTO tenant_a.orders VALUES (7, 'again', 7)")
+    catch_up(pipeline)
+    assert_tenants_equal(pipeline, spark=spark)
+    assert [files(pipeline, tenant) for tenant in TENANTS[1:]] == others

@@ -209,14 +209,20 @@ def assert_right(pipeline: Pipeline) -> None:
         assert_shows_source(pipeline.source, pipeline.config, mode, name)
 
 
+def copied_in_ranges(make_pipeline: MakePipeline, mode: str) -> Pipeline:
+    """Return a pipeline of a table with rows, whose copies have several chunks."""
+    copying = Copying(connections=1, range_size=8 << 10)
+    pipeline = make_pipeline(f"public.{mode}", copy="initial", copying=copying, create_publication="all")
+    pipeline = with_rules(pipeline, rule_of(f"public.{mode}", mode), rule_of("public.other", "append"))
+    pipeline.run("CREATE TABLE other (id int)", *(each.format(mode, 1200) for each in ROWS))
+    return pipeline
+
+
 @pytest.mark.parametrize("mode", ["soft_delete", "history"])
 def test_a_copy_that_was_interrupted_counts_once(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    copying, name = Copying(connections=1, range_size=8 << 10), TableName("public", mode)
-    pipeline = make_pipeline(f"public.{mode}", copy="initial", copying=copying, create_publication="all")
-    pipeline = with_rules(pipeline, rule_of(f"public.{mode}", mode), rule_of("public.other", "append"))
-    pipeline.run("CREATE TABLE other (id int)", *(each.format(mode, 1200) for each in ROWS))
+    name, pipeline = TableName("public", mode), copied_in_ranges(make_pipeline, mode)
     pipeline.run(f"DELETE FROM {mode} WHERE id < 60", f"VACUUM {mode}")
     catch_up(pipeline)
     lose(pipeline, [mode], *LOST)
@@ -238,10 +244,7 @@ def test_a_copy_that_was_interrupted_counts_once(
 def test_a_copy_that_lacks_values_is_not_compared_and_another_one_is(
     make_pipeline: MakePipeline, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    copying, name = Copying(connections=1, range_size=8 << 10), TableName("public", mode)
-    pipeline = make_pipeline(f"public.{mode}", copy="initial", copying=copying, create_publication="all")
-    pipeline = with_rules(pipeline, rule_of(f"public.{mode}", mode), rule_of("public.other", "append"))
-    pipeline.run("CREATE TABLE other (id int)", *(each.format(mode, 1200) for each in ROWS))
+    name, pipeline = TableName("public", mode), copied_in_ranges(make_pipeline, mode)
     catch_up(pipeline)
     lose(pipeline, [mode], *LOST)
     pipeline.run(f"DELETE FROM {mode} WHERE id < 60", f"VACUUM {mode}")
