@@ -166,6 +166,7 @@ PACKAGES: dict[str, set[str]] = {
     },
     "delta": {"delta"},
     "duckdb": {"bronze", "silver"},
+    "obstore": {"delta"},
     "py4j": {"delta"},
     "yaml": {"config"},
     "click": {"cli"},

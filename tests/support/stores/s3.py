@@ -62,6 +62,16 @@ class S3Server:
             content: bytes = answer.read()
             return content
 
+    @property
+    def options(self) -> dict[str, str]:
+        """What `storage.options` need to use the server."""
+        return {
+            "aws_endpoint": self.url,
+            "aws_region": "us-east-1",
+            "aws_access_key_id": _KEY,
+            "aws_secret_access_key": _KEY,
+        }
+
     def write_settings(self, folder: Path) -> None:
         """Write what Hadoop's client needs to use the server, for a class path with this folder."""
         values = {

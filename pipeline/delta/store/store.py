@@ -1,0 +1,232 @@
+"""The few requests that a lake makes of an object store: list, read, create, replace, delete.
+
+An object is created or replaced on a condition that the store decides in one step, so two writers exclude
+each other. The client repeats a request that fails or whose answer is lost; a repeated creation finds the
+object of the first one, so an object that cannot be created is read and compared. Names are relative to the
+store's root, with `/` between segments.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlparse
+
+from pipeline.errors import ConfigError, LakeError
+
+SCHEMES = ("s3", "s3a", "gs", "abfss", "az")
+"""The schemes of roots on an object store."""
+
+_AT_ONCE = 32  # requests of a process
+_RETRIED = timedelta(seconds=60)
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class StoreError(LakeError):
+    """A store that refuses a request, or does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object as a listing has it; `modified` is in milliseconds since 1970."""
+
+    name: str
+    size: int
+    etag: str | None
+    modified: int
+
+
+def is_store(url: str) -> bool:
+    """Return whether a root is on an object store."""
+    return urlparse(url).scheme in SCHEMES
+
+
+class Store:
+    """The objects below one root. Every method can be used by several threads."""
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+        """Connect to a root such as `s3://bucket/lake`.
+
+        The cloud's own environment variables apply where `options` do not say otherwise.
+        """
+        self.url = url.rstrip("/")
+        self._prefix = urlparse(self.url).path.strip("/")
+        self._store = _open(self.url, dict(options or {}))
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self.requests = 0
+        """The number of requests that were made, repeated ones not counted."""
+
+    def list(self, prefix: str = "", after: str | None = None) -> Iterator[Object]:
+        """Yield the objects whose names begin with a prefix, up to the end of a segment, in order.
+
+        With `after`, those whose names follow a name.
+        """
+        import obstore
+
+        begin = len(self._prefix) + 1 if self._prefix else 0
+        offset = None if after is None else self._key(after)
+        with self._request("list", prefix):
+            for chunk in obstore.list(self._store, self._key(prefix) or None, offset=offset, chunk_size=1000):
+                for found in chunk:
+                    modified = int(found["last_modified"].timestamp() * 1000)
+                    yield Object(found["path"][begin:], found["size"], found["e_tag"], modified)
+
+    def read(self, name: str) -> tuple[bytes, str | None]:
+        """Return an object's content and its etag; raise FileNotFoundError if there is none."""
+        import obstore
+
+        with self._request("read", name):
+            found = obstore.get(self._store, self._key(name))
+            return bytes(found.bytes()), found.meta["e_tag"]
+
+    def download(self, name: str, path: Path) -> int:
+        """Write an object's content to a new file and return when it was modified, in milliseconds."""
+        import obstore
+
+        with self._request("read", name):
+            found = obstore.get(self._store, self._key(name))
+            with open(path, "xb") as file:
+                for chunk in found.stream(min_chunk_size=1 << 20):
+                    file.write(chunk)
+            return int(found.meta["last_modified"].timestamp() * 1000)
+
+    def upload(self, path: Path, name: str) -> str | None:
+        """Write a file to an object, over what is there, and return its etag."""
+        import obstore
+
+        with self._request("write", name):
+            return obstore.put(self._store, self._key(name), path)["e_tag"]
+
+    def write(self, name: str, content: bytes) -> str | None:
+        """Write an object, over what is there, and return its etag."""
+        import obstore
+
+        with self._request("write", name):
+            return obstore.put(self._store, self._key(name), content)["e_tag"]
+
+    def create(self, name: str, content: bytes) -> str | None:
+        """Create an object and return its etag; return None if it exists with other content.
+
+        The content has to tell its writer from others.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        with self._request("create", name):
+            try:
+                result = obstore.put(
+                    self._store, self._key(name), content, mode="create", use_multipart=False
+                )
+                return result["e_tag"] or ""
+            except (AlreadyExistsError, PreconditionError):
+                pass
+        return self._own(name, content)
+
+    def replace(self, name: str, content: bytes, etag: str) -> str | None:
+        """Replace an object that has an etag and return the new one; return None if it has another.
+
+        The content has to tell its writer from others.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
+
+        with self._request("replace", name):
+            try:
+                result = obstore.put(
+                    self._store, self._key(name), content, mode={"e_tag": etag}, use_multipart=False
+                )
+                return result["e_tag"] or ""
+            except (AlreadyExistsError, NotFoundError, PreconditionError):
+                pass
+        return self._own(name, content)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object within the store, over what is there."""
+        import obstore
+
+        with self._request("copy", source):
+            obstore.copy(self._store, self._key(source), self._key(target))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects; those that do not exist are left out."""
+        import obstore
+
+        keys = [self._key(name) for name in names]
+        if keys:
+            with self._request("delete", self.url):
+                obstore.delete(self._store, keys)
+
+    def each(self, call: Callable[[_T], _R], values: Iterable[_T]) -> Sequence[_R]:
+        """Call a function for each value, several at once, and return the results in order."""
+        chosen = list(values)
+        if len(chosen) < 2:
+            return [call(value) for value in chosen]
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_AT_ONCE, "store")
+        return list(self._pool.map(call, chosen))
+
+    def _own(self, name: str, content: bytes) -> str | None:
+        """Return the etag of an object if it has this content: a repeated request finds what it wrote."""
+        try:
+            found, etag = self.read(name)
+        except FileNotFoundError:
+            return None
+        return (etag or "") if found == content else None
+
+    def _key(self, name: str) -> str:
+        return "/".join(part for part in (self._prefix, name) if part)
+
+    @contextmanager
+    def _request(self, verb: str, name: str) -> Iterator[None]:
+        from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+
+        with self._lock:
+            self.requests += 1
+        place = name if name == self.url else f"{self.url}/{name}".rstrip("/")
+        try:
+            yield
+        except (NotFoundError, FileNotFoundError):
+            if verb != "read":
+                raise StoreError(
+                    f"There is no {self.url}. Create the bucket, or correct storage.root."
+                ) from None
+            raise FileNotFoundError(place) from None
+        except (PermissionDeniedError, UnauthenticatedError):
+            raise StoreError(
+                f"The store refuses to {verb} {place}. Check the credentials and their rights."
+            ) from None
+        except BaseError as error:
+            raise StoreError(
+                f"The store failed to {verb} {place} ({_reason(error)}). Run again when it answers."
+            ) from None
+
+
+def _open(url: str, options: dict[str, str]) -> Any:
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    scheme = urlparse(url).scheme
+    bucket = f"{scheme}://{urlparse(url).netloc}"
+    endpoint = options.get("aws_endpoint") or options.get("endpoint") or ""
+    client: Any = {"timeout": timedelta(seconds=60), "connect_timeout": timedelta(seconds=10)}
+    if endpoint.startswith("http://"):
+        client["allow_http"] = True
+    retry: Any = {"max_retries": 10, "retry_timeout": _RETRIED}
+    try:
+        return from_url(bucket, config=options or None, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+    except (BaseError, ValueError, TypeError) as error:
+        raise ConfigError(f"storage.options do not fit {bucket} ({_reason(error)}). Correct them.") from None
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of a client's error, which names the request and no secrets."""
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
