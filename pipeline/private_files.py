@@ -6,9 +6,16 @@ other users.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
+
+# NFS locks no folder that is open for reading only
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF)
 
 
 def make_private_folder(path: Path, *, mode: int = 0o700, exist_ok: bool = False) -> None:
@@ -35,3 +42,41 @@ def open_private(path: Path, *, append: bool = False) -> IO[str]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     number = os.open(path, flags | (os.O_APPEND if append else os.O_TRUNC), 0o600)
     return os.fdopen(number, "a" if append else "w", encoding="utf-8")
+
+
+def lock_folder(folder: Path) -> int:
+    """Lock a folder that a run has made, until the returned descriptor is closed or the process ends."""
+    descriptor = _open(folder)
+    _lock(descriptor)
+    return descriptor
+
+
+def remove_unless_locked(path: Path) -> None:
+    """Remove what a dead run left, a file or a folder; of a link only the link."""
+    try:
+        folder = _open(path)
+    except OSError:  # no folder, removed meanwhile, or another user's
+        with suppress(OSError):
+            path.unlink()
+        return
+    try:
+        if _lock(folder):
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(folder)
+
+
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _lock(folder: int) -> bool:
+    """Lock a folder for as long as it is open; return whether no other process has it locked."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True

@@ -100,7 +100,7 @@ def _values(field: dict[str, Any]) -> str:
         elif kind.get("type") in _KINDS:
             words.append(_KINDS[kind["type"]])
     if field.get("additionalProperties"):
-        return f"column: {_values(field['additionalProperties'])}"
+        return f"name: {_values(field['additionalProperties'])}"
     if "$ref" in field:
         return "section"
     return ", ".join(words)

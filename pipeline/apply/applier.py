@@ -72,9 +72,7 @@ class Applier:
         self, spark: SparkSession | None, config: Config, progress: ApplyProgress | None = None
     ) -> None:
         """Write with a session, or one that starts where it is needed."""
-        self.lake = Lake.for_writing(
-            config.storage.root, spark, application=f"pgdelta apply {config.pipeline}"
-        )
+        self.lake = Lake.for_writing(config.storage, spark, application=f"pgdelta apply {config.pipeline}")
         self.bronze = Bronze(self.lake, config.pipeline)
         self.records = Records(self.lake)
         self.manifests = Manifests(self.lake)

@@ -28,6 +28,7 @@ from pipeline.bronze.divided_rows import DividedRows
 from pipeline.bronze.log import Bronze, log_op, selected_ops
 from pipeline.bronze.surveys import is_table
 from pipeline.bronze.table_input import InputStart, SequenceKey
+from pipeline.delta.store.mirror import fetch, fetch_all
 from pipeline.delta.table_log import data_path, local_path
 from pipeline.protocol.lsn import INVALID, LSN
 from pipeline.table_name import TableName
@@ -156,8 +157,9 @@ class ChangeRows:
         if start.copy is None and new is not None and new.covers(start.offset, end_lsn):
             paths = [local_path(path) for path in new.paths]
             with suppress(FileNotFoundError):  # compacted meanwhile: another file has its rows
-                return _Files({path: os.path.getsize(path) for path in paths}, frozenset(paths), new.rows)
-        sizes, shared, rows = {}, set(), 0
+                sizes = {path: os.path.getsize(path) for path in fetch_all(paths)}
+                return _Files(sizes, frozenset(paths), new.rows)
+        sizes, shared, rows = {}, set[str](), 0
         first_lsn = bronze.start_of(name, start)
         for add in bronze.changes.snapshot().files.values():
             if add.get("deletionVector"):
@@ -231,7 +233,7 @@ def _read(path: str) -> pa.Table:
     from pipeline.delta.data_files import read_data_file
 
     try:
-        rows = read_data_file(path, COLUMNS, _MOST_BYTES_OF_FILE)
+        rows = read_data_file(fetch(path), COLUMNS, _MOST_BYTES_OF_FILE)
     except FileNotFoundError:
         raise missing_file(path) from None
     return rows.filter(pc.field("op") != "M")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.bronze.schema import CHANGES
 from pipeline.delta.rows import damaged_file, named_if_damaged, read_rows
+from pipeline.delta.store.mirror import fetched
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 from pipeline.protocol.lsn import INVALID, LSN
@@ -201,7 +202,7 @@ class ChangesScan:
         if self.paths is None and any(add.get("deletionVector") for add in self.snapshot.files.values()):
             yield from self._batches_by_rows(schema)
             return
-        for path in self.files():
+        for path in fetched(self.files()):
             yield from self._batches_of(path, schema)
 
     def _batches_of(self, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,7 @@ from pipeline.delta.data_files import DataFile
 from pipeline.delta.merge import FileLayout
 from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order, plan_in_order
 from pipeline.delta.rows import damaged_file
-from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.delta.table_log import Snapshot, data_file
 
 _ROW_GROUP = 16 << 20  # bytes in memory
 _STREAM = ""  # what a file of the stream holds; others hold a table copy's rows, or both
@@ -42,7 +42,7 @@ def plan_changes(path: str, snapshot: Snapshot, limits: MergeLimits) -> list[lis
     small = [key for key in ordered if adds[key].is_small(limits)]
     if len(small) < max(2, limits.few_files):
         return []
-    kinds = {key: _kind(data_path(path, adds[key].add["path"]), adds[key]) for key in small}
+    kinds = {key: _kind(data_file(path, adds[key].add["path"]), adds[key]) for key in small}
     stream = [key for key in ordered if kinds.get(key, _STREAM) == _STREAM]
     # a file that is not small may hold rows of either kind: no file of the stream is merged across it
     groups = plan_in_order((adds[key].sized(key, key in kinds) for key in stream), limits)

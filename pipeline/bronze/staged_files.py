@@ -11,8 +11,6 @@ run locks its folder: the next run, which holds the slot, removes what dead runs
 files of one that is only delayed until its commit is refused.
 """
 
-import errno
-import fcntl
 import os
 import shutil
 import tempfile
@@ -33,7 +31,7 @@ from pipeline.delta.data_files import DataFile, statistics_json
 from pipeline.delta.filesystem import hadoop_files, hadoop_path
 from pipeline.delta.table import Lake, LakeTable
 from pipeline.errors import LakeError, SpoolError
-from pipeline.private_files import make_private_folder
+from pipeline.private_files import lock_folder, make_private_folder, remove_unless_locked
 from pipeline.protocol.lsn import LSN
 
 FOLDERS = STREAM, COPIES, RETENTION_FOLDER = "staging", "copies", "retention"
@@ -41,8 +39,6 @@ FOLDERS = STREAM, COPIES, RETENTION_FOLDER = "staging", "copies", "retention"
 
 _BLOCK = 1 << 20  # bytes
 _REPETITIVE = ["op", "schema_name", "table_name", "old_kind", "relation_version", "relation_id", "origin"]
-# NFS locks no folder that is open for reading only
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +168,7 @@ class StagingFolder:
 
     def __init__(self, lake: Lake, name: str = STREAM) -> None:
         self._lake = lake
-        self._local_root = lake.local_root
+        self._local_root = lake.working_root
         self._lock: int | None = None
         if self._local_root is None:
             self.path = Path(tempfile.mkdtemp(prefix="pgdelta-"))
@@ -186,11 +182,10 @@ class StagingFolder:
                 "the link and run again."
             )
         for path in runs.iterdir():
-            _remove_unless_locked(path)
+            remove_unless_locked(path)
         self.path = runs / uuid4().hex
         make_private_folder(self.path)
-        self._lock = _open(self.path)
-        _lock(self._lock)
+        self._lock = lock_folder(self.path)
 
     def size(self) -> int:
         """Return the bytes of the files that are in the folder now."""
@@ -229,35 +224,4 @@ def remove_dead_runs(lake_root: str) -> None:
         runs = Path(lake_root, "_pgdelta", name)
         if runs.is_dir() and not runs.is_symlink():
             for path in runs.iterdir():
-                _remove_unless_locked(path)
-
-
-def _remove_unless_locked(path: Path) -> None:
-    """Remove what a dead run left, a file or a folder; of a link only the link."""
-    try:
-        folder = _open(path)
-    except OSError:  # no folder, removed meanwhile, or another user's
-        with suppress(OSError):
-            path.unlink()
-        return
-    try:
-        if _lock(folder):
-            shutil.rmtree(path, ignore_errors=True)
-    finally:
-        os.close(folder)
-
-
-def _open(folder: Path) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-def _lock(folder: int) -> bool:
-    """Lock a folder for as long as it is open; return whether no other process has it locked."""
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
+                remove_unless_locked(path)

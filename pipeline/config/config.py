@@ -38,6 +38,8 @@ from pipeline.config.scalars import (
     Version,
     Word,
 )
+from pipeline.config.storage import DEFAULT_STORAGE
+from pipeline.config.storage import Storage as Storage
 from pipeline.config.tables import (
     COMMITTED_VERSIONS,
     FILE_SECTION,
@@ -287,23 +289,6 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
-    """Where the lake is: any path that Spark can write, without a slash at its end."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = FILE_SECTION
-
-    root: Annotated[
-        str,
-        Root,
-        Field(
-            description="Path of the lake, which Spark can write. A relative path is relative to the working"
-            " directory. Each pipeline has a lake of its own.",
-            examples=["./lake", "s3a://bucket/lake"],
-        ),
-    ] = "./lake"
-
-
-@dataclass(frozen=True, slots=True)
 class Silver:
     """How silver tables are kept if their rule does not say."""
 
@@ -447,7 +432,7 @@ class Config:
     source: Annotated[Source, Field(description="The PostgreSQL server, publication and slot to read.")] = (
         Source()
     )
-    storage: Annotated[Storage, Field(description="Where the lake is.")] = Storage()
+    storage: Annotated[Storage, Field(description="Where the lake is.")] = DEFAULT_STORAGE
     silver: Annotated[Silver, Field(description="How silver tables are kept if their rule does not say.")] = (
         Silver()
     )

@@ -20,11 +20,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlparse
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipeline.config.config import Config
+from pipeline.config.config import Config, Storage
 from pipeline.config.jobs import Catalog
 from pipeline.config.tables import INHERITED, TABLE_PLACEHOLDER, ColumnRules, TableRule
 from pipeline.config.yaml_document import Document, Items, Scalar, Section, dotted, parse_document
@@ -32,6 +33,7 @@ from pipeline.errors import ConfigError
 from pipeline.table_name import TableGlob
 
 _DELTA_PROPERTIES = frozenset(("delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"))
+_CREDENTIAL = re.compile("key|token|secret|password|sas")
 _RESERVED = frozenset(("comment", "location", "provider", "owner", "external", "is_managed_location"))
 _NO_VERSIONS = "Only the mode history has versions. Leave the key out, or write mode: history."
 _VARIABLE = {
@@ -65,6 +67,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
     _check_columns(config, document)
     _check_properties(config.tables, document)
     _check_catalog(config.catalog, document)
+    _check_store_options(config.storage, document)
     _check_cluster_by(config.tables, document)
     return _resolve(config, document)
 
@@ -218,6 +221,21 @@ def _check_properties(rules: Sequence[TableRule], document: Document) -> None:
                     *("tables", index, "properties", name),
                     at_key=True,
                 )
+
+
+def _check_store_options(storage: Storage, document: Document) -> None:
+    """Raise ConfigError for options without an object store, and for credentials that the file contains."""
+    for name in storage.options:
+        place = ("storage", "options", name)
+        written = document.get(*place)
+        if urlparse(storage.root).scheme in ("", "file"):
+            raise document.error(
+                "storage.root is on no object store. Remove the option, or correct storage.root.",
+                *place,
+                at_key=True,
+            )
+        if _CREDENTIAL.search(name) and isinstance(written, Scalar) and written.without_variables:
+            raise document.error("The file contains a credential. Put it into a ${VARIABLE}.", *place)
 
 
 def _check_catalog(catalog: Catalog, document: Document) -> None:

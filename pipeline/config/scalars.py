@@ -145,7 +145,7 @@ def read_root(node: Node) -> str:
     if _CREDENTIALS.match(root):
         raise ValueError(
             "The address contains credentials, which messages would repeat. Remove them, and give them to"
-            " Spark (spark.hadoop.fs.…) or to the environment."
+            " the environment, or to storage.options by a ${VARIABLE}."
         )
     return root.rstrip("/") or root
 

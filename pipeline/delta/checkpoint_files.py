@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+from pipeline.delta.store.mirror import fetch, mirror_of
+from pipeline.delta.store.store import Object
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,21 +66,34 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """What a log has: the versions of its commits, ascending, and its complete checkpoints, newest first."""
+    """What a log has: the versions of its commits, ascending, and its complete checkpoints, newest first.
+
+    `objects` are the files of a log on an object store by path, those of sidecars included.
+    """
 
     commits: Sequence[int]
     checkpoints: Sequence[Checkpoint]
+    objects: Mapping[str, Object] = field(default_factory=dict)
 
 
-def list_log(folder: str) -> LogFiles:
-    """List the log in a folder; it is empty if the folder does not exist."""
+def list_log(folder: str, after: str | None = None) -> LogFiles:
+    """List the log in a folder; it is empty if the folder does not exist.
+
+    On an object store the list may begin after a path.
+    """
     commits: list[int] = []
     whole: dict[int, list[Checkpoint]] = {}
     parts: dict[tuple[int, int], dict[int, str]] = {}
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return LogFiles((), ())
+    objects: dict[str, Object] = {}
+    names: Iterable[str]
+    if (mirror := mirror_of(folder)) is not None:
+        objects = {mirror.path(each.name): each for each in mirror.list(folder, after)}
+        names = [os.path.relpath(path, folder) for path in objects]
+    else:
+        try:
+            names = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return LogFiles((), ())
     for name in names:
         match = _NAME.fullmatch(name)
         if match is None:
@@ -93,7 +109,7 @@ def list_log(folder: str) -> LogFiles:
         if len(found) == count:
             whole.setdefault(version, []).append(Checkpoint(version, tuple(found[n] for n in sorted(found))))
     checkpoints = [each for version in sorted(whole, reverse=True) for each in whole[version]]
-    return LogFiles(sorted(commits), checkpoints)
+    return LogFiles(sorted(commits), checkpoints, objects)
 
 
 def _sidecar_path(checkpoint: str, text: str) -> str:
@@ -105,6 +121,7 @@ def _sidecar_path(checkpoint: str, text: str) -> str:
 
 def _actions(path: str, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the actions of some kinds in one file, as they would be in the JSON of a commit."""
+    fetch(path)
     if path.endswith(".json"):
         with open(path, encoding="utf-8") as file:
             for line in file:

@@ -19,6 +19,7 @@ from uuid import uuid4
 from pipeline.delta.checkpoint_files import Checkpoint, commit_name, list_log
 from pipeline.delta.log_retention import KEPT_SECONDS, LogRetention
 from pipeline.delta.native_commit import read_commit
+from pipeline.delta.store.mirror import fetch, fetch_all, mirror_of, names_in, remove_files
 from pipeline.delta.sync import sync_file, sync_folder
 from pipeline.delta.txn import TxnId
 
@@ -67,7 +68,7 @@ def _interval(log: Path, configuration: Mapping[str, str]) -> int:
     if _INTERVAL in configuration:
         return interval
     last = _last_checkpoint(log)
-    size = os.stat(last.paths[0]).st_size if last else 0
+    size = os.stat(fetch(last.paths[0])).st_size if last else 0
     return interval if size <= interval * _BYTES_A_COMMIT else _LONG_INTERVAL
 
 
@@ -83,6 +84,7 @@ def write_checkpoint(table: Path, version: int) -> None:
     log = table / "_delta_log"
     if (log / _name(version)).exists():
         return
+    mirror = mirror_of(table)
     _remove_abandoned(table)
     base = _newest_checkpoint(log, version)
     shadow = table / f"{_SHADOW}{uuid4()}"
@@ -90,16 +92,22 @@ def write_checkpoint(table: Path, version: int) -> None:
     try:
         links.mkdir(parents=True)
         begin = base.version if base else -1
-        for each in range(begin + 1, version + 1):
-            os.link(log / commit_name(each), links / commit_name(each))
+        commits = [str(log / commit_name(each)) for each in range(begin + 1, version + 1)]
+        for path in map(Path, fetch_all([*commits, *(base.paths if base else ())])):
+            os.link(path, links / path.name)
         if base is not None:
-            for path in map(Path, base.paths):
-                os.link(path, links / path.name)
+            if mirror is not None:
+                mirror.fetch_all(mirror.list(str(log / "_sidecars")))
             if (log / "_sidecars").is_dir():
                 (links / "_sidecars").symlink_to(log / "_sidecars")
         DeltaTable(str(shadow), version=version).create_checkpoint()
         [made] = links.glob(f"{version:020}.checkpoint*.parquet")
         pointer = links / _LAST
+        if mirror is not None:
+            os.link(made, log / made.name)
+            mirror.upload(str(log / made.name))
+            _replace_pointer(log, version, pointer)
+            return
         sync_file(made)
         os.chmod(made, (log / commit_name(version)).stat().st_mode & 0o777)
         try:
@@ -127,8 +135,9 @@ def _newest_checkpoint(log: Path, version: int) -> Checkpoint | None:
 def _last_checkpoint(log: Path) -> Checkpoint | None:
     """Return the checkpoint that `_last_checkpoint` names, None if there is none in one file."""
     try:
-        last = int(json.loads((log / _LAST).read_bytes())["version"])
+        last = int(json.loads(_pointer(log))["version"])
         path = log / _name(last)
+        fetch(str(path))
         return Checkpoint(last, (str(path),)) if path.exists() else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -142,13 +151,23 @@ def _remove_abandoned(table: Path) -> None:
                 shutil.rmtree(shadow, ignore_errors=True)
 
 
+def _pointer(log: Path) -> bytes:
+    """Return the content of `_last_checkpoint`, the only file of a log that is overwritten."""
+    if (mirror := mirror_of(log)) is not None:
+        return mirror.store.read(mirror.name(log / _LAST))[0]
+    return (log / _LAST).read_bytes()
+
+
 def _replace_pointer(log: Path, version: int, pointer: Path) -> None:
     """Name the checkpoint in `_last_checkpoint`, unless that names a newer one."""
     try:
-        if int(json.loads((log / _LAST).read_bytes())["version"]) >= version:
+        if int(json.loads(_pointer(log))["version"]) >= version:
             return
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass
+    if (mirror := mirror_of(log)) is not None:
+        mirror.store.write(mirror.name(log / _LAST), pointer.read_bytes())
+        return
     sync_file(pointer)
     (log / f".{_LAST}.crc").unlink(missing_ok=True)
     pointer.rename(log / _LAST)
@@ -159,8 +178,7 @@ def remove_expired(
     table: Path, version: int, retention: LogRetention, now: float, offsets: Collection[str] = ()
 ) -> None:
     """Remove the files of the log that only expired versions need; see `expired_files`."""
-    for path in expired_files(table, version, retention, now, offsets):
-        path.unlink(missing_ok=True)
+    remove_files(expired_files(table, version, retention, now, offsets))
 
 
 def expired_files(
@@ -174,12 +192,14 @@ def expired_files(
     number, so do the checksum files and the checkpoints that no reader needs.
     """
     log = table / "_delta_log"
+    times = names_in(str(log))
     checkpoints = [each for each in list_log(str(log)).checkpoints if each.version <= version]
     expired = [
         each.version
         for each in checkpoints
         if all(
-            retention.is_expired(now - os.stat(path).st_mtime, version - each.version) for path in each.paths
+            retention.is_expired(now - times.get(os.path.basename(path), now), version - each.version)
+            for path in each.paths
         )
     ]
     if expired and any(_advances(app_id) for app_id in offsets):
@@ -187,9 +207,9 @@ def expired_files(
         expired = [each for each in expired if newest is None or each <= newest]
     first = max(expired, default=0)
     found = [
-        path
-        for path in log.iterdir()
-        if (match := _VERSIONED.match(path.name)) and int(match[1]) < first and not path.name.endswith(".tmp")
+        log / name
+        for name in times
+        if (match := _VERSIONED.match(name)) and int(match[1]) < first and not name.endswith(".tmp")
     ]
     if retention.commits:
         found += superseded_checksums(table, now - KEPT_SECONDS, first)
@@ -204,13 +224,14 @@ def superseded_checksums(table: Path, before: float, first: int = 0) -> list[Pat
     """
     log = table / "_delta_log"
     newest = max((each.version for each in list_log(str(log)).checkpoints), default=0)
-    found = []
-    for path in log.glob("*.crc"):
-        match = _VERSIONED.match(path.name)
-        with suppress(FileNotFoundError):
-            if match and first <= int(match[1]) < newest and path.stat().st_mtime < before:
-                found.append(path)
-    return found
+    return [
+        log / name
+        for name, time_of in names_in(str(log)).items()
+        if name.endswith(".crc")
+        and (match := _VERSIONED.match(name))
+        and first <= int(match[1]) < newest
+        and time_of < before
+    ]
 
 
 def superseded_checkpoints(table: Path, before: float, first: int = 0) -> list[Path]:
@@ -222,6 +243,7 @@ def superseded_checkpoints(table: Path, before: float, first: int = 0) -> list[P
     log = table / "_delta_log"
     kept: set[int] = set()
     found = []
+    times = names_in(str(log))
     checkpoints = sorted((each for each in list_log(str(log)).checkpoints), key=lambda each: each.version)
     for each in checkpoints[:-1]:
         if each.version < first:
@@ -231,9 +253,8 @@ def superseded_checkpoints(table: Path, before: float, first: int = 0) -> list[P
             kept.add(block)
             continue
         paths = [Path(path) for path in each.paths]
-        with suppress(FileNotFoundError):
-            if all(path.stat().st_mtime < before for path in paths):
-                found += paths
+        if all(times.get(path.name, before) < before for path in paths):
+            found += paths
     return found
 
 

@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 
 from pipeline.delta.spark.launcher import is_launched_by_spark
 from pipeline.delta.spark.provider import SparkProvider
+from pipeline.delta.store.mirror import Mirror, mirror_at
+from pipeline.delta.store.store import is_store
 from pipeline.delta.table_log import TableLog, local_path
 from pipeline.errors import LakeError
 
@@ -64,7 +66,10 @@ def is_local(path: str) -> bool:
 
 def remove_folder(sessions: SparkProvider, folder: str) -> None:
     """Remove a folder and its contents, if it exists."""
-    if is_local(folder):
+    if (mirror := mirror_at(folder)) is not None:
+        mirror.store.delete([each.name for each in mirror.list(local_path(folder))])
+        mirror.drop_folder(local_path(folder))
+    elif is_local(folder):
         path = Path(local_path(folder))
         if path.is_symlink() or path.is_file():
             path.unlink()
@@ -78,6 +83,9 @@ def remove_folder(sessions: SparkProvider, folder: str) -> None:
 
 def folders_in(sessions: SparkProvider, folder: str) -> list[str]:
     """Return the names of the folders in a folder, none if it does not exist."""
+    if (mirror := mirror_at(folder)) is not None:
+        names = (name for name, _ in mirror.names(local_path(folder)))
+        return sorted({name.split("/")[0] for name in names if "/" in name})
     if is_local(folder):
         path = Path(local_path(folder))
         return sorted(each.name for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
@@ -88,8 +96,13 @@ def folders_in(sessions: SparkProvider, folder: str) -> list[str]:
 
 
 def move_folder(sessions: SparkProvider, folder: str, to: str) -> None:
-    """Move a folder to a path that does not exist yet; raise LakeError if it does."""
-    if is_local(folder):
+    """Move a folder to a path that does not exist yet; raise LakeError if it does.
+
+    On an object store a move is a copy, object by object.
+    """
+    if (mirror := mirror_at(folder)) is not None:
+        is_moved = _move_objects(mirror, local_path(folder), local_path(to))
+    elif is_local(folder):
         target = Path(local_path(to))
         target.parent.mkdir(parents=True, exist_ok=True)
         is_moved = not target.exists()
@@ -105,8 +118,30 @@ def move_folder(sessions: SparkProvider, folder: str, to: str) -> None:
     forget_logs(sessions, folder)
 
 
+def _move_objects(mirror: Mirror, folder: str, to: str) -> bool:
+    """Move the objects of a folder, unless there are some in the other; return whether they are moved."""
+    source, target = mirror.name(folder), mirror.name(to)
+    if any(mirror.store.list(target)):
+        return False
+    objects = [each.name for each in mirror.store.list(source)]
+    log = [name for name in objects if "/_delta_log/" in name]
+    data = [name for name in objects if "/_delta_log/" not in name]
+    mirror.store.each(lambda name: mirror.store.copy(name, target + name[len(source) :]), data)
+    for name in log:  # in order: a move that is interrupted leaves an older version
+        mirror.store.copy(name, target + name[len(source) :])
+    mirror.store.delete(objects)
+    mirror.drop_folder(folder)
+    return True
+
+
 def path_exists(sessions: SparkProvider, path: str) -> bool:
     """Return whether a file or a folder exists."""
+    if (mirror := mirror_at(path)) is not None:
+        name = mirror.name(local_path(path))
+        parent = name.rpartition("/")[0]
+        return any(
+            each.name == name or each.name.startswith(f"{name}/") for each in mirror.store.list(parent)
+        )
     if is_local(path):
         return os.path.exists(local_path(path))
     files, found = hadoop_files(sessions.session, path)
@@ -115,7 +150,7 @@ def path_exists(sessions: SparkProvider, path: str) -> bool:
 
 def forget_logs(sessions: SparkProvider, folder: str) -> None:
     """Read the logs in a folder from their files again, here and in Spark if it has started."""
-    if is_local(folder):
+    if is_local(folder) or is_store(folder):
         TableLog.forget(folder)
     if sessions.started is not None:
         from pipeline.delta.spark.log import forget_log

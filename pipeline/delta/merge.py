@@ -28,7 +28,7 @@ from pipeline.delta.merge_plan import MergeLimits, SizedFile, plan_in_any_order
 from pipeline.delta.native_commit import Operation, remove_action, removing_uncommitted
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
-from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError
 
 Add = Mapping[str, Any]
@@ -161,7 +161,7 @@ def _parts(table: LakeTable, group: Sequence[Add], schema: pa.Schema) -> Iterato
     assert table.local_path is not None
     part = _Part()
     for add in group:
-        path = data_path(table.local_path, add["path"])
+        path = data_file(table.local_path, add["path"])
         try:
             rows = conform(read_data_file(path, schema.names, _MOST_BYTES), schema, path)
         except FileNotFoundError:

@@ -27,6 +27,7 @@ from pipeline import __version__
 from pipeline.delta.checkpoint_files import commit_name
 from pipeline.delta.checksum import write_checksum
 from pipeline.delta.retry import ConflictError, SameWriteError
+from pipeline.delta.store.mirror import fetch, mirror_of, remove_files
 from pipeline.delta.sync import sync_file, sync_folder, sync_names
 from pipeline.errors import LakeError
 
@@ -85,11 +86,14 @@ def commit_version(
     """
     reads = reads or Reads()
     log = table / "_delta_log"
+    mirror = mirror_of(table)
     if read_version < 0:
         log.mkdir(parents=True, exist_ok=True)
     txn_id = str(uuid4())
-    syncs = os.environ.get(SYNC_VARIABLE) != "false"
-    if syncs:
+    syncs = mirror is None and os.environ.get(SYNC_VARIABLE) != "false"
+    if mirror is not None:
+        mirror.store.each(mirror.upload, map(str, _added_files(table, actions)))
+    elif syncs:
         _sync_data(table, actions)
     version = read_version + 1
     while True:
@@ -109,8 +113,9 @@ def commit_version(
         sync_folder(log)
         if version == 0:
             sync_names(table)
-    with suppress(OSError):  # the commit is made
-        write_checksum(log, version, actions, txn_id)
+    if mirror is None:
+        with suppress(OSError):  # the commit is made
+            write_checksum(log, version, actions, txn_id)
     return version
 
 
@@ -129,9 +134,7 @@ def remove_uncommitted(table: Path, read_version: int, names: Iterable[str], err
         while (actions := read_commit(table / "_delta_log", version)) is not None:
             committed.update(unquote(action["add"]["path"]) for action in actions if "add" in action)
             version += 1
-        for name in names:
-            if name not in committed:
-                (table / name).unlink(missing_ok=True)
+        remove_files(table / name for name in names if name not in committed)
 
 
 @contextmanager
@@ -146,8 +149,10 @@ def removing_uncommitted(table: Path, read_version: int, files: Collection[DataF
 
 def read_commit(log: Path, version: int) -> list[Action] | None:
     """Return the actions of a version in a log folder, None if it does not have the version."""
+    path = log / commit_name(version)
     try:
-        lines = (log / commit_name(version)).read_bytes().splitlines()
+        fetch(str(path))
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in lines if line.strip()]
@@ -201,12 +206,17 @@ def _commit_info(operation: Operation, txn_id: str, read_version: int) -> Action
 
 def _is_version_there(log: Path, version: int) -> bool:
     """Return whether a version is in the log; the clean-up of a log may leave its checkpoint only."""
+    if (mirror := mirror_of(log)) is not None:
+        found = next(iter(mirror.list(str(log), after=str(log / f"{version:020}"))), None)
+        return found is not None and Path(mirror.path(found.name)).name.startswith(f"{version:020}.")
     return (log / commit_name(version)).exists() or any(log.glob(f"{version:020}.checkpoint*"))
 
 
 def create_version(log: Path, version: int, text: str, *, syncs: bool) -> bool:
     """Create the file of a version in one step; return False if the version exists."""
     target = log / commit_name(version)
+    if (mirror := mirror_of(log)) is not None:
+        return mirror.create(str(target), text.encode())
     if target.exists():
         return False
     temporary = log / f".{target.name}.{uuid4()}.tmp"
@@ -270,7 +280,10 @@ def _file_key(action: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _read_back(table: Path, version: int, txn_id: str) -> None:
-    found = read_commit(table / "_delta_log", version)
+    log = table / "_delta_log"
+    if (mirror := mirror_of(log)) is not None:
+        mirror.read_back(str(log / commit_name(version)))
+    found = read_commit(log, version)
     if not any(action.get("commitInfo", {}).get("txnId") == txn_id for action in found or ()):
         raise LostCommitError(
             f"The storage of {table} lost a commit: it confirmed version {version}, which is another "
@@ -282,21 +295,23 @@ def _read_back(table: Path, version: int, txn_id: str) -> None:
 def _sync_data(table: Path, actions: Iterable[Action]) -> None:
     """Sync the files that the actions add, Hadoop's checksums of them, and their folders in the table."""
     folders: dict[Path, None] = {}
-    for action in actions:
-        added = action.get("add") or action.get("cdc")
-        if added is None:
+    for path in _added_files(table, actions):
+        # a file that does not exist any more, and that is added again, was not written by this commit
+        if not sync_file(path):
             continue
-        for path in _files_of(table, added):
-            # a file that does not exist any more, and that is added again, was not written by this commit
-            if not sync_file(path):
-                continue
-            sync_file(path.with_name(f".{path.name}.crc"))
-            folders[path.parent] = None
-            for above in path.parents:
-                if above.is_relative_to(table):
-                    folders[above] = None
+        sync_file(path.with_name(f".{path.name}.crc"))
+        folders[path.parent] = None
+        for above in path.parents:
+            if above.is_relative_to(table):
+                folders[above] = None
     for folder in folders:
         sync_folder(folder)
+
+
+def _added_files(table: Path, actions: Iterable[Action]) -> list[Path]:
+    """Return the files that actions add to a table, those of its change data feed included."""
+    added = (action.get("add") or action.get("cdc") for action in actions)
+    return [path for each in added if each is not None for path in _files_of(table, each)]
 
 
 def _files_of(table: Path, added: Mapping[str, Any]) -> list[Path]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.delta.schema import PHYSICAL_NAME, arrow_field
-from pipeline.delta.table_log import Snapshot, data_path, local_path
+from pipeline.delta.table_log import Snapshot, data_file, local_path
 from pipeline.errors import LakeError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def read_rows(
         return filter_rows(table, where).select(chosen)
     tables: list[pa.Table] = []
     for action in files:
-        file = _DataFile(data_path(local_path(path), action["path"]), action, snapshot)
+        file = _DataFile(data_file(local_path(path), action["path"]), action, snapshot)
         if isinstance(where, Where):
             tables += file.read_where(schema, chosen, where)
         else:

@@ -4,8 +4,8 @@ An offset is the `txn` action of a Delta commit: the version of a transaction id
 committed together with the data, so the rows of a table and the LSN up to which they are complete cannot
 disagree.
 
-On a file system of this machine, logs and small tables are read and written without Spark; on other storage
-everything goes through Spark. What needs a frame starts the session.
+On a file system of this machine and on object stores, logs and small tables are read and written without
+Spark; on other storage everything goes through Spark. What needs a frame starts the session.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from pipeline.delta.schema import TableSchema
 from pipeline.delta.spark.frames import Rows, local_frame
 from pipeline.delta.spark.provider import SparkProvider
 from pipeline.delta.sql import quoted
+from pipeline.delta.store.hadoop import hadoop_settings
+from pipeline.delta.store.mirror import fetch_all, use_store
+from pipeline.delta.store.store import Location, is_store
 from pipeline.delta.sync import sync_names
 from pipeline.delta.table_log import Snapshot, TableLog, data_path, local_path
 from pipeline.delta.txn import OURS, TableCommit, TxnId, metadata_settings
@@ -62,7 +65,7 @@ class Lake:
 
     def __init__(
         self,
-        root: str,
+        location: str | Location,
         spark: SparkSession | SparkProvider | None = None,
         *,
         application: str = "pgdelta",
@@ -72,6 +75,8 @@ class Lake:
 
         With `commits` the session must be one whose commits to the root exclude those of others.
         """
+        root, options = (location, {}) if isinstance(location, str) else (location.root, location.options)
+        use_store(root, options)
         parsed = urlparse(root)
         if (
             not parsed.scheme
@@ -83,14 +88,15 @@ class Lake:
             self.sessions = spark
         else:
             scheme = urlparse(self.root).scheme if commits else None
-            self.sessions = SparkProvider(spark, name=application, commits_to=scheme)
+            settings = hadoop_settings(self.root, options)
+            self.sessions = SparkProvider(spark, name=application, commits_to=scheme, hadoop=settings)
 
     @classmethod
     def for_writing(
-        cls, root: str, spark: SparkSession | None = None, *, application: str = "pgdelta"
+        cls, location: str | Location, spark: SparkSession | None = None, *, application: str = "pgdelta"
     ) -> Lake:
         """Return the lake; raise LakeError if two processes could commit the same version there."""
-        lake = cls(root, spark, application=application, commits=True)
+        lake = cls(location, spark, application=application, commits=True)
         if spark is not None:
             lake.sessions.check()
         return lake
@@ -104,6 +110,14 @@ class Lake:
     def local_root(self) -> str | None:
         """The root as a path of this machine's file system, None if it is on other storage."""
         return local_path(self.root) if urlparse(self.root).scheme == "file" else None
+
+    @property
+    def working_root(self) -> str | None:
+        """The local root, or the folder of what this process has of a root on an object store.
+
+        None if only Spark reads and writes the root's storage.
+        """
+        return local_path(self.root) if is_store(self.root) else self.local_root
 
     def no_match(self) -> ConfigError:
         """Return the error for a `--table` that matches none of the lake's tables."""
@@ -139,8 +153,8 @@ class LakeTable:
     def __init__(self, path: str, spark: SparkSession | SparkProvider | None = None) -> None:
         self.path = path
         self.sessions = spark if isinstance(spark, SparkProvider) else SparkProvider(spark)
-        scheme = urlparse(path).scheme
-        self.local_path = local_path(path) if scheme == "file" or os.path.isabs(path) else None
+        has_copy = urlparse(path).scheme == "file" or os.path.isabs(path) or is_store(path)
+        self.local_path = local_path(path) if has_copy else None
 
     @property
     def spark(self) -> SparkSession:
@@ -156,8 +170,7 @@ class LakeTable:
     def snapshot(self, version: int | None = None) -> Snapshot:
         """Return a version, default the newest, read from the log now.
 
-        The newest version of a table that does not exist is -1. Raises LakeError if the log does not have a
-        version.
+        The newest version of a table that does not exist is -1. Raises LakeError for a missing version.
         """
         if self.local_path is None:
             from pipeline.delta.spark.log import snapshot_of
@@ -180,7 +193,7 @@ class LakeTable:
         A commit does so itself, but one whose writer was killed before that is visible and could still be
         lost.
         """
-        if self.local_path is not None:
+        if self.local_path is not None and not is_store(self.path):
             sync_names(self.folder / "_delta_log")
 
     def forget_log(self) -> None:
@@ -266,7 +279,7 @@ class LakeTable:
         files = (snapshot or self.snapshot()).files.values()
         if any(add.get("deletionVector") for add in files):
             return None
-        return [data_path(self.local_path, add["path"]) for add in files]
+        return fetch_all(data_path(self.local_path, add["path"]) for add in files)
 
     def scan(self, columns: Sequence[str], snapshot: Snapshot) -> Iterator[pa.Table]:
         """Yield rows of a version of a table on this machine, file by file or all at once."""

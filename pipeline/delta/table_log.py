@@ -22,6 +22,7 @@ from urllib.parse import unquote
 from pipeline.delta.checkpoint_files import Checkpoint, LogFiles, commit_name, list_log
 from pipeline.delta.file_list import Add, Files, FileStore
 from pipeline.delta.log_retention import seconds_of
+from pipeline.delta.store.mirror import fetch, local_copy, mirror_of
 from pipeline.errors import LakeError
 
 _ATTEMPTS = 5  # to read a log whose files are removed meanwhile
@@ -32,7 +33,9 @@ _FILE_ACTIONS = (b'{"add":', b'{"remove":', b'{"cdc":')
 
 
 def local_path(url: str) -> str:
-    """Return the path of a `file:` URL, or a path as it is."""
+    """Return the path on this machine of a `file:` URL or one of an object store, or a path as it is."""
+    if (copy := local_copy(url)) is not None:
+        return copy
     return url.removeprefix("file://").removeprefix("file:")
 
 
@@ -105,9 +108,24 @@ class Snapshot:
 
 
 def data_path(table: str, path: str) -> str:
-    """Return the path of a data file that an action names, below the path of its table unless absolute."""
+    """Return the path of a data file that an action names, below the path of its table unless absolute.
+
+    Use `data_file` to read it.
+    """
     name = unquote(path)
     return local_path(name) if name.startswith("file:") else os.path.join(table, name)
+
+
+def data_file(table: str, path: str) -> str:
+    """Return the path of a data file, which is on this machine now; raise LakeError if it is missing."""
+    found = data_path(table, path)
+    try:
+        return fetch(found)
+    except FileNotFoundError:
+        raise LakeError(
+            f"The file {found} is missing in the store: VACUUM removes what is older than "
+            "delta.deletedFileRetentionDuration."
+        ) from None
 
 
 @dataclass(slots=True)
@@ -162,6 +180,8 @@ class TableLog:
         self._state = _State()
         self._offsets: dict[str, int] = {}
         self._store: FileStore | None = None
+        self._mirror = mirror_of(path)
+        self._newest = -1  # version that the store has, if the log is on one
 
     @classmethod
     def of(cls, path: str) -> TableLog:
@@ -189,7 +209,7 @@ class TableLog:
         with self._lock:
             for _ in range(_ATTEMPTS):
                 try:
-                    self._update()
+                    self._update(self._pull())
                     return self._snapshot_of(self._state, self._store)
                 except FileNotFoundError:
                     self._drop()
@@ -229,7 +249,7 @@ class TableLog:
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         """Return the actions of a commit; raise FileNotFoundError if the log does not have it."""
-        with open(self.commit_path(version), "rb") as file:
+        with open(fetch(self.commit_path(version)), "rb") as file:
             return [self._parsed(line, version) for line in file.read().splitlines() if line.strip()]
 
     def commit_path(self, version: int) -> str:
@@ -239,7 +259,9 @@ class TableLog:
     def timestamp_of(self, version: int, actions: Iterable[Mapping[str, Any]]) -> int:
         """Return when a commit was made, in milliseconds since 1970, from its actions or its file."""
         own = next((a["commitInfo"].get("inCommitTimestamp") for a in actions if "commitInfo" in a), None)
-        return int(own) if own is not None else os.stat(self.commit_path(version)).st_mtime_ns // 1_000_000
+        if own is not None:
+            return int(own)
+        return os.stat(fetch(self.commit_path(version))).st_mtime_ns // 1_000_000
 
     def _lacks(self, version: int) -> LakeError:
         return LakeError(
@@ -250,18 +272,49 @@ class TableLog:
     def _drop(self) -> None:
         self._state, self._store, self._offsets = _State(), None, {}
 
-    def _update(self) -> None:
+    def _pull(self) -> LogFiles | None:
+        """Download the commits that the store has after the version that is known.
+
+        One request lists that version's own commit too, by which another log in its place is noticed.
+        Returns the complete list of a log of which no version is known.
+        """
+        if self._mirror is None:
+            return None
+        version = self._state.version
+        if version >= 0:
+            known = self.commit_path(version)
+            listed = list_log(self.folder, after=known[:-1])  # the name without its last letter
+            commit = listed.objects.get(known)
+            if commit is not None and commit.etag == self._mirror.etag(known):
+                self._fetch_commits(listed, version)
+                return None
+            self._drop()
+        self._mirror.drop_folder(self.folder)
+        listed = list_log(self.folder)
+        base = listed.checkpoints[0].version if listed.checkpoints else -1
+        self._fetch_commits(listed, base)
+        return listed
+
+    def _fetch_commits(self, listed: LogFiles, first: int) -> None:
+        assert self._mirror is not None
+        paths = [self.commit_path(each) for each in listed.commits if each >= first]
+        self._mirror.fetch_all(listed.objects[path] for path in paths)
+        self._newest = max(listed.commits, default=-1)
+
+    def _update(self, found: LogFiles | None) -> None:
         """Read the commits after the version that is known, or the log from its beginning."""
         if self._state.version >= 0 and not self._is_unchanged():
             self._drop()
         if self._state.version < 0:
-            found = list_log(self.folder)
+            found = found or list_log(self.folder)
             if not found.commits and not found.checkpoints:
                 return
             self._state = self._read(found, None, None)
             self._offsets = self._state.offsets()
             return
         while True:
+            if self._mirror is not None and self._state.version >= self._newest:
+                return
             # a copy, so that a commit that cannot be read leaves the state as it was
             state = replace(self._state, version=self._state.version + 1)
             files: list[dict[str, Any]] | None = [] if self._store is not None else None
@@ -284,7 +337,7 @@ class TableLog:
         Returns whether offsets may differ. Without `files` such actions are not parsed.
         """
         source = self.commit_path(state.version)
-        with open(source, "rb") as file:
+        with open(fetch(source), "rb") as file:
             state.source, state.identity = source, _identity(os.fstat(file.fileno()))
             content = file.read()
         state.timestamp = state.identity[-2] // 1_000_000

@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.delta.checkpoint_files import list_log
 from pipeline.delta.log_retention import FILE_RETENTION, seconds_of
 from pipeline.delta.native_commit import read_commit, vector_file
+from pipeline.delta.store.mirror import mirror_of
 from pipeline.delta.table_log import Snapshot, data_path
 from pipeline.errors import LakeError
 
@@ -36,7 +37,7 @@ def find_unneeded(
     """
     retention = file_retention(snapshot)
     # before the log is read: a file that is committed meanwhile is in what is read then
-    listed = [(path, age) for path in _data_files(folder) if (age := _age(path, now)) > retention]
+    listed = [(path, age) for path, age in _ages(folder, now) if age > retention]
     if not listed:
         return []
     removed, added = _removals(folder, snapshot)
@@ -68,6 +69,9 @@ def removed_since(folder: Path, snapshot: Snapshot, since: float) -> set[str]:
 def remove_files(files: Sequence[Path]) -> int:
     """Remove files and Hadoop's checksums of them; return how many files there were."""
     count = 0
+    if files and (mirror := mirror_of(files[0])) is not None:
+        mirror.remove(map(str, files))
+        return len(files)
     for path in files:
         try:
             path.unlink()
@@ -76,6 +80,23 @@ def remove_files(files: Sequence[Path]) -> int:
         count += 1
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     return count
+
+
+def _ages(folder: Path, now: float) -> Iterator[tuple[Path, float]]:
+    """Yield the files of a table, and for how many seconds each has been in its place."""
+    mirror = mirror_of(folder)
+    if mirror is None:
+        yield from ((path, _age(path, now)) for path in _data_files(folder))
+        return
+    # a table below this one has a log of its own, which sorts before its files
+    objects = list(mirror.list(str(folder)))
+    own = f"{mirror.name(folder)}/"
+    inner = {each.name.split(f"/{_LOG}/")[0] + "/" for each in objects if f"/{_LOG}/" in each.name} - {own}
+    for each in objects:
+        segments = each.name[len(own) :].split("/")
+        is_hidden = any(part.startswith(("_", ".")) and part != _CHANGE_DATA for part in segments)
+        if not is_hidden and each.name.endswith(_ENDINGS) and not each.name.startswith(tuple(inner)):
+            yield Path(mirror.path(each.name)), now - each.modified / 1000
 
 
 def _data_files(folder: Path) -> Iterator[Path]:

@@ -201,7 +201,7 @@ def _play(
             board.stage = "comparing"
             board.refresh()
             names = [TableName(SCHEMA_NAME, table) for table in TABLES]
-            outcome.comparisons = compare_at_rest(config, Lake(config.storage.root), names)
+            outcome.comparisons = compare_at_rest(config, Lake(config.storage), names)
             board.stage = "done"
         board.refresh()
 

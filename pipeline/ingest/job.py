@@ -51,7 +51,7 @@ def run_ingest(
     On a file system of this machine no Spark is used.
     """
     stop = stop or threading.Event()
-    lake = Lake.for_writing(config.storage.root, spark, application=f"pgdelta ingest {config.pipeline}")
+    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta ingest {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     with connect(config.source.conninfo) as connection:
         lock_slot(connection, config.source.slot, should_stop=stop.is_set)

@@ -55,7 +55,7 @@ class JobMaintenance:
         self._config = config
         self._lake = lake
         self._rules = config.maintenance
-        self._is_enabled = self._rules.enabled and lake.local_root is not None
+        self._is_enabled = self._rules.enabled and lake.working_root is not None
         self._candidates = candidates
         self._progress = progress
         self._stop = stop

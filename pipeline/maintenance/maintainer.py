@@ -227,8 +227,7 @@ class Maintainer:
         found.update(superseded_checksums(table.folder, now - KEPT_SECONDS))
         found.update(superseded_checkpoints(table.folder, now - KEPT_SECONDS))
         if not self.dry_run:
-            for path in found:
-                path.unlink(missing_ok=True)
+            remove_files(sorted(found))
         return len(found)
 
     def _vacuum(self, table: LakeTable) -> int:

@@ -89,7 +89,7 @@ def read_silver(
     matches = match_tables(globs)
 
     def lake() -> Lake:
-        return Lake(config.storage.root, spark, application=f"pgdelta as-of {config.pipeline}")
+        return Lake(config.storage, spark, application=f"pgdelta as-of {config.pipeline}")
 
     silver = find_silver(lake, lsn=lsn, timestamp=timestamp)
     behind = silver.behind

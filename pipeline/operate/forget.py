@@ -76,7 +76,7 @@ def run_forget(
     glob that names no or several tables, and for keys that are none of the table; LakeError if keys cannot
     be erased, or a job is running.
     """
-    lake = Lake.for_writing(config.storage.root, spark, application=f"pgdelta forget {config.pipeline}")
+    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta forget {config.pipeline}")
     if lake.local_root is None:
         raise LakeError(
             f"pgdelta forget needs a lake on a file system of this machine, and {lake.root} is on other "

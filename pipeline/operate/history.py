@@ -108,7 +108,7 @@ def read_history(config: Config, glob: str, key: Sequence[str]) -> RowHistory:
     Raises ConfigError if no table or several match or the key is none of the table, LakeError if its rows
     cannot be told apart by key.
     """
-    lake = Lake(config.storage.root, application=f"pgdelta history {config.pipeline}")
+    lake = Lake(config.storage, application=f"pgdelta history {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     captured = bronze.captured_offset() if bronze.changes.exists() else None
     if captured is None:

@@ -125,8 +125,8 @@ def run_maintenance(
     ConfigError if no table matches, or if the lake is on storage that only Spark can write.
     """
     stop = stop or threading.Event()
-    lake = Lake.for_writing(config.storage.root, spark, application=f"pgdelta maintain {config.pipeline}")
-    if lake.local_root is None and (dry_run or not by_spark):
+    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta maintain {config.pipeline}")
+    if lake.working_root is None and (dry_run or not by_spark):
         raise ConfigError(
             f"The lake {lake.root} is not on a file system of this machine, so only Spark can maintain it. "
             "Run pgdelta maintain --spark, without --dry-run."

@@ -92,7 +92,7 @@ def run_optimize(
     """
     stop = stop or threading.Event()
     spark = spark or start_session(f"pgdelta optimize {config.pipeline}")
-    lake = Lake.for_writing(config.storage.root, spark)
+    lake = Lake.for_writing(config.storage, spark)
     done = []
     tables = list(tables_of(lake, globs))
     if globs and not tables:

@@ -112,7 +112,7 @@ def build_into(
     """
     wanted_lsn = None if lsn is None else parse_lsn(lsn)
     wanted_time = None if time is None else parse_time(time)
-    lake = Lake.for_writing(config.storage.root, spark, application=f"pgdelta rebuild {config.pipeline}")
+    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta rebuild {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     name = _find_table(config, bronze, globs)
     target = _target(lake, into)

@@ -83,7 +83,7 @@ def run_resync(
     a copy could have.
     """
     matches = match_tables(globs)
-    lake = Lake.for_writing(config.storage.root, spark, application=f"pgdelta resync {config.pipeline}")
+    lake = Lake.for_writing(config.storage, spark, application=f"pgdelta resync {config.pipeline}")
     if runs:
         refuse_while_apply_runs(lake)
     bronze = Bronze(lake, config.pipeline)

@@ -29,7 +29,7 @@ from pipeline.crash_steps import RetentionStep, crash_step
 from pipeline.delta.data_files import DataFile
 from pipeline.delta.native_commit import removing_uncommitted
 from pipeline.delta.retry import retry_conflicts
-from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError
 from pipeline.metadata.manifests import Manifests
 from pipeline.metadata.registry import Records
@@ -134,7 +134,7 @@ def _compact(
     *,
     dry_run: bool,
 ) -> Compaction:
-    if bronze.lake.local_root is None:
+    if bronze.lake.working_root is None:
         raise LakeError(
             f"bronze.retention needs a lake on a file system of this machine, and {bronze.lake.root} is on "
             "other storage. Set bronze.retention to forever."
@@ -142,7 +142,7 @@ def _compact(
     plan = _plan(bronze, retentions, last, now, keeps_past)
     if plan is None:
         return Compaction()
-    if any(Path(bronze.lake.local_root, "_pgdelta", "forget").glob("*")):
+    if any(Path(bronze.lake.working_root, "_pgdelta", "forget").glob("*")):
         raise LakeError("A run of pgdelta forget has not ended. Run it again with its keys first.")
     history, snapshot = bronze.copies.read(), bronze.changes.snapshot()
     if any(add.get("deletionVector") for add in snapshot.files.values()):
@@ -209,7 +209,7 @@ def _choose(bronze: Bronze, plan: RetentionPlan, snapshot: Snapshot, rows: BaseR
         if _least_lsn(add) > plan.end_lsn:
             continue
         place = 0
-        for found in read_changes(data_path(bronze.changes.local_path, add["path"]), _READ):
+        for found in read_changes(data_file(bronze.changes.local_path, add["path"]), _READ):
             _load(found, number, place, tables, plan, rows, chosen)
             place += found.num_rows
     for table in plan.tables:
@@ -326,7 +326,7 @@ def _remaining(bronze: Bronze, number: int, chosen: _Chosen, rows: BaseRows) -> 
     replaced_places = replaced.column("place").to_numpy()
     first = 0
     for group in read_changes(
-        data_path(bronze.changes.local_path, chosen.adds[number]["path"]), CHANGES.names
+        data_file(bronze.changes.local_path, chosen.adds[number]["path"]), CHANGES.names
     ):
         end = first + group.num_rows
         stays = np.ones(group.num_rows, bool)

@@ -49,7 +49,7 @@ def run_both(
 ) -> RunSummary:
     """Capture and apply everything committed, or continue until `stop`; the first failure ends both jobs."""
     stop = stop or threading.Event()
-    lake = Lake(config.storage.root, spark, application=f"pgdelta {config.pipeline}")
+    lake = Lake(config.storage, spark, application=f"pgdelta {config.pipeline}")
 
     def ingest() -> IngestSummary:
         try:

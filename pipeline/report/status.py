@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 def read_status(config: Config, *, spark: SparkSession | None = None, is_offline: bool = False) -> Status:
     """Read the status of the pipeline; the source is not read if `is_offline`."""
-    lake = Lake(config.storage.root, spark, application=f"pgdelta status {config.pipeline}")
+    lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
     return _read_status(config, Bronze(lake, config.pipeline), Records(lake), is_offline)
 
 
@@ -66,7 +66,7 @@ def read_details(
     Raises ConfigError if a glob is not `schema.table`, or no table matches.
     """
     is_wanted = match_tables(globs)
-    lake = Lake(config.storage.root, spark, application=f"pgdelta status {config.pipeline}")
+    lake = Lake(config.storage, spark, application=f"pgdelta status {config.pipeline}")
     bronze, records = Bronze(lake, config.pipeline), Records(lake)
     status = _read_status(config, bronze, records, is_offline)
     wanted = [table for table in status.tables if is_wanted(table.name)]

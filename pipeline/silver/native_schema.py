@@ -16,7 +16,7 @@ from pipeline.delta.native_write import is_supported
 from pipeline.delta.schema import SchemaField, TableSchema
 from pipeline.delta.sql import quoted
 from pipeline.delta.table import LakeTable
-from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.delta.txn import OURS, TableCommit
 from pipeline.engine import DUCKDB
 from pipeline.protocol.lsn import INVALID
@@ -167,7 +167,7 @@ def set_default(
         for file in removed:
             files = DataFiles(table.folder, arrow, lambda _: most, ADDED_FILE_IN_MEMORY)
             try:
-                for rows in _parts(data_path(snapshot.path, file["path"]), arrow, operation.name, default):
+                for rows in _parts(data_file(snapshot.path, file["path"]), arrow, operation.name, default):
                     files.write(rows)
                 added += files.close()
             except BaseException:

@@ -24,7 +24,7 @@ from pipeline.delta.merge_plan import MergeLimits
 from pipeline.delta.native_commit import Action, Operation, Reads, remove_action, removing_uncommitted
 from pipeline.delta.schema import TableSchema
 from pipeline.delta.table import LakeTable
-from pipeline.delta.table_log import Snapshot, data_path
+from pipeline.delta.table_log import Snapshot, data_file
 from pipeline.errors import LakeError, report_error
 from pipeline.silver.data_layout import FILE_SIZE, FileChoice, file_size, may_have_null, small_size
 from pipeline.silver.duckdb_sql import DuckSql
@@ -146,7 +146,7 @@ class NativeTarget(Target):
 
     def _read(self, number: int, schema: pa.Schema) -> pa.Table:
         """Return columns of a file; those that it does not have are NULL."""
-        return _read_file(data_path(self._path, self._files[number]["path"]), schema)
+        return _read_file(data_file(self._path, self._files[number]["path"]), schema)
 
     # Commits
 

@@ -230,7 +230,7 @@ def _origin(segment: ChainSegment) -> str:
 
 def run_audit(config: Config, *, spark: SparkSession | None = None) -> Audit:
     """Walk the commits of bronze and count its rows. Raise LakeError if bronze holds no offset."""
-    lake = Lake(config.storage.root, spark, application=f"pgdelta audit {config.pipeline}")
+    lake = Lake(config.storage, spark, application=f"pgdelta audit {config.pipeline}")
     bronze = Bronze(lake, config.pipeline)
     captured = bronze.captured_offset() if bronze.changes.exists() else None
     if captured is None:

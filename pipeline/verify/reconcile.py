@@ -95,13 +95,13 @@ def run_reconcile(
     matches = match_tables(globs)
     spark = spark or start_session(f"pgdelta reconcile {config.pipeline}")
     if repairs and runs:
-        refuse_while_apply_runs(Lake(config.storage.root, spark))
+        refuse_while_apply_runs(Lake(config.storage, spark))
     stop = stop or threading.Event()
     reconciler = Reconciler(spark, config, wait=wait, runs=runs, stop=stop)
     found = reconciler.run(matches)
     if not repairs or not reconciler.requests:
         return found
-    Bronze(Lake(config.storage.root, spark), config.pipeline).copies.request(reconciler.requests)
+    Bronze(Lake(config.storage, spark), config.pipeline).copies.request(reconciler.requests)
     sentences = {request.name: repair_sentence(request) for request in reconciler.requests}
     return replace(found, repairs=sentences, run=run_both(config, spark=spark, stop=stop) if runs else None)
 
@@ -117,7 +117,7 @@ class Reconciler:
         self._wait = wait
         self._runs = runs
         self._stop = stop
-        self._lake = Lake.for_writing(config.storage.root, spark)
+        self._lake = Lake.for_writing(config.storage, spark)
         self._bronze = Bronze(self._lake, config.pipeline)
         self._reports = Reconciliations(self._lake)
         self._run_id = uuid4().hex

@@ -63,8 +63,10 @@ class Database:
     def config(self, *rules: str, root: str = "./lake", **source: Any) -> Config:
         """Return a configuration of this database; publication and slot are named like the database.
 
-        Tests that are not about copies do without. A keyword `create_<key>` sets `source.create.<key>`.
+        Tests that are not about copies do without. A keyword `create_<key>` sets `source.create.<key>`;
+        `options` are those of the storage.
         """
+        options = source.pop("options", {})
         create = {key: source.pop(key) for key in list(source) if key.startswith("create_")}
         return Config(
             pipeline=self.name,
@@ -78,7 +80,7 @@ class Database:
                     **source,
                 }
             ),
-            storage=Storage(root),
+            storage=Storage(root, options),
             silver=Silver(writer=writer_of_run()),
             tables=tuple(TableRule(rule) for rule in rules or ("public.*",)),
             path="pipeline.yaml",

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "protocol": set(),
     "postgres": {"config", "key_ranges", "private_files", "protocol"},
-    "delta": {"protocol"},
+    "delta": {"private_files", "protocol"},
     "engine": {"delta"},
     "metadata": {"delta", "protected_columns", "protocol"},
     "progress": {"metadata", "protocol", "units"},

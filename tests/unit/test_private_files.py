@@ -17,7 +17,7 @@ from pipeline.bronze.staged_files import StagedFileWriter, StagingFolder
 from pipeline.delta.table import Lake
 from pipeline.errors import LakeError
 from pipeline.postgres.embedded import copy_binaries, find_binaries, start_server
-from pipeline.private_files import make_private_folder, open_private
+from pipeline.private_files import make_private_folder, open_private, remove_unless_locked
 from tests.support.paths import ROOT
 
 FILES = sorted((ROOT / "pipeline").rglob("*.py"))
@@ -33,6 +33,12 @@ BY_UMASK = {
     # a table's
     "pipeline/delta/native_commit.py": {"log.mkdir(parents=True, exist_ok=True)"},
     "pipeline/delta/filesystem.py": {"target.parent.mkdir(parents=True, exist_ok=True)"},
+    # in a mirror's folder, which is private
+    "pipeline/delta/store/store.py": {"open(path, 'xb')"},
+    "pipeline/delta/store/mirror.py": {
+        "open(temporary, 'xb')",
+        "os.makedirs(os.path.dirname(path), exist_ok=True)",
+    },
     # a silver table's: whoever may write it claims it
     "pipeline/silver/shared_tables.py": {
         "path.parent.mkdir(parents=True, exist_ok=True)",
@@ -182,13 +188,12 @@ def test_no_folder_that_is_there_already_is_taken_for_staging(
     runs = Path(tmp_path, "lake", "_pgdelta", "staging")
     name = uuid4()
     (runs / name.hex).mkdir(parents=True)
-    remove = staged_files._remove_unless_locked
 
     def remove_and_be_late(path: Path) -> None:
-        remove(path)
+        remove_unless_locked(path)
         path.mkdir(mode=0o777)
 
-    monkeypatch.setattr(staged_files, "_remove_unless_locked", remove_and_be_late)
+    monkeypatch.setattr(staged_files, "remove_unless_locked", remove_and_be_late)
     monkeypatch.setattr(staged_files, "uuid4", lambda: name)
     with pytest.raises(FileExistsError):
         StagingFolder(lake)

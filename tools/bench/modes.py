@@ -70,7 +70,7 @@ def measure_modes(
 def _captured(config: Config, spark: SparkSession) -> LSN:
     """Capture what waits; return the LSN up to which bronze is complete."""
     run_ingest(config, spark=spark)
-    offset = Bronze(Lake(config.storage.root), config.pipeline).captured_offset()
+    offset = Bronze(Lake(config.storage), config.pipeline).captured_offset()
     assert offset is not None
     return offset.lsn
 

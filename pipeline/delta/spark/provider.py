@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,12 +15,19 @@ class SparkProvider:
     """A Spark session, or the name of an application whose session starts at its first use.
 
     Safe to use from several threads. With `commits_to` the session is refused if its commits to storage of
-    that scheme do not exclude those of other processes.
+    that scheme do not exclude those of other processes. `hadoop` are settings of Hadoop's clients, for those
+    that the session does not have.
     """
 
     def __init__(
-        self, spark: SparkSession | None = None, *, name: str = "pgdelta", commits_to: str | None = None
+        self,
+        spark: SparkSession | None = None,
+        *,
+        name: str = "pgdelta",
+        commits_to: str | None = None,
+        hadoop: Mapping[str, str] | None = None,
     ) -> None:
+        self._hadoop = dict(hadoop or {})
         self._spark = spark
         self._name = name
         self._commits_to = commits_to
@@ -34,6 +42,8 @@ class SparkProvider:
                 from pipeline.delta.spark.session import start_session
 
                 self._spark = start_session(self._name)
+            while self._hadoop:
+                _set_unless_set(self._spark, *self._hadoop.popitem())
             self._check(self._spark)
             return self._spark
 
@@ -62,6 +72,14 @@ class SparkProvider:
 
             require_log_store(spark, self._commits_to)
             self._is_checked = True
+
+
+def _set_unless_set(spark: SparkSession, name: str, value: str) -> None:
+    context: Any = spark.sparkContext
+    settings = context._jsc.hadoopConfiguration()
+    # only what Hadoop's own defaults do not say counts as set
+    if not settings.getPropertySources(name) or settings.getPropertySources(name)[0].endswith("-default.xml"):
+        settings.set(name, value)
 
 
 class _NewSession(SparkProvider):

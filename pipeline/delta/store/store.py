@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlparse
 
 from pipeline.errors import ConfigError, LakeError
@@ -24,6 +24,7 @@ SCHEMES = ("s3", "s3a", "gs", "abfss", "az")
 """The schemes of roots on an object store."""
 
 _AT_ONCE = 32  # requests of a process
+_METADATA_SERVICE = "169.254.169.254"  # of machines in a cloud, which has their credentials
 _RETRIED = timedelta(seconds=60)
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -31,6 +32,18 @@ _R = TypeVar("_R")
 
 class StoreError(LakeError):
     """A store that refuses a request, or does not answer."""
+
+
+class Location(Protocol):
+    """Where a lake is: its root, and the options of its object store's client."""
+
+    @property
+    def root(self) -> str:
+        """The root, without a slash at its end."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The options, of which some may be credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +218,11 @@ class Store:
                 f"The store refuses to {verb} {place}. Check the credentials and their rights."
             ) from None
         except BaseError as error:
+            if _METADATA_SERVICE in str(error):
+                raise StoreError(
+                    f"No credentials for {self.url} were found. Set the cloud's environment variables, or "
+                    "storage.options."
+                ) from None
             raise StoreError(
                 f"The store failed to {verb} {place} ({_reason(error)}). Run again when it answers."
             ) from None

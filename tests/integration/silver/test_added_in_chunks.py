@@ -114,7 +114,7 @@ def data_files(table: LakeTable) -> list[Path]:
 
 
 def misfits(config: Config) -> list[dict[str, Any]]:
-    rows = Lake(config.storage.root).table("_pgdelta", "misfits").rows().to_pylist()
+    rows = Lake(config.storage).table("_pgdelta", "misfits").rows().to_pylist()
     return sorted(rows, key=lambda row: (row["column_name"], int(json.loads(row["key"])["id"])))
 
 

@@ -50,6 +50,8 @@ def file_with(path: Path_, value: object) -> dict[str, Any]:
     needed: dict[str, Any] = {"source": {"hash_key": "${PGDELTA_HASH_KEY}"}} if "hash" in path else {}
     if path == ("catalog", "table"):
         nested = {"catalog": {"schema": "shop", **nested["catalog"]}}
+    if path == ("storage", "options"):
+        nested = {"storage": {"root": "s3://bucket/lake", **nested["storage"]}}
     if "intermediate" in path:
         nested["silver"] = {"mode": "history", **nested.get("silver", {})}
     return {"pipeline": "shop", **needed, **nested}

@@ -61,7 +61,7 @@ def test_a_session_starts_once_for_all_threads(tmp_path: Path, starts: list[str]
 
 
 def test_other_storage_goes_through_the_session(starts: list[str]) -> None:
-    lake = Lake("s3a://bucket/lake")
+    lake = Lake("hdfs://name/lake")
     assert lake.local_root is None
     with pytest.raises(Exception, match=r"_jvm|attribute|gateway|object"):
         lake.table("t").version()

@@ -1,0 +1,31 @@
+"""What Hadoop's clients need to use the store that `storage.options` describe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlparse
+
+_S3A = {
+    "endpoint": "endpoint",
+    "region": "endpoint.region",
+    "access_key_id": "access.key",
+    "secret_access_key": "secret.key",
+    "session_token": "session.token",
+    "token": "session.token",
+}
+
+
+def hadoop_settings(root: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return Hadoop's settings for a root; options that Hadoop does not know are left out."""
+    if urlparse(root).scheme not in ("s3", "s3a"):
+        return {}
+    settings = {"fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
+    plain = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    settings |= {f"fs.s3a.{_S3A[name]}": value for name, value in plain.items() if name in _S3A}
+    if "endpoint" in plain:
+        is_hosted = plain.get("virtual_hosted_style_request", "false") == "true"
+        settings["fs.s3a.path.style.access"] = str(not is_hosted).lower()
+    if "session_token" in plain or "token" in plain:
+        provider = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+        settings["fs.s3a.aws.credentials.provider"] = provider
+    return settings

@@ -1,0 +1,63 @@
+"""A pipeline whose lake is on an object store, run without Spark and compared with its source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pipeline.apply.applier import Applier
+from pipeline.config.config import Config
+from pipeline.delta.store.mirror import mirror_at
+from pipeline.delta.store.store import Store
+from pipeline.delta.table import Lake
+from pipeline.ingest.job import run_ingest
+from pipeline.progress import ApplySummary, IngestSummary
+
+
+@dataclass(slots=True)
+class StorePipeline:
+    """A configuration whose root is on a store; `source` is an ordinary session of the superuser."""
+
+    config: Config
+    source: psycopg.Connection[Any]
+
+    @property
+    def store(self) -> Store:
+        found = mirror_at(self.config.storage.root)
+        assert found is not None
+        return found.store
+
+    def run(self, *statements: str) -> None:
+        """Run statements at the source, each in its own transaction."""
+        for statement in statements:
+            self.source.execute(statement.encode())
+
+    def ingest(self, **options: Any) -> IngestSummary:
+        """Capture all that is committed."""
+        return run_ingest(self.config, **options)
+
+    def apply(self) -> ApplySummary:
+        """Apply all that bronze holds, as a new process would."""
+        return Applier(None, self.config).apply_pending()
+
+    def catch_up(self) -> ApplySummary:
+        """Capture and apply all there is; no table may fail or be held."""
+        ingested = self.ingest()
+        assert ingested.exit_code(strict=True) == 0, ingested.lines()
+        summary = self.apply()
+        assert summary.exit_code(strict=True) == 0, summary.lines()
+        return summary
+
+    def silver(self, table: str, *columns: str) -> Counter[tuple[Any, ...]]:
+        """Return the rows of a silver table of schema public."""
+        rows = Lake(self.config.storage).table("silver", "public", table).rows(list(columns) or None)
+        return Counter(tuple(row.values()) for row in rows.to_pylist())
+
+    def assert_equal(self, table: str, *columns: str) -> None:
+        """Assert that columns of a table have the same rows here and there, duplicates counted."""
+        query = f"SELECT {', '.join(columns)} FROM {table}"
+        source = Counter(tuple(row) for row in self.source.execute(query.encode()).fetchall())
+        assert self.silver(table, *columns) == source
