@@ -31,7 +31,9 @@ from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import InputStart
 from pipeline.config.config import Config
 from pipeline.delta.retry import ATTEMPTS, describe_conflict, is_conflict
+from pipeline.delta.store.looks import one_look
 from pipeline.delta.table import Lake
+from pipeline.delta.table_log import look_at
 from pipeline.errors import report_error
 from pipeline.maintenance.write_gate import WriteGate
 from pipeline.metadata.events import Event
@@ -79,9 +81,8 @@ class Applier:
         self.manifest: Manifest | None = None
         self.summary = ApplySummary(config.pipeline)
         self.error: BaseException | None = None
-        self.held_by_guards: dict[
-            TableName, int
-        ] = {}  # held by their guards, with the changes of the last event
+        # tables that their guards hold, with the changes of the last event
+        self.held_by_guards: dict[TableName, int] = {}
         self.has_work = threading.Event()  # a plan had something to do
         self.gate = WriteGate()
         self._rows = ChangeRows(self.bronze)
@@ -97,6 +98,7 @@ class Applier:
         self._other_names = OtherNames()
         self._comments = CommentUpkeep(config, self.records, self._planner, self.gate, self.writer)
         self._batch_at = 0.0
+        self._looked: set[str] = set()  # tables that the last batch has looked at, on an object store
         self._has_conflicts = False  # in the last batch
         self._is_continuous = False
         self._pool: TablePool[Outcome] = TablePool()
@@ -206,7 +208,8 @@ class Applier:
         """
         for _ in range(ATTEMPTS):
             self._has_conflicts = False
-            self._run_batch(end, is_whole=is_whole)
+            with one_look() as self._looked:
+                self._run_batch(end, is_whole=is_whole)
             if not self._has_conflicts:
                 return
 
@@ -277,6 +280,7 @@ class Applier:
             self._record(plan, entries, entries_with(done), self._detached(plan.end))
 
         self._count_held(plan)
+        look_at(self.path(job.name) for job in jobs)
         if jobs:
             self._pool.threads = configured_tables_at_once(self._config, self.lake)
         before = self._pool.busy
@@ -356,7 +360,7 @@ class Applier:
 
     def _apply_table(self, table: TablePlan, plan: BatchPlan, entries: ManifestEntries) -> Outcome:
         """Carry out the plan of a table; return how that went, and its entry in the manifest."""
-        with self.gate.writing(str(table.facts.name)):
+        with self.gate.writing(str(table.facts.name)), one_look(self._looked):
             return self._apply_alone(table, plan, entries)
 
     def _apply_alone(self, table: TablePlan, plan: BatchPlan, entries: ManifestEntries) -> Outcome:

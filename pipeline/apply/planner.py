@@ -22,6 +22,7 @@ from pipeline.bronze.log import Bronze, BronzeOffset
 from pipeline.bronze.relations import SourceRelation
 from pipeline.bronze.table_input import TableSurvey
 from pipeline.config.config import Config
+from pipeline.delta.table_log import look_at
 from pipeline.errors import report_error
 from pipeline.metadata.manifests import Manifest
 from pipeline.metadata.registry import Records, RegisteredTable
@@ -242,15 +243,18 @@ class Planner:
             self._folders.read_at = time.monotonic()
         entries, behind = known.manifest.by_name, known.manifest.behind
         self._folders.found = {}
-        bases: BaseHistory | None = None
+        read: list[TableName] = []
         for name in known.captured:
             if name in busy:
                 self._folders.found[name] = TableLog(behind.get(name, INVALID))
                 continue
             is_current = name in known.registered and name in entries and name not in behind
-            if name in known.waiting or (is_current and name in self.expected_versions and not is_due):
-                continue
-            bases = bases or self.bronze.bases.read()
+            if name not in known.waiting and (is_due or not is_current or name not in self.expected_versions):
+                read.append(name)
+        look_at(map(self.path, read))
+        bases = self.bronze.bases.read() if read else None
+        for name in read:
+            assert bases is not None
             self._folders.found[name] = self._read_folder(name, known, bases)
 
     def _read_folder(self, name: TableName, known: LakeFacts, bases: BaseHistory) -> TableLog:

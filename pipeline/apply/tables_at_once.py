@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.config.config import Config
+from pipeline.delta.store.store import is_store
 from pipeline.delta.table import Lake
 
 LEAST = 2  # so that a large table leaves a thread to small ones
@@ -35,7 +36,10 @@ def configured_tables_at_once(config: Config, lake: Lake) -> int:
     setting = config.apply.tables_at_once
     if setting != "auto":
         return setting
-    return tables_at_once(this_machine(), spark_cores(lake, config.silver.writer))
+    machine = this_machine()
+    if is_store(lake.root):  # whose answers a thread waits for
+        machine = replace(machine, cores=max(machine.cores, MOST_NATIVELY))
+    return tables_at_once(machine, spark_cores(lake, config.silver.writer))
 
 
 def tables_at_once(machine: Machine, spark_cores: int | None) -> int:

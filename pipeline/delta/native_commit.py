@@ -27,8 +27,10 @@ from pipeline import __version__
 from pipeline.delta.checkpoint_files import commit_name
 from pipeline.delta.checksum import write_checksum
 from pipeline.delta.retry import ConflictError, SameWriteError
+from pipeline.delta.store.looks import is_looked_at, look_again
 from pipeline.delta.store.mirror import fetch, mirror_of, remove_files
 from pipeline.delta.sync import sync_file, sync_folder, sync_names
+from pipeline.delta.table_log import TableLog
 from pipeline.errors import LakeError
 
 if TYPE_CHECKING:
@@ -102,13 +104,17 @@ def commit_version(
             json.dumps(action, separators=(",", ":"), ensure_ascii=False)
             for action in (information, *actions)
         ]
-        if version > 0 and not _is_version_there(log, version - 1):
+        is_known = version - 1 == read_version and is_looked_at(str(table))
+        if version > 0 and not is_known and not _is_version_there(log, version - 1):
             raise ConflictError(f"The table in {table} was removed or replaced meanwhile. Run again.")
         if create_version(log, version, "\n".join(lines) + "\n", syncs=syncs):
             break
+        look_again(str(table))
         _check(table, version, actions, reads)
         version += 1
     _read_back(table, version, txn_id)
+    if mirror is not None:
+        TableLog.of(str(table)).add_commit(version)
     if syncs:
         sync_folder(log)
         if version == 0:

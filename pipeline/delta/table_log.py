@@ -22,7 +22,9 @@ from urllib.parse import unquote
 from pipeline.delta.checkpoint_files import Checkpoint, LogFiles, commit_name, list_log
 from pipeline.delta.file_list import Add, Files, FileStore
 from pipeline.delta.log_retention import seconds_of
+from pipeline.delta.store.looks import add_look, is_looked_at
 from pipeline.delta.store.mirror import fetch, local_copy, mirror_of
+from pipeline.delta.store.store import is_store
 from pipeline.errors import LakeError
 
 _ATTEMPTS = 5  # to read a log whose files are removed meanwhile
@@ -209,7 +211,7 @@ class TableLog:
         with self._lock:
             for _ in range(_ATTEMPTS):
                 try:
-                    self._update(self._pull())
+                    self._look()
                     return self._snapshot_of(self._state, self._store)
                 except FileNotFoundError:
                     self._drop()
@@ -271,6 +273,20 @@ class TableLog:
 
     def _drop(self) -> None:
         self._state, self._store, self._offsets = _State(), None, {}
+
+    def add_commit(self, version: int) -> None:
+        """Record a version that this process has committed, and whose file is on this machine."""
+        with self._lock:
+            if 0 <= self._state.version < version:
+                self._newest = max(self._newest, version)
+
+    def _look(self) -> None:
+        if self._state.version >= 0 and is_looked_at(self.path):
+            self._update(None)
+            return
+        self._update(self._pull())
+        if self._mirror is not None:
+            add_look(self.path)
 
     def _pull(self) -> LogFiles | None:
         """Download the commits that the store has after the version that is known.
@@ -481,6 +497,27 @@ class TableLog:
     @property
     def _table_id(self) -> str:
         return str(self._state.metadata.get("id", ""))
+
+
+def look_at(paths: Iterable[str]) -> None:
+    """Look at tables on object stores at once; in a block of `one_look` the thread then knows them.
+
+    What is wrong with a table is left to who reads it.
+    """
+    logs = [TableLog.of(path) for path in paths if is_store(path)]
+    logs = [log for log in logs if not is_looked_at(log.path)]
+    if logs and (mirror := mirror_of(logs[0].path)) is not None:
+        for log, has_succeeded in zip(logs, mirror.store.each(_try_look, logs), strict=True):
+            if has_succeeded:
+                add_look(log.path)
+
+
+def _try_look(log: TableLog) -> bool:
+    try:
+        log.snapshot()
+    except LakeError:
+        return False
+    return True
 
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:

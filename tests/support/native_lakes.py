@@ -62,11 +62,12 @@ def write_file(folder: Path, *groups: list[dict[str, Any]]) -> Any:
     return writer.close().data
 
 
-def make_config(root: Path, **sections: Any) -> Config:
-    """Write the configuration of a lake, and read it."""
+def make_config(root: Path | str, folder: Path | None = None, **sections: Any) -> Config:
+    """Write the configuration of a lake, beside a local one or to a folder, and read it."""
     import yaml
 
-    path = root.parent / f"{root.name}.yaml"
+    name = str(root).rpartition("/")[2]
+    path = (folder or Path(root).parent) / f"{name}.yaml"
     content = {
         "pipeline": "p",
         "source": {"conninfo": "host=127.0.0.1 port=1 dbname=d"},
@@ -80,10 +81,11 @@ def make_config(root: Path, **sections: Any) -> Config:
 class NativeLake:
     """A lake of `count` tables with 20 copied rows each, all applied by one manifest."""
 
-    def __init__(self, root: Path, count: int, *, rows: int = 20) -> None:
+    def __init__(self, root: Path, count: int, *, rows: int = 20, config: Config | None = None) -> None:
+        """Make it in a folder, or where a configuration says."""
         self.root = root
-        self.config = make_config(root)
-        self.lake = Lake(str(root))
+        self.config = config or make_config(root)
+        self.lake = Lake(self.config.storage)
         self.bronze = Bronze(self.lake, "p")
         self.bronze.ensure()
         self.records = Records(self.lake)

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.delta.store.looks import look_again
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -37,6 +39,7 @@ class SparkProvider:
     @property
     def session(self) -> SparkSession:
         """The session; raises LakeError if Delta's JARs or the log store are missing."""
+        look_again()
         with self._lock:
             if self._spark is None:
                 from pipeline.delta.spark.session import start_session
@@ -97,6 +100,7 @@ class _NewSession(SparkProvider):
         """The session."""
         from pipeline.delta.spark.session import new_session, use_own_pool
 
+        look_again()
         with self._lock:
             if self._spark is None:
                 self._spark = new_session(self._parent.session)

@@ -191,7 +191,7 @@ class Mirror:
             self._used[path] = (now, size)
             excess = self._bytes - self._most_bytes
             for each, (used, bytes_) in self._used.items():
-                if excess <= 0 or now - used < _KEPT:
+                if excess <= 0 or each == path or now - used < _KEPT:
                     break
                 if each in self._uploaded:
                     old.append(each)

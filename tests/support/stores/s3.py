@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,20 +24,24 @@ class S3Server:
     carried out, if it creates an object on the condition that there is none.
     """
 
-    def __init__(self, loses: int = 0) -> None:
+    def __init__(self, loses: int = 0, latency: float = 0.0) -> None:
         # takes a second to import
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
         self.lost = 0
+        self.requests = 0
         self._loses = loses
+        self._latency = latency
         self._creations = 0
         self._application: Any = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
         self.url = ""
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Handle a request."""
+        """Handle a request, after the latency in seconds."""
         found: Iterable[bytes]
+        self.requests += 1
+        time.sleep(self._latency)
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             found = self._application(environ, start_response)
             return found
@@ -101,9 +106,9 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 @contextmanager
-def s3_server(*, loses: int = 0) -> Iterator[S3Server]:
+def s3_server(*, loses: int = 0, latency: float = 0.0) -> Iterator[S3Server]:
     """Serve an empty bucket for the block."""
-    found = S3Server(loses)
+    found = S3Server(loses, latency)
     server = make_server("127.0.0.1", 0, found, threaded=True, request_handler=_QuietHandler)
     thread = threading.Thread(target=server.serve_forever, name="s3-server", daemon=True)
     thread.start()

@@ -1,0 +1,156 @@
+"""How many requests a batch makes of a store, and what one process knows of another's commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.apply.applier import Applier
+from pipeline.config.storage import Storage
+from pipeline.delta.retry import SameWriteError
+from pipeline.delta.store.looks import is_looked_at, look_again, one_look
+from pipeline.delta.store.mirror import Mirror, mirror_at
+from pipeline.delta.table import Lake, LakeTable
+from pipeline.delta.table_log import TableLog, look_at
+from pipeline.delta.txn import TableCommit, TxnId
+from pipeline.errors import LakeError
+from pipeline.protocol.lsn import LSN
+from tests.support.native_lakes import NativeLake, make_config
+from tests.support.stores.s3 import BUCKET, S3Server, s3_server
+
+TABLES = 12
+DDL = "id INT, name STRING"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as found:
+        yield found
+
+
+@pytest.fixture
+def storage(server: S3Server, request: pytest.FixtureRequest) -> Storage:
+    return Storage(f"s3://{BUCKET}/{request.node.name}", server.options)
+
+
+def mirror_of(storage: Storage) -> Mirror:
+    found = mirror_at(storage.root)
+    assert found is not None
+    return found
+
+
+def as_another_process(table: LakeTable) -> None:
+    """Forget what this process knows of a table."""
+    assert table.local_path is not None
+    TableLog.forget(table.local_path)
+    found = mirror_at(table.path)
+    assert found is not None
+    found.drop_folder(table.local_path)
+
+
+def test_a_batch_makes_few_requests_for_each_table(storage: Storage, tmp_path: Path) -> None:
+    config = replace(make_config(storage.root, tmp_path), storage=storage)
+    lake = NativeLake(tmp_path, TABLES, config=config)
+    applier, store = Applier(None, config), mirror_of(storage).store
+    applier.apply_pending()
+    counts = []
+    for batch in range(3):
+        lake.insert(lake.names, 5000 + 1000 * batch)
+        before = store.requests
+        assert applier.apply_pending().exit_code(strict=True) == 0
+        counts.append(store.requests - before)
+    assert counts[-1] <= 4 * TABLES + 25, counts
+    for name in lake.names:
+        rows = lake.lake.table("silver", *name).rows(["_commit_lsn"])
+        assert max(rows["_commit_lsn"].to_pylist()) == 7000
+
+
+def test_a_look_asks_once_and_knows_its_own_commits(storage: Storage) -> None:
+    table, store = Lake(storage).table("t"), mirror_of(storage).store
+    table.ensure(DDL)
+    with one_look() as known:
+        look_at([table.path])
+        assert known == {table.local_path}
+        before = store.requests
+        for number in range(3):
+            table.append_rows([{"id": number}], DDL)
+            assert table.version() == number + 1
+        assert store.requests - before == 9  # two objects and a read for each commit
+        look_again()
+        assert not is_looked_at(str(table.local_path))
+        before = store.requests
+        assert [table.version(), table.version()] == [3, 3]
+        assert store.requests - before == 2
+
+
+def test_a_commit_that_another_process_made_after_the_look_is_found(storage: Storage) -> None:
+    table = Lake(storage).table("t")
+    table.ensure(DDL)
+    txn = TxnId("p")
+    with one_look():
+        look_at([table.path])
+        other = mirror_of(storage).store
+        line = '{"txn":{"appId":"' + str(txn) + '","version":7}}\n'
+        other.create("t/_delta_log/00000000000000000001.json", line.encode())
+        with pytest.raises(SameWriteError):
+            table.append_rows([{"id": 1}], DDL, TableCommit(txn, LSN(7)))
+        assert table.version() == 1
+        table.append_rows([{"id": 1}], DDL, TableCommit(txn, LSN(7)))  # recorded already
+        assert (table.version(), table.rows().num_rows) == (1, 0)
+
+
+def test_a_log_in_the_place_of_another_is_noticed(storage: Storage) -> None:
+    table = Lake(storage).table("t")
+    table.ensure(DDL)
+    table.append_rows([{"id": 1}], DDL)
+    first = table.snapshot()
+    store = mirror_of(storage).store
+    store.delete([each.name for each in store.list("t")])
+    table.ensure("other STRING")  # as another process does, after the objects were removed
+    table.append_rows([{"other": "x"}], "other STRING")
+    assert table.snapshot().table_id != first.table_id
+    assert table.rows().to_pylist() == [{"other": "x"}]
+
+
+def test_checkpoints_are_read_and_old_versions_too(storage: Storage) -> None:
+    table = Lake(storage).table("t")
+    table.ensure(DDL)
+    for number in range(12):
+        table.append_rows([{"id": number}], DDL)
+    as_another_process(table)
+    store = mirror_of(storage).store
+    before = store.requests
+    assert table.version() == 12
+    assert store.requests - before <= 5  # a list, the checkpoint, and the commits since
+    assert sorted(table.rows()["id"].to_pylist()) == list(range(12))
+    assert table.snapshot(3).row_count == 3
+    table.remove()
+    assert not table.exists()
+    assert list(store.list("t")) == []
+
+
+def test_a_missing_file_is_named(storage: Storage) -> None:
+    table = Lake(storage).table("t")
+    table.ensure(DDL)
+    table.append_rows([{"id": 1}], DDL)
+    as_another_process(table)
+    store = mirror_of(storage).store
+    store.delete([each.name for each in store.list("t") if each.name.endswith(".parquet")])
+    with pytest.raises(LakeError, match=r"The file .*\.parquet is missing in the store"):
+        table.rows()
+
+
+def test_a_mirror_keeps_no_more_than_it_may(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Lake(storage).table("t")
+    table.ensure(DDL)
+    for number in range(4):
+        table.append_rows([{"id": number}], DDL)
+    folder = table.folder
+    assert len(list(folder.glob("*.parquet"))) == 4
+    monkeypatch.setattr("pipeline.delta.store.mirror._KEPT", 0.0)
+    monkeypatch.setattr(mirror_of(storage), "_most_bytes", 1)
+    assert table.rows().num_rows == 4
+    assert len(list(folder.glob("*.parquet"))) <= 1
